@@ -1,0 +1,79 @@
+"""gradviz: a flight recorder and debugger for gradients.
+
+The engine has PyTorch's names, so that `import gradviz as torch` runs a PyTorch lesson. To look at a run:
+
+    with gradviz.record("run.gradviz"):
+        ...
+    gradviz.open("run.gradviz")
+    gradviz.draw(loss).save("loss.svg")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradviz import engine  # noqa: F401  (completes Tensor)
+from gradviz import autograd, nn, optim
+from gradviz.engine import ops as _ops
+from gradviz.engine.creation import (
+    arange,
+    as_tensor,
+    empty,
+    empty_like,
+    eye,
+    from_numpy,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    tensor,
+    zeros,
+    zeros_like,
+)
+from gradviz.engine.dtypes import PUBLIC as _dtypes
+from gradviz.engine.dtypes import dtype, get_default_dtype, set_default_dtype
+from gradviz.engine.methods import METHODS as _methods
+from gradviz.engine.ops import cat, stack, where
+from gradviz.engine.printing import set_printoptions
+from gradviz.engine.random import initial_seed, manual_seed
+from gradviz.engine.state import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from gradviz.engine.tensor import Size, Tensor
+
+__version__ = "0.1.0"
+
+_METHODS_ONLY = {
+    "view",
+    "astype",
+    "to",
+    "cpu",
+    "contiguous",
+    "float",
+    "double",
+    "half",
+    "long",
+    "int",
+    "bool",
+}
+
+globals().update(_dtypes)
+globals().update(
+    {
+        name: function
+        for name, function in _methods.items()
+        if name not in _METHODS_ONLY and not name.endswith(("_", "_as"))
+    }
+)
+concat = concatenate = cat
+absolute = _ops.abs_
+from math import inf, nan, pi  # noqa: E402,F401
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether `value` is a Tensor."""
+    return isinstance(value, Tensor)

@@ -1,0 +1,342 @@
+"""Running an op: compute, record a node, tell the listener.
+
+`unary` and `binary` make the functions that programs call; they do only what an ordinary op needs. Anything
+out of the ordinary (a listener, `no_grad`, forward mode, arguments to convert) goes through `apply`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy import asarray, ndarray
+
+from gradviz.engine.dtypes import default_dtype, float32, result_type
+from gradviz.engine.node import Edge, ManyInputsNode, Node, Output, edge_node, edge_nr
+from gradviz.engine.op import Op
+from gradviz.engine.state import next_node_number, next_tensor_number, state
+from gradviz.engine.tensor import (
+    LEAF_EDGE,
+    Tensor,
+    accumulator,
+    counter_of,
+    flags_of,
+    gradient_edge,
+    new_tensor,
+    number_of,
+    tensor_rare,
+)
+
+_new: Any = object.__new__
+
+
+def unary(op: Op) -> Callable:
+    """The function of an elementwise op of one tensor."""
+    forward, node_class = op.forward, op.node_class
+    saves_x, saves_out = bool(op.needs("x")), bool(op.needs("out"))
+
+    def call(x: Tensor) -> Tensor:
+        if state.special or type(x) is not Tensor:
+            return apply(op, (as_tensor(x),))
+        array = forward(x.array)
+        if type(array) is not ndarray:
+            array = asarray(array)
+        if array.dtype is not float32:
+            array = settle(op, array, (x,))
+        out = _new(Tensor)
+        out.array = array
+        out._rare = None
+        edge = x._edge
+        if edge is None:
+            out._edge = None
+            return out
+        node = node_class()
+        node.number = next_node_number()
+        node.rare = node.spec = None
+        node.a = edge if edge is not LEAF_EDGE else accumulator(x)
+        if saves_x:
+            node.x = x
+            if x._rare is not None:
+                node.x_version = x._version
+        if saves_out:
+            node.out = array
+            node.out_counter = None
+        out._edge = node
+        return out
+
+    return named_as(op, call)
+
+
+def binary(op: Op) -> Callable:
+    """The function of an elementwise op of two tensors, one of which may be a number."""
+    forward, node_class = op.forward, op.node_class
+    a_saves_x, a_saves_y = ("x" in op.derivatives["x"].needs, "y" in op.derivatives["x"].needs)
+    b_saves_x, b_saves_y = ("x" in op.derivatives["y"].needs, "y" in op.derivatives["y"].needs)
+    saves, saves_out = bool(op.needs("x") or op.needs("y")), bool(op.needs("out"))
+
+    def call(x: Any, y: Any) -> Any:
+        if type(y) is not Tensor or type(x) is not Tensor:
+            x, y = operands(x, y)
+            if x is None:
+                return NotImplemented
+        if state.special:
+            return apply(op, (x, y))
+        left, right = x.array, y.array
+        array = forward(left, right)
+        if type(array) is not ndarray:
+            array = asarray(array)
+        if array.dtype is not float32:
+            array = settle(op, array, (x, y))
+        out = _new(Tensor)
+        out.array = array
+        out._rare = None
+        a, b = x._edge, y._edge
+        if a is None and b is None:
+            out._edge = None
+            return out
+        node = node_class()
+        node.number = next_node_number()
+        node.rare = None
+        node.a = a if a is not LEAF_EDGE else accumulator(x)
+        node.b = b if b is not LEAF_EDGE else accumulator(y)
+        if saves:
+            if (a_saves_x and a is not None) or (b_saves_x and b is not None):
+                node.x = x
+                if x._rare is not None:
+                    node.x_version = x._version
+            if (a_saves_y and a is not None) or (b_saves_y and b is not None):
+                node.y = y
+                if y._rare is not None:
+                    node.y_version = y._version
+        if saves_out:
+            node.out = array
+            node.out_counter = None
+        if left.shape == right.shape and left.dtype is right.dtype:
+            node.spec = None
+        else:
+            node.spec = ((left.shape, left.dtype), (right.shape, right.dtype))
+        out._edge = node
+        return out
+
+    return named_as(op, call)
+
+
+def named_as(op: Op, function: Callable) -> Callable:
+    """`function`, known by the op's name."""
+    function.__name__ = function.__qualname__ = op.name
+    function.__doc__ = f"{op.name}: {op.formula}"
+    return function
+
+
+def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
+    """Run any op on tensors, with its non-tensor arguments in the order of `op.args`."""
+    arrays = [tensor.array for tensor in inputs]
+    if op.variadic:
+        result = op.forward(arrays, *args)
+    else:
+        result = op.forward(*arrays, *args)
+    if op.outputs > 1:
+        outputs = tuple(new_tensor(np.asarray(array)) for array in result)
+    else:
+        array = np.asarray(result)
+        if array.dtype is not float32 and op.kind == "elementwise":
+            array = settle(op, array, inputs)
+        outputs = (new_tensor(array),)
+    if op.view:
+        _share_memory(inputs[0], outputs[0])
+    node = None
+    if state.modes.grad_enabled and op.derivatives and outputs[0].array.dtype.kind in "fc":
+        edges = tuple(gradient_edge(tensor) for tensor in inputs)
+        if any(edge is not None for edge in edges):
+            node = make_node(op, inputs, edges, args, outputs)
+    if state.dual_level:
+        from gradviz.engine.forward_mode import push_tangents
+
+        tangents = push_tangents(op, inputs, outputs, args)
+    else:
+        tangents = ()
+    if state.listener is not None:
+        tell_op(op.name, inputs, outputs, arguments_text(op, args), node)
+        for output, tangent in tangents:
+            state.listener.tangent(number_of(output), tangent._number, tangent.array, op.name)
+    return outputs if op.outputs > 1 else outputs[0]
+
+
+def make_node(
+    op: Op,
+    inputs: Sequence[Tensor],
+    edges: tuple[Edge, ...],
+    args: tuple,
+    outputs: Sequence[Tensor],
+) -> Node:
+    """The node of an op that has run, linked to its outputs."""
+    node: Any = op.node_class()
+    node.number = next_node_number()
+    node.rare = None
+    node.args = args
+    arrays = [tensor.array for tensor in inputs]
+    node.spec = None
+    out = outputs[0].array
+    if op.needs_spec or op.variadic or any(a.shape != out.shape or a.dtype != out.dtype for a in arrays):
+        node.spec = tuple((array.shape, array.dtype) for array in arrays)
+    kept = saved_inputs(op, inputs, edges)
+    if isinstance(node, ManyInputsNode):
+        node._edges = edges
+        node.tensors = kept
+        node.versions = tuple(0 if tensor is None else tensor._version for tensor in kept)
+    else:
+        node.a = edges[0]
+        if kept[0] is not None:
+            node.x, node.x_version = kept[0], kept[0]._version
+        if len(edges) == 2:
+            node.b = edges[1]
+            if kept[1] is not None:
+                node.y, node.y_version = kept[1], kept[1]._version
+    if op.needs("out"):
+        node.out_counter = None
+        node.out = outputs[0].array if op.outputs == 1 else tuple(output.array for output in outputs)
+    for nr, output in enumerate(outputs):
+        output._edge = node if op.outputs == 1 else Output(node, nr)
+    return node
+
+
+def saved_inputs(op: Op, inputs: Sequence[Tensor], edges: Sequence[Edge]) -> tuple[Tensor | None, ...]:
+    """The inputs that the derivatives which will be asked for need; None for the others."""
+    if op.variadic:
+        saves = op.inputs[0] in op.derivatives[op.inputs[0]].needs
+        return tuple(inputs) if saves else (None,) * len(inputs)
+    needed: set[str] = set()
+    for name, edge in zip(op.inputs, edges, strict=True):
+        if edge is not None and name in op.derivatives:
+            needed.update(op.derivatives[name].needs)
+    return tuple(tensor if name in needed else None for name, tensor in zip(op.inputs, inputs, strict=True))
+
+
+def _share_memory(base: Tensor, view: Tensor) -> None:
+    """Make `view` a view of `base` where NumPy made it one."""
+    if view.array is base.array or view.array.base is not None:
+        rare = tensor_rare(view)
+        rare.counter = counter_of(base)
+        rare.base = base._base if base._base is not None else base
+        if state.listener is not None:
+            rare.alias_of = number_of(base)
+
+
+# --- arguments
+
+
+def as_tensor(value: Any) -> Tensor:
+    """`value` as a Tensor: itself, a number or an array."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (int, float, complex)):
+        return constant(value, np.empty((), result_type(value)))
+    if isinstance(value, (np.ndarray, np.generic)):
+        return new_tensor(np.asarray(value))
+    raise TypeError(f"expected a Tensor or a number, got {type(value).__name__}")
+
+
+def operands(x: Any, y: Any) -> tuple[Any, Any]:
+    """Both operands as Tensors, a number in the dtype that the other asks for; (None, None) if impossible."""
+    if isinstance(x, Tensor):
+        y = _operand_beside(x, y)
+    elif isinstance(y, Tensor):
+        x = _operand_beside(y, x)
+    elif isinstance(x, _ACCEPTED) and isinstance(y, _ACCEPTED):
+        return as_tensor(x), as_tensor(y)
+    else:
+        return None, None
+    return (None, None) if x is None or y is None else (x, y)
+
+
+_ACCEPTED = (int, float, complex, np.ndarray, np.generic)
+
+
+def _operand_beside(tensor: Tensor, value: Any) -> Tensor | None:
+    kind = type(value)
+    if kind is float or kind is int:
+        known = _constants.get((kind, value, tensor.array.dtype))
+        if known is not None:
+            return known
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (int, float, complex)):
+        return constant(value, tensor.array)
+    return new_tensor(np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else None
+
+
+_constants: dict[tuple, Tensor] = {}
+
+
+def constant(value: Any, beside: np.ndarray) -> Tensor:
+    """A Python number as a Tensor that no listener hears of, in the dtype it has beside an array.
+
+    It is kept, because loops use the same again; 0 is not, as −0.0 would be found in its place."""
+    tensor = new_tensor(np.array(value, result_type(beside, value)))
+    tensor._number = 0
+    if len(_constants) > 1000:
+        _constants.clear()
+    if value:
+        _constants[type(value), value, beside.dtype] = tensor
+    return tensor
+
+
+def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor]) -> np.ndarray:
+    """The op's result in PyTorch's dtype, where NumPy promotes otherwise."""
+    arrays = [tensor.array for tensor in inputs]
+    expected = result_type(*arrays)
+    if array.dtype == expected or array.dtype.kind not in "fc":
+        return array
+    if expected.kind not in "fc":  # a float op on integers
+        expected = default_dtype()
+    if array.dtype == expected:
+        return array
+    return np.asarray(op.forward(*(a.astype(expected) for a in arrays)))
+
+
+# --- what a listener hears
+
+
+def arguments_text(op: Op, args: tuple) -> str:
+    """The non-tensor arguments, as a person would write them: `dim=1, keepdim=True`."""
+    return ", ".join(
+        f"{name}={value!r}" for name, value in zip(op.args, args, strict=False) if value is not None
+    )
+
+
+def tell_op(
+    name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], args: str, node: Node | None
+) -> None:
+    """Tell the listener that an op ran, and number its outputs."""
+    first = state.first_number
+    numbers = []
+    for tensor in inputs:
+        number = getattr(tensor, "_number", -1)
+        numbers.append(number if number >= first or number == 0 else number_of(tensor))
+        if number == 0:
+            args = f"{args}, {tensor.array.item()!r}" if args else repr(tensor.array.item())
+    made = []
+    for tensor in outputs:
+        tensor._number = next_tensor_number()
+        made.append(tensor._number)
+    arrays = [tensor.array for tensor in outputs]
+    flags = flags_of(outputs[0]) if outputs else 0
+    version = outputs[0]._version if outputs else 0
+    if node is None:
+        state.listener.op(name, numbers, made, arrays, flags, version, args, 0, "", (), ())  # type: ignore[union-attr]
+        return
+    edges: list[int] = []
+    for edge in node.edges:
+        target = edge_node(edge)
+        edges += (0, 0) if target is None else (target.number, edge_nr(edge))
+    saved: list[int] = []
+    for saved_tensor, saved_version in node.saved():
+        if saved_tensor is not None:
+            saved += (number_of(saved_tensor), saved_version)
+    if getattr(node, "out", None) is not None:
+        for number in made:
+            saved += (number, version)
+    state.listener.op(  # type: ignore[union-attr]
+        name, numbers, made, arrays, flags, version, args, node.number, node.name(), edges, saved
+    )

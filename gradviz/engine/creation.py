@@ -1,0 +1,162 @@
+"""Tensors from nothing: from data, of ones, at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine import random
+from gradviz.engine.dtypes import default_dtype, float64, to_numpy
+from gradviz.engine.ops import sizes
+from gradviz.engine.tensor import LEAF_EDGE, Tensor, announce, new_tensor
+
+
+def made(array: Any, how: str, requires_grad: bool = False) -> Tensor:
+    """A new leaf on `array`, told to the listener."""
+    tensor = new_tensor(np.asarray(array))
+    if requires_grad:
+        if tensor.array.dtype.kind not in "fc":
+            raise RuntimeError(
+                "Only Tensors of floating point and complex dtype can require gradients. "
+                f"This one is {tensor.dtype}: write 1.0 for 1, or give dtype=."
+            )
+        tensor._edge = LEAF_EDGE
+    announce(tensor, how)
+    return tensor
+
+
+def array_of(data: Any, dtype: Any = None) -> np.ndarray:
+    """A new array of `data`: Python floats in the default dtype, the rest as it is."""
+    if isinstance(data, Tensor):
+        data = data.array
+    if dtype is not None:
+        return np.array(_without_tensors(data), to_numpy(dtype))
+    if isinstance(data, (np.ndarray, np.generic)):
+        return np.array(data)
+    array = np.array(_without_tensors(data))
+    if array.dtype.kind not in "fciub":
+        raise ValueError(f"could not make a tensor of {data!r}: its elements are not numbers of equal shape")
+    return array.astype(default_dtype()) if array.dtype == float64 or array.size == 0 else array
+
+
+def _without_tensors(data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return data.array
+    return [_without_tensors(part) for part in data] if isinstance(data, (list, tuple)) else data
+
+
+def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A leaf with a copy of `data` (numbers, nested lists, an array)."""
+    return made(array_of(data, dtype), "tensor", requires_grad)
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """`data` as a tensor; shares memory where it is a tensor or an array already."""
+    if isinstance(data, Tensor):
+        from gradviz.engine.ops import to
+
+        return data if dtype is None else to(data, dtype)
+    if isinstance(data, np.ndarray) and (dtype is None or to_numpy(dtype) == data.dtype):
+        return from_numpy(data)
+    return tensor(data, dtype=dtype)
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A tensor on the array's own memory; raises TypeError for anything but an array."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
+    return made(array, "from_numpy")
+
+
+def legacy_tensor(*args: Any) -> Tensor:
+    """`torch.Tensor(...)`: of data in the default dtype, or uninitialised (here: zeros) of given sizes."""
+    if args and all(isinstance(arg, int) for arg in args):
+        return made(np.zeros(args, default_dtype()), "Tensor")
+    if len(args) > 1:
+        raise TypeError("Tensor() takes sizes, or one sequence of data")
+    return made(array_of(args[0] if args else [], default_dtype()), "Tensor")
+
+
+def _full(name: str, fill: Callable[[tuple, np.dtype], np.ndarray]) -> Callable:
+    def create(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        kind = default_dtype() if dtype is None else to_numpy(dtype)
+        return made(fill(sizes(size), kind), name, requires_grad)
+
+    create.__name__ = name
+    create.__doc__ = f"A tensor of the given sizes: {name}."
+    return create
+
+
+def _like(name: str, fill: Callable[[tuple, np.dtype], np.ndarray]) -> Callable:
+    def create(x: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        kind = x.array.dtype if dtype is None else to_numpy(dtype)
+        return made(fill(x.array.shape, kind), f"{name}_like", requires_grad)
+
+    create.__name__ = f"{name}_like"
+    create.__doc__ = f"A tensor of the sizes and dtype of x: {name}."
+    return create
+
+
+_FILLS: dict[str, Callable[[tuple, np.dtype], np.ndarray]] = {
+    "ones": lambda size, kind: np.ones(size, kind),
+    "zeros": lambda size, kind: np.zeros(size, kind),
+    "empty": lambda size, kind: np.zeros(size, kind),
+    "rand": lambda size, kind: random.uniform(size, kind),
+    "randn": lambda size, kind: random.normal(size, kind),
+}
+
+ones, zeros, empty, rand, randn = (_full(name, fill) for name, fill in _FILLS.items())
+ones_like, zeros_like, empty_like, rand_like, randn_like = (_like(n, fill) for n, fill in _FILLS.items())
+
+
+def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of the given sizes, filled with one value."""
+    array = np.full(sizes((size,)), fill_value, None if dtype is None else to_numpy(dtype))
+    return made(array_of(array.tolist(), dtype) if dtype is None else array, "full", requires_grad)
+
+
+def full_like(x: Tensor, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of the sizes and dtype of x, filled with one value."""
+    kind = x.array.dtype if dtype is None else to_numpy(dtype)
+    return made(np.full(x.array.shape, fill_value, kind), "full_like", requires_grad)
+
+
+def arange(*bounds: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """start, start + step, ... below end."""
+    array = np.arange(*bounds)
+    if dtype is not None:
+        array = array.astype(to_numpy(dtype))
+    elif array.dtype.kind == "f":
+        array = array.astype(default_dtype())
+    return made(array, "arange", requires_grad)
+
+
+def linspace(
+    start: float, end: float, steps: int, *, dtype: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`steps` values from start to end, both included."""
+    kind = default_dtype() if dtype is None else to_numpy(dtype)
+    return made(np.linspace(start, end, steps).astype(kind), "linspace", requires_grad)
+
+
+def eye(n: int, m: int | None = None, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones on the diagonal, zeros elsewhere."""
+    kind = default_dtype() if dtype is None else to_numpy(dtype)
+    return made(np.eye(n, m, dtype=kind), "eye", requires_grad)
+
+
+def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None) -> Tensor:
+    """Integers from low (or 0) to high, high excluded."""
+    if size is None:
+        low, high, size = 0, low, high
+    return made(random.integers(low, high, sizes((size,))), "randint")
+
+
+def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
+    """Old spelling of a tensor with `requires_grad`: a leaf on the memory of `data`."""
+    twin = new_tensor(data.array)
+    twin._edge = LEAF_EDGE if requires_grad else None
+    announce(twin, "Variable")
+    return twin

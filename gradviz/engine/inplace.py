@@ -1,0 +1,138 @@
+"""Operations that write over a tensor's memory: `add_`, `zero_`, `x[i] = v`.
+
+Each bumps the version that saved tensors are checked against. One that is differentiated gives the tensor the
+node of the op that it is: after `y.mul_(2)`, y's `grad_fn` is MulBackward0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine import errors, ops
+from gradviz.engine.apply import as_tensor
+from gradviz.engine.state import is_grad_enabled, state
+from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, number_of
+
+
+def check_writable(x: Tensor, *others: Tensor) -> None:
+    """Raise RuntimeError where autograd forbids writing over `x`."""
+    if not is_grad_enabled():
+        return
+    if x._edge is LEAF_EDGE:
+        raise errors.leaf_in_place()
+    base = x._base
+    differentiable = x.requires_grad or any(other.requires_grad for other in others)
+    if base is not None and differentiable:
+        if base._edge is LEAF_EDGE:
+            raise RuntimeError(
+                "a view of a leaf Variable that requires grad is being used in an in-place operation. "
+                "Wrap the update in `with no_grad():`, or compute a new tensor instead."
+            )
+        raise RuntimeError(
+            "gradviz does not differentiate in-place operations on views yet. "
+            "Compute a new tensor instead: torch.where, cat or stack."
+        )
+
+
+def overwrite(x: Tensor, array: Any, how: str) -> Tensor:
+    """Write `array` into the tensor's memory, outside any graph, and count a version."""
+    if array is not x.array:
+        x.array[...] = array
+    counter_of(x).n += 1
+    if state.listener is not None:
+        state.listener.mutated(number_of(x), x.array, x._version, how)
+    return x
+
+
+def _in_place(name: str, function: Callable) -> Callable:
+    """The in-place form of a function: the same op, written over its first tensor."""
+
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        check_writable(x, *tensors)
+        with_graph = is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
+        result = function(x, *args, **kwargs)
+        if result is NotImplemented:
+            raise TypeError(f"{name}(): unsupported operand {args[0]!r}")
+        if result.array.shape != x.array.shape:
+            raise RuntimeError(
+                f"output with shape {list(x.array.shape)} doesn't match the broadcast shape "
+                f"{list(result.array.shape)}"
+            )
+        if not np.can_cast(result.array.dtype, x.array.dtype, "same_kind"):
+            raise RuntimeError(
+                f"result type {result.dtype} can't be cast to the desired output type {x.dtype}"
+            )
+        if with_graph:
+            x._edge = result._edge
+            node = x.grad_fn
+            if node is not None and getattr(node, "out", None) is result.array:
+                node.out = x.array  # type: ignore[attr-defined]
+                node.out_counter = counter_of(x)  # type: ignore[attr-defined]
+                node.out_version = x._version + 1  # type: ignore[attr-defined]
+        return overwrite(x, result.array, name)
+
+    call.__name__ = name
+    return call
+
+
+def _filled(name: str, value: Callable) -> Callable:
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        check_writable(x)
+        if is_grad_enabled() and x.requires_grad:
+            x._edge = ops.mul(x, 0)._edge
+        return overwrite(x, value(x, *args, **kwargs), name)
+
+    call.__name__ = name
+    return call
+
+
+def copy_(x: Tensor, source: Any) -> Tensor:
+    """Write the values of `source` over x; gradients flow to `source`."""
+    source = as_tensor(source)
+    check_writable(x, source)
+    if is_grad_enabled() and (x.requires_grad or source.requires_grad):
+        x._edge = ops.copy(ops.expand(source, *x.array.shape))._edge
+    return overwrite(x, source.array, "copy_")
+
+
+def setitem(x: Tensor, index: Any, value: Any) -> None:
+    """x[index] = value, where no gradient has to flow."""
+    value = value if isinstance(value, Tensor) else as_tensor(value)
+    check_writable(x, value)
+    if is_grad_enabled() and (x.requires_grad or value.requires_grad):
+        raise RuntimeError(
+            "gradviz does not differentiate assignment through an index yet. "
+            "Compute a new tensor instead: torch.where, cat or stack."
+        )
+    x.array[ops.plain_index(index)] = value.array
+    overwrite(x, x.array, "setitem")
+
+
+def scaled(function: Callable) -> Callable:
+    """`add` and `sub` with PyTorch's `alpha=`: y is multiplied by it first."""
+
+    def call(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+        return function(x, y if alpha == 1 else ops.mul(y, alpha))
+
+    call.__name__ = function.__name__
+    return call
+
+
+_FUNCTIONS: dict[str, Callable] = {
+    name: ops.functions[name]
+    for name in "mul div abs ceil cos exp floor log neg reciprocal relu sigmoid sin sqrt tanh".split()
+} | {
+    "add": scaled(ops.add),
+    "sub": scaled(ops.sub),
+    "pow": ops.pow,
+    "clamp": ops.clamp,
+}
+
+in_place: dict[str, Callable] = {f"{name}_": _in_place(f"{name}_", fn) for name, fn in _FUNCTIONS.items()}
+in_place["zero_"] = _filled("zero_", lambda x: 0)
+in_place["fill_"] = _filled("fill_", lambda x, value: getattr(value, "array", value))
+in_place["copy_"] = copy_

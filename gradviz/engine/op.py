@@ -1,0 +1,223 @@
+"""What an entry in the table of derivatives is, and the node class that is made from it.
+
+A rule's parameters say what it needs, and what it needs is what is saved:
+
+- `g`: the upstream gradient (of several outputs: a tuple, None where none came)
+- an input's name (`x`): that input, saved
+- `out`: the output, saved
+- an argument's name (`dim`): that non-tensor argument
+- `x_shape`, `x_dtype`: only the shape or dtype of input `x`
+
+The same rule serves twice: on plain arrays in an ordinary backward, on Tensors under `create_graph`, where the
+NumPy functions it calls record themselves.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.node import (
+    ManyInputsNode,
+    Node,
+    OneInputNode,
+    TwoInputsNode,
+    unpack,
+    unpack_nth,
+    unpack_out,
+)
+from gradviz.engine.tensor import Tensor, new_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Derivative:
+    """One rule: how the gradient of one input comes from the gradient of the output."""
+
+    text: str  # as on paper, for people: "cos(x)"
+    rule: Callable
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The names of the rule's parameters after `g`."""
+        return tuple(inspect.signature(self.rule).parameters)[1:]
+
+
+def d(text: str, rule: Callable) -> Derivative:
+    """State a derivative: as text, and as a rule `(g, ...) -> gradient` in plain NumPy."""
+    return Derivative(text, rule)
+
+
+@dataclass(eq=False)
+class Op:
+    """An operation: what it computes, and the derivative for each of its inputs.
+
+    `kind` tells how the tangent is pushed in forward mode: `elementwise` ops broadcast, and their rule is its
+    own transpose; `linear` ops apply themselves to the tangent; for the rest, `jvp` says it or the rule is
+    transposed by differentiating it once more.
+    """
+
+    name: str
+    forward: Callable
+    inputs: tuple[str, ...]
+    args: tuple[str, ...] = ()
+    derivatives: dict[str, Derivative] = field(default_factory=dict)
+    node_name: str = ""
+    kind: str = ""
+    jvp: Callable | None = None
+    outputs: int = 1
+    view: bool = False
+    variadic: bool = False
+    node_class: type[Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for derivative in self.derivatives.values():
+            unknown = set(derivative.needs) - self._nameable()
+            if unknown:
+                raise TypeError(f"{self.name}: the rule needs {', '.join(unknown)}, which the op has not")
+        self.node_name = self.node_name or node_name_for(self.name)
+        self.node_class = make_node_class(self)
+
+    def _nameable(self) -> set[str]:
+        specs = {f"{name}_{what}" for name in self.inputs for what in ("shape", "dtype")}
+        return {"out", *self.inputs, *self.args, *specs}
+
+    def needs(self, what: str) -> tuple[str, ...]:
+        """The inputs whose derivative needs `what`."""
+        return tuple(name for name, rule in self.derivatives.items() if what in rule.needs)
+
+    @property
+    def needs_spec(self) -> bool:
+        """Whether a rule asks for an input's shape or dtype."""
+        return any(self.needs(f"{name}_{what}") for name in self.inputs for what in ("shape", "dtype"))
+
+    @property
+    def formula(self) -> str:
+        """The derivatives as text: `∂/∂x = y, ∂/∂y = x`."""
+        return ", ".join(f"∂/∂{name} = {rule.text}" for name, rule in self.derivatives.items())
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+
+def node_name_for(op_name: str) -> str:
+    """PyTorch's name for the node of an op: `index_select` gives `IndexSelectBackward0`."""
+    return "".join(part[:1].upper() + part[1:] for part in op_name.split("_")) + "Backward0"
+
+
+def make_node_class(op: Op) -> type[Node]:
+    """The class of the op's nodes, with `vjp(g)` on arrays and `vjp_recorded(g)` on Tensors."""
+    base: type[Node] = ManyInputsNode
+    if not op.variadic and op.outputs == 1 and len(op.inputs) <= 2:
+        base = OneInputNode if len(op.inputs) == 1 else TwoInputsNode
+    body: dict[str, Any] = {
+        "__slots__": (),
+        "__module__": "gradviz.engine",
+        "op": op,
+        "outputs": op.outputs,
+        "arity": {OneInputNode: 1, TwoInputsNode: 2}.get(base, 0),
+        "saves": any(op.needs(name) for name in (*op.inputs, "out")),
+        "vjp": compile_vjp(op, base, recorded=False),
+        "vjp_recorded": compile_vjp(op, base, recorded=True),
+    }
+    return type(op.node_name, (base,), body)
+
+
+def compile_vjp(op: Op, base: type[Node], recorded: bool) -> Callable:
+    """Write the method that fetches what each rule needs from a node and calls it.
+
+    Written as source, as `dataclasses` does, because a call by position is what makes backward fast."""
+    if op.variadic:
+        return _variadic_vjp(op, recorded)
+    scope: dict[str, Any] = {
+        "unpack": unpack,
+        "unpack_nth": unpack_nth,
+        "unpack_out": unpack_out,
+        "out_tensor": out_tensor,
+        "reduced": reduced,
+    }
+    lines = ["def vjp(n, g):"]
+    for i, name in enumerate(op.inputs):
+        derivative = op.derivatives.get(name)
+        edge = _edge_source(base, i)
+        result = f"g_{name}"
+        if derivative is None:
+            lines.append(f"    {result} = None")
+            continue
+        scope[f"rule_{name}"] = derivative.rule
+        lines += [f"    if {edge} is None:", f"        {result} = None", "    else:"]
+        lines += [f"        {line}" for need in derivative.needs for line in _fetch(op, base, need, recorded)]
+        lines.append(f"        {result} = rule_{name}({', '.join(['g', *derivative.needs])})")
+        if op.kind == "elementwise":
+            lines.append(f"        if n.spec is not None: {result} = reduced({result}, n.spec[{i}])")
+    names = ", ".join(f"g_{name}" for name in op.inputs)
+    lines.append(f"    return {names}" if base is OneInputNode else f"    return ({names},)")
+    exec("\n".join(lines), scope)
+    return scope["vjp"]
+
+
+def _edge_source(base: type[Node], i: int) -> str:
+    return f"n._edges[{i}]" if base is ManyInputsNode else ("n.a", "n.b")[i]
+
+
+def _fetch(op: Op, base: type[Node], need: str, recorded: bool) -> list[str]:
+    if need in op.args:
+        return [f"{need} = n.args[{op.args.index(need)}]"]
+    if need == "out":
+        if recorded:
+            return ["out = out_tensor(n, unpack_out(n))"]
+        return ["out = n.out if n.out is not None and n.out_counter is None else unpack_out(n)"]
+    for position, suffix in enumerate(("_shape", "_dtype")):
+        if need.endswith(suffix):
+            return [f"{need} = n.spec[{op.inputs.index(need.removesuffix(suffix))}][{position}]"]
+    i = op.inputs.index(need)
+    if base is ManyInputsNode:
+        return [f"{need} = unpack_nth(n, {i})" + ("" if recorded else ".array")]
+    slot = ("x", "y")[i]
+    if recorded:
+        return [f"{need} = unpack(n, '{slot}')"]
+    return [
+        f"{need} = n.{slot}",
+        f"{need} = {need}.array if {need} is not None and {need}._rare is None "
+        f"else unpack(n, '{slot}').array",
+    ]
+
+
+def _variadic_vjp(op: Op, recorded: bool) -> Callable:
+    """For ops of any number of tensors (`cat`): one rule gives the gradients of all."""
+    (derivative,) = op.derivatives.values()
+
+    def vjp(n: Any, g: Any) -> tuple:
+        shapes = [spec[0] for spec in n.spec]
+        named = {name: n.args[i] for i, name in enumerate(op.args)} | {f"{op.inputs[0]}_shape": shapes}
+        if op.inputs[0] in derivative.needs:
+            tensors = [unpack_nth(n, i) for i in range(len(shapes))]
+            named[op.inputs[0]] = tensors if recorded else [tensor.array for tensor in tensors]
+        if "out" in derivative.needs:
+            named["out"] = out_tensor(n, unpack_out(n)) if recorded else unpack_out(n)
+        gradients = derivative.rule(g, *(named[need] for need in derivative.needs))
+        return tuple(
+            None if edge is None else gradient for edge, gradient in zip(n._edges, gradients, strict=True)
+        )
+
+    return vjp
+
+
+def reduced(gradient: Any, spec: tuple) -> Any:
+    """The gradient of an input that was broadcast or cast: summed over what broadcasting repeated."""
+    shape, dtype = spec
+    if gradient.shape != shape:
+        extra = gradient.ndim - len(shape)
+        axes = tuple(range(extra)) + tuple(
+            extra + i for i, size in enumerate(shape) if size == 1 and gradient.shape[extra + i] != 1
+        )
+        gradient = np.sum(gradient, axis=axes, keepdims=True).reshape(shape)
+    return gradient if gradient.dtype == dtype else gradient.astype(dtype)
+
+
+def out_tensor(node: Any, array: np.ndarray) -> Tensor:
+    """The saved output as the Tensor it was: the node is its grad_fn."""
+    return new_tensor(array, node)

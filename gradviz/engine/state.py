@@ -1,0 +1,124 @@
+"""What is switched on: grad mode, the listener, forward mode.
+
+An op's fast path asks one question, `state.special`: is anything in any thread other than ordinary? Only then
+does it look at the particulars, which are per thread where they are in PyTorch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from gradviz.events.listener import Listener
+
+
+class _ThreadModes(threading.local):
+    grad_enabled = True
+    backward_depth = 0
+
+
+class State:
+    """`special` counts the reasons for leaving an op's fast path; `listener` is whom to tell, or None."""
+
+    __slots__ = ("dual_level", "first_number", "listener", "modes", "special", "watched")
+
+    def __init__(self) -> None:
+        self.special = 0
+        self.listener: Listener | None = None
+        self.first_number = 1  # tensors of a lower number the listener has not heard of
+        self.dual_level = 0
+        self.watched = False  # user code has been given a way to see the order of a pass: hooks, Functions
+        self.modes = _ThreadModes()
+
+
+state = State()
+_lock = threading.Lock()
+
+next_tensor_number: Callable[[], int] = itertools.count(1).__next__
+next_node_number: Callable[[], int] = itertools.count(1).__next__
+next_pass_number: Callable[[], int] = itertools.count(1).__next__
+next_scope_number: Callable[[], int] = itertools.count(1).__next__
+
+
+def add_special(n: int) -> None:
+    """Count a reason for leaving the fast path in (1) or out (-1)."""
+    with _lock:
+        state.special += n
+
+
+def listen(listener: Listener | None) -> Listener | None:
+    """Tell `listener` every event from now on (None: nobody); returns whom was told before."""
+    previous = state.listener
+    state.first_number = next_tensor_number()
+    state.listener = listener
+    add_special((listener is not None) - (previous is not None))
+    return previous
+
+
+def is_grad_enabled() -> bool:
+    """Whether ops of this thread record a graph."""
+    return state.modes.grad_enabled
+
+
+def set_grad_mode(enabled: bool) -> None:
+    """Set this thread's grad mode."""
+    modes = state.modes
+    if modes.grad_enabled != enabled:
+        modes.grad_enabled = enabled
+        add_special(-1 if enabled else 1)
+
+
+class _GradMode:
+    """Context manager and decorator that sets grad mode, as in PyTorch; `no_grad` works without brackets."""
+
+    enabled: bool
+    previous: bool
+
+    def __new__(cls, function: Callable | None = None, **_: Any) -> Any:
+        self = super().__new__(cls)
+        return self if function is None or isinstance(function, bool) else cls()(function)
+
+    def __enter__(self) -> None:
+        self.previous = is_grad_enabled()
+        set_grad_mode(self.enabled)
+
+    def __exit__(self, *_: object) -> None:
+        set_grad_mode(self.previous)
+
+    def __call__(self, function: Callable) -> Callable:
+        import functools
+
+        @functools.wraps(function)
+        def in_mode(*args: Any, **kwargs: Any) -> Any:
+            with type(self)():
+                return function(*args, **kwargs)
+
+        return in_mode
+
+
+class no_grad(_GradMode):
+    """Ops inside record no graph."""
+
+    enabled = False
+
+
+class enable_grad(_GradMode):
+    """Ops inside record a graph, even inside `no_grad`."""
+
+    enabled = True
+
+
+class set_grad_enabled:
+    """Set grad mode at once, and set it back where it is used as a context manager."""
+
+    def __init__(self, mode: bool) -> None:
+        self.previous = is_grad_enabled()
+        set_grad_mode(bool(mode))
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        set_grad_mode(self.previous)

@@ -1,0 +1,342 @@
+"""The place of an event in the program, read off a code object and the instruction that was running.
+
+While a program runs, a recorder keeps `(frame.f_code, frame.f_lasti)`: two reads. Everything else is worked
+out here, when somebody looks: the columns of the expression, and the name its result is given, by following
+the value along the interpreter's stack from the instruction that made it to the one that stores it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import linecache
+import types
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+UNKNOWN_COLUMN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An expression in a source file, and where its value goes.
+
+    Lines count from 1, columns from 0 in characters; a column that is not known is -1.
+    `names` are the targets of the assignment the value goes to, one for `y = f()`, several for `a, b = f()`;
+    `returns` says that the function hands the value straight to its caller, which may have a name for it.
+    """
+
+    file: str
+    line: int
+    col: int
+    end_line: int
+    end_col: int
+    function: str
+    names: tuple[str, ...]
+    returns: bool
+
+
+def place_of(code: types.CodeType, lasti: int) -> Place:
+    """Return the place of the instruction at byte offset `lasti` (`frame.f_lasti`) of `code`.
+
+    An offset that is not in the code, as that of a frame not yet started, gives the line the code begins on.
+    """
+    decoded = _decode(_Identity(code))
+    known = 0 <= lasti // 2 < len(decoded.positions)
+    line, end_line, col, end_col = decoded.positions[lasti // 2] if known else (None, None, None, None)
+    line = line or code.co_firstlineno
+    end_line = end_line or line
+    names, returns = _destination(decoded, lasti) if known else ((), False)
+    return Place(
+        file=code.co_filename,
+        line=line,
+        col=_character_column(code.co_filename, line, col),
+        end_line=end_line,
+        end_col=_character_column(code.co_filename, end_line, end_col),
+        function=code.co_qualname,
+        names=names,
+        returns=returns,
+    )
+
+
+def _character_column(file: str, line: int, utf8_column: int | None) -> int:
+    """Turn a column in UTF-8 bytes into one in characters; the two are the same as far as nobody can tell."""
+    if utf8_column is None:
+        return UNKNOWN_COLUMN
+    text = linecache.getline(file, line)
+    if not text or text.isascii():
+        return utf8_column
+    return len(text.encode()[:utf8_column].decode(errors="ignore"))
+
+
+# --- instructions, alike for every version of Python -------------------------------------------------------
+
+
+class _Op(NamedTuple):
+    offset: int
+    name: str
+    code: int
+    arg: int
+    value: object
+
+
+class _Decoded(NamedTuple):
+    ops: list[_Op]
+    positions: list[tuple[int | None, int | None, int | None, int | None]]
+
+    def index_at(self, offset: int) -> int:
+        """Return the index of the instruction that `offset` lies in, even if only in its inline cache."""
+        start = self.ops[bisect_right(self.ops, offset, key=lambda op: op.offset) - 1].offset
+        return bisect_left(self.ops, start, key=lambda op: op.offset)
+
+
+class _Identity:
+    """Code as a key, by identity: equal code may come from different files, and to hash it is to read it."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.code is other.code
+
+
+@lru_cache(maxsize=1024)
+def _decode(key: _Identity) -> _Decoded:
+    return _Decoded(list(_plain_ops(key.code)), list(key.code.co_positions()))
+
+
+# Instructions that only prepare the next one: PRECALL may even be where `f_lasti` points during a call.
+_PREFIXES = frozenset({"CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "NOT_TAKEN", "PRECALL", "RESUME"})
+
+
+def _plain_ops(code: types.CodeType) -> Iterator[_Op]:
+    """Yield the instructions: prefixes as part of what they prepare, super-instructions as their halves."""
+    start: int | None = None
+    for found in dis.get_instructions(code):
+        start = found.offset if start is None else start
+        if found.opname in _PREFIXES:
+            continue
+        halves = _halves(found.opname)
+        if halves and isinstance(found.argval, tuple):
+            for half, name in zip(halves, found.argval, strict=True):
+                yield _Op(start, half, dis.opmap[half], 0, name)
+        elif found.opname == "BINARY_OP":
+            name = "BINARY_SUBSCR" if found.argrepr == "[]" else found.opname
+            yield _Op(start, name, found.opcode, found.arg or 0, found.argrepr)
+        else:
+            yield _Op(start, found.opname, found.opcode, found.arg or 0, found.argval)
+        start = None
+
+
+def _halves(opname: str) -> tuple[str, ...]:
+    """Split `STORE_FAST_LOAD_FAST` into `STORE_FAST`, `LOAD_FAST`; other instructions have no halves."""
+    for first in ("LOAD_FAST_BORROW", "LOAD_FAST", "STORE_FAST"):
+        second = opname.removeprefix(f"{first}_")
+        if second in {"LOAD_FAST_BORROW", "LOAD_FAST", "STORE_FAST"} and second != opname:
+            return first, second
+    return ()
+
+
+# --- where a value goes ------------------------------------------------------------------------------------
+
+_NAME_LOADS = ("LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_")
+_NAME_STORES = frozenset({"STORE_NAME", "STORE_FAST", "STORE_GLOBAL", "STORE_DEREF"})
+_SINKS = frozenset({"POP_ITER", "POP_EXCEPT", "LIST_EXTEND", "SET_UPDATE", "DICT_MERGE", "DICT_UPDATE"})
+# Take what they need off the stack and leave one value there, or two where a NULL goes with a callable.
+_MAKERS = (
+    *("BINARY_", "BUILD_", "CALL", "COMPARE_", "CONTAINS_", "CONVERT_", "FORMAT_", "GET_ITER", "IS_OP"),
+    *("LIST_TO_TUPLE", "LOAD_", "MAKE_FUNCTION", "PUSH_NULL", "SET_FUNCTION_", "UNARY_"),
+)
+# Leave something of their own beneath the value they make: an iterator, the exit of a context manager.
+_MAKERS_ON_TOP = frozenset({"FOR_ITER", "BEFORE_WITH"})
+_CALL_OVERHEAD = {"CALL": 2, "CALL_KW": 3}
+
+
+class _Value:
+    """A value on the stack of which nothing is known but that it is this one."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    value: object
+
+
+class _Unfollowable(Exception):
+    """The value goes where reading the instructions in order cannot tell what becomes of it."""
+
+
+def _destination(decoded: _Decoded, lasti: int) -> tuple[tuple[str, ...], bool]:
+    """Return the names given to the value made by the instruction at `lasti`, and whether it is returned."""
+    ops = decoded.ops
+    index = decoded.index_at(lasti)
+    op = ops[index]
+    stack = _Stack()
+    if op.name in _MAKERS_ON_TOP or (op.name.startswith(_MAKERS) and _stack_use(op)[1] == 1):
+        index += 1
+        if op.name == "BINARY_OP" and str(op.value).endswith("=") and ops[index].name == "SWAP":
+            stack.items[:0] = _target_of_augmented(ops, index - 1)
+    elif op.name != "UNPACK_SEQUENCE":  # this one makes its values itself, by iterating
+        return (), False
+    with contextlib.suppress(_Unfollowable):
+        stack.follow(decoded, index)
+    return stack.names, stack.returns
+
+
+def _target_of_augmented(ops: list[_Op], index: int) -> list[object]:
+    """Return what the `+=` at `index` stores with: the `self` of `self.h += x`, the `d` and 0 of `d[0] += x`.
+
+    The compiler copies it just before it reads the old value, and nothing inside an expression looks alike.
+    """
+    for start in range(index - 1, 0, -1):
+        first, second = ops[start], ops[start + 1]
+        if first.name == "COPY" and (
+            (first.arg == 1 and second.name == "LOAD_ATTR") or (first.arg == 2 and second[1:] == first[1:])
+        ):
+            return _loaded_before(ops, start)[-first.arg :]
+    return []
+
+
+def _loaded_before(ops: list[_Op], stop: int) -> list[object]:
+    """Return what the unbroken run of loads and subscripts before index `stop` leaves on the stack."""
+    start = stop
+    while start and ops[start - 1].name.startswith(("LOAD_", "BINARY_SUBSCR")):
+        start -= 1
+    stack = _Stack()
+    for op in ops[start:stop]:
+        stack.step(op)
+    return stack.items
+
+
+class _Stack:
+    """The interpreter's stack from the moment the value was made, as far as its contents are known.
+
+    An item is the text of a name (`self.w`), a `_Constant`, a `_Value`, or a tuple of items just gathered.
+    """
+
+    def __init__(self) -> None:
+        self.value = _Value()
+        self.items: list[object] = [self.value]
+        self.wanted: list[object] = [self.value]
+        self.found: dict[object, str] = {}
+        self.returns = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of everything wanted, or nothing if one of them was given none."""
+        complete = all(item in self.found for item in self.wanted)
+        return tuple(self.found[item] for item in self.wanted) if complete else ()
+
+    def follow(self, decoded: _Decoded, index: int) -> None:
+        """Run from instruction `index` until the value is gone from the stack. Raises _Unfollowable."""
+        while self._holds_wanted(self.items):
+            op = decoded.ops[index]
+            if op.name == "RETURN_VALUE":
+                self.returns = self.items[-1] is self.value
+                return
+            if op.name == "JUMP_FORWARD" and isinstance(op.value, int):
+                index = decoded.index_at(op.value)
+            else:
+                self.step(op)
+                index += 1
+
+    def step(self, op: _Op) -> None:
+        """Do to the stack what `op` does. Raises _Unfollowable if that cannot be told."""
+        if op.name in _NAME_STORES:
+            self._store(self._pop(), str(op.value))
+        elif op.name == "STORE_ATTR":
+            owner = self._pop()
+            self._store(self._pop(), f"{owner}.{op.value}" if isinstance(owner, str) else None)
+        elif op.name == "STORE_SUBSCR":
+            key, container = self._pop(), self._pop()
+            self._store(self._pop(), _subscripted(container, key))
+        elif op.name == "POP_TOP":
+            dropped = self._pop()
+            if dropped is not self.value:  # in `_, _, y = f()`: Python 3.12 drops what is overwritten at once
+                self._store(dropped, "_")
+        elif op.name == "COPY":
+            self.items.append(self._reach(op.arg))
+        elif op.name == "SWAP":
+            self._reach(op.arg)
+            self.items[-1], self.items[-op.arg] = self.items[-op.arg], self.items[-1]
+        elif op.name == "UNPACK_SEQUENCE":
+            self._unpack(self._pop(), op.arg)
+        elif op.name in _SINKS:
+            self._pop()
+        elif not op.name.startswith("DELETE_"):
+            self._make(op)
+
+    def _make(self, op: _Op) -> None:
+        pops, pushes = _stack_use(op)
+        popped = [self._pop() for _ in range(pops)][::-1]
+        self.items += [_made_of(op, popped)] if pushes == 1 else [_Value() for _ in range(pushes)]
+
+    def _unpack(self, item: object, count: int) -> None:
+        if isinstance(item, tuple) and len(item) == count:
+            self.items += reversed(item)
+            return
+        parts = [_Value() for _ in range(count)]
+        if item is self.value and not self.names:
+            self.wanted = list(parts)
+        self.items += reversed(parts)
+
+    def _store(self, item: object, target: str | None) -> None:
+        if target is not None and item in self.wanted:
+            self.found.setdefault(item, target)
+
+    def _holds_wanted(self, items: Iterable[object]) -> bool:
+        return any(
+            item in self.wanted or (isinstance(item, tuple) and self._holds_wanted(item)) for item in items
+        )
+
+    def _reach(self, depth: int) -> object:
+        while len(self.items) < depth:
+            self.items.insert(0, _Value())
+        return self.items[-depth]
+
+    def _pop(self) -> object:
+        self._reach(1)
+        return self.items.pop()
+
+
+def _stack_use(op: _Op) -> tuple[int, int]:
+    """Return how many values `op` takes off the stack and how many it leaves. Raises _Unfollowable."""
+    if op.name in _CALL_OVERHEAD:
+        return op.arg + _CALL_OVERHEAD[op.name], 1
+    if not op.name.startswith(_MAKERS):
+        raise _Unfollowable(op.name)
+    effect = dis.stack_effect(op.code, op.arg if op.code >= dis.HAVE_ARGUMENT else None)
+    pushes = 2 if effect == 2 or (effect == 1 and op.name in {"LOAD_ATTR", "LOAD_METHOD"}) else 1
+    return pushes - effect, pushes
+
+
+def _made_of(op: _Op, popped: list[object]) -> object:
+    """Return what is known of the one value that `op` makes of those it popped."""
+    if op.name.startswith(_NAME_LOADS):
+        return str(op.value)
+    if op.name in {"LOAD_CONST", "LOAD_SMALL_INT"}:
+        return _Constant(op.value)
+    if op.name == "LOAD_ATTR" and isinstance(popped[0], str):
+        return f"{popped[0]}.{op.value}"
+    if op.name == "BINARY_SUBSCR":
+        return _subscripted(*popped) or _Value()
+    if op.name in {"BUILD_TUPLE", "BUILD_LIST"}:
+        return tuple(popped)
+    return _Value()
+
+
+def _subscripted(container: object, key: object) -> str | None:
+    """Return `d['k']` for a container that has a name and a key that is a constant, else None."""
+    if not isinstance(container, str) or not isinstance(key, _Constant):
+        return None
+    text = repr(key.value)
+    return f"{container}[{text[1:-1] if isinstance(key.value, tuple) and key.value else text}]"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import random
+import shutil
 import struct
 import sys
 import threading
@@ -22,7 +24,7 @@ from gradviz.draw.layout import LayoutError, engines, to_svg
 from gradviz.draw.png import PictureTooLarge, to_png
 
 SVG = "{http://www.w3.org/2000/svg}"
-HAS_DOT = layout.shutil.which("dot") is not None
+HAS_DOT = shutil.which("dot") is not None
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for dot is a shell script")
 
 
@@ -201,6 +203,12 @@ class TestTheEmbeddedEngine:
             to_svg(chain(40_000), "embedded")
         assert "n7" in to_svg(chain(7), "embedded")
 
+    def test_its_own_failure_is_an_error_of_one_line(self, monkeypatch):
+        monkeypatch.setattr(layout, "_WASM_MEMORY", 12 << 20)
+        with pytest.raises(LayoutError, match=r"gave up .*: draw less") as caught:
+            to_svg(chain(9000), "embedded")
+        assert "\n" not in str(caught.value)
+
     def test_threads_may_render_at_once(self):
         dots = [chain(n) for n in range(1, 25)]
         with ThreadPoolExecutor(8) as pool:
@@ -233,9 +241,13 @@ class TestTheCacheOfTheEmbeddedEngine:
         layout._engine_and_module.cache_clear()
 
     @pytest.fixture
-    def cached(self, fresh, tmp_path) -> Path:
-        """The cache file, after a first render."""
-        fresh()
+    def cached(self, fresh, tmp_path, tmp_path_factory) -> Path:
+        """The cache file, as a first render leaves it: a copy, because to compile takes half a second."""
+        pristine = tmp_path_factory.getbasetemp() / "pristine"
+        if not pristine.exists():
+            fresh()
+            shutil.copytree(tmp_path, pristine)
+        shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
         (file,) = tmp_path.glob("gradviz/*")
         return file
 
@@ -256,7 +268,7 @@ class TestTheCacheOfTheEmbeddedEngine:
             "empty": b"",
             "cut short": good[:middle],
             "changed": good[:middle] + bytes(100) + good[middle + 100 :],
-            "not what we wrote": layout.hashlib.sha256(b"not a module").digest() + b"not a module",
+            "not what we wrote": hashlib.sha256(b"not a module").digest() + b"not a module",
         }[damage]
         cached.write_bytes(bad)
         assert fresh()

@@ -38,7 +38,7 @@ _USE_EMBEDDED = "set GRADVIZ_LAYOUT=embedded to do without it"
 # process if allowed more. They are a part of the thread's own stack, which therefore has to be larger.
 _WASM_STACK = 2 << 20
 _THREAD_STACK = 8 << 20
-_WASM_MEMORY = 2 << 30
+_WASM_MEMORY = 2 << 30  # beyond, addresses would come back negative
 
 _one_render_at_a_time = threading.Lock()
 
@@ -191,7 +191,7 @@ class _Guest:
         self.store = wasmtime.Store(engine)
         self.store.set_wasi(wasmtime.WasiConfig())
         self.store.set_limits(memory_size=_WASM_MEMORY)
-        self.store.set_epoch_deadline(1)
+        self.store.set_epoch_deadline(1)  # the first interrupt, even one that comes before the call, stops it
         self.interrupt = engine.increment_epoch
         self.exports: Any = linker.instantiate(self.store, module).exports(self.store)
 

@@ -57,7 +57,7 @@ def _size(svg: str) -> tuple[float, float]:
     box = re.search(r'\sviewBox="\S+ \S+ ([\d.]+) ([\d.]+)"', tag[0])
     if box and not re.search(r"\s(width|height)=", tag[0]):
         return _nonzero(box[1], box[2])
-    raise ValueError(f"this SVG does not say how large it is, in pt or px: {tag[0][:100]}")
+    raise ValueError("this SVG does not say how large it is: it needs a width and a height in pt or px")
 
 
 def _nonzero(width: str, height: str) -> tuple[float, float]:

@@ -34,7 +34,7 @@ _new: Any = object.__new__
 def unary(op: Op) -> Callable:
     """The function of an elementwise op of one tensor."""
     forward, node_class = op.forward, op.node_class
-    saves_x, saves_out = bool(op.needs("x")), bool(op.needs("out"))
+    saves_x, saves_out = bool(op.needs("x")), op.saves_out
 
     def call(x: Tensor) -> Tensor:
         if state.special or type(x) is not Tensor:
@@ -73,7 +73,7 @@ def binary(op: Op) -> Callable:
     forward, node_class = op.forward, op.node_class
     a_saves_x, a_saves_y = ("x" in op.derivatives["x"].needs, "y" in op.derivatives["x"].needs)
     b_saves_x, b_saves_y = ("x" in op.derivatives["y"].needs, "y" in op.derivatives["y"].needs)
-    saves, saves_out = bool(op.needs("x") or op.needs("y")), bool(op.needs("out"))
+    saves, saves_out = bool(op.needs("x") or op.needs("y")), op.saves_out
 
     def call(x: Any, y: Any) -> Any:
         if type(y) is not Tensor or type(x) is not Tensor:
@@ -193,7 +193,7 @@ def make_node(
             node.b = edges[1]
             if kept[1] is not None:
                 node.y, node.y_version = kept[1], kept[1]._version
-    if op.needs("out"):
+    if op.saves_out:
         node.out_counter = None
         node.out = outputs[0].array if op.outputs == 1 else tuple(output.array for output in outputs)
     for nr, output in enumerate(outputs):
@@ -306,25 +306,25 @@ def arguments_text(op: Op, args: tuple) -> str:
 
 
 def tell_op(
-    name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], args: str, node: Node | None
+    name: str, inputs: Sequence[Any], outputs: Sequence[Tensor], args: str, node: Node | None
 ) -> None:
-    """Tell the listener that an op ran, and number its outputs."""
+    """Tell the listener that an op ran, and number its outputs. What is no tensor among the inputs counts as 0."""
+    listener: Any = state.listener
     first = state.first_number
     numbers = []
     for tensor in inputs:
-        number = getattr(tensor, "_number", -1)
+        number = getattr(tensor, "_number", -1 if isinstance(tensor, Tensor) else 0)
         numbers.append(number if number >= first or number == 0 else number_of(tensor))
-        if number == 0:
-            args = f"{args}, {tensor.array.item()!r}" if args else repr(tensor.array.item())
+        if number == 0 and isinstance(tensor, Tensor):
+            args = f"{args}, {tensor.array[()]}" if args else str(tensor.array[()])
     made = []
     for tensor in outputs:
         tensor._number = next_tensor_number()
         made.append(tensor._number)
     arrays = [tensor.array for tensor in outputs]
     flags = flags_of(outputs[0]) if outputs else 0
-    version = outputs[0]._version if outputs else 0
     if node is None:
-        state.listener.op(name, numbers, made, arrays, flags, version, args, 0, "", (), ())  # type: ignore[union-attr]
+        listener.op(name, numbers, made, arrays, flags, args, 0, "", (), ())
         return
     edges: list[int] = []
     for edge in node.edges:
@@ -332,11 +332,10 @@ def tell_op(
         edges += (0, 0) if target is None else (target.number, edge_nr(edge))
     saved: list[int] = []
     for saved_tensor, saved_version in node.saved():
-        if saved_tensor is not None:
-            saved += (number_of(saved_tensor), saved_version)
+        number = 0 if saved_tensor is None else number_of(saved_tensor)
+        if number:
+            saved += (number, saved_version)
     if getattr(node, "out", None) is not None:
         for number in made:
-            saved += (number, version)
-    state.listener.op(  # type: ignore[union-attr]
-        name, numbers, made, arrays, flags, version, args, node.number, node.name(), edges, saved
-    )
+            saved += (number, 0)
+    listener.op(name, numbers, made, arrays, flags, args, node.number, node.label, edges, saved)

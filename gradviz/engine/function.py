@@ -202,8 +202,7 @@ class Function:
                         output._edge = node if len(outputs) == 1 else Output(node, nr)
         node._keep(listed, outputs)
         if state.listener is not None:
-            inputs = [arg for arg in args if isinstance(arg, Tensor)]
-            tell_op(cls.__name__, inputs, tensors, "", node if differentiated else None)
+            tell_op(cls.__name__, args, tensors, "", node if differentiated else None)
         if state.dual_level:
             cls._push_tangents(node, args, tensors)
         return outputs[0] if single else tuple(outputs)

@@ -13,118 +13,146 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradviz.engine.node import Node
-from gradviz.engine.tensor import Tensor, new_tensor, number_of, tensor_rare
+from gradviz.engine.tensor import Tensor, announce, new_tensor, number_of, tensor_rare
 
 if TYPE_CHECKING:
-    from gradviz.engine.backward import Pass
+    from gradviz.engine.watched import WatchedPass
 
 
-def run_tensor_hooks(run: Pass, node: Any, gradients: Sequence[Any]) -> list[Any]:
+def run_tensor_hooks(run: WatchedPass, node: Any, gradients: list[Any], numbers: list[int]) -> None:
     """Run the hooks on the tensors whose gradients have arrived, and keep those that are retained."""
-    gradients = list(gradients)
     if node.runs_first:
         hooks = tensor_rare(node.variable).hooks
+        number = number_of(node.variable) if run.listener is not None else 0
         if hooks and gradients[0] is not None:
-            gradients[0] = _run_hooks(run, hooks, gradients[0], number_of_if(run, node.variable), 0)
-        return gradients
+            _run_hooks(run, hooks, gradients, numbers, 0, number, 0)
+        return
     for nr, (number, hooks) in node.rare.tensor_hooks.items():
         if gradients[nr] is not None:
-            gradients[nr] = _run_hooks(run, hooks, gradients[nr], number, node.number)
+            _run_hooks(run, hooks, gradients, numbers, nr, number, node.number)
     for nr, reference in node.rare.retainers.items():
         tensor = reference()
         if tensor is not None and gradients[nr] is not None:
-            _retain(run, node, tensor, gradients[nr])
-    return gradients
+            _retain(run, node, tensor, gradients, numbers, nr)
 
 
-def number_of_if(run: Pass, tensor: Tensor) -> int:
-    """The tensor's number where somebody listens, else 0."""
-    return number_of(tensor) if run.listener is not None else 0
-
-
-def _run_hooks(run: Pass, hooks: dict[int, Callable], gradient: Any, tensor: int, node: int) -> Any:
+def _run_hooks(
+    run: WatchedPass,
+    hooks: dict[int, Callable],
+    gradients: list,
+    numbers: list,
+    nr: int,
+    tensor: int,
+    node: int,
+) -> None:
     for hook in list(hooks.values()):
-        result = hook(shown(run, gradient))
+        result = hook(shown(run, gradients[nr], numbers[nr]))
         if result is not None:
-            gradient = _changed(run, hook, gradient, result, tensor, node)
-    return gradient
+            _change(run, hook, gradients, numbers, nr, result, tensor, node)
 
 
-def _changed(run: Pass, hook: Callable, before: Any, after: Any, tensor: int, node: int) -> Any:
+def _change(
+    run: WatchedPass,
+    hook: Callable,
+    gradients: list[Any],
+    numbers: list[int],
+    nr: int,
+    after: Any,
+    tensor: int,
+    node: int,
+) -> None:
+    """Put what a hook returned in the gradient's place."""
     if not isinstance(after, Tensor):
         raise TypeError(
             f"expected Variable, but hook returned '{type(after).__name__}'. "
             "A hook returns the gradient to use instead, or None."
         )
-    if after.array.shape != np.shape(before.array if isinstance(before, Tensor) else before):
+    before = gradients[nr]
+    if after.array.shape != (before.array if isinstance(before, Tensor) else before).shape:
         raise RuntimeError(
             f"hook '{hook_name(hook)}' has changed the size of value. It returned {list(after.shape)}."
         )
     if run.listener is not None:
-        number = run._number(before)
-        run.listener.hooked(tensor, node, hook_name(hook), number, number_of(after), after.array)
-        run.told[id(after.array)] = after._number
-    return after if run.create_graph else after.array
+        old, new = numbers[nr], number_of(after)
+        numbers[nr] = new
+        run.listener.hooked(tensor, node, hook_name(hook), old, new, after.array)
+    gradients[nr] = after if run.create_graph else after.array
 
 
-def _retain(run: Pass, node: Node, tensor: Tensor, gradient: Any) -> None:
+def _retain(run: WatchedPass, node: Node, tensor: Tensor, gradients: list, numbers: list, nr: int) -> None:
+    """Keep a gradient as the `.grad` of its non-leaf."""
     rare = tensor_rare(tensor)
-    kept = shown(run, gradient)
+    kept = shown(run, gradients[nr], numbers[nr])
     if not run.create_graph:
-        kept = new_tensor(np.array(gradient))
+        number = getattr(kept, "_number", 0)
+        kept = new_tensor(kept.array.copy())
+        if number:
+            kept._number = number
+            numbers[nr] = number
     rare.grad = kept if rare.grad is None else rare.grad + kept
     if run.listener is not None:
-        run.listener.retained(number_of(tensor), node.number, _kept_number(run, rare.grad, kept, gradient))
+        run.listener.retained(number_of(tensor), node.number, number_of(rare.grad))
 
 
-def _kept_number(run: Pass, grad: Tensor, kept: Tensor, gradient: Any) -> int:
-    if grad is kept and not run.create_graph:
-        grad._number = run._number(gradient)
-    return number_of(grad)
-
-
-def run_node_prehooks(run: Pass, node: Any, gradients: Sequence[Any]) -> list[Any]:
+def run_node_prehooks(run: WatchedPass, node: Any, gradients: list[Any], numbers: list[int]) -> None:
     """Run the node's prehooks, which see and may replace all its upstream gradients."""
-    gradients = list(gradients)
     for hook in list(node.rare.prehooks.values()):
-        result = hook(tuple(shown(run, g) for g in gradients))
+        result = hook(_all_shown(run, gradients, numbers))
         if result is not None:
-            gradients = _replaced(run, node, hook, gradients, result)
-    return gradients
+            _replace(run, node, hook, gradients, numbers, result)
 
 
 def run_node_posthooks(
-    run: Pass, node: Any, produced: Sequence[Any], gradients: Sequence[Any]
-) -> tuple[Any, ...]:
+    run: WatchedPass,
+    node: Any,
+    produced: Sequence[Any],
+    given: list[int],
+    gradients: list[Any],
+    numbers: list[int],
+) -> tuple[list[Any], list[int]]:
     """Run the node's posthooks, which see and may replace all its downstream gradients."""
     produced = list(produced)
     for hook in list(node.rare.posthooks.values()):
-        result = hook(tuple(shown(run, g) for g in produced), tuple(shown(run, g) for g in gradients))
+        result = hook(_all_shown(run, produced, given), _all_shown(run, gradients, numbers))
         if result is not None:
-            produced = _replaced(run, node, hook, produced, result)
-    return tuple(produced)
+            _replace(run, node, hook, produced, given, result)
+    return produced, given
 
 
-def _replaced(run: Pass, node: Node, hook: Callable, before: Sequence[Any], after: Any) -> list[Any]:
+def _replace(
+    run: WatchedPass, node: Node, hook: Callable, gradients: list[Any], numbers: list[int], after: Any
+) -> None:
     after = (after,) if isinstance(after, Tensor) else tuple(after)
-    if len(after) != len(before):
+    if len(after) != len(gradients):
         raise RuntimeError(
             f"hook '{hook_name(hook)}' has returned an incorrect number of values "
-            f"(got {len(after)}, but expected {len(before)})"
+            f"(got {len(after)}, but expected {len(gradients)})"
         )
-    return [
-        old if new is None or old is None else _changed(run, hook, old, new, 0, node.number)
-        for old, new in zip(before, after, strict=True)
-    ]
+    for nr, new in enumerate(after):
+        if new is not None and gradients[nr] is not None and new is not gradients[nr]:
+            _change(run, hook, gradients, numbers, nr, new, 0, node.number)
 
 
-def shown(run: Pass, gradient: Any) -> Any:
-    """A gradient as a hook sees it: a Tensor, with the number that the listener knows it by."""
+def _all_shown(run: WatchedPass, gradients: Sequence[Any], numbers: list[int]) -> tuple[Any, ...]:
+    tensors = []
+    for nr, gradient in enumerate(gradients):
+        tensor = shown(run, gradient, numbers[nr])
+        if tensor is not None and run.listener is not None:
+            numbers[nr] = number_of(tensor)
+        tensors.append(tensor)
+    return tuple(tensors)
+
+
+def shown(run: WatchedPass, gradient: Any, number: int) -> Any:
+    """A gradient as the user sees it: a Tensor, with the number that the listener knows it by."""
     if gradient is None or isinstance(gradient, Tensor):
         return gradient
     tensor = new_tensor(np.asarray(gradient))
     if run.listener is not None:
-        tensor._number = run._number(gradient)
+        if number:
+            tensor._number = number
+        else:
+            announce(tensor, "gradient")
     return tensor
 
 

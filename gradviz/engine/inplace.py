@@ -14,7 +14,7 @@ import numpy as np
 from gradviz.engine import errors, ops
 from gradviz.engine.apply import as_tensor
 from gradviz.engine.state import is_grad_enabled, state
-from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, number_of
+from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, number_of
 
 
 def check_writable(x: Tensor, *others: Tensor) -> None:
@@ -37,13 +37,14 @@ def check_writable(x: Tensor, *others: Tensor) -> None:
         )
 
 
-def overwrite(x: Tensor, array: Any, how: str) -> Tensor:
-    """Write `array` into the tensor's memory, outside any graph, and count a version."""
+def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> Tensor:
+    """Write `array` (the value of `source`, if one is told of) into the tensor's memory; count a version."""
     if array is not x.array:
         x.array[...] = array
     counter_of(x).n += 1
     if state.listener is not None:
-        state.listener.mutated(number_of(x), x.array, x._version, how)
+        number = 0 if source is None else number_of(source)
+        state.listener.mutated(number_of(x), x.array, flags_of(x), x._version, how, number)
     return x
 
 
@@ -73,7 +74,7 @@ def _in_place(name: str, function: Callable) -> Callable:
                 node.out = x.array  # type: ignore[attr-defined]
                 node.out_counter = counter_of(x)  # type: ignore[attr-defined]
                 node.out_version = x._version + 1  # type: ignore[attr-defined]
-        return overwrite(x, result.array, name)
+        return overwrite(x, result.array, name, result)
 
     call.__name__ = name
     return call
@@ -96,7 +97,7 @@ def copy_(x: Tensor, source: Any) -> Tensor:
     check_writable(x, source)
     if is_grad_enabled() and (x.requires_grad or source.requires_grad):
         x._edge = ops.copy(ops.expand(source, *x.array.shape))._edge
-    return overwrite(x, source.array, "copy_")
+    return overwrite(x, source.array, "copy_", source)
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:

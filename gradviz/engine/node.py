@@ -27,6 +27,7 @@ class Node:
     __slots__ = ("__weakref__", "number", "rare")
 
     op: Op
+    label: str  # PyTorch's name for it
     outputs = 1  # how many outputs the op has
     arity = 0  # 1 or 2 where edges are slots, else 0
     runs_first = False  # before any node that is ready (AccumulateGrad)
@@ -46,7 +47,10 @@ class Node:
 
     def name(self) -> str:
         """The node's name, as PyTorch gives it."""
-        return type(self).__name__
+        return self.label
+
+    def __init_subclass__(cls) -> None:
+        cls.label = cls.__name__
 
     def release(self) -> None:
         """Free the saved tensors."""

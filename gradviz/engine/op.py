@@ -39,16 +39,12 @@ class Derivative:
 
     text: str  # as on paper, for people: "cos(x)"
     rule: Callable
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The names of the rule's parameters after `g`."""
-        return tuple(inspect.signature(self.rule).parameters)[1:]
+    needs: tuple[str, ...]  # the rule's parameters after `g`
 
 
 def d(text: str, rule: Callable) -> Derivative:
     """State a derivative: as text, and as a rule `(g, ...) -> gradient` in plain NumPy."""
-    return Derivative(text, rule)
+    return Derivative(text, rule, tuple(inspect.signature(rule).parameters)[1:])
 
 
 @dataclass(eq=False)
@@ -72,6 +68,8 @@ class Op:
     view: bool = False
     variadic: bool = False
     node_class: type[Node] = field(init=False)
+    saves_out: bool = field(init=False)
+    needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
 
     def __post_init__(self) -> None:
         for derivative in self.derivatives.values():
@@ -79,6 +77,10 @@ class Op:
             if unknown:
                 raise TypeError(f"{self.name}: the rule needs {', '.join(unknown)}, which the op has not")
         self.node_name = self.node_name or node_name_for(self.name)
+        self.saves_out = bool(self.needs("out"))
+        self.needs_spec = any(
+            self.needs(f"{name}_{what}") for name in self.inputs for what in ("shape", "dtype")
+        )
         self.node_class = make_node_class(self)
 
     def _nameable(self) -> set[str]:
@@ -88,11 +90,6 @@ class Op:
     def needs(self, what: str) -> tuple[str, ...]:
         """The inputs whose derivative needs `what`."""
         return tuple(name for name, rule in self.derivatives.items() if what in rule.needs)
-
-    @property
-    def needs_spec(self) -> bool:
-        """Whether a rule asks for an input's shape or dtype."""
-        return any(self.needs(f"{name}_{what}") for name in self.inputs for what in ("shape", "dtype"))
 
     @property
     def formula(self) -> str:

@@ -90,7 +90,7 @@ def dims_of(x: Tensor, dim: Any) -> Any:
 
 def checked_dim(dim: int, ndim: int) -> int:
     """`dim` counted from the front; raises IndexError where there is none."""
-    n = max(ndim, 1)
+    n = ndim or 1
     if not -n <= dim < n:
         raise IndexError(
             f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})"

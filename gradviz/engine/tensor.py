@@ -241,7 +241,8 @@ class Tensor:
     def data(self, value: Tensor) -> None:
         self.array = value.array
         if state.listener is not None:
-            state.listener.mutated(number_of(self), self.array, self._version, "data")
+            number, source = number_of(self), number_of(value)
+            state.listener.mutated(number, self.array, flags_of(self), self._version, "data", source)
 
     def detach(self) -> Tensor:
         """The same memory without a place in the graph: a leaf that does not require grad."""

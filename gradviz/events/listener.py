@@ -36,20 +36,21 @@ class Listener:
         outputs: Sequence[int],
         arrays: Sequence[np.ndarray],
         flags: int,
-        version: int,
         args: str,
         node: int,
         grad_fn: str,
         edges: Sequence[int],
         saved: Sequence[int],
     ) -> None:
-        """An op ran. `arrays` and `flags` are those of `outputs`, `version` is theirs afterwards (0 unless
-        the op worked in place); `args` are its non-tensor arguments as text; `edges` and `saved` belong to
-        the node: edges as a flat `node, output_nr, ...`, saved as a flat `tensor, version, ...`, with
-        tensor 0 where the op has an input that is no tensor."""
+        """An op ran. `arrays` and `flags` are those of `outputs`; among `inputs`, 0 stands for a number;
+        `args` are the non-tensor arguments as text; `edges` and `saved` belong to the node: edges as a flat
+        `node, output_nr, ...`, saved as a flat `tensor, version, ...`."""
 
-    def mutated(self, number: int, array: np.ndarray, version: int, how: str) -> None:
-        """A tensor's value was written over in place; `version` is its version afterwards."""
+    def mutated(
+        self, number: int, array: np.ndarray, flags: int, version: int, how: str, source: int
+    ) -> None:
+        """A tensor's value was written over in place; `version` is its version afterwards, `source` the
+        tensor whose value it took (the result of the op that worked in place), or 0."""
 
     def requires_grad_changed(self, number: int, flags: int) -> None:
         """`requires_grad_()` or an assignment changed whether a tensor requires grad."""
@@ -102,8 +103,8 @@ class Listener:
     ) -> None:
         """A leaf's `.grad` took in `gradient`, and is now tensor `grad` with value `array`."""
 
-    def retained(self, number: int, node: int, gradient: int) -> None:
-        """A non-leaf that called `retain_grad()` kept `gradient` as its `.grad`."""
+    def retained(self, number: int, node: int, grad: int) -> None:
+        """A non-leaf that called `retain_grad()` kept its gradient: its `.grad` is now tensor `grad`."""
 
     def hooked(self, number: int, node: int, hook: str, before: int, after: int, array: np.ndarray) -> None:
         """A hook on tensor `number` (0: on the node itself) replaced gradient `before` by `after`."""

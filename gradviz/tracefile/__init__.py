@@ -1,0 +1,17 @@
+"""One file for one run: written while it runs, read at any place."""
+
+from gradviz.tracefile.reader import ErrorInfo, PassInfo, Snapshot, Trace, TraceError, open_trace
+from gradviz.tracefile.recorder import Recorder
+from gradviz.tracefile.sites import Site, Sites
+
+__all__ = [
+    "ErrorInfo",
+    "PassInfo",
+    "Recorder",
+    "Site",
+    "Sites",
+    "Snapshot",
+    "Trace",
+    "TraceError",
+    "open_trace",
+]

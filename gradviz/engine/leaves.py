@@ -1,0 +1,34 @@
+"""Leaves: where gradients end."""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.ops import copy
+from gradviz.engine.tensor import Tensor, counter_of, new_tensor, tensor_rare
+
+
+def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
+    """Add the gradient in `box` to a leaf's `.grad`: in place where no graph is recorded, as PyTorch does."""
+    rare = tensor_rare(leaf)
+    gradient = box.pop()
+    if isinstance(gradient, Tensor):
+        if rare.grad is not None:
+            rare.grad = rare.grad + gradient
+        else:
+            rare.grad = copy(gradient) if gradient.requires_grad else gradient
+        return
+    unshared = getrefcount(gradient) <= 2  # this frame's and the call's own
+    array = np.asarray(gradient, leaf.array.dtype)
+    if array.shape != leaf.array.shape:
+        array = np.broadcast_to(array, leaf.array.shape)
+    if rare.grad is None:
+        rare.grad = new_tensor(array if unshared and array.base is None else array.copy())
+    elif create_graph:
+        rare.grad = rare.grad + new_tensor(array)
+    else:
+        np.add(rare.grad.array, array, out=rare.grad.array)
+        counter_of(rare.grad).n += 1

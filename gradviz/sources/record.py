@@ -1,0 +1,100 @@
+"""Recording a block of a program: `with gradviz.record("run.gradviz"):`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.state import listen
+from gradviz.tracefile import Recorder, Sites
+
+_recording: list[record] = []
+
+
+def _leave_in_child() -> None:
+    """A forked child goes on without a recorder: the file is its parent's."""
+    for running in _recording:
+        running.abandon()
+
+
+os.register_at_fork(after_in_child=_leave_in_child)
+
+
+class record:
+    """Record what gradviz's engine does in a `with` block into the file `path`.
+
+    `values` is `none`, `stats` or `full`; `passes` the numbers of the backward passes to record in detail (None:
+    all). An exception passes through, and is noted in the trace. Raises OSError where the file cannot be
+    written, ValueError for an unknown grade."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        values: str = "stats",
+        passes: Any = None,
+        sites: Sites | None = None,
+        meta: dict[str, str] | None = None,
+    ) -> None:
+        if values not in ("none", "stats", "full"):
+            raise ValueError(f"values is none, stats or full, not {values!r}")
+        self.path = Path(path)
+        self.settings = (values, passes)
+        self.sites = sites
+        self.meta = meta
+        self.recorder: Recorder | None = None
+
+    def __enter__(self) -> record:
+        sites = self.sites or Sites()
+        if self.sites is None:
+            sites.root = sys._getframe(1)
+        self.recorder = Recorder(self.path, *self.settings, sites, {**run_meta(), **(self.meta or {})})
+        self.previous = listen(self.recorder)
+        _recording.append(self)
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self.recorder is None:
+            return
+        listen(self.previous)
+        _recording.remove(self)
+        self.recorder.sites.root = None
+        self.recorder.close(**end_meta(error))
+        self.recorder = None
+
+    def abandon(self) -> None:
+        """Stop recording without touching the file."""
+        if self.recorder is not None:
+            listen(None)
+            self.recorder.writer.closing = True
+            self.recorder = None
+
+
+def run_meta() -> dict[str, str]:
+    """What a trace says of the run as it begins."""
+    from gradviz import __version__
+
+    return {
+        "gradviz": __version__,
+        "engine": "numpy",
+        "python": sys.version.split()[0],
+        "numpy": np.__version__,
+        "script": sys.argv[0] if sys.argv else "",
+        "ended": "",
+    }
+
+
+def end_meta(error: BaseException | None) -> dict[str, str]:
+    """What a trace says of how the run ended."""
+    if error is None:
+        return {"ended": "ok"}
+    if isinstance(error, SystemExit):
+        return {"ended": f"exit {error.code if error.code is not None else 0}"}
+    text = traceback.format_exception_only(error)[0].strip()
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.line]
+    place = {"error_file": frames[-1].filename, "error_line": str(frames[-1].lineno)} if frames else {}
+    return {"ended": "error", "error_type": type(error).__name__, "error": text, **place}

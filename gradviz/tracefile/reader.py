@@ -1,0 +1,373 @@
+"""Trace: a recorded run, read without loading it whole."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from gradviz.events.kinds import Event, Kind
+from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
+from gradviz.events.site import Place
+from gradviz.events.values import Stats, stats_of, unpack_stats
+from gradviz.tracefile.decode import decode
+from gradviz.tracefile.schema import APPLICATION_ID, DTYPES, ELEMENTS, EVENT, SNAPSHOT, STATS, VERSION
+from gradviz.tracefile.sites import Site
+
+
+class TraceError(Exception):
+    """A file cannot be read as a trace; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassInfo:
+    """One backward pass: its first and last event (None: it did not end), how many nodes ran, and a digest that
+    passes of the same structure share."""
+
+    number: int
+    first: int
+    last: int | None
+    thread: int
+    site: int
+    nodes: int | None
+    digest: str | None
+    recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """An exception that left a backward pass."""
+
+    event: int
+    type: str
+    message: str
+    node: int
+    site: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a tensor was at an event. `array` is None where its elements were not kept, `stats` where no values
+    were. dtype is a name such as `float32`; bfloat16 elements come as their 16 bits."""
+
+    tensor: int
+    version: int
+    shape: tuple[int, ...]
+    dtype: str
+    flags: int
+    array: np.ndarray | None
+    stats: Stats | None
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it was a leaf."""
+        return bool(self.flags & LEAF)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether it required grad."""
+        return bool(self.flags & REQUIRES_GRAD)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it was a view of another tensor."""
+        return bool(self.flags & VIEW)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    links: np.ndarray
+    ends: np.ndarray  # where each event's links end
+    snapshots: np.ndarray
+    offsets: np.ndarray  # where each snapshot's bytes begin
+
+
+def open_trace(path: Path | str) -> Trace:
+    """Open a trace for reading. Raises TraceError, in one line, where there is none or it is none."""
+    path = Path(path)
+    if path.is_dir():
+        raise TraceError(f"{path} is a directory, not a trace")
+    if not path.exists():
+        raise TraceError(f"no such file: {path}")
+    try:
+        if path.stat().st_size == 0:
+            raise TraceError(f"{path} is empty: not a gradviz trace")
+        connection = _connect(path)
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+    except PermissionError:
+        raise TraceError(f"{path} may not be read: permission denied") from None
+    except sqlite3.OperationalError as error:
+        raise TraceError(f"{path} cannot be opened: {error}") from None
+    except sqlite3.DatabaseError:
+        raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace SCRIPT)") from None
+    if application != APPLICATION_ID:
+        raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace SCRIPT)")
+    if version > VERSION:
+        raise TraceError(
+            f"{path} was written by a newer gradviz (trace format {version}, this one reads up to {VERSION}): "
+            "upgrade with pip install -U gradviz"
+        )
+    try:
+        return Trace(path, connection)
+    except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+        raise damaged(path, error) from None
+
+
+def damaged(path: Path, error: Exception) -> TraceError:
+    """The error for a trace that is one, but cannot be read through."""
+    return TraceError(f"{path} is damaged or truncated ({error}): record it again")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """A read-only connection. A run that was killed in the middle of a commit is rolled back first."""
+    journal = Path(f"{path}-journal")
+    if journal.exists() and journal.stat().st_size:
+        with sqlite3.connect(path) as healing:
+            healing.execute("SELECT count(*) FROM meta").fetchone()
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+class Trace:
+    """A recorded run.
+
+    `events` are all rows (schema.EVENT); `event(k)` is one of them as an object. Numbers of tensors, nodes and
+    sites are those of `gradviz.events`. Reading raises TraceError where the file is damaged."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self.meta: dict[str, str] = dict(self._rows("SELECT key, value FROM meta"))
+        self._chunks = self._rows("SELECT id, first, count, newest FROM chunks ORDER BY id")
+        self._firsts = [first for _, first, _, _ in self._chunks]
+        self.count: int = self._chunks[-1][1] + self._chunks[-1][2] if self._chunks else 0
+        self._chunk = lru_cache(maxsize=16)(self._load_chunk)
+        self._snapshot_at = lru_cache(maxsize=4096)(self._read_snapshot)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _rows(self, query: str, *values: object) -> list[tuple]:
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise damaged(self.path, error) from None
+
+    # --- tables
+
+    @cached_property
+    def strings(self) -> dict[int, str]:
+        """Names and other text, by number."""
+        return dict(self._rows("SELECT id, text FROM strings"))
+
+    def text(self, number: int) -> str:
+        """One string by its number."""
+        return self.strings.get(int(number), "")
+
+    @cached_property
+    def _shapes(self) -> dict[int, tuple[int, ...]]:
+        return {
+            number: tuple(json.loads(shape)) for number, shape in self._rows("SELECT id, shape FROM shapes")
+        }
+
+    @cached_property
+    def sites(self) -> dict[int, Site]:
+        """Places in the source, by number."""
+        query = "SELECT id, parent, file, line, col, end_line, end_col, function, names FROM sites"
+        sites = {}
+        for number, parent, file, line, col, end_line, end_col, function, names in self._rows(query):
+            named = tuple(json.loads(names))
+            place = Place(file, line, col, end_line, end_col, function, named, False)
+            sites[number] = Site(number, parent, place, named)
+        return sites
+
+    @lru_cache(maxsize=64)  # noqa: B019  (a trace lives as long as its program)
+    def source(self, file: str) -> list[str]:
+        """The lines of a source file as they were when the run was recorded; none where it was not kept."""
+        rows = self._rows("SELECT text FROM sources WHERE file = ?", file)
+        return rows[0][0].splitlines() if rows else []
+
+    @cached_property
+    def passes(self) -> list[PassInfo]:
+        """The backward passes in order."""
+        query = (
+            "SELECT number, first, last, thread, site, nodes, digest, recorded FROM passes ORDER BY number"
+        )
+        return [PassInfo(*row[:-1], recorded=bool(row[-1])) for row in self._rows(query)]
+
+    @cached_property
+    def errors(self) -> list[ErrorInfo]:
+        """The exceptions that left a backward pass."""
+        query = "SELECT event, type, message, node, site FROM errors ORDER BY event"
+        return [ErrorInfo(*row) for row in self._rows(query)]
+
+    @cached_property
+    def parameters(self) -> dict[int, str]:
+        """The names that modules gave their parameters, by tensor."""
+        return dict(self._rows("SELECT tensor, name FROM parameters"))
+
+    # --- events
+
+    @cached_property
+    def events(self) -> np.ndarray:
+        """All events as rows of schema.EVENT."""
+        parts = [
+            np.frombuffer(data, EVENT) for (data,) in self._rows("SELECT data FROM events ORDER BY chunk")
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, EVENT)
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """The kind of each event, as `Kind` numbers."""
+        return (self.events["head"] & 0xFF).astype(np.uint8)
+
+    def indices(self, *kinds: Kind) -> np.ndarray:
+        """The indices of all events of these kinds."""
+        return np.flatnonzero(np.isin(self.kinds, [int(kind) for kind in kinds]))
+
+    def event(self, index: int) -> Event:
+        """One event. Raises IndexError where there is none."""
+        if not 0 <= index < self.count:
+            raise IndexError(f"there is no event {index}: the trace has {self.count}")
+        position = bisect_right(self._firsts, index) - 1
+        chunk = self._chunk(position)
+        row = self._row(position, index)
+        end = int(chunk.ends[index - self._firsts[position]])
+        links = tuple(chunk.links[end - int(row["links"]) : end].tolist())
+        try:
+            return decode(index, row, links, self.text)
+        except (KeyError, IndexError, ValueError) as error:
+            raise damaged(self.path, error) from None
+
+    def _row(self, position: int, index: int) -> np.void:
+        return self.events[index]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Event]:
+        return (self.event(index) for index in range(self.count))
+
+    def _load_chunk(self, position: int) -> _Chunk:
+        number, first, count, _ = self._chunks[position]
+        try:
+            blobs = [
+                self._rows(f"SELECT data FROM {table} WHERE chunk = ?", number)[0][0]
+                for table in ("links", "snapshots")
+            ]
+            links, snapshots = np.frombuffer(blobs[0], "<u4"), np.frombuffer(blobs[1], SNAPSHOT)
+        except (IndexError, ValueError) as error:
+            raise damaged(self.path, error) from None
+        ends = np.cumsum(self.events["links"][first : first + count], dtype=np.int64)
+        offsets = np.cumsum(snapshots["length"], dtype=np.int64) - snapshots["length"]
+        return _Chunk(links, ends, snapshots, offsets)
+
+    def node_event(self, node: int) -> int | None:
+        """The op event that made a node; None for an AccumulateGrad, and where it is not in the trace."""
+        nodes, events = self._node_events
+        at = int(np.searchsorted(nodes, node))
+        return int(events[at]) if node > 0 and at < len(nodes) and nodes[at] == node else None
+
+    @cached_property
+    def _node_events(self) -> tuple[np.ndarray, np.ndarray]:
+        ops = self.indices(Kind.OP)
+        nodes = self.events["subject"][ops]
+        order = np.argsort(nodes, kind="stable")
+        return nodes[order], ops[order]
+
+    # --- tensors
+
+    @cached_property
+    def _changes(self) -> tuple[np.ndarray, np.ndarray]:
+        """(tensor, event) of every event that may have changed a tensor's value, sorted."""
+        mutated, accumulated = self.indices(Kind.MUTATED), self.indices(Kind.ACCUMULATED)
+        tensors = np.concatenate([self.events["subject"][mutated], self.events["object"][accumulated]])
+        events = np.concatenate([mutated, accumulated])
+        order = np.lexsort((events, tensors))
+        return tensors[order].astype(np.int64), events[order]
+
+    def changes(self, tensor: int) -> np.ndarray:
+        """The events that wrote over a tensor's value, in order."""
+        tensors, events = self._changes
+        start, end = np.searchsorted(tensors, [tensor, tensor + 1])
+        return events[start:end]
+
+    def snapshot(self, tensor: int, at: int | None = None) -> Snapshot | None:
+        """What a tensor was just after event `at` (default: at the end); None where nothing is known of it."""
+        if tensor <= 0:
+            return None
+        changes = self.changes(tensor)
+        if at is not None:
+            changes = changes[: np.searchsorted(changes, at, side="right")]
+        for event in changes[::-1].tolist():
+            found = self._snapshot_at(tensor, event)
+            if found is not None:
+                return found
+        return self._first_snapshot(tensor)
+
+    def born(self, tensor: int) -> int | None:
+        """The event that first told of a tensor; None where nothing is known of it."""
+        found = self._find_first(tensor) if tensor > 0 else None
+        return None if found is None else int(self._chunk(found[0]).snapshots["event"][found[1]])
+
+    def _first_snapshot(self, tensor: int) -> Snapshot | None:
+        found = self._find_first(tensor)
+        return None if found is None else self._snapshot_of(*found)
+
+    @lru_cache(maxsize=65536)  # noqa: B019
+    def _find_first(self, tensor: int) -> tuple[int, int] | None:
+        newest = [chunk[3] for chunk in self._chunks]
+        likely = bisect_right(newest, tensor - 1)
+        order = [likely, *(i for i in range(len(newest)) if i != likely)]
+        for position in order:
+            if position < len(newest):
+                found = np.flatnonzero(self._chunk(position).snapshots["tensor"] == tensor)
+                if len(found):
+                    return position, int(found[0])
+        return None
+
+    def _read_snapshot(self, tensor: int, event: int) -> Snapshot | None:
+        position = bisect_right(self._firsts, event) - 1
+        snapshots = self._chunk(position).snapshots
+        found = np.flatnonzero((snapshots["tensor"] == tensor) & (snapshots["event"] == event))
+        return self._snapshot_of(position, int(found[0])) if len(found) else None
+
+    def _snapshot_of(self, position: int, at: int) -> Snapshot:
+        chunk = self._chunk(position)
+        row = chunk.snapshots[at]
+        what = int(row["what"])
+        grade = what >> 24
+        try:
+            shape, dtype = self._shapes[int(row["shape"])], DTYPES[what & 0xFF]
+            array, stats = None, None
+            if grade:
+                data = self._payload(position, int(chunk.offsets[at]), int(row["length"]))
+                if grade == ELEMENTS:
+                    array = np.frombuffer(data, "uint16" if dtype == "bfloat16" else dtype).reshape(shape)
+                    stats = stats_of(array)
+                elif grade == STATS:
+                    stats = unpack_stats(data)
+        except (KeyError, IndexError, ValueError, sqlite3.Error) as error:
+            raise damaged(self.path, error) from None
+        return Snapshot(int(row["tensor"]), int(row["version"]), shape, dtype, what >> 8 & 0xFF, array, stats)
+
+    def _payload(self, position: int, offset: int, length: int) -> bytes:
+        with self._connection.blobopen("payloads", "data", self._chunks[position][0], readonly=True) as blob:
+            blob.seek(offset)
+            return blob.read(length)

@@ -1,0 +1,305 @@
+"""Recorder: the listener that writes a run into a trace file.
+
+The hot half of recording. An event is a few integers put at the end of a few lists, under a lock; a thread
+(writer.py) takes the lists away several times a second, packs them and commits them, so that whatever ends the
+process leaves a trace that is complete up to the last fraction of a second.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.events.listener import Listener
+from gradviz.events.values import DEFERRED, SMALL, stats_of
+from gradviz.tracefile.schema import DTYPE_IDS, ELEMENTS, STATS
+from gradviz.tracefile.sites import Sites
+from gradviz.tracefile.writer import Batch, Interned, Writer
+
+_TENSOR, _OP, _RECEIVED, _PRODUCED = int(Kind.TENSOR), int(Kind.OP), int(Kind.RECEIVED), int(Kind.PRODUCED)
+_PAYLOAD_LIMIT = 32 << 20  # bytes in memory before they are written at once
+_ELEMENTS, _STATS = ELEMENTS << 24, STATS << 24
+
+
+class Recorder(Listener):
+    """Writes events to `path`. `values` is `none`, `stats` or `full`; `passes` selects which backward passes
+    (with the forward before them) are recorded in detail, None for all.
+
+    Raises OSError where the file cannot be written. Close it to finish the trace."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        values: str = "stats",
+        passes: Any = None,
+        sites: Sites | None = None,
+        meta: dict[str, str] | None = None,
+    ) -> None:
+        self.sites = sites or Sites()
+        self.strings = Interned()
+        self.shapes = Interned()
+        self.strings.number("")
+        self.grade = values
+        self.passes = passes
+        self.batch = Batch()
+        self.lock = threading.Lock()
+        self.count = 0
+        self.threads: dict[int, int] = {}
+        self.passes_begun = 0
+        self.detailed = passes is None or 1 in passes
+        self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
+        self.writer = Writer(path, self, {**(meta or {}), "values": values})
+
+    def take(self) -> Batch:
+        """Take away what has been recorded since the last call."""
+        with self.lock:
+            batch, self.batch = self.batch, Batch()
+            batch.first = self.count - len(batch.rows) // 7
+            return batch
+
+    def close(self, **meta: str) -> None:
+        """Write what is left, with `meta` about how the run ended, and close the file."""
+        self.writer.close(meta)
+
+    # --- the parts of an event
+
+    def _thread(self) -> int:
+        ident = threading.get_ident()
+        number = self.threads.get(ident)
+        if number is None:
+            number = self.threads[ident] = len(self.threads) + 1
+        return number << 16
+
+    def _add(
+        self,
+        kind: int,
+        flags: int = 0,
+        site: int = 0,
+        name: str = "",
+        subject: int = 0,
+        object: int = 0,
+        note: int = 0,
+        links: Sequence[int] = (),
+    ) -> None:
+        """Put one event at the end; the lock is held."""
+        batch = self.batch
+        head = kind | flags << 8 | self._thread()
+        batch.rows += (head, site, self.strings.number(name), subject, object, note, len(links))
+        batch.links += links
+        self.count += 1
+
+    def _snapshot(self, number: int, version: int, array: np.ndarray, flags: int) -> None:
+        """Say what a tensor is at the event that is added next; the lock is held."""
+        batch = self.batch
+        shape = self.shapes.known.get(array.shape)
+        if shape is None:
+            shape = self.shapes.number(array.shape)
+        dtype = DTYPE_IDS[array.dtype.name] if array.dtype.char != "f" else 7
+        what = dtype | flags << 8
+        if self.grade == "none":
+            batch.snapshots += (number, version, shape, what, 0, self.count)
+            return
+        size = array.size
+        if size <= SMALL or self.grade == "full":
+            data = array.tobytes()
+            what |= _ELEMENTS
+        elif size <= DEFERRED:
+            data = array.tobytes()
+            batch.deferred.append((len(batch.payload), array.dtype, size))
+            what |= _STATS
+        else:
+            data = stats_of(array).pack()
+            what |= _STATS
+        batch.payload.append(data)
+        batch.snapshots += (number, version, shape, what, len(data), self.count)
+        batch.bytes += len(data)
+        if batch.bytes > _PAYLOAD_LIMIT:
+            self.writer.wake()
+
+    # --- forward
+
+    def tensor(self, number: int, array: np.ndarray, flags: int, how: str, base: int, version: int) -> None:
+        site = self.sites.number(sys._getframe(2))
+        with self.lock:
+            self._snapshot(number, version, array, flags)
+            self._add(_TENSOR, flags, site, how, number, base)
+
+    def op(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        arrays: Sequence[np.ndarray],
+        flags: int,
+        args: str,
+        node: int,
+        grad_fn: str,
+        edges: Sequence[int],
+        saved: Sequence[int],
+    ) -> None:
+        if not self.detailed:
+            return
+        site = self.sites.number(sys._getframe(3))
+        strings = self.strings.known
+        with self.lock:
+            for number, array in zip(outputs, arrays, strict=True):
+                self._snapshot(number, 0, array, flags)
+            batch = self.batch
+            links = (len(inputs), len(outputs), len(edges), *inputs, *outputs, *edges, *saved)
+            batch.rows += (
+                _OP | flags << 8 | self._thread(),
+                site,
+                strings.get(name) or self.strings.number(name),
+                node,
+                strings.get(grad_fn) or self.strings.number(grad_fn),
+                self.strings.number(args) if args else 0,
+                len(links),
+            )
+            batch.links += links
+            self.count += 1
+
+    def mutated(
+        self, number: int, array: np.ndarray, flags: int, version: int, how: str, source: int
+    ) -> None:
+        site = self.sites.number(sys._getframe(2))
+        with self.lock:
+            self._snapshot(number, version, array, flags)
+            self._add(Kind.MUTATED, flags, site, how, number, version, links=(source,))
+
+    def requires_grad_changed(self, number: int, flags: int) -> None:
+        site = self.sites.number(sys._getframe(2))
+        with self.lock:
+            self._add(Kind.REQUIRES_GRAD_CHANGED, flags, site, subject=number)
+
+    def grad_assigned(self, number: int, grad: int) -> None:
+        site = self.sites.number(sys._getframe(2))
+        with self.lock:
+            self._add(Kind.GRAD_ASSIGNED, 0, site, subject=number, object=grad)
+
+    def named(self, number: int, name: str) -> None:
+        with self.lock:
+            self._add(Kind.NAMED, name=name, subject=number)
+            self.batch.parameters.append((number, name))
+
+    def scope_entered(self, scope: int, kind: str, name: str) -> None:
+        if self.detailed:
+            site = self.sites.number(sys._getframe(2))
+            with self.lock:
+                self._add(Kind.SCOPE_ENTERED, 0, site, name, scope, note=self.strings.number(kind))
+
+    def scope_left(self, scope: int) -> None:
+        if self.detailed:
+            with self.lock:
+                self._add(Kind.SCOPE_LEFT, subject=scope)
+
+    def tangent(self, number: int, tangent: int, array: np.ndarray, how: str) -> None:
+        if self.detailed:
+            site = self.sites.number(sys._getframe(2))
+            with self.lock:
+                self._snapshot(tangent, 0, array, 0)
+                self._add(Kind.TANGENT, 0, site, how, number, tangent)
+
+    def stepped(self, optimizer: str, args: str, parameters: Sequence[int]) -> None:
+        site = self.sites.number(sys._getframe(2))
+        with self.lock:
+            note = self.strings.number(args)
+            self._add(Kind.STEPPED, 0, site, optimizer, note=note, links=tuple(parameters))
+
+    # --- backward
+
+    def pass_began(
+        self,
+        number: int,
+        how: str,
+        roots: Sequence[int],
+        root_tensors: Sequence[int],
+        gradients: Sequence[int],
+        arrays: Sequence[np.ndarray],
+        inputs: Sequence[int],
+        retain_graph: bool,
+        create_graph: bool,
+    ) -> None:
+        site = self.sites.number(sys._getframe(2))
+        with self.lock:
+            self.passes_begun += 1
+            self.open_passes[number] = self.passes_begun
+            if self.passes is not None:
+                self.detailed = self.passes_begun in self.passes
+            links = (len(roots), len(inputs), *roots, *root_tensors, *gradients, *inputs)
+            flags = bool(retain_graph) | bool(create_graph) << 1
+            event = (self.passes_begun, self.count, self._thread() >> 16, site, self.detailed)
+            self.batch.passes_begun.append(event)
+            self._add(Kind.PASS_BEGAN, flags, site, how, self.passes_begun, links=links)
+
+    def received(
+        self, node: int, grad_fn: str, gradients: Sequence[int], arrays: Sequence[np.ndarray | None]
+    ) -> None:
+        if not self.detailed:
+            return
+        with self.lock:
+            for number, array in zip(gradients, arrays, strict=True):
+                if array is not None:
+                    self._snapshot(number, 0, array, 0)
+            batch = self.batch
+            name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
+            batch.rows += (_RECEIVED | self._thread(), 0, name, node, 0, 0, len(gradients))
+            batch.links += gradients
+            self.count += 1
+
+    def produced(
+        self,
+        node: int,
+        targets: Sequence[int],
+        gradients: Sequence[int],
+        arrays: Sequence[np.ndarray | None],
+    ) -> None:
+        if not self.detailed:
+            return
+        with self.lock:
+            for number, array in zip(gradients, arrays, strict=True):
+                if array is not None:
+                    self._snapshot(number, 0, array, 0)
+            batch = self.batch
+            batch.rows += (_PRODUCED | self._thread(), 0, 0, node, 0, 0, 2 * len(targets))
+            batch.links += targets
+            batch.links += gradients
+            self.count += 1
+
+    def accumulated(
+        self, number: int, node: int, gradient: int, grad: int, array: np.ndarray, version: int
+    ) -> None:
+        with self.lock:
+            if version or grad != gradient:
+                self._snapshot(grad, version, array, 0)
+            elif not self.detailed:
+                self._snapshot(grad, version, array, 0)
+            self._add(Kind.ACCUMULATED, subject=number, object=grad, note=version, links=(node, gradient))
+
+    def retained(self, number: int, node: int, grad: int) -> None:
+        if self.detailed:
+            with self.lock:
+                self._add(Kind.RETAINED, subject=number, object=grad, links=(node,))
+
+    def hooked(self, number: int, node: int, hook: str, before: int, after: int, array: np.ndarray) -> None:
+        if self.detailed:
+            with self.lock:
+                self._snapshot(after, 0, array, 0)
+                self._add(Kind.HOOKED, 0, 0, hook, number, node, links=(before, after))
+
+    def pass_ended(self, number: int) -> None:
+        with self.lock:
+            self._add(Kind.PASS_ENDED, subject=self.open_passes.pop(number))
+            if self.passes is not None and not self.open_passes:
+                self.detailed = self.passes_begun + 1 in self.passes
+
+    def error(self, kind: str, message: str, node: int) -> None:
+        site = self.sites.number(sys._getframe(2))
+        with self.lock:
+            self.batch.errors.append((self.count, kind, message, node, site))
+            self._add(Kind.ERROR, 0, site, kind, node, note=self.strings.number(message))

@@ -1,0 +1,98 @@
+"""Where an event happened: the user's frames that led to it, as one number.
+
+A site is a place together with the site that called it, so that a function called from two lines has two. Hot
+code only collects `(code, offset)` pairs; lines, columns and names are worked out when a trace is written.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+
+from gradviz.events.site import Place, place_of
+
+USER, INTERNAL, BOUNDARY = 1, 2, 3
+_DEEPEST = 100  # frames of one site; deeper callers are left out
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_STDLIB = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
+_SITE_PACKAGES = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place and the number of the site that called it (0: none)."""
+
+    number: int
+    parent: int
+    place: Place
+    names: tuple[str, ...]
+
+
+class Sites:
+    """Numbers the places that events come from.
+
+    `boundary` holds the code objects whose callers are no part of the script: the runner's."""
+
+    def __init__(self, boundary: Iterable[CodeType] = ()) -> None:
+        self.kinds: dict[int, int] = {}
+        self.codes: list[CodeType] = []  # kept alive: `kinds` knows them by address
+        self.numbers: dict[tuple[int, ...], int] = {}
+        self.root: FrameType | None = None  # the frame that began the recording: its callers are left out
+        self._new: list[tuple[int, int, CodeType, int]] = []
+        self._names: dict[int, tuple[str, ...]] = {}
+        for code in boundary:
+            self._classify(code, BOUNDARY)
+
+    def number(self, frame: FrameType | None) -> int:
+        """The site of the innermost user frame at or above `frame`, 0 if there is none."""
+        kinds, root = self.kinds, self.root
+        key: list[int] = []
+        while frame is not None:
+            code = frame.f_code
+            kind = kinds.get(id(code)) or self._classify(code)
+            if kind == USER:
+                key += (id(code), frame.f_lasti)
+                if frame is root or len(key) > 2 * _DEEPEST:
+                    break
+            elif kind == BOUNDARY:
+                break
+            frame = frame.f_back
+        return self.numbers.get(tuple(key)) or self._add(tuple(key))
+
+    def _classify(self, code: CodeType, kind: int = 0) -> int:
+        if not kind:
+            kind = INTERNAL if is_internal(code.co_filename) else USER
+        self.kinds[id(code)] = kind
+        self.codes.append(code)
+        return kind
+
+    def _add(self, key: tuple[int, ...]) -> int:
+        if not key:
+            return 0
+        parent = self.numbers.get(key[2:]) or self._add(key[2:])
+        number = self.numbers[key] = len(self.numbers) + 1
+        code = next(code for code in reversed(self.codes) if id(code) == key[0])
+        self._new.append((number, parent, code, key[1]))
+        return number
+
+    def take_new(self) -> list[Site]:
+        """The sites added since the last call, decoded."""
+        new, self._new = self._new, []
+        sites = []
+        for number, parent, code, offset in new:
+            place = place_of(code, offset)
+            names = place.names or (self._names.get(parent, ()) if place.returns else ())
+            self._names[number] = names
+            sites.append(Site(number, parent, place, names))
+        return sites
+
+
+def is_internal(filename: str) -> bool:
+    """Whether code of this file is no part of the user's program: gradviz's own, the standard library's."""
+    if filename.startswith(_PACKAGE) or filename.startswith("<frozen "):
+        return True
+    return filename.startswith(_STDLIB) and not filename.startswith(_SITE_PACKAGES)

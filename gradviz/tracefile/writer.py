@@ -1,0 +1,228 @@
+"""The cold half of recording: a thread that packs what was recorded and commits it to the file."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import sqlite3
+import threading
+import time
+from array import array
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from gradviz.events.values import pack_stats, stats_of_rows
+from gradviz.tracefile.digest import Digests
+from gradviz.tracefile.schema import APPLICATION_ID, EVENT, SNAPSHOT, TABLES, VERSION
+from gradviz.tracefile.sites import Sites
+
+INTERVAL = 0.05  # seconds between commits
+
+
+class Interned:
+    """Numbers for things that repeat, and the list of those not yet written."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, int] = {}
+        self.new: list[tuple[int, Any]] = []
+
+    def number(self, thing: Any) -> int:
+        """The thing's number, counted from 0."""
+        number = self.known.get(thing)
+        if number is None:
+            number = self.known[thing] = len(self.known)
+            self.new.append((number, thing))
+        return number
+
+    def take_new(self) -> list[tuple[int, Any]]:
+        """What got a number since the last call."""
+        new, self.new = self.new, []
+        return new
+
+
+class Batch:
+    """What was recorded between two commits."""
+
+    __slots__ = (
+        "bytes",
+        "deferred",
+        "errors",
+        "first",
+        "links",
+        "parameters",
+        "passes_begun",
+        "payload",
+        "rows",
+        "snapshots",
+    )
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.rows: list[int] = []
+        self.links: list[int] = []
+        self.snapshots: list[int] = []
+        self.payload: list[bytes] = []
+        self.bytes = 0
+        self.deferred: list[tuple[int, np.dtype, int]] = []  # payloads to be replaced by their statistics
+        self.passes_begun: list[tuple] = []
+        self.parameters: list[tuple[int, str]] = []
+        self.errors: list[tuple] = []
+
+
+class Source(Protocol):
+    """What the writer needs of a recorder."""
+
+    sites: Sites
+    strings: Interned
+    shapes: Interned
+
+    def take(self) -> Batch:
+        """Take away what has been recorded since the last call."""
+
+
+class Writer:
+    """Owns the file. Raises OSError where it cannot be made."""
+
+    def __init__(self, path: Path | str, source: Source, meta: dict[str, str]) -> None:
+        self.path = Path(path)
+        self.source = source
+        self.due = threading.Event()
+        self.closing = False
+        self.failure: Exception | None = None
+        self.chunks = 0
+        self.newest = 0  # the highest tensor number written
+        self.sources: set[str] = set()
+        self.digests = Digests(source.strings)
+        self.connection = _create(self.path, meta)
+        self.thread = threading.Thread(target=self._run, name="gradviz-writer", daemon=True)
+        self.thread.start()
+
+    def wake(self) -> None:
+        """Write now."""
+        self.due.set()
+
+    def close(self, meta: dict[str, str]) -> None:
+        """Write what is left and close the file. Raises what kept the file from being written."""
+        if self.closing:
+            return
+        self.closing = True
+        self.due.set()
+        self.thread.join()
+        if self.failure is None:
+            self._commit(meta)
+        self.connection.close()
+        if self.failure is not None:
+            raise OSError(f"the trace could not be written to {self.path}: {self.failure}") from self.failure
+
+    def _run(self) -> None:
+        while not self.closing:
+            self.due.wait(INTERVAL)
+            self.due.clear()
+            try:
+                self._commit({})
+            except sqlite3.Error as error:
+                self.failure = error
+                return
+
+    def _commit(self, meta: dict[str, str]) -> None:
+        batch = self.source.take()
+        if not (batch.rows or meta):
+            return
+        cursor = self.connection.cursor()
+        cursor.execute("BEGIN")
+        if batch.rows:
+            self._write_batch(cursor, batch)
+        self._write_tables(cursor, batch)
+        cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
+        cursor.execute("COMMIT")
+
+    def _write_batch(self, cursor: sqlite3.Cursor, batch: Batch) -> None:
+        events = _packed(batch.rows, EVENT)
+        links = np.frombuffer(array("I", batch.links), "<u4")
+        self.digests.read(batch.first, events, links)
+        _settle_deferred(batch)
+        snapshots = _packed(batch.snapshots, SNAPSHOT)
+        if len(snapshots):
+            self.newest = max(self.newest, int(snapshots["tensor"].max()))
+        self.chunks += 1
+        cursor.execute(
+            "INSERT INTO chunks VALUES (?, ?, ?, ?, ?)",
+            (self.chunks, batch.first, len(events), time.time(), self.newest),
+        )
+        blobs = {"events": events, "links": links, "snapshots": snapshots}
+        for table, numbers in blobs.items():
+            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, numbers.tobytes()))
+        cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, b"".join(batch.payload)))
+
+    def _write_tables(self, cursor: sqlite3.Cursor, batch: Batch) -> None:
+        for site in self.source.sites.take_new():
+            place = site.place
+            row = (
+                site.number, site.parent, place.file, place.line, place.col, place.end_line, place.end_col,
+                place.function, json.dumps(site.names),
+            )  # fmt: skip
+            cursor.execute("INSERT INTO sites VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            if place.file not in self.sources:
+                self.sources.add(place.file)
+                text = "".join(linecache.getlines(place.file))
+                cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (place.file, text))
+        strings = [(number, _storable(text)) for number, text in self.source.strings.take_new()]
+        cursor.executemany("INSERT INTO strings VALUES (?, ?)", strings)
+        shapes = [(number, json.dumps(shape)) for number, shape in self.source.shapes.take_new()]
+        cursor.executemany("INSERT INTO shapes VALUES (?, ?)", shapes)
+        cursor.executemany("INSERT OR REPLACE INTO parameters VALUES (?, ?)", batch.parameters)
+        errors = [(at, kind, _storable(text), node, site) for at, kind, text, node, site in batch.errors]
+        cursor.executemany("INSERT INTO errors VALUES (?, ?, ?, ?, ?)", errors)
+        cursor.executemany(
+            "INSERT INTO passes (number, first, thread, site, recorded) VALUES (?, ?, ?, ?, ?)",
+            batch.passes_begun,
+        )
+        cursor.executemany(
+            "UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", self.digests.take_finished()
+        )
+
+
+def _storable(text: str) -> str:
+    """Text that SQLite takes: without lone surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _packed(numbers: list[int], dtype: np.dtype) -> np.ndarray:
+    return np.frombuffer(array("I", numbers), dtype)
+
+
+def _settle_deferred(batch: Batch) -> None:
+    """Replace payloads that were kept for their statistics by those, all of a kind at once."""
+    groups: dict[tuple[np.dtype, int], list[int]] = {}
+    for position, dtype, size in batch.deferred:
+        groups.setdefault((dtype, size), []).append(position)
+    if not groups:
+        return
+    for (dtype, size), positions in groups.items():
+        rows = np.frombuffer(b"".join(batch.payload[i] for i in positions), dtype).reshape(-1, size)
+        for position, packed in zip(positions, pack_stats(stats_of_rows(rows)), strict=True):
+            batch.payload[position] = packed.tobytes()
+    lengths = iter(batch.payload)
+    for at in range(0, len(batch.snapshots), 6):
+        if batch.snapshots[at + 3] >> 24:
+            batch.snapshots[at + 4] = len(next(lengths))
+
+
+def _create(path: Path, meta: dict[str, str]) -> sqlite3.Connection:
+    """A new, empty trace at `path`, in place of any file there."""
+    try:
+        for leftover in (path, Path(f"{path}-journal")):
+            leftover.unlink(missing_ok=True)
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        # A rollback journal without fsync: a killed process leaves a sound file, and only one.
+        connection.executescript(
+            "PRAGMA page_size = 8192; PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;"
+            f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
+            f"BEGIN; {TABLES} COMMIT;"
+        )
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
+    except sqlite3.Error as error:
+        raise OSError(f"cannot write {path}: {error}") from error
+    return connection

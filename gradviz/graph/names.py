@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from bisect import bisect_right
+from functools import cached_property, lru_cache
 
-from gradviz.events.kinds import Event, OpRan, TensorMade
+import numpy as np
+
+from gradviz.events.kinds import Event, Kind, OpRan, TensorMade
 from gradviz.tracefile import Trace
 
 
@@ -29,12 +32,52 @@ class Names:
         if isinstance(maker, TensorMade):
             return site.names[0] if len(site.names) == 1 else None
         assert isinstance(maker, OpRan)
-        if tensor not in maker.outputs:
+        if tensor not in maker.outputs or not self._is_result(maker):
             return None
         position = maker.outputs.index(tensor)
         if len(maker.outputs) == len(site.names):
             return site.names[position]
         return None
+
+    def _is_result(self, op: OpRan) -> bool:
+        """Whether what the op gave is what its place gave: one call of a library function or a module makes
+        several ops at one place, and the last gives what is assigned."""
+        if op.op != self._last_ops.get(op.site):
+            return False
+        starts, ends = self._calls.get(op.site, ([], []))
+        call = bisect_right(starts, op.index) - 1
+        if call < 0 or op.index > ends[call]:
+            return True
+        later = self.trace.events[op.index + 1 : ends[call]]
+        return not np.any((later["head"] & 0xFF == Kind.OP) & (later["site"] == op.site))
+
+    @cached_property
+    def _calls(self) -> dict[int, tuple[list[int], list[int]]]:
+        """For each place the scopes entered from there, but not within one another: their first and last events."""
+        trace = self.trace
+        open_scopes: dict[int, list[tuple[int, int, int]]] = {}
+        calls: dict[int, tuple[list[int], list[int]]] = {}
+        for index in trace.indices(Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT).tolist():
+            row = trace.events[index]
+            stack = open_scopes.setdefault(int(row["head"]) >> 16, [])
+            if trace.kinds[index] == Kind.SCOPE_ENTERED:
+                stack.append((int(row["subject"]), int(row["site"]), index))
+            elif stack and stack[-1][0] == row["subject"]:
+                _, site, start = stack.pop()
+                if all(other != site for _, other, _ in stack):
+                    starts, ends = calls.setdefault(site, ([], []))
+                    starts.append(start)
+                    ends.append(index)
+        return calls
+
+    @cached_property
+    def _last_ops(self) -> dict[int, str]:
+        """Which op each place ends with."""
+        events = self.trace.events
+        ops = self.trace.indices(Kind.OP)
+        sites, last = np.unique(events["site"][ops][::-1], return_index=True)
+        names = events["name"][ops][::-1][last]
+        return {int(site): self.trace.text(name) for site, name in zip(sites, names, strict=True)}
 
     def label(self, tensor: int) -> str:
         """The tensor's name, or `t` and its number."""

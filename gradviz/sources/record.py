@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.derivatives import TABLE
 from gradviz.engine.state import listen
 from gradviz.tracefile import Recorder, Sites
 
@@ -47,12 +48,19 @@ class record:
         self.sites = sites
         self.meta = meta
         self.recorder: Recorder | None = None
+        self.error: BaseException | None = None
+
+    def ended_by(self, error: BaseException | None) -> None:
+        """Note an exception that ended the run and was dealt with inside the block."""
+        self.error = error
 
     def __enter__(self) -> record:
         sites = self.sites or Sites()
         if self.sites is None:
             sites.root = sys._getframe(1)
-        self.recorder = Recorder(self.path, *self.settings, sites, {**run_meta(), **(self.meta or {})})
+        meta = {**run_meta(), **(self.meta or {})}
+        formulas = {op.node_name: op.formula for op in TABLE.values() if op.derivatives}
+        self.recorder = Recorder(self.path, *self.settings, sites, meta, formulas)
         self.previous = listen(self.recorder)
         _recording.append(self)
         return self
@@ -63,7 +71,7 @@ class record:
         listen(self.previous)
         _recording.remove(self)
         self.recorder.sites.root = None
-        self.recorder.close(**end_meta(error))
+        self.recorder.close(**end_meta(error or self.error))
         self.recorder = None
 
     def abandon(self) -> None:

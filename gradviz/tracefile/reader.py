@@ -181,6 +181,11 @@ class Trace:
         return self.strings.get(int(number), "")
 
     @cached_property
+    def formulas(self) -> dict[str, str]:
+        """The derivatives as text, by the node's name: `∂/∂x = cos(x)`."""
+        return dict(self._rows("SELECT grad_fn, text FROM formulas"))
+
+    @cached_property
     def _shapes(self) -> dict[int, tuple[int, ...]]:
         return {
             number: tuple(json.loads(shape)) for number, shape in self._rows("SELECT id, shape FROM shapes")

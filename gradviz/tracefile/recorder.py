@@ -40,6 +40,7 @@ class Recorder(Listener):
         passes: Any = None,
         sites: Sites | None = None,
         meta: dict[str, str] | None = None,
+        formulas: dict[str, str] | None = None,
     ) -> None:
         self.sites = sites or Sites()
         self.strings = Interned()
@@ -54,7 +55,7 @@ class Recorder(Listener):
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
         self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
-        self.writer = Writer(path, self, {**(meta or {}), "values": values})
+        self.writer = Writer(path, self, {**(meta or {}), "values": values}, formulas or {})
 
     def take(self) -> Batch:
         """Take away what has been recorded since the last call."""

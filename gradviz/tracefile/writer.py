@@ -85,7 +85,7 @@ class Source(Protocol):
 class Writer:
     """Owns the file. Raises OSError where it cannot be made."""
 
-    def __init__(self, path: Path | str, source: Source, meta: dict[str, str]) -> None:
+    def __init__(self, path: Path | str, source: Source, meta: dict[str, str], formulas: dict[str, str]) -> None:
         self.path = Path(path)
         self.source = source
         self.due = threading.Event()
@@ -95,7 +95,7 @@ class Writer:
         self.newest = 0  # the highest tensor number written
         self.sources: set[str] = set()
         self.digests = Digests(source.strings)
-        self.connection = _create(self.path, meta)
+        self.connection = _create(self.path, meta, formulas)
         self.thread = threading.Thread(target=self._run, name="gradviz-writer", daemon=True)
         self.thread.start()
 
@@ -210,7 +210,7 @@ def _settle_deferred(batch: Batch) -> None:
             batch.snapshots[at + 4] = len(next(lengths))
 
 
-def _create(path: Path, meta: dict[str, str]) -> sqlite3.Connection:
+def _create(path: Path, meta: dict[str, str], formulas: dict[str, str]) -> sqlite3.Connection:
     """A new, empty trace at `path`, in place of any file there."""
     try:
         for leftover in (path, Path(f"{path}-journal")):
@@ -223,6 +223,7 @@ def _create(path: Path, meta: dict[str, str]) -> sqlite3.Connection:
             f"BEGIN; {TABLES} COMMIT;"
         )
         connection.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
+        connection.executemany("INSERT INTO formulas VALUES (?, ?)", list(formulas.items()))
     except sqlite3.Error as error:
         raise OSError(f"cannot write {path}: {error}") from error
     return connection

@@ -1,0 +1,52 @@
+"""What the commands share: finding the trace, failing in one line, speaking on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+
+from gradviz.tracefile import Trace, TraceError, open_trace
+
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def fail(message: str) -> NoReturn:
+    """Say what is wrong in one line on stderr, and exit with status 2."""
+    line = " ".join(printable(message).split())
+    click.echo(f"gradviz: {line}", err=True)
+    raise SystemExit(2)
+
+
+def printable(text: str) -> str:
+    """Text from a script or a trace, safe to show in a terminal: control characters by their escapes."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape", "backslashreplace").decode() for c in text
+    )
+
+
+def trace_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument TRACE, which may be left out."""
+    return click.argument("trace", required=False, type=click.Path(path_type=Path))(command)
+
+
+def newest_trace() -> Path:
+    """The newest `*.gradviz` in this directory; fails where there is none."""
+    traces = sorted(Path().glob("*.gradviz"), key=lambda path: path.stat().st_mtime)
+    if not traces:
+        fail("no TRACE given, and no *.gradviz here (make one with: gradviz trace SCRIPT)")
+    return traces[-1]
+
+
+@contextmanager
+def opened(path: Path | None) -> Iterator[Trace]:
+    """The trace at `path` (None: the newest here); fails in one line where it cannot be read."""
+    try:
+        with open_trace(path or newest_trace()) as trace:
+            yield trace
+    except TraceError as error:
+        fail(str(error))

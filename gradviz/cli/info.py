@@ -1,0 +1,104 @@
+"""`gradviz info`: what is in a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gradviz.cli.common import opened, printable, trace_argument
+from gradviz.cli.summary import plural
+from gradviz.graph.overview import Overview, overview
+from gradviz.tracefile import Trace
+
+
+@click.command()
+@trace_argument
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+def info(trace: Path | None, as_json: bool) -> None:
+    """What is in TRACE: its run, operations, passes and leaves. Default: the newest *.gradviz here."""
+    with opened(trace) as recorded:
+        found = overview(recorded)
+        if as_json:
+            click.echo(json.dumps(as_dict(recorded, found), indent=2, ensure_ascii=False))
+        else:
+            _print(recorded, found)
+
+
+def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
+    """The overview for programs."""
+    return {
+        "engine": trace.meta.get("engine", ""),
+        "script": trace.meta.get("script", ""),
+        "events": found.events,
+        "ops": found.ops,
+        "nodes": found.nodes,
+        "passes": found.passes,
+        "leaves": [
+            {
+                "name": leaf.name,
+                "shape": list(leaf.shape),
+                "dtype": leaf.dtype,
+                "requires_grad": leaf.requires_grad,
+                "grad": leaf.has_grad,
+                "file": leaf.file,
+                "line": leaf.line,
+            }
+            for leaf in found.leaves
+        ],
+        "error": found.error,
+    }
+
+
+def _print(trace: Trace, found: Overview) -> None:
+    console = Console(highlight=False)
+    facts = Table.grid(padding=(0, 2))
+    meta = trace.meta
+    run = f"{meta.get('script', '?')} on the {meta.get('engine', '?')} engine"
+    versions = f"gradviz {meta.get('gradviz', '?')}, Python {meta.get('python', '?')}, NumPy {meta.get('numpy', '?')}"
+    passes = f"{found.passes:,}" if found.passes < 2 else f"{found.passes:,} of {plural(found.shapes, 'shape')}"
+    rows = {
+        "run": f"{run} ({versions})",
+        "ended": _ending(found, meta.get("ended", "")),
+        "events": f"{found.events:,}",
+        "operations": f"{found.ops:,}",
+        "nodes": f"{found.nodes:,}",
+        "passes": passes,
+        "values": meta.get("values", "?"),
+    }
+    for label, text in rows.items():
+        facts.add_row(Text(label, "dim"), Text(printable(text)))
+    console.print(facts)
+    if found.leaves:
+        console.print(_leaf_table(found))
+
+
+def _ending(found: Overview, ended: str) -> str:
+    if found.error is None:
+        return ended
+    line = f" (line {found.error['line']})" if found.error.get("line") else ""
+    return f"{found.error['type']}{line}: {found.error['message']}"
+
+
+def _leaf_table(found: Overview) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("leaf", "shape", "dtype", "requires_grad", ".grad", "made at"):
+        table.add_column(title)
+    for leaf in found.leaves[:50]:
+        grad = Text("yes", "green") if leaf.has_grad else Text("None", "yellow" if leaf.requires_grad else "dim")
+        table.add_row(
+            Text(printable(leaf.name), "bold" if leaf.requires_grad else ""),
+            Text(str(leaf.shape)),
+            Text(leaf.dtype),
+            Text(str(leaf.requires_grad)),
+            grad,
+            Text(printable(f"{Path(leaf.file).name}:{leaf.line}"), "dim"),
+        )
+    if len(found.leaves) > 50:
+        table.add_row(Text(f"… and {len(found.leaves) - 50} more", "dim"))
+    return table

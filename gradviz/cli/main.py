@@ -1,0 +1,49 @@
+"""The command `gradviz`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from gradviz import __version__
+
+# A command is imported when it is called, so that `gradviz info` need not load what draws.
+COMMANDS = {
+    "trace": "Run a script and record its gradients.",
+    "info": "What is in a trace.",
+    "graph": "Draw the graph of a trace.",
+    "step": "Step through a trace, forwards and backwards.",
+    "doctor": "What is installed, and which layout engine serves.",
+}
+
+EPILOG = """\b
+First minute:
+  gradviz trace examples/quickstart.py    run it, write quickstart.gradviz
+  gradviz graph                           draw it
+  gradviz step                            step through it
+"""
+
+
+class _Commands(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        return getattr(import_module(f"gradviz.cli.{name}"), name)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gradviz", message="%(prog)s %(version)s")
+def main() -> None:
+    """A flight recorder and debugger for gradients.
+
+    Run a program that differentiates something, unedited, under `gradviz trace`; then look at its graph, step
+    through its gradient flow, and find the line that is at fault.
+    """

@@ -1,0 +1,77 @@
+"""The few lines that `gradviz trace` ends with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Group
+from rich.text import Text
+
+from gradviz.cli.common import printable
+from gradviz.graph.overview import LeafInfo, Overview, overview
+from gradviz.sources.script import Outcome
+from gradviz.tracefile import Trace
+
+_NAMED = 6  # leaves listed by name before they are only counted
+
+
+def summary(trace: Trace, outcome: Outcome) -> Group:
+    """What was recorded, and what to type next."""
+    found = overview(trace)
+    lines = [_counts(trace, found), *_leaves(found)]
+    if outcome.error is not None:
+        lines.append(_error(found))
+    return Group(*lines, _next(trace, found))
+
+
+def _line(label: str, text: str, style: str = "") -> Text:
+    return Text.assemble((f"gradviz: {label} ", "dim"), (printable(text), style))
+
+
+def _counts(trace: Trace, found: Overview) -> Text:
+    passes = plural(found.passes, "backward pass", "backward passes")
+    if found.passes > 1:
+        passes += f" of {plural(found.shapes, 'shape')}"
+    counts = f"{plural(found.ops, 'operation')}, {passes}, {plural(found.events, 'event')}"
+    return _line("recorded", f"{counts} → {trace.path}", "bold")
+
+
+def _leaves(found: Overview) -> list[Text]:
+    wanting = found.wanting
+    if not wanting:
+        return [_line("leaves", "none requires grad: nothing was differentiated")]
+    with_grad = [leaf for leaf in wanting if leaf.has_grad]
+    without = [leaf for leaf in wanting if not leaf.has_grad]
+    lines = []
+    if with_grad:
+        lines.append(_line("leaves", f"{len(with_grad)} with a gradient: {_names(with_grad)}", "green"))
+    if without:
+        lines.append(_line("leaves", f"{len(without)} without a gradient: {_names(without)}", "yellow"))
+    return lines
+
+
+def _names(leaves: list[LeafInfo]) -> str:
+    named = ", ".join(leaf.name for leaf in leaves[:_NAMED])
+    return named if len(leaves) <= _NAMED else f"{named} and {len(leaves) - _NAMED} more"
+
+
+def _error(found: Overview) -> Text:
+    if found.error is None:
+        return _line("error", "the script failed", "red")
+    place = f" at line {found.error['line']}" if found.error.get("line") else ""
+    node = ""
+    if found.error.get("node_line"):
+        node = f"; the node at fault was made at line {found.error['node_line']}"
+    return _line("error", f"{found.error['type']}{place}{node}", "red")
+
+
+def _next(trace: Trace, found: Overview) -> Text:
+    name = trace.path if trace.path.parent != Path() else trace.path.name
+    if not found.ops:
+        return _line("next", f"gradviz info {name}")
+    return _line("next", f"gradviz graph {name}  ·  gradviz step {name}  ·  gradviz info {name}")
+
+
+def plural(n: int, one: str, many: str = "") -> str:
+    """`1 pass`, `2 passes`, `1,000 events`."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"

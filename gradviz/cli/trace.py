@@ -1,0 +1,145 @@
+"""`gradviz trace`: run a script and record it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from gradviz.cli.common import fail, stderr
+from gradviz.cli.summary import summary
+from gradviz.sources.script import Outcome, ScriptError, Target, run
+from gradviz.tracefile import TraceError, open_trace
+
+
+class PassNumbers(click.ParamType):
+    """Numbers and ranges: `1-3,100`."""
+
+    name = "1-3,100"
+
+    def convert(self, value: object, param: object, context: object) -> set[int]:
+        if isinstance(value, set):
+            return value
+        numbers: set[int] = set()
+        for part in str(value).split(","):
+            first, _, last = part.partition("-")
+            try:
+                low, high = int(first), int(last or first)
+            except ValueError:
+                self.fail(f"{value!r} is not of the form 1-3,100")
+            if low < 1 or high < low:
+                self.fail(f"{part!r} is no range of passes: they count up from 1")
+            numbers.update(range(low, high + 1))
+        return numbers
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="""\b
+Examples:
+  gradviz trace train.py --epochs 3
+  gradviz trace --graph net.svg -o net.gradviz train.py
+  gradviz trace -m package.train
+""",
+)
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
+@click.option("-o", "output", type=click.Path(path_type=Path), help="The trace [default: STEM.gradviz here].")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "numpy", "torch"]),
+    default="auto",
+    show_default=True,
+    help="Who serves `import torch`. This version records gradviz's NumPy engine.",
+)
+@click.option(
+    "--values",
+    type=click.Choice(["none", "stats", "full"]),
+    default="stats",
+    show_default=True,
+    help="What to keep of tensors; small ones are kept in full unless `none`.",
+)
+@click.option("--passes", type=PassNumbers(), help="Record only these backward passes in detail.")
+@click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
+@click.argument("script", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def trace(
+    module: str | None,
+    output: Path | None,
+    engine: str,
+    values: str,
+    passes: set[int] | None,
+    graph_file: Path | None,
+    script: str | None,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run SCRIPT as `python` would, and record what it differentiates.
+
+    The script's output, exit status and exceptions stay as they are; a summary follows on stderr. Options of
+    gradviz stand before SCRIPT, the script's own behind it.
+    """
+    if module is not None:
+        arguments = arguments if script is None else (script, *arguments)
+    elif script is None:
+        fail("give a SCRIPT to run, or -m MODULE (see gradviz trace --help)")
+    graph_file, arguments = _graph_after_script(graph_file, arguments)
+    target = Target(module or script or "", module is not None, arguments)
+    path = output or Path(f"{target.stem}.gradviz")
+    if graph_file is not None:
+        _check_picture(graph_file)
+    _explain_engine(engine)
+    try:
+        outcome = run(target, path, values, passes)
+    except (ScriptError, OSError) as error:
+        fail(str(error))
+    _tell(path, outcome)
+    if graph_file is not None:
+        _draw(path, graph_file)
+    raise SystemExit(outcome.status)
+
+
+def _graph_after_script(
+    graph_file: Path | None, arguments: tuple[str, ...]
+) -> tuple[Path | None, tuple[str, ...]]:
+    """`--graph FILE` may stand last, behind the script, where there it is no argument of the script's."""
+    if graph_file is None and len(arguments) >= 2 and arguments[-2] == "--graph":
+        return Path(arguments[-1]), arguments[:-2]
+    return graph_file, arguments
+
+
+def _check_picture(path: Path) -> None:
+    from gradviz.draw.render import DrawError, check_path
+
+    try:
+        check_path(path)
+    except DrawError as error:
+        fail(str(error))
+
+
+def _explain_engine(engine: str) -> None:
+    if engine == "torch":
+        fail("this version cannot record PyTorch itself yet; --engine numpy runs the script on gradviz's engine")
+    if engine == "auto" and find_spec("torch") is not None:
+        stderr.print(
+            "[dim]gradviz: `import torch` is served by gradviz's NumPy engine (PyTorch cannot be recorded yet)"
+        )
+
+
+def _tell(path: Path, outcome: Outcome) -> None:
+    try:
+        with open_trace(path) as recorded:
+            stderr.print(summary(recorded, outcome))
+    except TraceError as error:
+        fail(str(error))
+
+
+def _draw(path: Path, picture: Path) -> None:
+    from gradviz.draw.render import DrawError, save
+    from gradviz.graph.build import build
+
+    try:
+        with open_trace(path) as recorded:
+            save(build(recorded), picture)
+    except (DrawError, TraceError) as error:
+        fail(str(error))
+    stderr.print(f"[dim]gradviz:[/] drew {picture}", markup=True)

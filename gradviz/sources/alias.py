@@ -1,0 +1,70 @@
+"""`import torch` served by gradviz's engine: the same modules under PyTorch's names."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+
+class _GradvizAsTorch(MetaPathFinder, Loader):
+    """Finds `torch` and `torch.x.y` as `gradviz` and `gradviz.x.y`."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        if name != "torch" and not name.startswith("torch."):
+            return None
+        if find_ours(name) is None:
+            raise ModuleNotFoundError(
+                f"No module named {name!r}: gradviz's engine has no {name.removeprefix('torch.')}. "
+                f"It has {', '.join(sorted(our_modules()))}.",
+                name=name,
+            )
+        return ModuleSpec(name, self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        sys.modules[name] = importlib.import_module(name.replace("torch", "gradviz", 1))
+
+
+_PUBLIC = ("autograd", "nn", "optim")
+
+
+def find_ours(name: str) -> ModuleSpec | None:
+    """The spec of gradviz's module for a module of PyTorch; None where it has none."""
+    parts = name.split(".")
+    if len(parts) > 1 and parts[1] not in _PUBLIC:
+        return None
+    try:
+        return find_spec(name.replace("torch", "gradviz", 1))
+    except ModuleNotFoundError:
+        return None
+
+
+def our_modules() -> Iterator[str]:
+    """PyTorch's modules that gradviz's engine has."""
+    return (f"torch.{name}" for name in _PUBLIC)
+
+
+_finder = _GradvizAsTorch()
+
+
+def install() -> None:
+    """From now on `import torch` gives gradviz. Raises RuntimeError if PyTorch is imported already."""
+    loaded = sys.modules.get("torch")
+    if loaded is not None and loaded.__name__ != "gradviz":
+        raise RuntimeError("PyTorch is imported already: gradviz's engine cannot take its place")
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def uninstall() -> None:
+    """`import torch` means PyTorch again."""
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+    for name in [name for name in sys.modules if name == "torch" or name.startswith("torch.")]:
+        if sys.modules[name].__name__.startswith("gradviz"):
+            del sys.modules[name]

@@ -1,0 +1,153 @@
+"""Running a script as `python` would, under a recorder."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+from gradviz.sources import alias
+from gradviz.sources.record import record
+from gradviz.tracefile import Sites
+
+
+class ScriptError(Exception):
+    """A script cannot be run at all; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a script ended: its exit status, and the exception that ended it, or None."""
+
+    status: int
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to run: a file or (`-m`) a module, with its arguments."""
+
+    name: str
+    is_module: bool
+    arguments: Sequence[str]
+
+    @property
+    def stem(self) -> str:
+        """What its trace is called by default."""
+        return self.name.rsplit(".", 1)[-1] if self.is_module else Path(self.name).stem
+
+    def check(self) -> None:
+        """Raise ScriptError if there is nothing to run."""
+        if self.is_module:
+            return
+        path = Path(self.name)
+        if path.is_dir() and not (path / "__main__.py").exists():
+            raise ScriptError(f"{self.name} is a directory without __main__.py")
+        if not path.exists():
+            raise ScriptError(f"no such script: {self.name}")
+
+
+def run(target: Target, trace: Path | str, values: str = "stats", passes: Any = None) -> Outcome:
+    """Run the target with gradviz's engine (`import torch` is served by it) and record into `trace`.
+
+    The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
+    `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
+    target.check()
+    sites = Sites(boundary=[_execute.__code__, _run_module.__code__])
+    recording = record(trace, values, passes, sites, meta={"script": target.name})
+    main = _run_module if target.is_module else _run_file
+    before = sys.argv, sys.path[:], sys.modules.get("__main__")
+    alias.install()
+    try:
+        with recording as running:
+            error = _caught(lambda: main(target))
+            running.ended_by(error)
+    finally:
+        alias.uninstall()
+        sys.argv, sys.path[:] = before[0], before[1]
+        if before[2] is not None:
+            sys.modules["__main__"] = before[2]
+    return Outcome(exit_status(error), None if isinstance(error, SystemExit) else error)
+
+
+def _caught(main: Callable[[], None]) -> BaseException | None:
+    """Run, print what is raised as the interpreter would, and return it."""
+    try:
+        main()
+    except SystemExit as error:
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+        return error
+    except BaseException as error:
+        print_exception(error)
+        return error
+    return None
+
+
+def _run_file(target: Target) -> None:
+    path = Path(target.name)
+    sys.argv = [target.name, *target.arguments]
+    if path.is_dir():
+        sys.path.insert(0, str(path))
+        runpy.run_path(target.name, run_name="__main__")
+        return
+    sys.path.insert(0, str(path.resolve().parent))
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=target.name, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = module
+    _execute(compiled(path, target.name), module.__dict__)
+
+
+def compiled(path: Path, name: str) -> CodeType:
+    """The script's code; raises SyntaxError as Python does, for bytes that are no source too."""
+    with io.open_code(os.fspath(path.resolve())) as file:
+        return compile(file.read(), name, "exec", dont_inherit=True)
+
+
+def _execute(code: CodeType, namespace: dict[str, Any]) -> None:
+    exec(code, namespace)
+
+
+def _run_module(target: Target) -> None:
+    sys.argv = [target.name, *target.arguments]
+    sys.path.insert(0, os.getcwd())
+    runpy.run_module(target.name, run_name="__main__", alter_sys=True)
+
+
+def exit_status(error: BaseException | None) -> int:
+    """The status that `python` would exit with."""
+    if error is None:
+        return 0
+    if isinstance(error, SystemExit):
+        code = error.code
+        return code if isinstance(code, int) else 0 if code is None else 1
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def print_exception(error: BaseException) -> None:
+    """Print the exception without gradviz's own frames, unless it is all there is."""
+    trimmed = error.with_traceback(without_our_frames(error.__traceback__))
+    traceback.print_exception(trimmed)
+
+
+def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame of the script on, without gradviz's."""
+    ours = str(Path(__file__).resolve().parent.parent)
+    kept = []
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if not filename.startswith((ours, "<frozen runpy>")):
+            kept.append(trace)
+        trace = trace.tb_next
+    result = None
+    for entry in reversed(kept):
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return result

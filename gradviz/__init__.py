@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradviz import engine  # noqa: F401  (completes Tensor)
+from gradviz import engine
 from gradviz import autograd, nn, optim
 from gradviz.engine import ops as _ops
 from gradviz.engine.creation import (
@@ -71,7 +71,7 @@ globals().update(
 )
 concat = concatenate = cat
 absolute = _ops.abs_
-from math import inf, nan, pi  # noqa: E402,F401
+from math import inf, nan, pi
 
 
 def is_tensor(value: Any) -> bool:

@@ -25,7 +25,8 @@ def fail(message: str) -> NoReturn:
 def printable(text: str) -> str:
     """Text from a script or a trace, safe to show in a terminal: control characters by their escapes."""
     return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape", "backslashreplace").decode() for c in text
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
     )
 
 

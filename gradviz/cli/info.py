@@ -61,7 +61,9 @@ def _print(trace: Trace, found: Overview) -> None:
     meta = trace.meta
     run = f"{meta.get('script', '?')} on the {meta.get('engine', '?')} engine"
     versions = f"gradviz {meta.get('gradviz', '?')}, Python {meta.get('python', '?')}, NumPy {meta.get('numpy', '?')}"
-    passes = f"{found.passes:,}" if found.passes < 2 else f"{found.passes:,} of {plural(found.shapes, 'shape')}"
+    passes = (
+        f"{found.passes:,}" if found.passes < 2 else f"{found.passes:,} of {plural(found.shapes, 'shape')}"
+    )
     rows = {
         "run": f"{run} ({versions})",
         "ended": _ending(found, meta.get("ended", "")),
@@ -90,7 +92,9 @@ def _leaf_table(found: Overview) -> Table:
     for title in ("leaf", "shape", "dtype", "requires_grad", ".grad", "made at"):
         table.add_column(title)
     for leaf in found.leaves[:50]:
-        grad = Text("yes", "green") if leaf.has_grad else Text("None", "yellow" if leaf.requires_grad else "dim")
+        grad = (
+            Text("yes", "green") if leaf.has_grad else Text("None", "yellow" if leaf.requires_grad else "dim")
+        )
         table.add_row(
             Text(printable(leaf.name), "bold" if leaf.requires_grad else ""),
             Text(str(leaf.shape)),

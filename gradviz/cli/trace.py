@@ -118,7 +118,9 @@ def _check_picture(path: Path) -> None:
 
 def _explain_engine(engine: str) -> None:
     if engine == "torch":
-        fail("this version cannot record PyTorch itself yet; --engine numpy runs the script on gradviz's engine")
+        fail(
+            "this version cannot record PyTorch itself yet; --engine numpy runs the script on gradviz's engine"
+        )
     if engine == "auto" and find_spec("torch") is not None:
         stderr.print(
             "[dim]gradviz: `import torch` is served by gradviz's NumPy engine (PyTorch cannot be recorded yet)"

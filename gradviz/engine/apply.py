@@ -13,15 +13,15 @@ import numpy as np
 from numpy import asarray, ndarray
 
 from gradviz.engine.dtypes import default_dtype, float32, result_type
-from gradviz.engine.node import Edge, ManyInputsNode, Node, Output, edge_node, edge_nr
+from gradviz.engine.node import Edge, ManyInputsNode, Node, Output
 from gradviz.engine.op import Op
-from gradviz.engine.state import next_node_number, next_tensor_number, state
+from gradviz.engine.state import next_node_number, state
+from gradviz.engine.tell import tell_binary, tell_op, tell_plain, tell_unary
 from gradviz.engine.tensor import (
     LEAF_EDGE,
     Tensor,
     accumulator,
     counter_of,
-    flags_of,
     gradient_edge,
     new_tensor,
     number_of,
@@ -33,12 +33,16 @@ _new: Any = object.__new__
 
 def unary(op: Op) -> Callable:
     """The function of an elementwise op of one tensor."""
-    forward, node_class = op.forward, op.node_class
+    forward = op.forward
+    node_class: Any = op.node_class
     saves_x, saves_out = bool(op.needs("x")), op.saves_out
 
     def call(x: Tensor) -> Tensor:
+        listener = None
         if state.special or type(x) is not Tensor:
-            return apply(op, (as_tensor(x),))
+            listener = state.only_listener
+            if listener is None or type(x) is not Tensor:
+                return apply(op, (as_tensor(x),))
         array = forward(x.array)
         if type(array) is not ndarray:
             array = asarray(array)
@@ -50,6 +54,8 @@ def unary(op: Op) -> Callable:
         edge = x._edge
         if edge is None:
             out._edge = None
+            if listener is not None:
+                tell_plain(listener, op, (x,), out)
             return out
         node = node_class()
         node.number = next_node_number()
@@ -63,6 +69,8 @@ def unary(op: Op) -> Callable:
             node.out = array
             node.out_counter = None
         out._edge = node
+        if listener is not None:
+            tell_unary(listener, op, x, out, node)
         return out
 
     return named_as(op, call)
@@ -70,7 +78,8 @@ def unary(op: Op) -> Callable:
 
 def binary(op: Op) -> Callable:
     """The function of an elementwise op of two tensors, one of which may be a number."""
-    forward, node_class = op.forward, op.node_class
+    forward = op.forward
+    node_class: Any = op.node_class
     a_saves_x, a_saves_y = ("x" in op.derivatives["x"].needs, "y" in op.derivatives["x"].needs)
     b_saves_x, b_saves_y = ("x" in op.derivatives["y"].needs, "y" in op.derivatives["y"].needs)
     saves, saves_out = bool(op.needs("x") or op.needs("y")), op.saves_out
@@ -80,8 +89,11 @@ def binary(op: Op) -> Callable:
             x, y = operands(x, y)
             if x is None:
                 return NotImplemented
+        listener = None
         if state.special:
-            return apply(op, (x, y))
+            listener = state.only_listener
+            if listener is None:
+                return apply(op, (x, y))
         left, right = x.array, y.array
         array = forward(left, right)
         if type(array) is not ndarray:
@@ -94,6 +106,8 @@ def binary(op: Op) -> Callable:
         a, b = x._edge, y._edge
         if a is None and b is None:
             out._edge = None
+            if listener is not None:
+                tell_plain(listener, op, (x, y), out)
             return out
         node = node_class()
         node.number = next_node_number()
@@ -117,6 +131,8 @@ def binary(op: Op) -> Callable:
         else:
             node.spec = ((left.shape, left.dtype), (right.shape, right.dtype))
         out._edge = node
+        if listener is not None:
+            tell_binary(listener, op, x, y, out, node)
         return out
 
     return named_as(op, call)
@@ -132,10 +148,7 @@ def named_as(op: Op, function: Callable) -> Callable:
 def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
     """Run any op on tensors, with its non-tensor arguments in the order of `op.args`."""
     arrays = [tensor.array for tensor in inputs]
-    if op.variadic:
-        result = op.forward(arrays, *args)
-    else:
-        result = op.forward(*arrays, *args)
+    result = op.forward(arrays, *args) if op.variadic else op.forward(*arrays, *args)
     if op.outputs > 1:
         outputs = tuple(new_tensor(np.asarray(array)) for array in result)
     else:
@@ -155,9 +168,9 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
 
         tangents = push_tangents(op, inputs, outputs, args)
     else:
-        tangents = ()
+        tangents = []
     if state.listener is not None:
-        tell_op(op.name, inputs, outputs, arguments_text(op, args), node)
+        tell_op(op.name, inputs, outputs, op.arguments_text(args), node)
         for output, tangent in tangents:
             state.listener.tangent(number_of(output), tangent._number, tangent.array, op.name)
     return outputs if op.outputs > 1 else outputs[0]
@@ -293,49 +306,3 @@ def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor]) -> np.ndarray:
     if array.dtype == expected:
         return array
     return np.asarray(op.forward(*(a.astype(expected) for a in arrays)))
-
-
-# --- what a listener hears
-
-
-def arguments_text(op: Op, args: tuple) -> str:
-    """The non-tensor arguments, as a person would write them: `dim=1, keepdim=True`."""
-    return ", ".join(
-        f"{name}={value!r}" for name, value in zip(op.args, args, strict=False) if value is not None
-    )
-
-
-def tell_op(
-    name: str, inputs: Sequence[Any], outputs: Sequence[Tensor], args: str, node: Node | None
-) -> None:
-    """Tell the listener that an op ran, and number its outputs. What is no tensor among the inputs counts as 0."""
-    listener: Any = state.listener
-    first = state.first_number
-    numbers = []
-    for tensor in inputs:
-        number = getattr(tensor, "_number", -1 if isinstance(tensor, Tensor) else 0)
-        numbers.append(number if number >= first or number == 0 else number_of(tensor))
-        if number == 0 and isinstance(tensor, Tensor):
-            args = f"{args}, {tensor.array[()]}" if args else str(tensor.array[()])
-    made = []
-    for tensor in outputs:
-        tensor._number = next_tensor_number()
-        made.append(tensor._number)
-    arrays = [tensor.array for tensor in outputs]
-    flags = flags_of(outputs[0]) if outputs else 0
-    if node is None:
-        listener.op(name, numbers, made, arrays, flags, args, 0, "", (), ())
-        return
-    edges: list[int] = []
-    for edge in node.edges:
-        target = edge_node(edge)
-        edges += (0, 0) if target is None else (target.number, edge_nr(edge))
-    saved: list[int] = []
-    for saved_tensor, saved_version in node.saved():
-        number = 0 if saved_tensor is None else number_of(saved_tensor)
-        if number:
-            saved += (number, saved_version)
-    if getattr(node, "out", None) is not None:
-        for number in made:
-            saved += (number, 0)
-    listener.op(name, numbers, made, arrays, flags, args, node.number, node.label, edges, saved)

@@ -69,8 +69,8 @@ def grad(
     results = WatchedPass("grad", roots, gradients, wanted, retain, create_graph).run()
     for i, result in enumerate(results):
         if result is None and materialize_grads:
-            results[i] = new_tensor(np.zeros_like(wanted[i].array))
-            announce(results[i], "zeros")
+            results[i] = zeros = new_tensor(np.zeros_like(wanted[i].array))
+            announce(zeros, "zeros")
         elif result is None and not allow_unused:
             raise errors.unused_input()
     return tuple(results)
@@ -122,14 +122,17 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
     heap: list[tuple[int, Any]] = []
     leaves: list[AccumulateGrad] = []
     rest = list(zip(roots, starts, strict=True))
+    target: Any
+    node: Any
     edge, g = rest.pop()
     other_edge = other_g = None
     while True:
-        nearest = None
+        nearest: Any = None
         while True:  # deliver g along edge, other_g along other_edge, and the rest
             if edge is not None and g is not None:
                 if type(edge) is Output:
-                    target, nr = edge.node, edge.nr
+                    nr = edge.nr
+                    target = edge.node
                     slots = buffers.get(target)
                     arrived = slots is not None
                     if slots is None:
@@ -139,7 +142,7 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
                     target = edge
                     held = buffers.get(target)
                     arrived = held is not None
-                    buffers[target] = held + g if arrived else g  # type: ignore[operator]
+                    buffers[target] = held + g if arrived else g
                 if arrived:
                     pass
                 elif target.runs_first:

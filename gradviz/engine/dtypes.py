@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,7 +49,7 @@ bool_ = BY_NAME["bool"]
 class dtype:
     """A tensor's dtype as PyTorch shows it: `torch.float32`."""
 
-    _made: dict[str, dtype] = {}
+    _made: ClassVar[dict[str, dtype]] = {}
 
     def __init__(self, numpy: np.dtype) -> None:
         self.numpy = numpy

@@ -21,7 +21,6 @@ from gradviz.engine.tensor import (
     tensor_rare,
 )
 
-
 _epoch = [1]  # tangents of an earlier level are dead
 
 
@@ -130,7 +129,7 @@ def _pushed(op: Op, inputs: Any, outputs: Any, args: tuple, tangents: list[Tenso
     recorded = state.modes.grad_enabled and any(
         tensor.requires_grad for tensor in (*inputs, *tangents) if tensor is not None
     )
-    listener, level, special = state.listener, state.dual_level, 0
+    listener, level = state.listener, state.dual_level
     state.listener, state.dual_level = None, 0  # the rule's own ops are no events, and have no tangents
     try:
         values: list[Any] = list(inputs if recorded else (tensor.array for tensor in inputs))

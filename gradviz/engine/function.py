@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import errors
-from gradviz.engine.apply import tell_op
 from gradviz.engine.forward_mode import tangent_of
 from gradviz.engine.node import Edge, Node, Output
 from gradviz.engine.state import (
@@ -20,6 +19,7 @@ from gradviz.engine.state import (
     no_grad,
     state,
 )
+from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, gradient_edge, new_tensor
 
 
@@ -197,9 +197,9 @@ class Function:
         ]
         if differentiated:
             for nr, (result, output) in enumerate(zip(listed, outputs, strict=True)):
-                if isinstance(output, Tensor) and id(result) not in node._constant:
-                    if output.array.dtype.kind in "fc":
-                        output._edge = node if len(outputs) == 1 else Output(node, nr)
+                differentiable = isinstance(output, Tensor) and output.array.dtype.kind in "fc"
+                if differentiable and id(result) not in node._constant:
+                    output._edge = node if len(outputs) == 1 else Output(node, nr)
         node._keep(listed, outputs)
         if state.listener is not None:
             tell_op(cls.__name__, args, tensors, "", node if differentiated else None)

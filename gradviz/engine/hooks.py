@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradviz.engine.node import Node
+from gradviz.engine.ops import add
 from gradviz.engine.tensor import Tensor, announce, new_tensor, number_of, tensor_rare
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _retain(run: WatchedPass, node: Node, tensor: Tensor, gradients: list, numbe
         if number:
             kept._number = number
             numbers[nr] = number
-    rare.grad = kept if rare.grad is None else rare.grad + kept
+    rare.grad = kept if rare.grad is None else add(rare.grad, kept)
     if run.listener is not None:
         run.listener.retained(number_of(tensor), node.number, number_of(rare.grad))
 

@@ -125,7 +125,23 @@ def scaled(function: Callable) -> Callable:
 
 _FUNCTIONS: dict[str, Callable] = {
     name: ops.functions[name]
-    for name in "mul div abs ceil cos exp floor log neg reciprocal relu sigmoid sin sqrt tanh".split()
+    for name in [
+        "mul",
+        "div",
+        "abs",
+        "ceil",
+        "cos",
+        "exp",
+        "floor",
+        "log",
+        "neg",
+        "reciprocal",
+        "relu",
+        "sigmoid",
+        "sin",
+        "sqrt",
+        "tanh",
+    ]
 } | {
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.ops import copy
+from gradviz.engine.ops import add, copy
 from gradviz.engine.tensor import Tensor, counter_of, new_tensor, tensor_rare
 
 
@@ -17,7 +17,7 @@ def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
     gradient = box.pop()
     if isinstance(gradient, Tensor):
         if rare.grad is not None:
-            rare.grad = rare.grad + gradient
+            rare.grad = add(rare.grad, gradient)
         else:
             rare.grad = copy(gradient) if gradient.requires_grad else gradient
         return
@@ -28,7 +28,7 @@ def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
     if rare.grad is None:
         rare.grad = new_tensor(array if unshared and array.base is None else array.copy())
     elif create_graph:
-        rare.grad = rare.grad + new_tensor(array)
+        rare.grad = add(rare.grad, new_tensor(array))
     else:
         np.add(rare.grad.array, array, out=rare.grad.array)
         counter_of(rare.grad).n += 1

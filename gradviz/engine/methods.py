@@ -90,8 +90,33 @@ METHODS: dict[str, Callable] = {
     **in_place,
     **{
         name: getattr(ops, name)
-        for name in """pow square clamp sum mean max min amax logsumexp softmax log_softmax dot mv mm bmm matmul
-        reshape flatten t transpose permute expand squeeze unsqueeze clone""".split()
+        for name in [
+            "pow",
+            "square",
+            "clamp",
+            "sum",
+            "mean",
+            "max",
+            "min",
+            "amax",
+            "logsumexp",
+            "softmax",
+            "log_softmax",
+            "dot",
+            "mv",
+            "mm",
+            "bmm",
+            "matmul",
+            "reshape",
+            "flatten",
+            "t",
+            "transpose",
+            "permute",
+            "expand",
+            "squeeze",
+            "unsqueeze",
+            "clone",
+        ]
     },
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),

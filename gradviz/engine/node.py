@@ -147,7 +147,7 @@ def edge_node(edge: Edge) -> Node | None:
 
 def edge_nr(edge: Edge) -> int:
     """Which output of its node the edge leads to."""
-    return edge.nr if type(edge) is Output else 0  # type: ignore[union-attr]
+    return edge.nr if type(edge) is Output else 0
 
 
 class AccumulateGrad(Node):

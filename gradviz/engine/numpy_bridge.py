@@ -19,13 +19,14 @@ UFUNCS: dict[Any, Callable] = {
     for op in TABLE.values()
     if isinstance(op.forward, np.ufunc) and op.name in ops.functions
 }
-UFUNCS |= {
+_OTHERS: dict[Any, Callable] = {
     np.power: ops.pow,
     np.matmul: ops.matmul,
     np.square: ops.square,
     **{ufunc: ops.plain[name] for name, ufunc in ops.PLAIN.items()},
     **{ufunc: ops.plain[name] for name, ufunc in ops.PLAIN_UNARY.items() if isinstance(ufunc, np.ufunc)},
 }
+UFUNCS |= _OTHERS
 
 
 def _by_axis(function: Callable) -> Callable:

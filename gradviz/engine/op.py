@@ -69,6 +69,8 @@ class Op:
     variadic: bool = False
     node_class: type[Node] = field(init=False)
     saves_out: bool = field(init=False)
+    saves_inputs: bool = field(init=False)
+    saved_by: tuple[frozenset[str], ...] = field(init=False)  # what each derivative needs
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
 
     def __post_init__(self) -> None:
@@ -78,6 +80,8 @@ class Op:
                 raise TypeError(f"{self.name}: the rule needs {', '.join(unknown)}, which the op has not")
         self.node_name = self.node_name or node_name_for(self.name)
         self.saves_out = bool(self.needs("out"))
+        self.saved_by = tuple(frozenset(rule.needs) for rule in self.derivatives.values())
+        self.saves_inputs = any(self.needs(name) for name in self.inputs)
         self.needs_spec = any(
             self.needs(f"{name}_{what}") for name in self.inputs for what in ("shape", "dtype")
         )
@@ -96,13 +100,29 @@ class Op:
         """The derivatives as text: `∂/∂x = y, ∂/∂y = x`."""
         return ", ".join(f"∂/∂{name} = {rule.text}" for name, rule in self.derivatives.items())
 
+    def arguments_text(self, args: tuple) -> str:
+        """Non-tensor arguments, as a person would write them: `dim=1, keepdim=True`."""
+        return ", ".join(
+            f"{name}={_short(value)}"
+            for name, value in zip(self.args, args, strict=False)
+            if value is not None and value is not False
+        )
+
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+def _short(value: Any) -> str:
+    """An argument as text; an array by its shape."""
+    return f"array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
 
 
 def node_name_for(op_name: str) -> str:
     """PyTorch's name for the node of an op: `index_select` gives `IndexSelectBackward0`."""
     return "".join(part[:1].upper() + part[1:] for part in op_name.split("_")) + "Backward0"
+
+
+_ARITIES: dict[type[Node], int] = {OneInputNode: 1, TwoInputsNode: 2}
 
 
 def make_node_class(op: Op) -> type[Node]:
@@ -115,8 +135,8 @@ def make_node_class(op: Op) -> type[Node]:
         "__module__": "gradviz.engine",
         "op": op,
         "outputs": op.outputs,
-        "arity": {OneInputNode: 1, TwoInputsNode: 2}.get(base, 0),
-        "saves": any(op.needs(name) for name in (*op.inputs, "out")),
+        "arity": _ARITIES.get(base, 0),
+        "saves": op.saves_inputs or op.saves_out,
         "vjp": compile_vjp(op, base, recorded=False),
         "vjp_recorded": compile_vjp(op, base, recorded=True),
     }
@@ -152,7 +172,7 @@ def compile_vjp(op: Op, base: type[Node], recorded: bool) -> Callable:
             lines.append(f"        if n.spec is not None: {result} = reduced({result}, n.spec[{i}])")
     names = ", ".join(f"g_{name}" for name in op.inputs)
     lines.append(f"    return {names}" if base is OneInputNode else f"    return ({names},)")
-    exec("\n".join(lines), scope)
+    exec(compile("\n".join(lines), "<gradviz>", "exec"), scope)
     return scope["vjp"]
 
 

@@ -14,11 +14,36 @@ from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import to_numpy
 from gradviz.engine.state import state
-from gradviz.engine.tensor import Tensor, new_tensor, number_of
+from gradviz.engine.tell import tell_op
+from gradviz.engine.tensor import Tensor, new_tensor
 
-_UNARY = """abs ceil cos cosh exp expm1 floor log log1p log2 neg reciprocal relu rsqrt sigmoid sign sin sinh
-sqrt tan tanh arctan arcsin arccos""".split()
-_BINARY = "add sub mul div maximum minimum".split()
+_UNARY = [
+    "abs",
+    "ceil",
+    "cos",
+    "cosh",
+    "exp",
+    "expm1",
+    "floor",
+    "log",
+    "log1p",
+    "log2",
+    "neg",
+    "reciprocal",
+    "relu",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "arctan",
+    "arcsin",
+    "arccos",
+]
+_BINARY = ["add", "sub", "mul", "div", "maximum", "minimum"]
 
 functions: dict[str, Callable] = {TABLE[key].name: unary(TABLE[key]) for key in _UNARY}
 functions |= {TABLE[key].name: binary(TABLE[key]) for key in _BINARY}
@@ -388,10 +413,6 @@ def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
         inputs = (x,) if y is None else (x, y)
         out = new_tensor(np.asarray(ufunc(*(tensor.array for tensor in inputs))))
         if state.listener is not None:
-            from gradviz.engine.apply import tell_op
-
-            for tensor in inputs:
-                number_of(tensor)
             tell_op(name, inputs, (out,), "", None)
         return out
 
@@ -399,13 +420,13 @@ def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
     return call
 
 
-PLAIN = {
+PLAIN: dict[str, Callable] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
     "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
     "floor_divide": np.floor_divide, "remainder": np.remainder,
 }  # fmt: skip
-PLAIN_UNARY = {
+PLAIN_UNARY: dict[str, Callable] = {
     "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "logical_not": np.logical_not,
     "bitwise_not": np.invert, "round": np.round, "trunc": np.trunc,
 }  # fmt: skip

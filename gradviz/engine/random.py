@@ -23,7 +23,7 @@ class Generator:
         """Start the stream that belongs to `seed` anew."""
         self.initial = seed
         self.bits = np.random.MT19937()
-        self.bits._legacy_seeding(seed % 2**32)  # type: ignore[attr-defined]
+        self.bits._legacy_seeding(seed % 2**32)
         self.next_normal: float | None = None
 
     def draws(self, n: int) -> np.ndarray:

@@ -22,11 +22,12 @@ class _ThreadModes(threading.local):
 class State:
     """`special` counts the reasons for leaving an op's fast path; `listener` is whom to tell, or None."""
 
-    __slots__ = ("dual_level", "first_number", "listener", "modes", "special", "watched")
+    __slots__ = ("dual_level", "first_number", "listener", "modes", "only_listener", "special", "watched")
 
     def __init__(self) -> None:
         self.special = 0
         self.listener: Listener | None = None
+        self.only_listener: Listener | None = None  # the listener, when nothing else is special
         self.first_number = 1  # tensors of a lower number the listener has not heard of
         self.dual_level = 0
         self.watched = False  # user code has been given a way to see the order of a pass: hooks, Functions
@@ -46,6 +47,7 @@ def add_special(n: int) -> None:
     """Count a reason for leaving the fast path in (1) or out (-1)."""
     with _lock:
         state.special += n
+        state.only_listener = state.listener if state.special == 1 else None
 
 
 def listen(listener: Listener | None) -> Listener | None:

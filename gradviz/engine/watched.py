@@ -7,7 +7,7 @@ has come, and it knows every gradient in flight by its number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heappushpop
 from typing import Any
 
 import numpy as np
@@ -64,20 +64,28 @@ class WatchedPass:
     # --- the flow of gradients
 
     def _flow(self) -> None:
-        nodes = [edge_node(edge) for edge in self.edges]
+        nodes: list[Any] = [edge_node(edge) for edge in self.edges]
         waiting = count_dependencies(nodes)
         needed = nodes_towards(self.wanted_edges, waiting) if self.wanted else None
         for edge, start in zip(self.edges, self.gradients, strict=True):
             gradient = start if self.create_graph else start.array
             self._arrive(edge, gradient, getattr(start, "_number", 0))
-        ready: list[tuple[int, Node]] = []
+        ready: list[tuple[int, Any]] = []
+        node: Any
         for node in dict.fromkeys(nodes):
             if not waiting[node]:
                 heappush(ready, (priority(node), node))
         simple = needed is None and self.listener is not None and not self.create_graph
         buffers, numbers = self.buffers, self.numbers
-        while ready:
-            node: Any = heappop(ready)[1]
+        following: Any = None  # the one node that is ready, where there is only one
+        while ready or following is not None:
+            if not ready:
+                node = following
+            elif following is None:
+                node = heappop(ready)[1]
+            else:
+                node = heappushpop(ready, (priority(following), following))[1]
+            following = None
             self.current = node.number
             if node.runs_first:
                 if node in buffers:  # in a box, so that no frame holds the gradient: the leaf may keep it
@@ -89,19 +97,26 @@ class WatchedPass:
                 gradients, given = self._run(node, needed)
             if not self.retain_graph and (needed is None or node in needed):
                 node.release()
-            for edge, gradient, number in zip(node.edges, gradients, given, strict=True):
+            arity = node.arity
+            edges = (node.a,) if arity == 1 else (node.a, node.b) if arity == 2 else node.edges
+            for i, edge in enumerate(edges):
                 if edge is None:
                     continue
+                gradient, number = gradients[i], given[i]
                 target = edge.node if type(edge) is Output else edge
                 if gradient is not None:
                     if target.outputs == 1 and target not in buffers:
                         buffers[target], numbers[target] = gradient, number
                     else:
                         self._arrive(edge, gradient, number)
-                left = waiting[target] = waiting[target] - 1
-                if not left:
+                left = waiting[target] - 1
+                if left:
+                    waiting[target] = left
+                elif ready or target.runs_first or following is not None:
                     heappush(ready, (priority(target), target))
-            gradients = gradient = None
+                else:
+                    following = target
+            gradient = gradients = ()
 
     def _arrive(self, edge: Edge, gradient: Any, number: int) -> None:
         """Add a gradient to what waits for a node, output by output where it has several."""
@@ -139,6 +154,10 @@ class WatchedPass:
             return (first,), numbers
         first, second = produced = node.vjp(gradient)
         b = node.b
+        if b is None and type(a) is not Output and first is not gradient:
+            n = next_tensor_number()
+            listener.produced(node.number, (a.number, 0), (n, 0), (first, None))
+            return produced, (n, 0)
         n = 0 if first is None else number if first is gradient else next_tensor_number()
         if second is None:
             m = 0
@@ -288,16 +307,16 @@ def count_dependencies(roots: Sequence[Any]) -> dict[Node, int]:
     stack = list(waiting)
     while stack:
         node: Any = stack.pop()
-        for edge in node.edges:
-            if edge is None:
-                continue
-            target = edge.node if type(edge) is Output else edge
-            seen = waiting.get(target)
-            if seen is None:
-                waiting[target] = 1
-                stack.append(target)
-            else:
-                waiting[target] = seen + 1
+        arity = node.arity
+        edges = (node.a,) if arity == 1 else (node.a, node.b) if arity == 2 else node.edges
+        for edge in edges:
+            if edge is not None:
+                target = edge.node if type(edge) is Output else edge
+                if target in waiting:
+                    waiting[target] += 1
+                else:
+                    waiting[target] = 1
+                    stack.append(target)
     return waiting
 
 

@@ -25,7 +25,10 @@ class Names:
         """The tensor's name in the source, None where it has none."""
         if tensor in self.trace.parameters:
             return self.trace.parameters[tensor]
-        maker = self._maker(tensor)
+        return self.given(tensor, self._maker(tensor))
+
+    def given(self, tensor: int, maker: Event | None) -> str | None:
+        """The name of the variable that a tensor, made by event `maker`, was first assigned to."""
         site = self.trace.sites.get(maker.site) if maker is not None else None
         if site is None or not site.names:
             return None

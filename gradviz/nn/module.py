@@ -27,6 +27,8 @@ class Module:
     """Base of layers and models: what is assigned to it is found by name."""
 
     training: bool
+    _parameters: dict[str, Parameter]
+    _modules: dict[str, Module]
     _scope_name: str
 
     def __init__(self) -> None:

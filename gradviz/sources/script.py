@@ -7,7 +7,7 @@ import io
 import os
 import runpy
 import sys
-import traceback
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,7 @@ def _caught(main: Callable[[], None]) -> BaseException | None:
     """Run, print what is raised as the interpreter would, and return it."""
     try:
         main()
+        _wait_for_threads()
     except SystemExit as error:
         if error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)
@@ -90,6 +91,13 @@ def _caught(main: Callable[[], None]) -> BaseException | None:
         print_exception(error)
         return error
     return None
+
+
+def _wait_for_threads() -> None:
+    """Wait for the script's threads, as the interpreter does at its end."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
 
 
 def _run_file(target: Target) -> None:
@@ -135,7 +143,7 @@ def exit_status(error: BaseException | None) -> int:
 def print_exception(error: BaseException) -> None:
     """Print the exception without gradviz's own frames, unless it is all there is."""
     trimmed = error.with_traceback(without_our_frames(error.__traceback__))
-    traceback.print_exception(trimmed)
+    sys.excepthook(type(error), trimmed, trimmed.__traceback__)
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -144,7 +152,7 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     kept = []
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
-        if not filename.startswith((ours, "<frozen runpy>")):
+        if not filename.startswith((ours, "<frozen runpy>", "<gradviz>")):
             kept.append(trace)
         trace = trace.tb_next
     result = None

@@ -37,7 +37,7 @@ class PassInfo:
     site: int
     nodes: int | None
     digest: str | None
-    recorded: bool
+    recorded: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class Trace:
         query = (
             "SELECT number, first, last, thread, site, nodes, digest, recorded FROM passes ORDER BY number"
         )
-        return [PassInfo(*row[:-1], recorded=bool(row[-1])) for row in self._rows(query)]
+        return [PassInfo(*row) for row in self._rows(query)]
 
     @cached_property
     def errors(self) -> list[ErrorInfo]:
@@ -282,6 +282,18 @@ class Trace:
         ends = np.cumsum(self.events["links"][first : first + count], dtype=np.int64)
         offsets = np.cumsum(snapshots["length"], dtype=np.int64) - snapshots["length"]
         return _Chunk(links, ends, snapshots, offsets)
+
+    def links(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The links of these events (their indices in ascending order), one after another, and how many each has."""
+        counts = self.events["links"][indices].astype(np.int64)
+        parts = []
+        positions = np.searchsorted(self._firsts, indices, side="right") - 1
+        for position in np.unique(positions).tolist():
+            here = positions == position
+            chunk, own = self._chunk(position), counts[here]
+            starts = chunk.ends[indices[here] - self._firsts[position]] - own
+            parts.append(chunk.links[np.repeat(starts - (np.cumsum(own) - own), own) + np.arange(own.sum())])
+        return (np.concatenate(parts) if parts else np.zeros(0, "<u4")), counts
 
     def node_event(self, node: int) -> int | None:
         """The op event that made a node; None for an AccumulateGrad, and where it is not in the trace."""

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from gradviz.tracefile.writer import Batch, Interned, Writer
 _TENSOR, _OP, _RECEIVED, _PRODUCED = int(Kind.TENSOR), int(Kind.OP), int(Kind.RECEIVED), int(Kind.PRODUCED)
 _PAYLOAD_LIMIT = 32 << 20  # bytes in memory before they are written at once
 _ELEMENTS, _STATS = ELEMENTS << 24, STATS << 24
+_float32, _FLOAT32 = np.dtype(np.float32), DTYPE_IDS["float32"]
 
 
 class Recorder(Listener):
@@ -46,12 +48,16 @@ class Recorder(Listener):
         self.strings = Interned()
         self.shapes = Interned()
         self.strings.number("")
-        self.grade = values
+        self.keeps_values = values != "none"
+        self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
         self.passes = passes
         self.batch = Batch()
         self.lock = threading.Lock()
+        self.acquire, self.release = self.lock.acquire, self.lock.release  # half of what `with` costs
+        self.adding = _Adding(self)
         self.count = 0
         self.threads: dict[int, int] = {}
+        self.last_ident = self.last_thread = 0
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
         self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
@@ -61,7 +67,7 @@ class Recorder(Listener):
         """Take away what has been recorded since the last call."""
         with self.lock:
             batch, self.batch = self.batch, Batch()
-            batch.first = self.count - len(batch.rows) // 7
+            self.batch.first = self.count
             return batch
 
     def close(self, **meta: str) -> None:
@@ -70,12 +76,25 @@ class Recorder(Listener):
 
     # --- the parts of an event
 
+    def _undo(self) -> None:
+        """Take back an event that an exception (Ctrl-C) cut in two; the lock is held."""
+        batch = self.batch
+        del batch.rows[len(batch.rows) - len(batch.rows) % 7 :]
+        self.count = batch.first + len(batch.rows) // 7
+        del batch.links[sum(batch.rows[6::7]) :]
+        kept = sum(event < self.count for event in batch.snapshots[5::6])
+        del batch.snapshots[6 * kept :]
+        with_value = sum(what >> 24 != 0 for what in batch.snapshots[3::6])
+        del batch.payload[with_value:]
+        batch.deferred = [entry for entry in batch.deferred if entry[0] < with_value]
+
     def _thread(self) -> int:
-        ident = threading.get_ident()
-        number = self.threads.get(ident)
-        if number is None:
-            number = self.threads[ident] = len(self.threads) + 1
-        return number << 16
+        """The current thread's number, where a row's head has it; the lock is held."""
+        ident = get_ident()
+        if ident != self.last_ident:
+            self.last_ident = ident
+            self.last_thread = self.threads.setdefault(ident, len(self.threads) + 1) << 16
+        return self.last_thread
 
     def _add(
         self,
@@ -101,13 +120,12 @@ class Recorder(Listener):
         shape = self.shapes.known.get(array.shape)
         if shape is None:
             shape = self.shapes.number(array.shape)
-        dtype = DTYPE_IDS[array.dtype.name] if array.dtype.char != "f" else 7
-        what = dtype | flags << 8
-        if self.grade == "none":
+        what = (_FLOAT32 if array.dtype is _float32 else DTYPE_IDS[array.dtype.name]) | flags << 8
+        if not self.keeps_values:
             batch.snapshots += (number, version, shape, what, 0, self.count)
             return
         size = array.size
-        if size <= SMALL or self.grade == "full":
+        if size <= self.most_elements:
             data = array.tobytes()
             what |= _ELEMENTS
         elif size <= DEFERRED:
@@ -127,7 +145,7 @@ class Recorder(Listener):
 
     def tensor(self, number: int, array: np.ndarray, flags: int, how: str, base: int, version: int) -> None:
         site = self.sites.number(sys._getframe(2))
-        with self.lock:
+        with self.adding:
             self._snapshot(number, version, array, flags)
             self._add(_TENSOR, flags, site, how, number, base)
 
@@ -148,13 +166,17 @@ class Recorder(Listener):
             return
         site = self.sites.number(sys._getframe(3))
         strings = self.strings.known
-        with self.lock:
-            for number, array in zip(outputs, arrays, strict=True):
-                self._snapshot(number, 0, array, flags)
+        links = (len(inputs), len(outputs), len(edges), *inputs, *outputs, *edges, *saved)
+        self.acquire()
+        try:
+            if len(outputs) == 1:
+                self._snapshot(outputs[0], 0, arrays[0], flags)
+            else:
+                for number, array in zip(outputs, arrays, strict=True):
+                    self._snapshot(number, 0, array, flags)
             batch = self.batch
-            links = (len(inputs), len(outputs), len(edges), *inputs, *outputs, *edges, *saved)
             batch.rows += (
-                _OP | flags << 8 | self._thread(),
+                _OP | flags << 8 | (self.last_thread if get_ident() == self.last_ident else self._thread()),
                 site,
                 strings.get(name) or self.strings.number(name),
                 node,
@@ -164,51 +186,56 @@ class Recorder(Listener):
             )
             batch.links += links
             self.count += 1
+        except BaseException:
+            self._undo()
+            raise
+        finally:
+            self.release()
 
     def mutated(
         self, number: int, array: np.ndarray, flags: int, version: int, how: str, source: int
     ) -> None:
         site = self.sites.number(sys._getframe(2))
-        with self.lock:
+        with self.adding:
             self._snapshot(number, version, array, flags)
             self._add(Kind.MUTATED, flags, site, how, number, version, links=(source,))
 
     def requires_grad_changed(self, number: int, flags: int) -> None:
         site = self.sites.number(sys._getframe(2))
-        with self.lock:
+        with self.adding:
             self._add(Kind.REQUIRES_GRAD_CHANGED, flags, site, subject=number)
 
     def grad_assigned(self, number: int, grad: int) -> None:
         site = self.sites.number(sys._getframe(2))
-        with self.lock:
+        with self.adding:
             self._add(Kind.GRAD_ASSIGNED, 0, site, subject=number, object=grad)
 
     def named(self, number: int, name: str) -> None:
-        with self.lock:
+        with self.adding:
             self._add(Kind.NAMED, name=name, subject=number)
             self.batch.parameters.append((number, name))
 
     def scope_entered(self, scope: int, kind: str, name: str) -> None:
         if self.detailed:
             site = self.sites.number(sys._getframe(2))
-            with self.lock:
+            with self.adding:
                 self._add(Kind.SCOPE_ENTERED, 0, site, name, scope, note=self.strings.number(kind))
 
     def scope_left(self, scope: int) -> None:
         if self.detailed:
-            with self.lock:
+            with self.adding:
                 self._add(Kind.SCOPE_LEFT, subject=scope)
 
     def tangent(self, number: int, tangent: int, array: np.ndarray, how: str) -> None:
         if self.detailed:
             site = self.sites.number(sys._getframe(2))
-            with self.lock:
+            with self.adding:
                 self._snapshot(tangent, 0, array, 0)
                 self._add(Kind.TANGENT, 0, site, how, number, tangent)
 
     def stepped(self, optimizer: str, args: str, parameters: Sequence[int]) -> None:
         site = self.sites.number(sys._getframe(2))
-        with self.lock:
+        with self.adding:
             note = self.strings.number(args)
             self._add(Kind.STEPPED, 0, site, optimizer, note=note, links=tuple(parameters))
 
@@ -227,7 +254,7 @@ class Recorder(Listener):
         create_graph: bool,
     ) -> None:
         site = self.sites.number(sys._getframe(2))
-        with self.lock:
+        with self.adding:
             self.passes_begun += 1
             self.open_passes[number] = self.passes_begun
             if self.passes is not None:
@@ -243,15 +270,22 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
-        with self.lock:
-            for number, array in zip(gradients, arrays, strict=True):
+        self.acquire()
+        try:
+            for number, array in zip(gradients, arrays):  # noqa: B905  (`strict` would cost a tenth of an event)
                 if array is not None:
                     self._snapshot(number, 0, array, 0)
             batch = self.batch
             name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
-            batch.rows += (_RECEIVED | self._thread(), 0, name, node, 0, 0, len(gradients))
+            thread = self.last_thread if get_ident() == self.last_ident else self._thread()
+            batch.rows += (_RECEIVED | thread, 0, name, node, 0, 0, len(gradients))
             batch.links += gradients
             self.count += 1
+        except BaseException:
+            self._undo()
+            raise
+        finally:
+            self.release()
 
     def produced(
         self,
@@ -262,45 +296,69 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
-        with self.lock:
-            for number, array in zip(gradients, arrays, strict=True):
+        self.acquire()
+        try:
+            for number, array in zip(gradients, arrays):  # noqa: B905  (`strict` would cost a tenth of an event)
                 if array is not None:
                     self._snapshot(number, 0, array, 0)
             batch = self.batch
-            batch.rows += (_PRODUCED | self._thread(), 0, 0, node, 0, 0, 2 * len(targets))
+            thread = self.last_thread if get_ident() == self.last_ident else self._thread()
+            batch.rows += (_PRODUCED | thread, 0, 0, node, 0, 0, 2 * len(targets))
             batch.links += targets
             batch.links += gradients
             self.count += 1
+        except BaseException:
+            self._undo()
+            raise
+        finally:
+            self.release()
 
     def accumulated(
         self, number: int, node: int, gradient: int, grad: int, array: np.ndarray, version: int
     ) -> None:
-        with self.lock:
-            if version or grad != gradient:
-                self._snapshot(grad, version, array, 0)
-            elif not self.detailed:
+        with self.adding:
+            if version or grad != gradient or not self.detailed:
                 self._snapshot(grad, version, array, 0)
             self._add(Kind.ACCUMULATED, subject=number, object=grad, note=version, links=(node, gradient))
 
     def retained(self, number: int, node: int, grad: int) -> None:
         if self.detailed:
-            with self.lock:
+            with self.adding:
                 self._add(Kind.RETAINED, subject=number, object=grad, links=(node,))
 
     def hooked(self, number: int, node: int, hook: str, before: int, after: int, array: np.ndarray) -> None:
         if self.detailed:
-            with self.lock:
+            with self.adding:
                 self._snapshot(after, 0, array, 0)
                 self._add(Kind.HOOKED, 0, 0, hook, number, node, links=(before, after))
 
     def pass_ended(self, number: int) -> None:
-        with self.lock:
+        with self.adding:
             self._add(Kind.PASS_ENDED, subject=self.open_passes.pop(number))
             if self.passes is not None and not self.open_passes:
                 self.detailed = self.passes_begun + 1 in self.passes
 
     def error(self, kind: str, message: str, node: int) -> None:
         site = self.sites.number(sys._getframe(2))
-        with self.lock:
+        with self.adding:
             self.batch.errors.append((self.count, kind, message, node, site))
             self._add(Kind.ERROR, 0, site, kind, node, note=self.strings.number(message))
+
+
+class _Adding:
+    """`with recorder.adding:` holds the lock, and takes back what an exception leaves half done."""
+
+    __slots__ = ("recorder",)
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def __enter__(self) -> None:
+        self.recorder.acquire()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is not None:
+                self.recorder._undo()
+        finally:
+            self.recorder.release()

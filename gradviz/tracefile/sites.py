@@ -49,11 +49,11 @@ class Sites:
 
     def number(self, frame: FrameType | None) -> int:
         """The site of the innermost user frame at or above `frame`, 0 if there is none."""
-        kinds, root = self.kinds, self.root
-        key: list[int] = []
+        kind_of, root = self.kinds.get, self.root
+        key: tuple[int, ...] = ()
         while frame is not None:
             code = frame.f_code
-            kind = kinds.get(id(code)) or self._classify(code)
+            kind = kind_of(id(code)) or self._classify(code)
             if kind == USER:
                 key += (id(code), frame.f_lasti)
                 if frame is root or len(key) > 2 * _DEEPEST:
@@ -61,7 +61,7 @@ class Sites:
             elif kind == BOUNDARY:
                 break
             frame = frame.f_back
-        return self.numbers.get(tuple(key)) or self._add(tuple(key))
+        return self.numbers.get(key) or self._add(key)
 
     def _classify(self, code: CodeType, kind: int = 0) -> int:
         if not kind:
@@ -93,6 +93,6 @@ class Sites:
 
 def is_internal(filename: str) -> bool:
     """Whether code of this file is no part of the user's program: gradviz's own, the standard library's."""
-    if filename.startswith(_PACKAGE) or filename.startswith("<frozen "):
+    if filename.startswith((_PACKAGE, "<frozen ", "<gradviz>")):
         return True
     return filename.startswith(_STDLIB) and not filename.startswith(_SITE_PACKAGES)

@@ -18,7 +18,7 @@ from gradviz.tracefile.digest import Digests
 from gradviz.tracefile.schema import APPLICATION_ID, EVENT, SNAPSHOT, TABLES, VERSION
 from gradviz.tracefile.sites import Sites
 
-INTERVAL = 0.05  # seconds between commits
+INTERVAL = 0.1  # seconds between commits
 
 
 class Interned:
@@ -85,7 +85,9 @@ class Source(Protocol):
 class Writer:
     """Owns the file. Raises OSError where it cannot be made."""
 
-    def __init__(self, path: Path | str, source: Source, meta: dict[str, str], formulas: dict[str, str]) -> None:
+    def __init__(
+        self, path: Path | str, source: Source, meta: dict[str, str], formulas: dict[str, str]
+    ) -> None:
         self.path = Path(path)
         self.source = source
         self.due = threading.Event()

@@ -1,0 +1,174 @@
+"""What a trace says of tensors over time: what made them, what wrote over them, what they were when."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, Mutated, OpRan
+from gradviz.events.listener import LEAF, REQUIRES_GRAD
+from gradviz.tracefile import Trace
+from gradviz.tracefile.reader import damaged
+
+FIRST = -1  # in place of a mutation, in a State
+
+
+class State(NamedTuple):
+    """A tensor between two mutations: `since` is the MUTATED event that began it, or FIRST."""
+
+    tensor: int
+    since: int
+
+
+class History:
+    """Look-ups over the events of one trace. Events are decoded when they are asked for."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.op = lru_cache(maxsize=None)(self._op)
+        self.mutation = lru_cache(maxsize=None)(self._mutation)
+
+    def _op(self, event: int) -> OpRan:
+        op = self.trace.event(event)
+        assert isinstance(op, OpRan)
+        return op
+
+    def _mutation(self, event: int) -> Mutated:
+        mutated = self.trace.event(event)
+        assert isinstance(mutated, Mutated)
+        return mutated
+
+    # --- what made a tensor
+
+    @cached_property
+    def ops(self) -> np.ndarray:
+        """All OP events."""
+        return self.trace.indices(Kind.OP)
+
+    @cached_property
+    def _makers(self) -> tuple[np.ndarray, np.ndarray]:
+        """(tensor, event) of the OP or TENSOR events that made tensors, sorted."""
+        trace = self.trace
+        links, lengths = trace.links(self.ops)
+        starts = np.cumsum(lengths) - lengths
+        try:
+            first_output, counts = starts + 3 + links[starts], links[starts + 1].astype(np.int64)
+            offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            outputs = links[np.repeat(first_output, counts) + offsets]
+        except IndexError as error:
+            raise damaged(trace.path, error) from None
+        told = trace.indices(Kind.TENSOR)
+        tensors = np.concatenate([outputs, trace.events["subject"][told]])
+        events = np.concatenate([np.repeat(self.ops, counts), told])
+        order = np.lexsort((events, tensors))
+        return tensors[order], events[order]
+
+    def maker(self, tensor: int) -> int | None:
+        """The OP or TENSOR event that made a tensor."""
+        tensors, events = self._makers
+        at = int(tensors.searchsorted(tensor))
+        return int(events[at]) if tensor > 0 and at < len(tensors) and tensors[at] == tensor else None
+
+    def op_that_made(self, state: State) -> int | None:
+        """The OP event whose result the tensor then was."""
+        if state.since != FIRST:
+            return self.written_by.get(state.since)
+        event = self.maker(state.tensor)
+        return event if event is not None and self.trace.kinds[event] == Kind.OP else None
+
+    # --- what wrote over it
+
+    @cached_property
+    def _mutations(self) -> tuple[np.ndarray, np.ndarray]:
+        """(tensor, event) of all MUTATED events, sorted."""
+        events = self.trace.indices(Kind.MUTATED)
+        tensors = self.trace.events["subject"][events]
+        order = np.argsort(tensors, kind="stable")
+        return tensors[order], events[order]
+
+    @lru_cache(maxsize=65536)  # noqa: B019  (as long as the trace is read)
+    def mutations(self, tensor: int) -> list[int]:
+        """The MUTATED events of a tensor, in order."""
+        tensors, events = self._mutations
+        start, end = np.searchsorted(tensors, [tensor, tensor + 1])
+        return events[start:end].tolist()
+
+    @cached_property
+    def written_by(self) -> dict[int, int]:
+        """For each MUTATED event whose value came from an op that worked in place, that OP event."""
+        trace, found = self.trace, {}
+        events = trace.indices(Kind.MUTATED)
+        sources, _ = trace.links(events)
+        threads = trace.events["head"] >> 16
+        for event, source in zip(events[sources > 0].tolist(), sources[sources > 0].tolist(), strict=True):
+            op = self.maker(source)
+            if op is None or op > event or trace.kinds[op] != Kind.OP:
+                continue
+            between = (trace.kinds[op + 1 : event] == Kind.OP) & (threads[op + 1 : event] == threads[event])
+            copies = self.mutation(event).how == "copy_" and self.op(op).op != "copy"
+            if not between.any() and not copies:
+                found[event] = op
+        return found
+
+    @cached_property
+    def became(self) -> dict[int, State]:
+        """For the result of an op that worked in place, the tensor that took its value."""
+        return {
+            self.mutation(event).source: State(self.mutation(event).tensor, event)
+            for event in self.written_by
+        }
+
+    def before(self, tensor: int, event: int) -> State:
+        """What a tensor was when `event` happened."""
+        if tensor in self.became and self.became[tensor].since < event:
+            return self.became[tensor]
+        earlier = self.mutations(tensor)
+        at = bisect_right(earlier, event - 1)
+        return State(tensor, earlier[at - 1] if at else FIRST)
+
+    def output(self, tensor: int) -> State:
+        """The state of a tensor that an op has just made."""
+        return self.became.get(tensor) or State(tensor, FIRST)
+
+    def last_event(self, state: State, at: int) -> int:
+        """The last event up to `at` of a state."""
+        later = self.mutations(state.tensor)
+        following = bisect_right(later, state.since)
+        return min(at, later[following] - 1) if following < len(later) else at
+
+    # --- what it was
+
+    @cached_property
+    def _flag_changes(self) -> dict[int, list[tuple[int, int]]]:
+        events = self.trace.indices(Kind.MUTATED, Kind.REQUIRES_GRAD_CHANGED)
+        rows = self.trace.events[events]
+        changes: dict[int, list[tuple[int, int]]] = {}
+        flags = rows["head"] >> 8 & 0xFF
+        for tensor, event, flag in zip(rows["subject"].tolist(), events.tolist(), flags.tolist(), strict=True):
+            changes.setdefault(tensor, []).append((event, flag))
+        return changes
+
+    def flags(self, tensor: int, at: int) -> int:
+        """A tensor's flags just after event `at`."""
+        changes = self._flag_changes.get(tensor, ())
+        if changes:
+            found = bisect_right(changes, (at, 0xFF))
+            if found:
+                return changes[found - 1][1]
+        event = self.maker(tensor)
+        return LEAF if event is None else int(self.trace.events["head"][event]) >> 8 & 0xFF
+
+    def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
+        """Whether a tensor was a leaf requiring grad just after event `at`."""
+        return self.flags(tensor, at) & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD
+
+    # --- gradients and tangents
+
+    def latest(self, at: int, *kinds: Kind) -> dict[int, int]:
+        """For each tensor that events of these kinds are about, the `object` of the last one up to `at`."""
+        events = self.trace.indices(*kinds)
+        rows = self.trace.events[events[events <= at]]
+        return dict(zip(rows["subject"].tolist(), rows["object"].tolist(), strict=True))

@@ -1,0 +1,116 @@
+"""The graph of a run as a reader wants it: nodes, edges, and where each comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradviz.tracefile import Snapshot
+
+LEAF, TENSOR, OP, GRAD_FN = "leaf", "tensor", "op", "grad_fn"
+DATA, GRAD, SAVED, MUTATION, VIEW = "data", "grad", "saved", "mutation", "view"
+
+
+@dataclass(slots=True)
+class Node:
+    """A leaf or other tensor (at one version), an op, or a grad_fn.
+
+    Ids are `t12` (`t12v1` after it was written over), `op7` (an event's number) and `n5`; the same run has the
+    same ids. What does not apply to a kind is None or empty."""
+
+    id: str
+    kind: str
+    number: int
+    name: str | None = None
+    op: str | None = None
+    grad_fn: str | None = None
+    is_leaf: bool | None = None
+    requires_grad: bool | None = None
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    file: str | None = None
+    line: int | None = None
+    col: int | None = None
+    end_col: int | None = None
+    scope: str = ""
+    count: int = 1
+    version: int = 0
+    args: str = ""  # an op's non-tensor arguments
+    text: str = ""  # the source line
+    base: str | None = None  # the name of the tensor whose memory it shares
+    root: bool = False  # a pass begins here
+    retained: bool = False  # a non-leaf whose gradient was kept
+    has_grad: bool = False
+    ran: bool = False  # a grad_fn that was given a gradient in the shown pass
+    error: str = ""  # what was raised at this grad_fn
+    value: Snapshot | None = None
+    grad: Snapshot | None = None
+    tangent: Snapshot | None = None
+    upstream: Snapshot | None = None  # the gradient that a root was given
+
+
+@dataclass(slots=True)
+class Edge:
+    """From one node's id to another's. A `grad` edge goes as `next_functions` does.
+
+    `cut` says why no gradient comes back along a `data` or `view` edge, where one might be expected. `gradient`
+    is the number of the tensor that went along a `grad` edge in the shown pass, 0 if none did."""
+
+    source: str
+    target: str
+    kind: str
+    label: str = ""
+    cut: str = ""
+    gradient: int = 0
+    value: Snapshot | None = None
+
+
+@dataclass(slots=True)
+class Graph:
+    """A run, or the part of it that belongs to one pass. `nodes` by id, in the order in which they came to be.
+
+    `left_out` counts the run's ops that are no part of it; `at` is the event as of which it shows the run."""
+
+    script: str = ""
+    pass_number: int | None = None
+    passes: int = 0
+    show: str = "both"
+    at: int = 0
+    title: str = ""
+    error: str = ""
+    left_out: int = 0
+    nodes: dict[str, Node] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+
+    def counts(self) -> dict[str, int]:
+        """How many nodes there are of each kind."""
+        found = Counter(node.kind for node in self.nodes.values())
+        return {kind: found[kind] for kind in (LEAF, TENSOR, OP, GRAD_FN) if found[kind]}
+
+
+def to_json(graph: Graph) -> dict[str, Any]:
+    """The graph as plain data: what `gradviz graph -o FILE.json` writes."""
+    return {
+        "nodes": [
+            {
+                "id": node.id,
+                "kind": node.kind,
+                "name": node.name,
+                "op": node.op,
+                "grad_fn": node.grad_fn,
+                "is_leaf": node.is_leaf,
+                "requires_grad": node.requires_grad,
+                "shape": None if node.shape is None else list(node.shape),
+                "dtype": node.dtype,
+                "file": node.file,
+                "line": node.line,
+                "col": node.col,
+                "end_col": node.end_col,
+                "scope": node.scope,
+                "count": node.count,
+            }
+            for node in graph.nodes.values()
+        ],
+        "edges": [{"source": e.source, "target": e.target, "kind": e.kind} for e in graph.edges],
+    }

@@ -1,0 +1,370 @@
+"""Values and gradients as of a moment: what a debugger would show if it had stopped just after event k.
+
+A moment is a function of the trace and of k alone, however one came to it. A `History` looks over the events
+once and keeps sorted tables; a `Moment` is a few binary searches in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, Received, ScopeEntered
+from gradviz.events.listener import LEAF, REQUIRES_GRAD
+from gradviz.graph.memory import Memory
+from gradviz.graph.names import Names
+from gradviz.tracefile import PassInfo, Snapshot, Trace
+
+_FLOW = (Kind.RECEIVED, Kind.PRODUCED, Kind.ACCUMULATED, Kind.RETAINED, Kind.HOOKED)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorState:
+    """A tensor at a moment. `grad` is the number of its `.grad` (0: None) and `grad_value` what that holds."""
+
+    tensor: int
+    name: str | None
+    is_leaf: bool
+    requires_grad: bool
+    version: int
+    value: Snapshot | None
+    grad: int
+    grad_value: Snapshot | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A gradient that came to a node: from the Produced (edge `position` of it) or the PassBegan `event`."""
+
+    event: int
+    position: int
+    gradient: int
+
+
+class History:
+    """All moments of one trace."""
+
+    def __init__(self, trace: Trace, names: Names | None = None) -> None:
+        self.trace = trace
+        self.names = names or Names(trace)
+        self.memory = Memory(trace)
+        self.flow = lru_cache(maxsize=8)(self._flow_of)
+
+    def at(self, k: int) -> Moment:
+        """The moment just after event k. Raises IndexError where there is no such event."""
+        if not 0 <= k < self.trace.count:
+            raise IndexError(f"there is no event {k}: the trace has {self.trace.count}")
+        return Moment(self, k)
+
+    @cached_property
+    def flags(self) -> Log:
+        """The flags of tensors that did not come from an op, and of those whose flags changed."""
+        told = self.trace.indices(Kind.TENSOR, Kind.MUTATED, Kind.REQUIRES_GRAD_CHANGED)
+        events = self.trace.events[told]
+        return Log(events["subject"], told, events["head"] >> 8 & 0xFF).without_repeats()
+
+    @cached_property
+    def grads(self) -> Log:
+        """Which tensor is the `.grad` of which."""
+        told = self.trace.indices(Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)
+        events = self.trace.events[told]
+        return Log(events["subject"], told, events["object"])
+
+    @cached_property
+    def tangents(self) -> Log:
+        """Which tensor is the tangent of which."""
+        told = self.trace.indices(Kind.TANGENT)
+        events = self.trace.events[told]
+        return Log(events["subject"], told, events["object"])
+
+    @cached_property
+    def makers(self) -> tuple[np.ndarray, np.ndarray]:
+        """The events at named places that made a leaf which does not require grad: their indices, sorted by
+        place, and the places."""
+        made = self.trace.indices(Kind.TENSOR, Kind.OP)
+        events = self.trace.events[made]
+        named = np.array([number for number, site in self.trace.sites.items() if site.names], np.int64)
+        frozen = (events["head"] >> 8 & (LEAF | REQUIRES_GRAD)) == LEAF
+        made = made[frozen & np.isin(events["site"], named)]
+        sites = self.trace.events["site"][made]
+        order = np.lexsort((made, sites))
+        return made[order], sites[order]
+
+    @cached_property
+    def passes(self) -> Nesting:
+        """The backward passes, one within another."""
+        return Nesting(self.trace, Kind.PASS_BEGAN, Kind.PASS_ENDED)
+
+    @cached_property
+    def scopes(self) -> Nesting:
+        """The modules and custom Functions, one within another."""
+        return Nesting(self.trace, Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT)
+
+    def _flow_of(self, began: int, last: int) -> Flow:
+        return Flow(self, began, last)
+
+
+class Log:
+    """What was told of tensors, one value an event, as a table sorted by tensor and event."""
+
+    def __init__(self, tensors: np.ndarray, events: np.ndarray, values: np.ndarray) -> None:
+        order = np.lexsort((events, tensors))
+        self.tensors = tensors[order].astype(np.int64)
+        self.events = events[order].astype(np.int64)
+        self.values = values[order].astype(np.int64)
+
+    def without_repeats(self) -> Log:
+        """The same, without the events that tell nothing new."""
+        same = (self.tensors[1:] == self.tensors[:-1]) & (self.values[1:] == self.values[:-1])
+        new = np.concatenate([np.ones(min(1, len(self.tensors)), bool), ~same])
+        return Log(self.tensors[new], self.events[new], self.values[new])
+
+    def last(self, tensor: int, k: int) -> int | None:
+        """The value last told of a tensor up to event k."""
+        start, end = np.searchsorted(self.tensors, [tensor, tensor + 1])
+        position = int(start + np.searchsorted(self.events[start:end], k, side="right"))
+        return int(self.values[position - 1]) if position > start else None
+
+    def standing(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Every tensor told of up to event k, and the value last told of it."""
+        told = self.events <= k
+        later = told[1:] & (self.tensors[1:] == self.tensors[:-1])
+        last = told & ~np.concatenate([later, np.zeros(min(1, len(told)), bool)])
+        return self.tensors[last], self.values[last]
+
+
+class Nesting:
+    """Spans of events, one within another, thread by thread. A span takes in the event that ends it."""
+
+    def __init__(self, trace: Trace, begin: Kind, end: Kind) -> None:
+        begins, ends = trace.indices(begin), trace.indices(end)
+        edges = np.concatenate([begins, ends + 1])
+        steps = np.concatenate([np.ones(len(begins), np.int64), -np.ones(len(ends), np.int64)])
+        threads = trace.events["head"][np.concatenate([begins, ends])] >> 16
+        self.depths: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.begins: dict[tuple[int, int], np.ndarray] = {}
+        for thread in np.unique(threads).tolist():
+            own = threads == thread
+            order = np.lexsort((steps[own], edges[own]))
+            at, step = edges[own][order], steps[own][order]
+            depth = np.cumsum(step)
+            self.depths[thread] = (at, depth)
+            for level in np.unique(depth[step > 0]).tolist():
+                self.begins[thread, level] = at[(step > 0) & (depth == level)]
+
+    def around(self, k: int, thread: int) -> list[int]:
+        """The events that began the spans which k lies in, outermost first."""
+        if thread not in self.depths:
+            return []
+        at, depth = self.depths[thread]
+        position = int(np.searchsorted(at, k, side="right")) - 1
+        levels = int(depth[position]) if position >= 0 else 0
+        found = []
+        for level in range(1, levels + 1):
+            begins = self.begins[thread, level]
+            found.append(int(begins[np.searchsorted(begins, k, side="right") - 1]))
+        return found
+
+
+class Flow:
+    """The gradients that one pass hands from node to node."""
+
+    def __init__(self, history: History, began: int, last: int) -> None:
+        trace = history.trace
+        thread = int(trace.events["head"][began]) >> 16
+        span = np.arange(began, last + 1)
+        kinds = trace.kinds[began : last + 1]
+        threads = trace.events["head"][began : last + 1] >> 16
+        own = (threads == thread) | ~np.isin(threads, list(history.passes.depths))
+        for inner, end in _inner_passes(trace, began, last, thread):
+            own[inner - began : end + 1 - began] = False
+        received = span[own & (kinds == Kind.RECEIVED)]
+        self._received = (trace.events["subject"][received].astype(np.int64), received)
+        self._deliver(trace, began, span[own & (kinds == Kind.PRODUCED)])
+
+    def _deliver(self, trace: Trace, began: int, produced: np.ndarray) -> None:
+        start = trace.event(began)
+        roots, seeds = np.array(start.roots, np.int64), np.array(start.gradients, np.int64)  # type: ignore[attr-defined]
+        links, counts = trace.links(produced)
+        half = counts // 2
+        starts = np.cumsum(counts) - counts
+        position = np.arange(half.sum()) - np.repeat(np.cumsum(half) - half, half)
+        target = np.repeat(starts, half) + position
+        self.targets = np.concatenate([roots, links[target].astype(np.int64)])
+        self.gradients = np.concatenate([seeds[: len(roots)], links[target + np.repeat(half, half)].astype(np.int64)])
+        self.events = np.concatenate([np.full(len(roots), began), np.repeat(produced, half)])
+        self.positions = np.concatenate([np.arange(len(roots)), position])
+        nodes, events = self._received
+        order = np.argsort(nodes, kind="stable")
+        at = np.searchsorted(nodes[order], self.targets)
+        known = at < len(nodes)
+        known[known] &= nodes[order][at[known]] == self.targets[known]
+        self.taken = np.full(len(self.targets), np.iinfo(np.int64).max)
+        self.taken[known] = events[order][at[known]]
+        self.real = (self.targets > 0) & (self.gradients > 0)
+
+    def waiting(self, k: int) -> dict[int, list[Delivery]]:
+        """The gradients that have come to each node and that it has not taken yet."""
+        found: dict[int, list[Delivery]] = {}
+        for row in np.flatnonzero(self.real & (self.events <= k) & (self.taken > k)).tolist():
+            found.setdefault(int(self.targets[row]), []).append(self._delivery(row))
+        return found
+
+    def arrivals(self, node: int, k: int) -> list[Delivery]:
+        """The gradients that have come to a node, taken or not."""
+        rows = np.flatnonzero(self.real & (self.targets == node) & (self.events <= k))
+        return [self._delivery(row) for row in rows.tolist()]
+
+    def receipt(self, node: int, k: int) -> int | None:
+        """The event at which a node took its gradients."""
+        nodes, events = self._received
+        found = events[(nodes == node) & (events <= k)]
+        return int(found[-1]) if len(found) else None
+
+    def _delivery(self, row: int) -> Delivery:
+        return Delivery(int(self.events[row]), int(self.positions[row]), int(self.gradients[row]))
+
+
+def _inner_passes(trace: Trace, began: int, last: int, thread: int) -> list[tuple[int, int]]:
+    """The first and last event of the passes that began within another."""
+    within = [p for p in trace.passes if began < p.first <= last and p.thread == thread]
+    return [(p.first, min(last, last if p.last is None else p.last)) for p in within]
+
+
+class Moment:
+    """The state just after event k. Make one with `History.at`."""
+
+    def __init__(self, history: History, k: int) -> None:
+        self.history = history
+        self.trace = history.trace
+        self.k = k
+        head = int(self.trace.events["head"][k])
+        self.thread = head >> 16
+        self._kind = head & 0xFF
+
+    # --- tensors
+
+    @cached_property
+    def leaves(self) -> list[int]:
+        """The leaves that require grad, in the order they came to be."""
+        tensors, flags = self.history.flags.standing(self.k)
+        wanted = LEAF | REQUIRES_GRAD
+        return tensors[flags & wanted == wanted].tolist()
+
+    @cached_property
+    def frozen(self) -> list[int]:
+        """The leaves with a name that do not require grad: the newest made at each place, and parameters."""
+        made, sites = self.history.makers
+        told = made <= self.k
+        later = told[1:] & (sites[1:] == sites[:-1])
+        last = told & ~np.concatenate([later, np.zeros(min(1, len(told)), bool)])
+        found = {tensor for event in made[last].tolist() for tensor in self._made_by(event)}
+        found.update(tensor for tensor in self.trace.parameters if self._exists(tensor))
+        names = self.history.names
+        return sorted(t for t in found if self.flags(t) & 3 == LEAF and names.of(t) is not None)
+
+    def _made_by(self, event: int) -> tuple[int, ...]:
+        made = self.trace.event(event)
+        return getattr(made, "outputs", ()) or (getattr(made, "tensor", 0),)
+
+    def _exists(self, tensor: int) -> bool:
+        born = self.trace.born(tensor)
+        return born is not None and born <= self.k
+
+    @cached_property
+    def retained(self) -> list[int]:
+        """The non-leafs that keep a gradient."""
+        tensors, grads = self.history.grads.standing(self.k)
+        return [tensor for tensor in tensors[grads > 0].tolist() if not self.flags(tensor) & LEAF]
+
+    def state(self, tensor: int) -> TensorState:
+        """A tensor as it is now."""
+        flags, grad, value = self.flags(tensor), self.grad(tensor), self.value(tensor)
+        return TensorState(
+            tensor=tensor,
+            name=self.history.names.of(tensor),
+            is_leaf=bool(flags & LEAF),
+            requires_grad=bool(flags & REQUIRES_GRAD),
+            version=self.version(tensor),
+            value=value,
+            grad=grad,
+            grad_value=self.value(grad),
+        )
+
+    def flags(self, tensor: int) -> int:
+        """A tensor's flags, as `gradviz.events.listener` has them."""
+        known = self.history.flags.last(tensor, self.k)
+        if known is not None:
+            return known
+        snapshot = self.trace.snapshot(tensor, at=-1)
+        return 0 if snapshot is None else snapshot.flags
+
+    def grad(self, tensor: int) -> int:
+        """The tensor that is a tensor's `.grad`, 0 for None."""
+        return self.history.grads.last(tensor, self.k) or 0
+
+    def tangent(self, tensor: int) -> int:
+        """The tensor that is a tensor's tangent, 0 for none."""
+        return self.history.tangents.last(tensor, self.k) or 0
+
+    def value(self, tensor: int) -> Snapshot | None:
+        """What a tensor holds; None where nothing is known of it."""
+        return self.history.memory.value(tensor, self.k)
+
+    def version(self, tensor: int) -> int:
+        """How often a tensor has been written over in place."""
+        snapshot = self.trace.snapshot(tensor, at=self.k)
+        return 0 if snapshot is None else snapshot.version
+
+    def owner(self, grad: int) -> int:
+        """The tensor whose `.grad` is `grad`, or shares its memory; 0 for none."""
+        tensors, grads = self.history.grads.standing(self.k)
+        share = self.history.memory.share
+        pairs = zip(tensors.tolist(), grads.tolist(), strict=True)
+        return next((t for t, g in pairs if g and share(g, grad, self.k)), 0) if grad else 0
+
+    # --- where it lies
+
+    @cached_property
+    def pass_info(self) -> PassInfo | None:
+        """The innermost backward pass that event k is part of, None in forward."""
+        began = self._pass_began
+        return None if began is None else next(p for p in self.trace.passes if p.first == began)
+
+    @cached_property
+    def _pass_began(self) -> int | None:
+        passes = self.history.passes
+        around = passes.around(self.k, self.thread)
+        if not around and self._kind in _FLOW:  # a worker thread, which runs nodes of another's pass
+            around = sorted(event for thread in passes.depths for event in passes.around(self.k, thread))
+        return around[-1] if around else None
+
+    @property
+    def scopes(self) -> list[ScopeEntered]:
+        """The modules and custom Functions that event k lies in, outermost first."""
+        events = [self.trace.event(event) for event in self.history.scopes.around(self.k, self.thread)]
+        return [event for event in events if isinstance(event, ScopeEntered)]
+
+    # --- gradients in flight
+
+    @cached_property
+    def _flow(self) -> Flow | None:
+        run = self.pass_info
+        return None if run is None else self.history.flow(run.first, run.last or self.trace.count - 1)
+
+    @property
+    def waiting(self) -> dict[int, list[Delivery]]:
+        """For each node of the present pass the gradients that wait for it."""
+        return self._flow.waiting(self.k) if self._flow is not None else {}
+
+    def arrivals(self, node: int) -> list[Delivery]:
+        """The gradients that came to a node in the present pass: their sum is what it receives."""
+        return self._flow.arrivals(node, self.k) if self._flow is not None else []
+
+    def received(self, node: int) -> Received | None:
+        """The event at which a node took its gradients in the present pass; None if it has not."""
+        at = self._flow.receipt(node, self.k) if self._flow is not None else None
+        event = None if at is None else self.trace.event(at)
+        return event if isinstance(event, Received) else None

@@ -70,6 +70,8 @@ elementwise("pow", np.power, node_name="PowBackward1",
     y=d("x^y · ln x", lambda g, x, y, out: g * np.where((x == 0) & (y >= 0), 0, out * np.log(x))))
 elementwise("pow_number", k.power, name="pow", node_name="PowBackward0", args="exponent",
     x=d("n · x^(n−1)", lambda g, x, exponent: g * k.power_slope(x, exponent)))
+elementwise("rpow", k.reversed_power, name="pow", node_name="PowBackward2", args="base",
+    x=d("b^x · ln b", lambda g, out, base: g * (out * np.log(base)) if base else g * 0))
 elementwise("neg", np.negative,
     x=d("−1", lambda g: -g))
 elementwise("abs", np.absolute,

@@ -6,6 +6,7 @@ it prints with PyTorch.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,20 @@ def backward_twice(node_name: str) -> Exception:
     )
 
 
-def mutated_since_saved(node: Any, array: np.ndarray, expected: int, found: int) -> Exception:
-    """A tensor that a node saved was modified in place before the node used it."""
-    shape = list(np.shape(array))
-    return RuntimeError(
+def mutated_since_saved(node: Any, maker: Any, array: np.ndarray, expected: int, found: int) -> Exception:
+    """A tensor that `node` saved, made by node `maker` (None: a leaf), was modified in place before its use."""
+    kind = f"[{torch_type_name(np.asarray(array).dtype)} {list(np.shape(array))}]"
+    origin = "" if maker is None else f", which is output 0 of {re.sub('Backward[0-9]*$', '', maker.label)},"
+    error = RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{torch_type_name(np.asarray(array).dtype)} {shape}], which is saved by {node.name()}, is at "
-        f"version {found}; expected version {expected} instead. Hint: use the out-of-place form of the "
-        "operation that changed it, or clone() the tensor before."
+        f"{kind}{origin} is at version {found}; expected version {expected} instead. Hint: enable anomaly "
+        "detection to find the operation that failed to compute its gradient, with "
+        "torch.autograd.set_detect_anomaly(True, check_nan=False)."
+    )
+    return with_advice(
+        error,
+        f"{node.label} saved it; replace the in-place operation that came after (x += 1, x.add_(1)) by its "
+        "out-of-place form, or clone() the tensor before.",
     )
 
 

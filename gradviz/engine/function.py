@@ -72,8 +72,8 @@ class FunctionNode(Node):
 
     def _unpack(self, tensor: Any, counter: Any, version: int) -> Tensor | None:
         if counter is not None and counter.n != version:
-            array = tensor.array if isinstance(tensor, Tensor) else tensor[1]
-            raise errors.mutated_since_saved(self, array, version, counter.n)
+            maker, array = (tensor.grad_fn, tensor.array) if isinstance(tensor, Tensor) else (self, tensor[1])
+            raise errors.mutated_since_saved(self, maker, array, version, counter.n)
         if isinstance(tensor, tuple):  # an output of ours: its tensor would make a cycle
             nr, array = tensor
             return new_tensor(array, self if self.outputs == 1 else Output(self, nr))

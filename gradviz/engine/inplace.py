@@ -18,7 +18,8 @@ from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, numbe
 
 
 def check_writable(x: Tensor, *others: Tensor) -> None:
-    """Raise RuntimeError where autograd forbids writing over `x`."""
+    """Raise RuntimeError where autograd forbids writing over `x`; have its versions counted from here on."""
+    counter_of(x)  # before its node changes: the node that made it is to learn of the change
     if not is_grad_enabled():
         return
     if x._edge is LEAF_EDGE:

@@ -56,6 +56,11 @@ def power(x: Any, exponent: Any) -> Any:
     return np.power(x, exponent)
 
 
+def reversed_power(x: Any, base: Any) -> Any:
+    """A number to the power of x."""
+    return np.power(np.asarray(base, x.dtype), x)
+
+
 def power_slope(x: Any, exponent: Any) -> Any:
     """n · x^(n−1); 0 where n is 0, whatever x is."""
     return x * 0 if exponent == 0 else exponent * x ** (exponent - 1)

@@ -73,7 +73,7 @@ class Node:
         return add_hook(node_rare(self).posthooks, hook)
 
     def __repr__(self) -> str:
-        return f"<{self.name()} object at {hex(id(self))}>"
+        return f"<{self.label} object at {hex(id(self))}>"
 
     def __str__(self) -> str:
         return self.__repr__()
@@ -163,6 +163,10 @@ class AccumulateGrad(Node):
         self.number = next_node_number()
         self.rare = None
         self.variable = variable
+
+    def name(self) -> str:
+        """PyTorch's long name for it."""
+        return "torch::autograd::AccumulateGrad"
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -264,7 +268,7 @@ def unpack_nth(node: Any, n: int) -> Tensor:
 def unchanged(node: Node, tensor: Tensor, version: int) -> Tensor:
     """The tensor, if it is at that version; raises RuntimeError otherwise."""
     if tensor._version != version:
-        raise mutated_since_saved(node, tensor.array, version, tensor._version)
+        raise mutated_since_saved(node, tensor.grad_fn, tensor.array, version, tensor._version)
     return tensor
 
 
@@ -273,5 +277,5 @@ def unpack_out(node: Any) -> Any:
     if node.out is None:
         raise backward_twice(node.name())
     if node.out_counter is not None and node.out_counter.n != node.out_version:
-        raise mutated_since_saved(node, node.out, node.out_version, node.out_counter.n)
+        raise mutated_since_saved(node, node, node.out, node.out_version, node.out_counter.n)
     return node.out

@@ -75,8 +75,8 @@ def pow(x: Any, exponent: Any) -> Any:
 
 
 def rpow(x: Any, base: Any) -> Any:
-    """A number to the power of x."""
-    return _pow_tensors(base, x)
+    """A number to the power of x (PowBackward2)."""
+    return apply(TABLE["rpow"], (x,), (base,)) if isinstance(base, (int, float)) else _pow_tensors(base, x)
 
 
 def rsub(x: Any, other: Any) -> Any:

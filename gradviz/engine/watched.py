@@ -68,10 +68,11 @@ class WatchedPass:
         waiting = count_dependencies(nodes)
         needed = nodes_towards(self.wanted_edges, waiting) if self.wanted else None
         for edge, start in zip(self.edges, self.gradients, strict=True):
-            gradient = start if self.create_graph else start.array
-            self._arrive(edge, gradient, getattr(start, "_number", 0))
+            flowing = start if self.create_graph else start.array
+            self._arrive(edge, flowing, getattr(start, "_number", 0))
         ready: list[tuple[int, Any]] = []
         node: Any
+        gradient: Any
         for node in dict.fromkeys(nodes):
             if not waiting[node]:
                 heappush(ready, (priority(node), node))
@@ -116,7 +117,7 @@ class WatchedPass:
                     heappush(ready, (priority(target), target))
                 else:
                     following = target
-            gradient = gradients = ()
+            gradient, gradients = None, ()
 
     def _arrive(self, edge: Edge, gradient: Any, number: int) -> None:
         """Add a gradient to what waits for a node, output by output where it has several."""
@@ -271,7 +272,7 @@ class WatchedPass:
     def _tell_received(self, node: Node, gradients: Sequence[Any], numbers: list[int]) -> None:
         if self.listener is not None:
             fresh = self._number_fresh(gradients, numbers, ())
-            self.listener.received(node.number, node.name(), numbers, fresh)
+            self.listener.received(node.number, node.label, numbers, fresh)
 
     def _tell_produced(
         self, node: Node, gradients: Sequence[Any], numbers: list[int], known: Sequence[int]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, Mutated, OpRan
+from gradviz.events.kinds import Kind, Mutated, OpRan, TensorMade
 from gradviz.events.listener import LEAF, REQUIRES_GRAD
 from gradviz.tracefile import Trace
 from gradviz.tracefile.reader import damaged
@@ -36,6 +36,11 @@ class History:
         assert isinstance(op, OpRan)
         return op
 
+    def _tensor_made(self, event: int) -> TensorMade:
+        made = self.trace.event(event)
+        assert isinstance(made, TensorMade)
+        return made
+
     def _mutation(self, event: int) -> Mutated:
         mutated = self.trace.event(event)
         assert isinstance(mutated, Mutated)
@@ -49,8 +54,7 @@ class History:
         return self.trace.indices(Kind.OP)
 
     @cached_property
-    def _makers(self) -> tuple[np.ndarray, np.ndarray]:
-        """(tensor, event) of the OP or TENSOR events that made tensors, sorted."""
+    def _makers(self) -> dict[int, int]:
         trace = self.trace
         links, lengths = trace.links(self.ops)
         starts = np.cumsum(lengths) - lengths
@@ -63,38 +67,54 @@ class History:
         told = trace.indices(Kind.TENSOR)
         tensors = np.concatenate([outputs, trace.events["subject"][told]])
         events = np.concatenate([np.repeat(self.ops, counts), told])
-        order = np.lexsort((events, tensors))
-        return tensors[order], events[order]
+        order = np.argsort(-events, kind="stable")  # so that the first of several stays
+        return dict(zip(tensors[order].tolist(), events[order].tolist(), strict=True))
 
     def maker(self, tensor: int) -> int | None:
         """The OP or TENSOR event that made a tensor."""
-        tensors, events = self._makers
-        at = int(tensors.searchsorted(tensor))
-        return int(events[at]) if tensor > 0 and at < len(tensors) and tensors[at] == tensor else None
+        return self._makers.get(tensor)
+
+    def made(self, tensor: int) -> OpRan | TensorMade | None:
+        """The event that made a tensor, decoded."""
+        event = self.maker(tensor)
+        if event is None:
+            return None
+        return self.op(event) if self.is_op[event] else self._tensor_made(event)
+
+    @cached_property
+    def is_op(self) -> np.ndarray:
+        """Which events are OP events."""
+        return self.trace.kinds == Kind.OP
+
+    @cached_property
+    def _node_ops(self) -> dict[int, int]:
+        nodes = self.trace.events["subject"][self.ops]
+        return dict(zip(nodes.tolist(), self.ops.tolist(), strict=True))
+
+    def node_op(self, node: int) -> int | None:
+        """The OP event that made a node; None for AccumulateGrad, and where the trace has none."""
+        return self._node_ops.get(node) if node else None
 
     def op_that_made(self, state: State) -> int | None:
         """The OP event whose result the tensor then was."""
         if state.since != FIRST:
             return self.written_by.get(state.since)
         event = self.maker(state.tensor)
-        return event if event is not None and self.trace.kinds[event] == Kind.OP else None
+        return event if event is not None and self.is_op[event] else None
 
     # --- what wrote over it
 
     @cached_property
-    def _mutations(self) -> tuple[np.ndarray, np.ndarray]:
-        """(tensor, event) of all MUTATED events, sorted."""
+    def _mutations(self) -> dict[int, list[int]]:
         events = self.trace.indices(Kind.MUTATED)
-        tensors = self.trace.events["subject"][events]
-        order = np.argsort(tensors, kind="stable")
-        return tensors[order], events[order]
+        found: dict[int, list[int]] = {}
+        for tensor, event in zip(self.trace.events["subject"][events].tolist(), events.tolist(), strict=True):
+            found.setdefault(tensor, []).append(event)
+        return found
 
-    @lru_cache(maxsize=65536)  # noqa: B019  (as long as the trace is read)
     def mutations(self, tensor: int) -> list[int]:
         """The MUTATED events of a tensor, in order."""
-        tensors, events = self._mutations
-        start, end = np.searchsorted(tensors, [tensor, tensor + 1])
-        return events[start:end].tolist()
+        return self._mutations.get(tensor, [])
 
     @cached_property
     def written_by(self) -> dict[int, int]:
@@ -123,9 +143,12 @@ class History:
 
     def before(self, tensor: int, event: int) -> State:
         """What a tensor was when `event` happened."""
-        if tensor in self.became and self.became[tensor].since < event:
-            return self.became[tensor]
+        took = self.became.get(tensor)
+        if took is not None and took.since < event:
+            return took
         earlier = self.mutations(tensor)
+        if not earlier:
+            return State(tensor, FIRST)
         at = bisect_right(earlier, event - 1)
         return State(tensor, earlier[at - 1] if at else FIRST)
 

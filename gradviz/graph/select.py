@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gradviz.events.kinds import Kind, PassBegan, TensorMade
-from gradviz.events.listener import LEAF, REQUIRES_GRAD
 from gradviz.graph.history import FIRST, History, State
 from gradviz.graph.scopes import Scopes
 from gradviz.tracefile import PassInfo
@@ -123,12 +122,11 @@ def _flood(history: History, part: Part, states: Iterable[State], barrier: int) 
 def _before_without_op(history: History, part: Part, state: State) -> list[State]:
     """What a state that no op made came from: what it was before, or the tensor whose memory it shares."""
     if state.since != FIRST:
-        _add_write(history, part, state)
         source = history.mutation(state.since).source
-        part.states.discard(state) if False else None
+        if source:
+            part.writes.add(state.since)
         return [history.before(tensor, state.since) for tensor in (state.tensor, source) if tensor]
-    maker = history.maker(state.tensor)
-    made = None if maker is None else history.trace.event(maker)
+    made = history.made(state.tensor)
     if isinstance(made, TensorMade) and made.base:
         return [history.before(made.base, made.index)]
     return []
@@ -143,7 +141,7 @@ def walk(history: History, roots: Iterable[int]) -> list[int]:
         if node in found:
             continue
         found[node] = None
-        event = history.trace.node_event(node)
+        event = history.node_op(node)
         if event is not None:
             stack += [target for target, _ in reversed(history.op(event).edges) if target]
     return list(found)
@@ -164,13 +162,3 @@ def is_loop(passes: list[PassInfo], history: History) -> bool:
         if run.digest and isinstance(began, PassBegan):
             roots.setdefault(run.digest, set()).add(began.roots)
     return any(len(found) > 1 for found in roots.values())
-
-
-def gradient_wanted(flags: int) -> bool:
-    """Whether a tensor of these flags has, or would have, gradients."""
-    return bool(flags & REQUIRES_GRAD)
-
-
-def is_leaf(flags: int) -> bool:
-    """Whether a tensor of these flags is a leaf."""
-    return bool(flags & LEAF)

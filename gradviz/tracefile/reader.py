@@ -343,6 +343,27 @@ class Trace:
         found = self._find_first(tensor) if tensor > 0 else None
         return None if found is None else int(self._chunk(found[0]).snapshots["event"][found[1]])
 
+    def shape(self, tensor: int) -> tuple[tuple[int, ...], str] | None:
+        """A tensor's shape and dtype; None where nothing is known of it."""
+        shape, what = self._shape_of.get(tensor, (None, 0))
+        if shape is None:
+            return None
+        try:
+            return self._shapes[shape], DTYPES[what & 0xFF]
+        except (KeyError, IndexError) as error:
+            raise damaged(self.path, error) from None
+
+    @cached_property
+    def _shape_of(self) -> dict[int, tuple[int, int]]:
+        found: dict[int, tuple[int, int]] = {}
+        for position in range(len(self._chunks)):
+            rows = self._chunk(position).snapshots
+            for tensor, shape, what in zip(
+                rows["tensor"].tolist(), rows["shape"].tolist(), rows["what"].tolist(), strict=True
+            ):
+                found.setdefault(tensor, (shape, what))
+        return found
+
     def _first_snapshot(self, tensor: int) -> Snapshot | None:
         found = self._find_first(tensor)
         return None if found is None else self._snapshot_of(*found)

@@ -1,0 +1,337 @@
+"""From a trace to its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from gradviz.events.kinds import Kind, OpRan, PassBegan, TensorMade
+from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
+from gradviz.graph import model as m
+from gradviz.graph import select
+from gradviz.graph.history import FIRST, History, State
+from gradviz.graph.model import Edge, Graph, Node
+from gradviz.graph.names import Names
+from gradviz.graph.scopes import Scopes
+from gradviz.graph.select import Part
+from gradviz.graph.values import fill_values
+from gradviz.tracefile import PassInfo, Trace
+
+SHOWS = ("both", "forward", "backward")
+
+
+class GraphError(ValueError):
+    """What was asked for is not in the trace. The message is one line for the user."""
+
+
+def build(
+    trace: Trace, passes: int | None = None, show: str = "both", whole: bool = False, values: bool = True
+) -> Graph:
+    """The graph of pass number `passes` (None: the last; a run without one is shown whole) or of the whole run.
+
+    A small run is shown from its beginning, unless a pass is asked for by number. `show="backward"` is exactly
+    what walking `next_functions` from the pass's roots gives. Without `values`, only structure is filled in.
+    Raises GraphError where there is no such pass, TraceError where the trace is damaged."""
+    if show not in SHOWS:
+        raise GraphError(f"show is {', '.join(SHOWS)}; not {show!r}")
+    return _Builder(trace, _chosen(trace, passes), passes is not None, show, whole).graph(values)
+
+
+def _chosen(trace: Trace, number: int | None) -> PassInfo | None:
+    found = {run.number: run for run in trace.passes}
+    if number is None:
+        return trace.passes[-1] if trace.passes else None
+    if number not in found:
+        have = f"1 to {len(found)}" if len(found) > 1 else "only pass 1" if found else "none"
+        raise GraphError(f"there is no pass {number} in {trace.path.name}: it has {have}")
+    return found[number]
+
+
+class _Builder:
+    """Builds one graph: first chooses what belongs to it, then makes nodes, then edges."""
+
+    def __init__(
+        self, trace: Trace, run: PassInfo | None, asked_for: bool, show: str, whole: bool
+    ) -> None:
+        self.trace, self.run, self.asked_for, self.show, self.whole = trace, run, asked_for, show, whole
+        self.history, self.scopes, self.names = History(trace), Scopes(trace), Names(trace)
+        self.at = trace.count - 1
+        if run is not None and run.last is not None and not (whole and not asked_for):
+            self.at = run.last
+        began = None if run is None else trace.event(run.first)
+        self.roots = began.roots if isinstance(began, PassBegan) else ()
+        self.root_tensors = began.root_tensors if isinstance(began, PassBegan) else ()
+        self.result = Graph(
+            Path(trace.meta.get("script", "")).name,
+            None if run is None or (whole and not asked_for) else run.number,
+            len(trace.passes),
+            show,
+            self.at,
+        )
+        self.leaf_of: dict[int, int] = {}  # AccumulateGrad -> its leaf
+        self.grad_fn_of: dict[State, int] = {}  # as the ops that read a tensor saw it
+
+    def graph(self, values: bool) -> Graph:
+        """The finished graph."""
+        if self.show == "backward":
+            part, nodes = Part(), self._walked()
+        else:
+            part = self._part()
+            nodes = self._nodes_of(part) if self.show == "both" else []
+        self._note_edges(part, nodes)
+        self._add_tensors_and_ops(part)
+        self._add_grad_fns(nodes)
+        self._add_edges(part, nodes)
+        self._mark_roots()
+        self._mark_error()
+        drawn = len(part.ops) if self.show != "backward" else len(nodes)
+        self.result.left_out = max(0, len(self.history.ops) - drawn)
+        if values:
+            fill_values(self.result, self.history, self.run)
+        return self.result
+
+    # --- what belongs to it
+
+    def _part(self) -> Part:
+        if self.whole or self.run is None:
+            return select.everything(self.history, self.scopes, self.at, inner=self.whole)
+        if not self.asked_for and len(self.history.ops) <= 10 * select.SMALL:
+            part = select.everything(self.history, self.scopes, self.at, inner=False)
+            until = [run for run in self.trace.passes if run.number <= self.run.number]
+            if len(part) <= select.SMALL and not select.is_loop(until, self.history):
+                return part
+        return select.upstream(self.history, self.run)
+
+    def _walked(self) -> list[int]:
+        roots = self.roots if self.run is not None and not self.whole else ()
+        return select.walk(self.history, roots or select.ends(self.history, self.at))
+
+    def _nodes_of(self, part: Part) -> list[int]:
+        found: dict[int, None] = dict.fromkeys(select.walk(self.history, self.roots) if not self.whole else ())
+        for event in sorted(part.ops):
+            op = self.history.op(event)
+            if op.node:
+                found[op.node] = None
+                found.update(dict.fromkeys(target for target, _ in op.edges if target))
+        return list(found)
+
+    def _note_edges(self, part: Part, nodes: Iterable[int]) -> None:
+        """Note which tensor each edge belongs to: a leaf's AccumulateGrad is known by nothing else."""
+        events = set(part.ops)
+        events.update(event for node in nodes if (event := self.history.node_op(node)) is not None)
+        for event in sorted(events):
+            op = self.history.op(event)
+            if len(op.inputs) != len(op.edges):
+                continue
+            for tensor, (target, _) in zip(op.inputs, op.edges, strict=True):
+                if tensor and target:
+                    self.grad_fn_of[self.history.before(tensor, event)] = target
+                    if self.history.node_op(target) is None:
+                        self.leaf_of.setdefault(target, tensor)
+        for root, tensor in zip(self.roots, self.root_tensors, strict=False):
+            if root and self.history.node_op(root) is None:
+                self.leaf_of.setdefault(root, tensor)
+
+    # --- nodes
+
+    def _add_tensors_and_ops(self, part: Part) -> None:
+        """Tensors and ops in the order in which they came to be."""
+        born: list[tuple[int, int, State | int]] = [(event, 0, event) for event in (*part.ops, *part.writes)]
+        for state in part.states:
+            since = state.since if state.since != FIRST else self.history.maker(state.tensor)
+            born.append((-1 if since is None else since, 1, state))
+        for _, _, thing in sorted(born):
+            node = self._tensor(thing) if isinstance(thing, State) else self._op(thing)
+            self.result.nodes[node.id] = node
+
+    def _tensor(self, state: State) -> Node:
+        history, at = self.history, self.history.last_event(state, self.at)
+        flags = history.flags(state.tensor, at)
+        made = history.made(state.tensor)
+        op_event = history.op_that_made(state)
+        op = None if op_event is None else history.op(op_event)
+        grad_fn = self.grad_fn_of.get(state) or (op.node if op is not None else 0)
+        is_leaf, wanted = bool(flags & LEAF), bool(flags & REQUIRES_GRAD)
+        node = Node(
+            self.tensor_id(state),
+            m.LEAF if is_leaf else m.TENSOR,
+            state.tensor,
+            name=self.trace.parameters.get(state.tensor) or self.names.given(state.tensor, made),
+            op=op.op if op is not None else made.how if isinstance(made, TensorMade) else None,
+            grad_fn=self._grad_fn_name(grad_fn) if wanted and not is_leaf else None,
+            is_leaf=is_leaf,
+            requires_grad=wanted,
+            scope="" if op_event is None else self.scopes.path(op_event),
+            version=0 if state.since == FIRST else history.mutation(state.since).version,
+        )
+        if state.since != FIRST and op is None:
+            node.op = history.mutation(state.since).how
+        node.shape, node.dtype = self.trace.shape(state.tensor) or (None, None)
+        maker = op if op is not None else made
+        self._place(node, maker.site if maker is not None else 0)
+        base = self._base(state, made)
+        if base is not None and (flags & VIEW or isinstance(made, TensorMade)):
+            node.base = self.names.label(base.tensor)
+        return node
+
+    def _op(self, event: int) -> Node:
+        node = Node(f"op{event}", m.OP, event, scope=self.scopes.path(event))
+        if self.trace.kinds[event] == Kind.MUTATED:
+            node.name = node.op = self.history.mutation(event).how
+            self._place(node, self.history.mutation(event).site)
+            return node
+        op = self.history.op(event)
+        node.name, node.op, node.args, node.grad_fn = op.op, op.op, op.args, op.grad_fn or None
+        became = self.history.became.get(op.outputs[0]) if op.outputs else None
+        if became is not None:
+            node.name = self.history.mutation(became.since).how
+        self._place(node, op.site)
+        return node
+
+    def _add_grad_fns(self, nodes: list[int]) -> None:
+        for number in nodes:
+            node = Node(f"n{number}", m.GRAD_FN, number)
+            node.name = node.grad_fn = self._grad_fn_name(number)
+            event = self.history.node_op(number)
+            if event is not None:
+                op = self.history.op(event)
+                node.op, node.scope = op.op, self.scopes.path(event)
+                self._place(node, op.site)
+            elif number in self.leaf_of:
+                node.base = self.names.label(self.leaf_of[number])
+            self.result.nodes[node.id] = node
+
+    def _grad_fn_name(self, number: int) -> str | None:
+        event = self.history.node_op(number)
+        if event is not None:
+            return self.history.op(event).grad_fn
+        if number in self.leaf_of and self.history.flags(self.leaf_of[number], self.at) & LEAF:
+            return "AccumulateGrad"
+        return self._received_names.get(number) if number else None
+
+    @property
+    def _received_names(self) -> dict[int, str]:
+        events = self.trace.indices(Kind.RECEIVED)
+        rows = self.trace.events[events]
+        return {int(row["subject"]): self.trace.text(row["name"]) for row in rows}
+
+    def _place(self, node: Node, number: int) -> None:
+        site = self.trace.sites.get(number)
+        if site is None:
+            return
+        place = site.place
+        node.file, node.line, node.col, node.end_col = place.file, place.line, place.col, place.end_col
+        lines = self.trace.source(place.file)
+        if 0 < place.line <= len(lines):
+            node.text = lines[place.line - 1].strip()
+
+    def tensor_id(self, state: State) -> str:
+        """The id of a tensor at a version."""
+        if state.since == FIRST:
+            return f"t{state.tensor}"
+        return f"t{state.tensor}v{self.history.mutation(state.since).version}"
+
+    # --- edges
+
+    def _add_edges(self, part: Part, nodes: list[int]) -> None:
+        for event in sorted(part.ops):
+            self._add_op_edges(self.history.op(event))
+        for event in sorted(part.writes):
+            self._add_write_edges(event)
+        for state in sorted(part.states):
+            self._add_mutation_and_view(state)
+        for number in nodes:
+            event = self.history.node_op(number)
+            for target, _ in self.history.op(event).edges if event is not None else ():
+                if target:
+                    self._edge(f"n{number}", f"n{target}", m.GRAD)
+
+    def _edge(self, source: str, target: str, kind: str, label: str = "", cut: str = "") -> None:
+        if source in self.result.nodes and target in self.result.nodes:
+            self.result.edges.append(Edge(source, target, kind, label, cut))
+
+    def _add_op_edges(self, op: OpRan) -> None:
+        aligned = len(op.inputs) == len(op.edges)
+        for i, tensor in enumerate(op.inputs):
+            if not tensor:
+                continue
+            cut = ""
+            if self.history.flags(tensor, op.index - 1) & REQUIRES_GRAD:
+                cut = self._why_cut(op) if not op.node else ""
+                if op.node and aligned and not op.edges[i][0]:
+                    cut = "not differentiable"
+            source = self.tensor_id(self.history.before(tensor, op.index))
+            self._edge(source, f"op{op.index}", m.DATA, cut=cut)
+        for tensor in op.outputs:
+            self._edge(f"op{op.index}", self.tensor_id(self.history.output(tensor)), m.DATA)
+        if op.node:
+            saved = [
+                self.history.output(tensor) if tensor in op.outputs else self.history.before(tensor, op.index)
+                for tensor, _ in op.saved
+                if tensor
+            ]
+            for state in dict.fromkeys(saved):
+                self._edge(self.tensor_id(state), f"n{op.node}", m.SAVED)
+
+    def _why_cut(self, op: OpRan) -> str:
+        """Why an op that recorded no node did not."""
+        if op.op == "detach":
+            return "detach"
+        output = self.trace.shape(op.outputs[0]) if op.outputs else None
+        if output is not None and not output[1].startswith(("float", "bfloat", "complex")):
+            return "not differentiable"
+        return "no_grad"
+
+    def _add_write_edges(self, event: int) -> None:
+        mutated = self.history.mutation(event)
+        source = self.history.before(mutated.source, event)
+        self._edge(self.tensor_id(source), f"op{event}", m.DATA)
+        self._edge(f"op{event}", self.tensor_id(State(mutated.tensor, event)), m.DATA)
+
+    def _add_mutation_and_view(self, state: State) -> None:
+        if state.since != FIRST:
+            before = self.history.before(state.tensor, state.since)
+            how = self.history.mutation(state.since).how
+            self._edge(self.tensor_id(before), self.tensor_id(state), m.MUTATION, label=how)
+            return
+        made = self.history.made(state.tensor)
+        base = self._base(state, made)
+        if base is not None:
+            cut = ""
+            if isinstance(made, TensorMade) and self.history.flags(base.tensor, made.index) & REQUIRES_GRAD:
+                cut = made.how
+            self._edge(self.tensor_id(base), self.tensor_id(state), m.VIEW, cut=cut)
+
+    def _base(self, state: State, made: object) -> State | None:
+        """The tensor whose memory a new one shares."""
+        if state.since != FIRST:
+            return None
+        if isinstance(made, TensorMade) and made.base:
+            return self.history.before(made.base, made.index)
+        if isinstance(made, OpRan) and made.flags & VIEW and made.inputs and made.inputs[0]:
+            return self.history.before(made.inputs[0], made.index)
+        return None
+
+    # --- marks
+
+    def _mark_roots(self) -> None:
+        if self.run is None:
+            return
+        for number in self.roots:
+            if f"n{number}" in self.result.nodes:
+                self.result.nodes[f"n{number}"].root = True
+        for tensor in self.root_tensors:
+            name = self.tensor_id(self.history.before(tensor, self.run.first))
+            if name in self.result.nodes:
+                self.result.nodes[name].root = True
+
+    def _mark_error(self) -> None:
+        for error in self.trace.errors:
+            within = self.run is None or self.run.first <= error.event or self.whole
+            if error.event <= self.at and within:
+                self.result.error = f"{error.type}: {error.message}"
+                node = self.result.nodes.get(f"n{error.node}")
+                if node is not None:
+                    node.error = self.result.error
+        if not self.result.error and self.trace.meta.get("ended") == "error" and self.run is None:
+            self.result.error = self.trace.meta.get("error", "")

@@ -1,0 +1,170 @@
+"""What the stepper knows of a trace, in words: what tensors are called, what a node belongs to, where it was made."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, Mutated, OpRan, PassBegan, Produced, Received
+from gradviz.graph.moment import History, Moment
+from gradviz.step.numbers import clean
+from gradviz.tracefile import Site, Trace
+
+LONGEST = 28  # an expression of up to so many characters may stand for the tensor that it gave
+
+
+class Facts:
+    """Answers about one trace. All text it gives is safe to show."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.history = History(trace)
+        self.names = self.history.names
+        self.called = lru_cache(maxsize=4096)(self._called)
+
+    # --- names
+
+    def _called(self, tensor: int) -> str:
+        """A tensor's name, or the expression that gave it, or `t` and its number."""
+        name = self.names.of(tensor)
+        if name is not None:
+            return clean(name)
+        maker = self.names.maker(tensor)
+        if isinstance(maker, OpRan) and tensor in maker.outputs:
+            written = self._written_into(maker)
+            if written:
+                return self.called(written)
+            text = self.expression(maker.site, LONGEST) if len(maker.outputs) == 1 else ""
+            if text and self.is_all_at_its_place(maker):
+                return text
+        return f"t{tensor}"
+
+    def _written_into(self, op: OpRan) -> int:
+        """The tensor that an op in place wrote its output into, 0 for none."""
+        after = self.trace.event(op.index + 1) if op.index + 1 < self.trace.count else None
+        return after.tensor if isinstance(after, Mutated) and after.source in op.outputs else 0
+
+    def is_all_at_its_place(self, op: OpRan) -> bool:
+        """Whether an op is all that happens at its place."""
+        return op.site in self._single_sites
+
+    @cached_property
+    def _single_sites(self) -> set[int]:
+        events = self.trace.events
+        ops = self.trace.indices(Kind.OP)
+        pairs = np.unique(np.stack([events["site"][ops], events["name"][ops]]), axis=1)
+        sites, counts = np.unique(pairs[0], return_counts=True)
+        scoped = np.unique(events["site"][self.trace.indices(Kind.SCOPE_ENTERED)])
+        return set(sites[counts == 1].tolist()) - set(scoped.tolist())
+
+    # --- places
+
+    def site(self, number: int) -> Site | None:
+        """A place whose source is at hand: the site, or the nearest caller that has source."""
+        site = self.trace.sites.get(number)
+        while site is not None and not self.trace.source(site.place.file):
+            parent = self.trace.sites.get(site.parent)
+            if parent is None or parent.number >= site.number:
+                break
+            site = parent
+        return site
+
+    def expression(self, site: int, longest: int) -> str:
+        """The source of an expression, empty where it is not known, not of one line, or long."""
+        found = self.trace.sites.get(site)
+        place = found.place if found is not None else None
+        if place is None or place.col < 0 or place.line != place.end_line:
+            return ""
+        lines = self.trace.source(place.file)
+        text = lines[place.line - 1][place.col : place.end_col] if 0 < place.line <= len(lines) else ""
+        return clean(text) if len(text) <= longest else ""
+
+    # --- nodes
+
+    def op_of(self, node: int) -> OpRan | None:
+        """The op that made a node; None for an AccumulateGrad."""
+        index = self.trace.node_event(node)
+        event = None if index is None else self.trace.event(index)
+        return event if isinstance(event, OpRan) else None
+
+    def inputs_of(self, op: OpRan) -> list[int]:
+        """For each edge of an op's node the input that its gradient is for, 0 where that is not known."""
+        if len(op.edges) == len(op.inputs):
+            return list(op.inputs)
+        left = [tensor for tensor in op.inputs if tensor]
+        found = []
+        for node, nr in op.edges:
+            tensor = next((t for t in left if self._has_edge(t, node, nr)), 0)
+            if tensor:
+                left.remove(tensor)
+            found.append(tensor)
+        return found
+
+    def _has_edge(self, tensor: int, node: int, nr: int) -> bool:
+        maker = self.names.maker(tensor)
+        if isinstance(maker, OpRan) and maker.node:
+            return maker.node == node and maker.outputs.index(tensor) == nr
+        return node != 0 and self.trace.node_event(node) is None
+
+    def tensors_of(self, node: int, moment: Moment) -> list[int]:
+        """The tensors whose gradients a node receives: the outputs of its op, or the leaf."""
+        op = self.op_of(node)
+        if op is not None:
+            return list(op.outputs)
+        for delivery in moment.arrivals(node):
+            tensor = self.receiver(delivery.event, delivery.position)
+            if tensor:
+                return [tensor]
+        return []
+
+    def receiver(self, event: int, position: int) -> int:
+        """The tensor whose gradient goes along one edge of a Produced, or in at one root of a PassBegan."""
+        given = self.trace.event(event)
+        if isinstance(given, PassBegan):
+            return given.root_tensors[position] if position < len(given.root_tensors) else 0
+        op = self.op_of(given.node) if isinstance(given, Produced) else None
+        inputs = self.inputs_of(op) if op is not None else []
+        return inputs[position] if position < len(inputs) else 0
+
+    def node_name(self, node: int, moment: Moment) -> str:
+        """A node as `PowBackward0`, or `AccumulateGrad of x`."""
+        op = self.op_of(node)
+        if op is not None:
+            return clean(op.grad_fn)
+        tensors = self.tensors_of(node, moment)
+        return f"AccumulateGrad of {self.called(tensors[0])}" if tensors else "AccumulateGrad"
+
+    def running(self, moment: Moment) -> Received | None:
+        """The Received of the node that is running at a moment: it has not produced yet."""
+        run = moment.pass_info
+        for index in range(moment.k, run.first if run is not None else moment.k, -1):
+            kind = self.trace.kinds[index]
+            if kind == Kind.PRODUCED or kind == Kind.ACCUMULATED:
+                return None
+            if kind == Kind.RECEIVED:
+                event = self.trace.event(index)
+                return event if isinstance(event, Received) else None
+        return None
+
+    # --- passes
+
+    def derivative(self, tensor: int, moment: Moment) -> str:
+        """How a tensor's gradient is written: `∂z/∂y` where one scalar z is differentiated, else in words."""
+        name = self.called(tensor) if tensor else "?"
+        root = self._scalar_root(moment)
+        return f"∂{_bracketed(root)}/∂{_bracketed(name)}" if root else f"gradient of {name}"
+
+    def _scalar_root(self, moment: Moment) -> str:
+        run = moment.pass_info
+        event = None if run is None else self.trace.event(run.first)
+        if not isinstance(event, PassBegan) or len(event.root_tensors) != 1 or len(event.gradients) != 1:
+            return ""
+        seed = self.trace.snapshot(event.gradients[0])
+        plain = seed is not None and seed.array is not None and seed.array.size == 1 and seed.array.reshape(-1)[0] == 1
+        return self.called(event.root_tensors[0]) if plain else ""
+
+
+def _bracketed(name: str) -> str:
+    """A name as it stands after ∂: in brackets unless it is a plain name or a path."""
+    return name if all(character.isalnum() or character in "_.[]'\"" for character in name) else f"({name})"

@@ -1,0 +1,86 @@
+"""Numbers and text as a reader wants them: few digits, one line, nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gradviz.tracefile import Snapshot
+
+SHOWN = 6  # tensors of up to so many elements are written out
+
+
+def clean(text: str) -> str:
+    """Text of a trace as one line: control characters by their escapes."""
+    return "".join(map(clean_character, text))
+
+
+def clean_character(character: str) -> str:
+    """One character as it may be shown."""
+    if character == "\t":
+        return "    "
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def shortened(text: str, width: int) -> str:
+    """Text of at most `width` characters, with an ellipsis where it was cut."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def number(value: object, digits: int = 6) -> str:
+    """A number in few digits."""
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value))
+    if isinstance(value, (complex, np.complexfloating)):
+        return f"{value:.{digits}g}"
+    if isinstance(value, (int, np.integer)):
+        return str(value)
+    text = f"{float(value):.{digits}g}"  # type: ignore[arg-type]
+    return "0" if text == "-0" else text
+
+
+def elements(snapshot: Snapshot | None) -> np.ndarray | None:
+    """A tensor's elements as numbers; None where they were not kept."""
+    if snapshot is None or snapshot.array is None:
+        return None
+    if snapshot.dtype == "bfloat16":
+        return (snapshot.array.astype(np.uint32) << 16).view(np.float32)
+    return snapshot.array
+
+
+def scalar(snapshot: Snapshot | None) -> float | None:
+    """The only element of a real tensor; None where it has not exactly one, or it was not kept."""
+    array = elements(snapshot)
+    return None if array is None or array.size != 1 or array.dtype.kind == "c" else float(array.reshape(-1)[0])
+
+
+def value(snapshot: Snapshot | None) -> str:
+    """A tensor in one line: its elements when few, else shape and statistics."""
+    if snapshot is None:
+        return "?"
+    array = elements(snapshot)
+    if array is not None and array.size <= SHOWN:
+        return nested(array)
+    shape = "×".join(map(str, snapshot.shape)) or "scalar"
+    stats = snapshot.stats
+    if stats is None:
+        return f"({shape}) {snapshot.dtype}, value not kept"
+    bad = [f"{count} {name}" for count, name in ((stats.nan, "nan"), (stats.inf, "inf")) if count]
+    span = [f"rms {number(stats.rms, 4)}, {number(stats.min, 4)} to {number(stats.max, 4)}"]
+    return f"({shape}) " + ", ".join(bad + ([] if np.isnan(stats.min) else span))
+
+
+def nested(array: np.ndarray) -> str:
+    """A small array in brackets."""
+    if array.ndim == 0:
+        return number(array[()])
+    return "[" + ", ".join(nested(row) for row in array) + "]"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *head, last = parts
+    return f"{', '.join(head)} and {last}" if head else last

@@ -1,0 +1,33 @@
+"""What the tests share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.fixture
+def gradviz(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command `gradviz` in a fresh directory."""
+
+    def run(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", **settings.pop("env", {})}
+        return subprocess.run(
+            [sys.executable, "-m", "gradviz", *map(str, arguments)],
+            cwd=settings.pop("cwd", tmp_path),
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            **{"stdin": subprocess.DEVNULL, **settings} if "input" not in settings else settings,
+        )
+
+    return run

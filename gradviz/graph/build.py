@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 
 from gradviz.events.kinds import Kind, OpRan, PassBegan, TensorMade
@@ -17,6 +18,7 @@ from gradviz.graph.select import Part
 from gradviz.graph.values import fill_values
 from gradviz.tracefile import PassInfo, Trace
 
+MOST_VALUES = 20_000  # nodes; nobody reads the values of more
 SHOWS = ("both", "forward", "backward")
 
 
@@ -82,11 +84,14 @@ class _Builder:
         self._add_tensors_and_ops(part)
         self._add_grad_fns(nodes)
         self._add_edges(part, nodes)
+        self._pair_leaves(part)
+        if not self.whole:
+            self._drop_strays()
         self._mark_roots()
         self._mark_error()
-        drawn = len(part.ops) if self.show != "backward" else len(nodes)
-        self.result.left_out = max(0, len(self.history.ops) - drawn)
-        if values:
+        if self.show != "backward":
+            self.result.left_out = len(self.history.ops) - len(part.ops)
+        if values and len(self.result.nodes) <= MOST_VALUES:
             fill_values(self.result, self.history, self.run)
         return self.result
 
@@ -164,8 +169,9 @@ class _Builder:
             scope="" if op_event is None else self.scopes.path(op_event),
             version=0 if state.since == FIRST else history.mutation(state.since).version,
         )
-        if state.since != FIRST and op is None:
-            node.op = history.mutation(state.since).how
+        if state.since != FIRST:
+            node.written_by = history.mutation(state.since).how
+            node.op = node.op if op is not None else node.written_by
         node.shape, node.dtype = self.trace.shape(state.tensor) or (None, None)
         maker = op if op is not None else made
         self._place(node, maker.site if maker is not None else 0)
@@ -182,6 +188,7 @@ class _Builder:
             return node
         op = self.history.op(event)
         node.name, node.op, node.args, node.grad_fn = op.op, op.op, op.args, op.grad_fn or None
+        node.pair = f"n{op.node}" if op.node else ""
         became = self.history.became.get(op.outputs[0]) if op.outputs else None
         if became is not None:
             node.name = self.history.mutation(became.since).how
@@ -201,6 +208,21 @@ class _Builder:
                 node.base = self.names.label(self.leaf_of[number])
             self.result.nodes[node.id] = node
 
+    def _pair_leaves(self, part: Part) -> None:
+        """Tie each leaf to its AccumulateGrad, and put a parameter where it is first used."""
+        nodes, used_in = self.result.nodes, {}
+        for event in sorted(part.ops, reverse=True):
+            op = self.history.op(event)
+            used_in.update((self.history.before(tensor, event), event) for tensor in op.inputs if tensor)
+        for state in sorted(part.states):
+            node, accumulator = nodes[self.tensor_id(state)], self.grad_fn_of.get(state, 0)
+            if state.tensor in self.trace.parameters and state in used_in:
+                node.scope = self.scopes.path(used_in[state])
+            if accumulator in self.leaf_of:
+                node.pair = f"n{accumulator}"
+                if node.pair in nodes:
+                    nodes[node.pair].scope = node.scope
+
     def _grad_fn_name(self, number: int) -> str | None:
         event = self.history.node_op(number)
         if event is not None:
@@ -209,7 +231,7 @@ class _Builder:
             return "AccumulateGrad"
         return self._received_names.get(number) if number else None
 
-    @property
+    @cached_property
     def _received_names(self) -> dict[int, str]:
         events = self.trace.indices(Kind.RECEIVED)
         rows = self.trace.events[events]
@@ -312,11 +334,26 @@ class _Builder:
             return self.history.before(made.inputs[0], made.index)
         return None
 
+    def _drop_strays(self) -> None:
+        """Leave out tensors without a name that no op made and no op used, such as one that was only printed."""
+        nodes, edges = self.result.nodes, self.result.edges
+        used = {edge.source for edge in edges} | {edge.target for edge in edges if edge.kind != m.VIEW}
+        strays = {
+            node.id for node in nodes.values() if node.kind in (m.LEAF, m.TENSOR) and not node.name
+        } - used
+        self.result.nodes = {name: node for name, node in nodes.items() if name not in strays}
+        self.result.edges = [edge for edge in edges if edge.target not in strays]
+
     # --- marks
 
     def _mark_roots(self) -> None:
         if self.run is None:
             return
+        site = self.trace.sites.get(self.run.site)
+        if site is not None and self.result.pass_number is not None:
+            lines = self.trace.source(site.place.file)
+            text = lines[site.place.line - 1].strip() if 0 < site.place.line <= len(lines) else ""
+            self.result.title = f"line {site.place.line}" + (f": {text}" if text else "")
         for number in self.roots:
             if f"n{number}" in self.result.nodes:
                 self.result.nodes[f"n{number}"].root = True

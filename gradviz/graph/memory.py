@@ -45,6 +45,12 @@ class Memory:
         array = other.array.reshape(own.shape) if other.array is not None else None
         return replace(own, array=array, stats=other.stats)
 
+    @cached_property
+    def shared(self) -> frozenset[int]:
+        """The tensors that have ever shared memory with another."""
+        homes = self._shared[0]
+        return frozenset(homes) | {memory for had in homes.values() for _, memory in had if memory > 0}
+
     def share(self, tensor: int, other: int, at: int) -> bool:
         """Whether two tensors are the same memory at a moment."""
         return tensor == other or self._home(tensor, at) == self._home(other, at)

@@ -36,9 +36,11 @@ class Node:
     scope: str = ""
     count: int = 1
     version: int = 0
+    written_by: str = ""  # what wrote over it to make this version: `add_`, `SGD`
     args: str = ""  # an op's non-tensor arguments
     text: str = ""  # the source line
     base: str | None = None  # the name of the tensor whose memory it shares
+    pair: str = ""  # the grad_fn of an op, the AccumulateGrad of a leaf
     root: bool = False  # a pass begins here
     retained: bool = False  # a non-leaf whose gradient was kept
     has_grad: bool = False
@@ -70,7 +72,7 @@ class Edge:
 class Graph:
     """A run, or the part of it that belongs to one pass. `nodes` by id, in the order in which they came to be.
 
-    `left_out` counts the run's ops that are no part of it; `at` is the event as of which it shows the run."""
+    `title` says where the pass began; `left_out` counts the run's ops that are no part of it; `at` is the event as of which it shows the run."""
 
     script: str = ""
     pass_number: int | None = None

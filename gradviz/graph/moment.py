@@ -80,12 +80,36 @@ class History:
         return Log(events["subject"], told, events["object"])
 
     @cached_property
+    def pass_at(self) -> dict[int, PassInfo]:
+        """The backward passes by the event that began each."""
+        return {run.first: run for run in self.trace.passes}
+
+    @cached_property
+    def named_sites(self) -> set[int]:
+        """The places whose value is assigned to a name."""
+        return {number for number, site in self.trace.sites.items() if site.names}
+
+    def sites_of(self, tensors: list[int]) -> list[int]:
+        """Where each tensor came to be, 0 where that is not known."""
+        log, events = self.flags, self.trace.events
+        if not tensors or not len(log.tensors):
+            return [0] * len(tensors)
+        at = np.minimum(np.searchsorted(log.tensors, tensors), len(log.tensors) - 1)
+        first = log.events[at]
+        sites = np.where(log.tensors[at] == tensors, events["site"][first], 0)
+        changed = (log.tensors[at] != tensors) | (self.trace.kinds[first] != Kind.TENSOR)
+        for position in np.flatnonzero(changed).tolist():  # made by ops
+            born = self.trace.born(tensors[position])
+            sites[position] = 0 if born is None else events["site"][born]
+        return sites.tolist()
+
+    @cached_property
     def makers(self) -> tuple[np.ndarray, np.ndarray]:
         """The events at named places that made a leaf which does not require grad: their indices, sorted by
         place, and the places."""
         made = self.trace.indices(Kind.TENSOR, Kind.OP)
         events = self.trace.events[made]
-        named = np.array([number for number, site in self.trace.sites.items() if site.names], np.int64)
+        named = np.array(sorted(self.named_sites), np.int64)
         frozen = (events["head"] >> 8 & (LEAF | REQUIRES_GRAD)) == LEAF
         made = made[frozen & np.isin(events["site"], named)]
         sites = self.trace.events["site"][made]
@@ -178,7 +202,7 @@ class Flow:
         kinds = trace.kinds[began : last + 1]
         threads = trace.events["head"][began : last + 1] >> 16
         own = (threads == thread) | ~np.isin(threads, list(history.passes.depths))
-        for inner, end in _inner_passes(trace, began, last, thread):
+        for inner, end in _inner_passes(history, began, last, thread):
             own[inner - began : end + 1 - began] = False
         received = span[own & (kinds == Kind.RECEIVED)]
         self._received = (trace.events["subject"][received].astype(np.int64), received)
@@ -193,7 +217,9 @@ class Flow:
         position = np.arange(half.sum()) - np.repeat(np.cumsum(half) - half, half)
         target = np.repeat(starts, half) + position
         self.targets = np.concatenate([roots, links[target].astype(np.int64)])
-        self.gradients = np.concatenate([seeds[: len(roots)], links[target + np.repeat(half, half)].astype(np.int64)])
+        self.gradients = np.concatenate(
+            [seeds[: len(roots)], links[target + np.repeat(half, half)].astype(np.int64)]
+        )
         self.events = np.concatenate([np.full(len(roots), began), np.repeat(produced, half)])
         self.positions = np.concatenate([np.arange(len(roots)), position])
         nodes, events = self._received
@@ -227,10 +253,18 @@ class Flow:
         return Delivery(int(self.events[row]), int(self.positions[row]), int(self.gradients[row]))
 
 
-def _inner_passes(trace: Trace, began: int, last: int, thread: int) -> list[tuple[int, int]]:
+def _inner_passes(history: History, began: int, last: int, thread: int) -> list[tuple[int, int]]:
     """The first and last event of the passes that began within another."""
-    within = [p for p in trace.passes if began < p.first <= last and p.thread == thread]
-    return [(p.first, min(last, last if p.last is None else p.last)) for p in within]
+    begins = history.trace.indices(Kind.PASS_BEGAN)
+    within = begins[
+        np.searchsorted(begins, began, side="right") : np.searchsorted(begins, last, side="right")
+    ]
+    inner = [history.pass_at[first] for first in within.tolist()]
+    return [
+        (run.first, last if run.last is None else min(run.last, last))
+        for run in inner
+        if run.thread == thread
+    ]
 
 
 class Moment:
@@ -277,7 +311,9 @@ class Moment:
     def retained(self) -> list[int]:
         """The non-leafs that keep a gradient."""
         tensors, grads = self.history.grads.standing(self.k)
-        return [tensor for tensor in tensors[grads > 0].tolist() if not self.flags(tensor) & LEAF]
+        told, flags = self.history.flags.standing(self.k)
+        tensors = tensors[(grads > 0) & ~np.isin(tensors, told[flags & LEAF > 0])]
+        return [tensor for tensor in tensors.tolist() if not self.flags(tensor) & LEAF]
 
     def state(self, tensor: int) -> TensorState:
         """A tensor as it is now."""
@@ -321,9 +357,22 @@ class Moment:
     def owner(self, grad: int) -> int:
         """The tensor whose `.grad` is `grad`, or shares its memory; 0 for none."""
         tensors, grads = self.history.grads.standing(self.k)
-        share = self.history.memory.share
-        pairs = zip(tensors.tolist(), grads.tolist(), strict=True)
-        return next((t for t, g in pairs if g and share(g, grad, self.k)), 0) if grad else 0
+        memory = self.history.memory
+        sharing = grads == grad
+        if grad in memory.shared:
+            sharing |= np.isin(grads, list(memory.shared))
+        pairs = zip(tensors[sharing].tolist(), grads[sharing].tolist(), strict=True)
+        return next((t for t, g in pairs if g and memory.share(g, grad, self.k)), 0)
+
+    def newest(self, tensors: list[int]) -> list[int]:
+        """Of tensors made at one place that gives them a name only the newest, as the program can mean no other;
+        all others, parameters too, stay."""
+        kept: dict[tuple[str, int], int] = {}
+        named, parameters = self.history.named_sites, self.trace.parameters
+        for tensor, site in zip(tensors, self.history.sites_of(tensors), strict=True):
+            single = site in named and tensor not in parameters
+            kept["site" if single else "tensor", site if single else tensor] = tensor
+        return sorted(kept.values())
 
     # --- where it lies
 
@@ -331,7 +380,7 @@ class Moment:
     def pass_info(self) -> PassInfo | None:
         """The innermost backward pass that event k is part of, None in forward."""
         began = self._pass_began
-        return None if began is None else next(p for p in self.trace.passes if p.first == began)
+        return None if began is None else self.history.pass_at.get(began)
 
     @cached_property
     def _pass_began(self) -> int | None:

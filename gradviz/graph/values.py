@@ -32,10 +32,11 @@ def _fill_tensors(graph: Graph, history: History) -> None:
         node.has_grad = bool(grads.get(tensor))
         node.tangent = trace.snapshot(tangents.get(tensor, 0), at)
         node.retained = tensor in retained and not node.is_leaf
-    for tensor, grad in grads.items():
-        owner, node_of_grad = last_version.get(tensor), last_version.get(grad)
-        if owner is not None and node_of_grad is not None and not node_of_grad.name:
-            node_of_grad.name = f"{owner.name or owner.id}.grad"
+    for held, suffix in ((grads, ".grad"), (tangents, ".tangent")):
+        for tensor, number in held.items():
+            owner, part = last_version.get(tensor), last_version.get(number)
+            if owner is not None and part is not None and not part.name:
+                part.name = f"{owner.name or owner.id}{suffix}"
 
 
 def _end(history: History, node: Node, at: int) -> int:

@@ -59,7 +59,7 @@ class record:
         if self.sites is None:
             sites.root = sys._getframe(1)
         meta = {**run_meta(), **(self.meta or {})}
-        formulas = {op.node_name: op.formula for op in TABLE.values() if op.derivatives}
+        formulas = {op.node_name: op.formula for op in reversed(TABLE.values()) if op.derivatives}
         self.recorder = Recorder(self.path, *self.settings, sites, meta, formulas)
         self.previous = listen(self.recorder)
         _recording.append(self)

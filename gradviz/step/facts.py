@@ -6,12 +6,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, Mutated, OpRan, PassBegan, Produced, Received
+from gradviz.events.kinds import Event, Kind, Mutated, OpRan, PassBegan, Produced, Received, TensorMade
 from gradviz.graph.moment import History, Moment
 from gradviz.step.numbers import clean
 from gradviz.tracefile import Site, Trace
 
-LONGEST = 28  # an expression of up to so many characters may stand for the tensor that it gave
+LONGEST = 32  # an expression of up to so many characters may stand for the tensor that it gave
 
 
 class Facts:
@@ -38,7 +38,29 @@ class Facts:
             text = self.expression(maker.site, LONGEST) if len(maker.outputs) == 1 else ""
             if text and self.is_all_at_its_place(maker):
                 return text
-        return f"t{tensor}"
+        differentiated = self._differentiated(tensor)
+        return f"gradient of {self.called(differentiated)}" if differentiated else f"t{tensor}"
+
+    def _differentiated(self, gradient: int) -> int:
+        """The tensor whose gradient a tensor is, 0 where it is none."""
+        born = self.trace.born(gradient)
+        event = None if born is None else self.trace.event(born)
+        if isinstance(event, TensorMade) and event.how == "gradient":
+            event = self._pass_from(event.index)
+        given = getattr(event, "gradients", ())
+        if event is None or gradient not in given:
+            return 0
+        if isinstance(event, Received):
+            op = self.op_of(event.node)
+            return (
+                op.outputs[given.index(gradient)] if op is not None and len(op.outputs) == len(given) else 0
+            )
+        return self.receiver(event.index, given.index(gradient))
+
+    def _pass_from(self, index: int) -> Event | None:
+        """The pass that begins at one of the next events."""
+        following = np.flatnonzero(self.trace.kinds[index : index + 64] == Kind.PASS_BEGAN)
+        return self.trace.event(index + int(following[0])) if len(following) else None
 
     def _written_into(self, op: OpRan) -> int:
         """The tensor that an op in place wrote its output into, 0 for none."""
@@ -147,13 +169,22 @@ class Facts:
                 return event if isinstance(event, Received) else None
         return None
 
+    def formula(self, op: OpRan) -> str:
+        """The text of an op's derivatives, empty where the trace has none."""
+        found: dict[str, str] = getattr(self.trace, "formulas", {})
+        return found.get(op.grad_fn or f"{op.op.title()}Backward0", "")
+
+    def partial(self, output: str, name: str) -> str:
+        """A local derivative as it is written: `∂y/∂x`."""
+        return f"∂{_bracketed(output)}/∂{_bracketed(name)}"
+
     # --- passes
 
     def derivative(self, tensor: int, moment: Moment) -> str:
         """How a tensor's gradient is written: `∂z/∂y` where one scalar z is differentiated, else in words."""
         name = self.called(tensor) if tensor else "?"
         root = self._scalar_root(moment)
-        return f"∂{_bracketed(root)}/∂{_bracketed(name)}" if root else f"gradient of {name}"
+        return self.partial(root, name) if root else f"gradient of {name}"
 
     def _scalar_root(self, moment: Moment) -> str:
         run = moment.pass_info
@@ -161,7 +192,12 @@ class Facts:
         if not isinstance(event, PassBegan) or len(event.root_tensors) != 1 or len(event.gradients) != 1:
             return ""
         seed = self.trace.snapshot(event.gradients[0])
-        plain = seed is not None and seed.array is not None and seed.array.size == 1 and seed.array.reshape(-1)[0] == 1
+        plain = (
+            seed is not None
+            and seed.array is not None
+            and seed.array.size == 1
+            and seed.array.reshape(-1)[0] == 1
+        )
         return self.called(event.root_tensors[0]) if plain else ""
 
 

@@ -31,10 +31,14 @@ def formulas(text: str, op: OpRan, called: list[str]) -> list[tuple[str, str]]:
     if len(parts) == 1 and len(called) > 1 and len(op.inputs) == len(called):
         return [(name, parts[0][1]) for name in called]
     names = {symbol: name for symbol, name in zip(symbols, called, strict=False) if len(name) <= _LONGEST}
+    names["g"] = "upstream"
     exponent = re.search(r"exponent=([^,\s]+)", op.args)
     if exponent:
         names["n"] = clean(exponent[1])
-    told = [(names.get(symbol, symbol), _with_names(formula, names)) for symbol, (_, formula) in zip(symbols, parts, strict=True)]
+    told = [
+        (names.get(symbol, symbol), _with_names(formula, names))
+        for symbol, (_, formula) in zip(symbols, parts, strict=True)
+    ]
     return [*told[: len(called)], *[("", "")] * (len(called) - len(told))]
 
 

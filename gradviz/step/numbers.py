@@ -9,6 +9,7 @@ import numpy as np
 from gradviz.tracefile import Snapshot
 
 SHOWN = 6  # tensors of up to so many elements are written out
+BRIEF = 4  # ... and of up to so many in a sentence
 
 
 def clean(text: str) -> str:
@@ -54,7 +55,9 @@ def elements(snapshot: Snapshot | None) -> np.ndarray | None:
 def scalar(snapshot: Snapshot | None) -> float | None:
     """The only element of a real tensor; None where it has not exactly one, or it was not kept."""
     array = elements(snapshot)
-    return None if array is None or array.size != 1 or array.dtype.kind == "c" else float(array.reshape(-1)[0])
+    return (
+        None if array is None or array.size != 1 or array.dtype.kind == "c" else float(array.reshape(-1)[0])
+    )
 
 
 def value(snapshot: Snapshot | None) -> str:
@@ -64,20 +67,37 @@ def value(snapshot: Snapshot | None) -> str:
     array = elements(snapshot)
     if array is not None and array.size <= SHOWN:
         return nested(array)
-    shape = "×".join(map(str, snapshot.shape)) or "scalar"
     stats = snapshot.stats
     if stats is None:
-        return f"({shape}) {snapshot.dtype}, value not kept"
+        return f"{shape(snapshot)} {snapshot.dtype}, value not kept"
+    span = [] if np.isnan(stats.min) else [f"min {number(stats.min, 4)}", f"max {number(stats.max, 4)}"]
+    return f"{brief(snapshot)}{''.join(f', {part}' for part in span)}"
+
+
+def brief(snapshot: Snapshot | None) -> str:
+    """A tensor in a few words, for a sentence: its elements when very few, else shape and rms."""
+    if snapshot is None or snapshot.stats is None:
+        return value(snapshot)
+    array = elements(snapshot)
+    if array is not None and array.size <= BRIEF:
+        return nested(array)
+    stats = snapshot.stats
     bad = [f"{count} {name}" for count, name in ((stats.nan, "nan"), (stats.inf, "inf")) if count]
-    span = [f"rms {number(stats.rms, 4)}, {number(stats.min, 4)} to {number(stats.max, 4)}"]
-    return f"({shape}) " + ", ".join(bad + ([] if np.isnan(stats.min) else span))
+    size = [] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]
+    return f"{shape(snapshot)} {', '.join(bad + size)}".rstrip()
 
 
-def nested(array: np.ndarray) -> str:
+def shape(snapshot: Snapshot) -> str:
+    """A shape as `(8×3)`."""
+    return f"({'×'.join(map(str, snapshot.shape))})"
+
+
+def nested(array: np.ndarray, digits: int = 0) -> str:
     """A small array in brackets."""
+    digits = digits or (6 if array.size == 1 else 4)
     if array.ndim == 0:
-        return number(array[()])
-    return "[" + ", ".join(nested(row) for row in array) + "]"
+        return number(array[()], digits)
+    return "[" + ", ".join(nested(row, digits) for row in array) + "]"
 
 
 def listed(parts: Iterable[str]) -> str:

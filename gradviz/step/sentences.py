@@ -27,7 +27,7 @@ from gradviz.events.kinds import (
     TensorMade,
 )
 from gradviz.step.local import local_number
-from gradviz.step.numbers import clean, listed, scalar, value
+from gradviz.step.numbers import brief, clean, listed, scalar
 from gradviz.step.stop import Stop
 
 _LONGEST = 44  # an expression of up to so many characters is quoted
@@ -44,7 +44,7 @@ def sentence(stop: Stop) -> str:
 def _tensor_made(stop: Stop, event: TensorMade) -> str:
     name, how = stop.called(event.tensor), clean(event.how)
     if how == "gradient":
-        return f"the gradient that backward starts with is made: {stop.value(event.tensor)}"
+        return f"the gradient that backward starts with is made: {stop.brief(event.tensor)}"
     if how == "data":
         return f"{name} is made: the memory of {stop.called(event.base)}, outside of the graph"
     said = "a leaf that requires grad" if event.requires_grad else "a leaf that does not require grad"
@@ -55,7 +55,8 @@ def _tensor_made(stop: Stop, event: TensorMade) -> str:
 def _op_ran(stop: Stop, event: OpRan) -> str:
     outputs = listed(map(stop.called, event.outputs)) if event.outputs else "nothing"
     inside = f"inside {stop.running}: " if stop.running else ""
-    return f"{inside}{_call(stop, event)} made {outputs} ({clean(event.grad_fn) or _why_no_node(stop, event)})"
+    call, node = _call(stop, event), clean(event.grad_fn) or _why_no_node(stop, event)
+    return f"{inside}{call} ran ({node})" if call == outputs else f"{inside}{call} made {outputs} ({node})"
 
 
 def _call(stop: Stop, op: OpRan) -> str:
@@ -63,7 +64,7 @@ def _call(stop: Stop, op: OpRan) -> str:
     text = stop.facts.expression(op.site, _LONGEST)
     if text and stop.facts.is_all_at_its_place(op):
         return text
-    return f"{clean(op.op)}({', '.join(stop.called(t) for t in op.inputs if t)})"
+    return f"{clean(op.op)}({', '.join([stop.called(t) for t in op.inputs if t] + [clean(op.args)] * bool(op.args))})"
 
 
 def _why_no_node(stop: Stop, op: OpRan) -> str:
@@ -81,7 +82,7 @@ def _mutated(stop: Stop, event: Mutated) -> str:
         name = f"{stop.called(owner)}.grad"
     elif owner:
         name = stop.called(owner)
-    was, now = stop.value_before(event.tensor), stop.value(event.tensor)
+    was, now = stop.brief_before(event.tensor), stop.brief(event.tensor)
     change = f"{was} → {now}" if was != now else f"still {now}"
     version = f", version {event.version}" if event.version else ""
     return f"{how} writes over {name}: {change}{version}"
@@ -89,22 +90,24 @@ def _mutated(stop: Stop, event: Mutated) -> str:
 
 def _requires_grad_changed(stop: Stop, event: RequiresGradChanged) -> str:
     state = stop.moment.state(event.tensor)
-    return f"{stop.called(event.tensor)} {'now requires' if state.requires_grad else 'no longer requires'} grad"
+    return (
+        f"{stop.called(event.tensor)} {'now requires' if state.requires_grad else 'no longer requires'} grad"
+    )
 
 
 def _grad_assigned(stop: Stop, event: GradAssigned) -> str:
     was = _grad_before(stop, event.tensor)
-    now = stop.value(event.grad) if event.grad else "None"
+    now = stop.brief(event.grad) if event.grad else "None"
     return f"{stop.called(event.tensor)}.grad is set to {now} (was {was})"
 
 
 def _grad_before(stop: Stop, tensor: int) -> str:
     grad = stop.before.grad(tensor) if stop.before is not None else 0
-    return stop.value_before(grad) if grad else "None"
+    return stop.brief_before(grad) if grad else "None"
 
 
 def _named(stop: Stop, event: Named) -> str:
-    return f"a parameter is named {clean(event.name)}: {stop.value(event.tensor)}"
+    return f"a parameter is named {clean(event.name)}: {stop.brief(event.tensor)}"
 
 
 _SCOPES = {"module": "module", "function": "the forward of"}
@@ -124,9 +127,9 @@ def _scope_left(stop: Stop, event: ScopeLeft) -> str:
 
 
 def _tangent(stop: Stop, event: TangentPushed) -> str:
-    name, tangent = stop.called(event.tensor), stop.value(event.tangent)
+    name, tangent = stop.called(event.tensor), stop.brief(event.tangent)
     if event.how == "make_dual":
-        return f"{name} becomes a dual number: value {stop.value(event.tensor)}, tangent {tangent}"
+        return f"{name} becomes a dual number: value {stop.brief(event.tensor)}, tangent {tangent}"
     return f"the JVP of {clean(event.how)} gives {name} the tangent {tangent}"
 
 
@@ -140,7 +143,7 @@ def _stepped(stop: Stop, event: Stepped) -> str:
 
 def _pass_began(stop: Stop, event: PassBegan) -> str:
     roots = listed(map(stop.called, event.root_tensors)) if event.root_tensors else "nothing"
-    seeds = listed(map(stop.value, event.gradients)) if event.gradients else "nothing"
+    seeds = listed(map(stop.brief, event.gradients)) if event.gradients else "nothing"
     what = f"backward pass {event.number} begins at {roots}, with gradient {seeds}"
     if event.inputs:
         what += f", for {listed(map(stop.called, event.inputs))}"
@@ -154,10 +157,16 @@ def _kept(event: PassBegan, words: str) -> str:
 
 
 def _received(stop: Stop, event: Received) -> str:
-    given = [(g, t) for g, t in zip(event.gradients, _padded(stop.node_tensors, len(event.gradients)), strict=True) if g]
+    given = [
+        (g, t)
+        for g, t in zip(event.gradients, _padded(stop.node_tensors, len(event.gradients)), strict=True)
+        if g
+    ]
     if not given:
         return f"{stop.node_name} receives no gradient"
-    parts = listed(f"{stop.value(g)} as the gradient of {stop.called(t) if t else 'an output'}" for g, t in given)
+    parts = listed(
+        f"{stop.brief(g)} as the gradient of {stop.called(t) if t else 'an output'}" for g, t in given
+    )
     return f"{stop.node_name} receives {parts}{_sum(stop, event)}"
 
 
@@ -170,10 +179,10 @@ def _sum(stop: Stop, event: Received) -> str:
     arrivals = stop.moment.arrivals(event.node)
     if len(arrivals) < 2 or len(event.gradients) != 1:
         return ""
-    values = [stop.value(delivery.gradient) for delivery in arrivals]
+    values = [stop.brief(delivery.gradient) for delivery in arrivals]
     if sum(map(len, values)) > 40:
         return f", the sum over {len(arrivals)} edges"
-    return f" = {' + '.join(values)}"
+    return f": {' + '.join(values)}"
 
 
 def _produced(stop: Stop, event: Produced) -> str:
@@ -186,7 +195,7 @@ def _produced(stop: Stop, event: Produced) -> str:
 def _given(stop: Stop, event: Produced, i: int, tensor: int) -> str:
     gradient = event.gradients[i]
     to = stop.called(tensor) if tensor else stop.facts.node_name(event.targets[i], stop.moment)
-    return f"{stop.value(gradient)} to {to}{_product(stop, event, gradient)}"
+    return f"{stop.brief(gradient)} to {to}{_product(stop, event, gradient)}"
 
 
 def _product(stop: Stop, event: Produced, gradient: int) -> str:
@@ -202,25 +211,25 @@ def _product(stop: Stop, event: Produced, gradient: int) -> str:
     if not local:
         return ""
     alone = sum(1 for g in event.gradients if g) == 1
-    return f": {value(upstream)} × {local}" if alone else f" ({value(upstream)} × {local})"
+    return f": {brief(upstream)} × {local}" if alone else f" ({brief(upstream)} × {local})"
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> str:
     name, was = stop.called(event.tensor), _grad_before(stop, event.tensor)
-    now = stop.value(event.grad)
+    now = stop.brief(event.grad)
     if was == "None":
         return f"{name}.grad is now {now} (was None)"
-    return f"{name}.grad accumulates: {was} + {stop.value_before(event.gradient)} = {now}"
+    return f"{name}.grad accumulates: {was} + {stop.brief_before(event.gradient)} = {now}"
 
 
 def _retained(stop: Stop, event: Retained) -> str:
     name = stop.called(event.tensor)
-    return f"{name} retains its gradient, as retain_grad() asked: {name}.grad is now {stop.value(event.grad)}"
+    return f"{name} retains its gradient, as retain_grad() asked: {name}.grad is now {stop.brief(event.grad)}"
 
 
 def _hooked(stop: Stop, event: Hooked) -> str:
     of = stop.called(event.tensor) if event.tensor else stop.node_name
-    return f"hook {clean(event.hook)} changes the gradient of {of}: {stop.value(event.before)} → {stop.value(event.after)}"
+    return f"hook {clean(event.hook)} changes the gradient of {of}: {stop.brief(event.before)} → {stop.brief(event.after)}"
 
 
 def _pass_ended(stop: Stop, event: PassEnded) -> str:

@@ -21,9 +21,10 @@ from gradviz.events.kinds import (
 )
 from gradviz.graph.moment import Moment
 from gradviz.step.facts import Facts
-from gradviz.step.numbers import value
+from gradviz.step.numbers import brief, value
 from gradviz.tracefile import Site
 
+_COMPACT = 30  # characters
 AtNode = (Received, Produced, Accumulated, Retained, Hooked)
 
 
@@ -47,9 +48,22 @@ class Stop:
         """A tensor's value now, in one line."""
         return value(self.moment.value(tensor))
 
+    def compact(self, tensor: int) -> str:
+        """A tensor's value now, at full length where that is short."""
+        full = self.value(tensor)
+        return full if len(full) <= _COMPACT else self.brief(tensor)
+
+    def brief(self, tensor: int) -> str:
+        """The same in a few words, for a sentence."""
+        return brief(self.moment.value(tensor))
+
     def value_before(self, tensor: int) -> str:
-        """A tensor's value before this event."""
+        """A tensor's value before this event, in one line."""
         return value((self.before or self.moment).value(tensor))
+
+    def brief_before(self, tensor: int) -> str:
+        """The same in a few words."""
+        return brief((self.before or self.moment).value(tensor))
 
     @cached_property
     def node(self) -> int:
@@ -125,7 +139,13 @@ class Stop:
     def _shared_leaf(self, tensor: int) -> int:
         """The tensor that `tensor` is a view of the whole of, where a write to one is a write to both."""
         maker = self.facts.names.maker(tensor) if self.event_kind == Kind.MUTATED else None
-        base = maker.base if isinstance(maker, TensorMade) else maker.inputs[0] if isinstance(maker, OpRan) else 0
+        base = (
+            maker.base
+            if isinstance(maker, TensorMade)
+            else maker.inputs[0]
+            if isinstance(maker, OpRan)
+            else 0
+        )
         return base if base and self.facts.history.memory.share(tensor, base, self.k) else 0
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,6 +89,10 @@ class _Chunk:
     offsets: np.ndarray  # where each snapshot's bytes begin
 
 
+# SQLite's file header: its magic string, and further on the user version and the application id.
+_HEADER = struct.Struct(">16s44xI4xI")
+
+
 def open_trace(path: Path | str) -> Trace:
     """Open a trace for reading. Raises TraceError, in one line, where there is none or it is none."""
     path = Path(path)
@@ -96,18 +101,14 @@ def open_trace(path: Path | str) -> Trace:
     if not path.exists():
         raise TraceError(f"no such file: {path}")
     try:
-        if path.stat().st_size == 0:
-            raise TraceError(f"{path} is empty: not a gradviz trace")
-        connection = _connect(path)
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        with path.open("rb") as file:
+            header = file.read(_HEADER.size)
     except PermissionError:
         raise TraceError(f"{path} may not be read: permission denied") from None
-    except sqlite3.OperationalError as error:
-        raise TraceError(f"{path} cannot be opened: {error}") from None
-    except sqlite3.DatabaseError:
-        raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace SCRIPT)") from None
-    if application != APPLICATION_ID:
+    if not header:
+        raise TraceError(f"{path} is empty: not a gradviz trace")
+    magic, version, application = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
+    if magic != b"SQLite format 3\0" or application != APPLICATION_ID:
         raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace SCRIPT)")
     if version > VERSION:
         raise TraceError(
@@ -115,7 +116,7 @@ def open_trace(path: Path | str) -> Trace:
             "upgrade with pip install -U gradviz"
         )
     try:
-        return Trace(path, connection)
+        return Trace(path, _connect(path))
     except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
         raise damaged(path, error) from None
 

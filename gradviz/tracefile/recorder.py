@@ -66,9 +66,13 @@ class Recorder(Listener):
     def take(self) -> Batch:
         """Take away what has been recorded since the last call."""
         with self.lock:
-            batch, self.batch = self.batch, Batch()
-            self.batch.first = self.count
-            return batch
+            return self.take_locked()
+
+    def take_locked(self) -> Batch:
+        """As `take`, where the lock is held."""
+        batch, self.batch = self.batch, Batch()
+        self.batch.first = self.count
+        return batch
 
     def close(self, **meta: str) -> None:
         """Write what is left, with `meta` about how the run ended, and close the file."""

@@ -7,6 +7,7 @@ code only collects `(code, offset)` pairs; lines, columns and names are worked o
 from __future__ import annotations
 
 import sysconfig
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ class Sites:
         self.codes: list[CodeType] = []  # kept alive: `kinds` knows them by address
         self.numbers: dict[tuple[int, ...], int] = {}
         self.root: FrameType | None = None  # the frame that began the recording: its callers are left out
-        self._new: list[tuple[int, int, CodeType, int]] = []
+        self._new: deque[tuple[int, int, CodeType, int]] = deque()  # added to while it is being written
         self._names: dict[int, tuple[str, ...]] = {}
         for code in boundary:
             self._classify(code, BOUNDARY)
@@ -81,9 +82,9 @@ class Sites:
 
     def take_new(self) -> list[Site]:
         """The sites added since the last call, decoded."""
-        new, self._new = self._new, []
         sites = []
-        for number, parent, code, offset in new:
+        for _ in range(len(self._new)):
+            number, parent, code, offset = self._new.popleft()
             place = place_of(code, offset)
             names = place.names or (self._names.get(parent, ()) if place.returns else ())
             self._names[number] = names

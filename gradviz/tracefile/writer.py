@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import linecache
 import sqlite3
+import sys
 import threading
 import time
 from array import array
+from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +20,7 @@ from gradviz.tracefile.digest import Digests
 from gradviz.tracefile.schema import APPLICATION_ID, EVENT, SNAPSHOT, TABLES, VERSION
 from gradviz.tracefile.sites import Sites
 
-INTERVAL = 0.1  # seconds between commits
+INTERVAL = 0.05  # seconds between commits
 
 
 class Interned:
@@ -26,7 +28,7 @@ class Interned:
 
     def __init__(self) -> None:
         self.known: dict[Any, int] = {}
-        self.new: list[tuple[int, Any]] = []
+        self.new: deque[tuple[int, Any]] = deque()  # the recorder adds to it while it is being written
 
     def number(self, thing: Any) -> int:
         """The thing's number, counted from 0."""
@@ -38,8 +40,7 @@ class Interned:
 
     def take_new(self) -> list[tuple[int, Any]]:
         """What got a number since the last call."""
-        new, self.new = self.new, []
-        return new
+        return [self.new.popleft() for _ in range(len(self.new))]
 
 
 class Batch:
@@ -77,9 +78,13 @@ class Source(Protocol):
     sites: Sites
     strings: Interned
     shapes: Interned
+    lock: threading.Lock
 
     def take(self) -> Batch:
         """Take away what has been recorded since the last call."""
+
+    def take_locked(self) -> Batch:
+        """As `take`, where the lock is held."""
 
 
 class Writer:
@@ -114,22 +119,31 @@ class Writer:
         self.thread.join()
         if self.failure is None:
             self._commit(meta)
+            self.connection.execute("PRAGMA journal_mode = DELETE")
         self.connection.close()
         if self.failure is not None:
             raise OSError(f"the trace could not be written to {self.path}: {self.failure}") from self.failure
 
     def _run(self) -> None:
+        behind = False
         while not self.closing:
             self.due.wait(INTERVAL)
             self.due.clear()
+            started = time.monotonic()
             try:
-                self._commit({})
-            except sqlite3.Error as error:
+                if behind:
+                    with self.source.lock:  # the program waits, so that the file is never far behind it
+                        self._commit({}, locked=True)
+                else:
+                    self._commit({})
+            except Exception as error:  # whatever it is, the program must go on, and its user must know
                 self.failure = error
+                print(f"gradviz: recording stopped, {self.path} cannot be written: {error!r}", file=sys.stderr)
                 return
+            behind = time.monotonic() - started > INTERVAL / 2
 
-    def _commit(self, meta: dict[str, str]) -> None:
-        batch = self.source.take()
+    def _commit(self, meta: dict[str, str], locked: bool = False) -> None:
+        batch = self.source.take_locked() if locked else self.source.take()
         if not (batch.rows or meta):
             return
         cursor = self.connection.cursor()

@@ -1,0 +1,92 @@
+"""What is written in a node: lines of text, each with a role (see style.LINES)."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+
+from gradviz.draw.text import has_odd, plain, value
+from gradviz.graph.model import Node
+from gradviz.tracefile import Snapshot
+
+Line = tuple[str, str]
+
+
+def lines_of(node: Node, show: str) -> list[Line]:
+    """The lines of a node in a picture that shows `show` (both, forward, backward)."""
+    return _WRITERS[node.kind](node, show)
+
+
+def _tensor(node: Node, show: str) -> list[Line]:
+    named = node.name is not None
+    name = plain(node.name or f"t{node.number}", 40)
+    lines = [("name" if named else "unnamed", name), ("fact", _facts(node))]
+    if node.grad_fn and (named or show == "forward"):
+        lines.append(("fact", f"grad_fn={plain(node.grad_fn, 40)}"))
+    lines.append(_shape_and_value(node))
+    if node.grad is not None:
+        lines.append(_valued(".grad", node.grad, "grad"))
+    elif node.is_leaf and node.requires_grad and named:
+        lines.append(("fact", ".grad = None"))
+    if node.tangent is not None:
+        lines.append(_valued("tangent", node.tangent, "grad"))
+    if node.version:
+        lines.append(("fact", f"version {node.version}, after {plain(node.written_by, 30)}"))
+    if node.base and named:
+        lines.append(("fact", f"shares memory with {plain(node.base, 30)}"))
+    return lines
+
+
+def _facts(node: Node) -> str:
+    facts = ["leaf" if node.is_leaf else "non-leaf"]
+    if node.requires_grad:
+        facts.append("requires_grad")
+    elif node.name is not None:
+        facts.append("requires_grad=False")
+    if node.op == "gradient":
+        facts.append("starts the pass")
+    if node.retained:
+        facts.append("retains grad")
+    return " · ".join(facts)
+
+
+def _shape_and_value(node: Node) -> Line:
+    shape = "scalar" if node.shape == () else str(list(node.shape)) if node.shape is not None else "?"
+    if node.dtype not in ("float32", None):
+        shape += f" {node.dtype}"
+    return _valued(shape, node.value, "value")
+
+
+def _valued(label: str, snapshot: Snapshot | None, role: str) -> Line:
+    text = value(snapshot) if snapshot is not None else ""
+    role = "odd" if has_odd(snapshot) else role
+    if not text:
+        return role, label
+    return role, f"{label} {text}" if text.startswith("rms") else f"{label} = {text}"
+
+
+def _op(node: Node, show: str) -> list[Line]:
+    name, args = plain(node.name or "?", 40), plain(node.args, 28)
+    lines = [("value", name)]
+    if args:
+        lines.append(("args", args))
+    return lines
+
+
+def _grad_fn(node: Node, show: str) -> list[Line]:
+    lines = [("value", plain(node.name or f"node {node.number}", 40))]
+    if show == "backward" and node.base:
+        lines.append(("name", plain(node.base, 40)))
+    if node.root and node.upstream is not None:
+        lines.append(("grad", f"starts with {value(node.upstream)}"))
+    if node.error:
+        lines += [("error", part) for part in textwrap.wrap(plain(node.error, 130), 36)]
+    return lines
+
+
+_WRITERS: dict[str, Callable[[Node, str], list[Line]]] = {
+    "leaf": _tensor,
+    "tensor": _tensor,
+    "op": _op,
+    "grad_fn": _grad_fn,
+}

@@ -1,0 +1,218 @@
+"""The numbers of one stop: upstream, local and downstream gradients, or what an op took and gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from gradviz.events.kinds import (
+    Accumulated,
+    ErrorRaised,
+    Hooked,
+    OpRan,
+    PassBegan,
+    Produced,
+    Received,
+    Retained,
+    Stepped,
+    TangentPushed,
+    TensorMade,
+)
+from gradviz.step.local import formulas, local_number
+from gradviz.step.numbers import clean, listed
+from gradviz.step.stop import Stop
+
+
+class Row(NamedTuple):
+    """One line: what it tells of, the text, and its style."""
+
+    label: str
+    text: str
+    style: str = ""
+
+
+def rows(stop: Stop) -> list[Row]:
+    """What a stop has to show besides its sentence."""
+    build = ROWS.get(type(stop.event))
+    return [*(build(stop, stop.event) if build is not None else ()), *_waiting(stop)]
+
+
+# --- backward
+
+
+def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
+    received = stop.moment.received(event.node)
+    produced = event if isinstance(event, Produced) else None
+    tensors = stop.node_tensors
+    gradients = received.gradients if received is not None else ()
+    for i, gradient in enumerate(gradients):
+        name = stop.facts.derivative(tensors[i] if i < len(tensors) else 0, stop.moment)
+        yield Row("upstream", f"{name} = {stop.value(gradient) if gradient else 'none came'}", "cyan")
+    op = stop.facts.op_of(event.node)
+    if op is None:
+        return
+    yield from _local(stop, op, received, produced)
+    if produced is None:
+        yield Row("downstream", "not yet known: the node is about to run", "dim")
+        return
+    inputs = stop.facts.inputs_of(op)
+    for i, gradient in enumerate(produced.gradients):
+        if gradient:
+            name = stop.facts.derivative(inputs[i] if i < len(inputs) else 0, stop.moment)
+            to = stop.facts.node_name(produced.targets[i], stop.moment)
+            yield Row("downstream", f"{name} = {stop.compact(gradient)}  → {to}", "green")
+
+
+def _local(stop: Stop, op: OpRan, received: Received | None, produced: Produced | None) -> Iterator[Row]:
+    """The local derivative for each input that a gradient goes to."""
+    inputs = stop.facts.inputs_of(op)
+    told = formulas(stop.facts.formula(op), op, [stop.called(t) for t in inputs])
+    output = stop.called(op.outputs[0]) if len(op.outputs) == 1 else "output"
+    for i, tensor in enumerate(inputs):
+        if i >= len(op.edges) or not op.edges[i][0]:
+            continue
+        number = ""
+        if received is not None and produced is not None and len(received.gradients) == 1:
+            upstream, downstream = received.gradients[0], produced.gradients[i]
+            number = local_number(
+                clean(op.grad_fn), stop.moment.value(upstream), stop.moment.value(downstream)
+            )
+        name, formula = told[i]
+        text = " = ".join(part for part in (formula, number) if part)
+        if text:
+            yield Row(
+                "local",
+                f"{_local_name(stop, output, stop.called(tensor) or name, formula)} = {text}",
+                "yellow",
+            )
+
+
+def _local_name(stop: Stop, output: str, name: str, formula: str) -> str:
+    """How a local derivative is written; a formula that has the upstream gradient in it is all of the VJP."""
+    return f"VJP for {name}" if "upstream" in formula else stop.facts.partial(output, name)
+
+
+def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
+    name = stop.called(event.tensor)
+    yield Row(
+        "upstream",
+        f"{stop.facts.derivative(event.tensor, stop.moment)} = {_before(stop, event.gradient)}",
+        "cyan",
+    )
+    grad = stop.before.grad(event.tensor) if stop.before is not None else 0
+    yield Row("before", f"{name}.grad = {_before(stop, grad) if grad else 'None'}")
+    yield Row("after", f"{name}.grad = {stop.value(event.grad)}", "green")
+
+
+def _before(stop: Stop, tensor: int) -> str:
+    return stop.value_before(tensor)
+
+
+def _retained(stop: Stop, event: Retained) -> Iterator[Row]:
+    yield Row("retained", f"{stop.called(event.tensor)}.grad = {stop.value(event.grad)}", "green")
+
+
+def _hooked(stop: Stop, event: Hooked) -> Iterator[Row]:
+    yield Row("before", stop.value(event.before), "cyan")
+    yield Row("after", stop.value(event.after), "green")
+
+
+def _pass_began(stop: Stop, event: PassBegan) -> Iterator[Row]:
+    for i, (tensor, gradient) in enumerate(zip(event.root_tensors, event.gradients, strict=False)):
+        node = stop.facts.node_name(event.roots[i], stop.moment) if i < len(event.roots) else "nothing"
+        yield Row("root", f"{stop.called(tensor)} = {stop.value(tensor)}")
+        yield Row(
+            "upstream",
+            f"{stop.facts.derivative(tensor, stop.moment)} = {stop.value(gradient)}  → {node}",
+            "cyan",
+        )
+
+
+def _waiting(stop: Stop) -> Iterator[Row]:
+    """The gradients in flight, other than those just produced."""
+    for node, deliveries in stop.moment.waiting.items():
+        if any(delivery.event == stop.k for delivery in deliveries) and len(deliveries) == 1:
+            continue
+        tensors = stop.facts.tensors_of(node, stop.moment)
+        values = " + ".join(stop.compact(delivery.gradient) for delivery in deliveries)
+        name = stop.facts.derivative(tensors[0] if tensors else 0, stop.moment)
+        yield Row("waiting", f"{name}: {values}  at {stop.facts.node_name(node, stop.moment)}", "dim")
+
+
+# --- forward
+
+
+def _made(stop: Stop, event: TensorMade) -> Iterator[Row]:
+    yield Row("value", f"{stop.called(event.tensor)} = {stop.value(event.tensor)}", "green")
+    yield Row("flags", f"is_leaf={event.is_leaf}, requires_grad={event.requires_grad}", "dim")
+
+
+def _op(stop: Stop, event: OpRan) -> Iterator[Row]:
+    for tensor in dict.fromkeys(t for t in event.inputs if t):
+        yield Row("input", f"{stop.called(tensor)} = {stop.value(tensor)}{_tangent_of(stop, tensor)}", "cyan")
+    for tensor in event.outputs:
+        yield Row("output", f"{stop.called(tensor)} = {stop.value(tensor)}", "green")
+    if not event.node:
+        return
+    yield from _local(stop, event, None, None)
+    targets = [_edge(stop, event, i) for i, (node, _) in enumerate(event.edges) if node]
+    if targets:
+        yield Row("edges", f"{clean(event.grad_fn)} → {listed(dict.fromkeys(targets))}")
+    saved = [f"{stop.called(tensor)} (version {version})" for tensor, version in dict.fromkeys(event.saved)]
+    if saved:
+        yield Row("saved", listed(saved))
+
+
+def _edge(stop: Stop, op: OpRan, i: int) -> str:
+    node = op.edges[i][0]
+    made = stop.facts.op_of(node)
+    return (
+        clean(made.grad_fn)
+        if made is not None
+        else f"AccumulateGrad of {stop.called(stop.facts.inputs_of(op)[i])}"
+    )
+
+
+def _tangent_of(stop: Stop, tensor: int) -> str:
+    tangent = stop.moment.tangent(tensor)
+    return f", tangent {stop.value(tangent)}" if tangent else ""
+
+
+def _tangent(stop: Stop, event: TangentPushed) -> Iterator[Row]:
+    op = stop.facts.names.maker(event.tensor)
+    for tensor in dict.fromkeys(t for t in op.inputs if t) if isinstance(op, OpRan) else ():
+        if stop.moment.tangent(tensor):
+            yield Row(
+                "input", f"{stop.called(tensor)} = {stop.value(tensor)}{_tangent_of(stop, tensor)}", "cyan"
+            )
+    if isinstance(op, OpRan) and op.op != "make_dual":
+        told = formulas(stop.facts.formula(op), op, [stop.called(t) for t in op.inputs])
+        for name, formula in (pair for pair, t in zip(told, op.inputs, strict=False) if t and pair[1]):
+            yield Row("local", f"{stop.facts.partial(stop.called(event.tensor), name)} = {formula}", "yellow")
+    yield Row("tangent", f"of {stop.called(event.tensor)} = {stop.value(event.tangent)}", "green")
+
+
+def _stepped(stop: Stop, event: Stepped) -> Iterator[Row]:
+    for tensor in event.parameters:
+        grad = stop.moment.grad(tensor)
+        yield Row("parameter", f"{stop.called(tensor)}.grad = {stop.value(grad) if grad else 'None'}")
+
+
+def _error(stop: Stop, event: ErrorRaised) -> Iterator[Row]:
+    for line in event.message.strip().splitlines():
+        yield Row("error", clean(line), "red")
+
+
+ROWS: dict[type, Callable[[Stop, Any], Iterator[Row]]] = {
+    TensorMade: _made,
+    OpRan: _op,
+    TangentPushed: _tangent,
+    Stepped: _stepped,
+    PassBegan: _pass_began,
+    Received: _node,
+    Produced: _node,
+    Accumulated: _accumulated,
+    Retained: _retained,
+    Hooked: _hooked,
+    ErrorRaised: _error,
+}

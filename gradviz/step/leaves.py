@@ -1,0 +1,153 @@
+"""The leaves as they stand at one stop, with what changed marked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from gradviz.events.kinds import OpRan
+from gradviz.graph.moment import TensorState
+from gradviz.step.numbers import brief, shortened, value
+from gradviz.step.stop import Stop
+
+_CHANGED = "bold green"
+_LONGEST_GRAD = 24  # characters that a `.grad` is written out in
+
+
+@dataclass(frozen=True, slots=True)
+class LeafRow:
+    """One tensor: its name, what it is, its value and `.grad`, and whether these changed at this stop."""
+
+    name: str
+    what: str
+    value: str
+    short: str
+    grad: str
+    tangent: str
+    new: bool
+    value_changed: bool
+    grad_changed: bool
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything changed."""
+        return self.new or self.value_changed or self.grad_changed
+
+
+def leaf_rows(stop: Stop, most: int) -> tuple[list[LeafRow], int]:
+    """Up to `most` rows and how many more there are: leaves that require grad, then retained non-leafs, then
+    leaves that do not require grad. Of tensors made by the same name at the same place the newest is shown, and
+    what changed now is always among them."""
+    tensors = (
+        stop.moment.newest(stop.moment.leaves) + stop.moment.newest(stop.moment.retained) + _frozen(stop)
+    )
+    changed = [tensor for tensor in tensors if tensor in stop.touched]
+    shown = tensors[:most]
+    for tensor in changed[:most]:
+        if tensor not in shown:
+            shown = [*shown[: most - 1], tensor]
+    return [_row(stop, tensor) for tensor in shown], len(tensors) - len(shown)
+
+
+def _frozen(stop: Stop) -> list[int]:
+    """The leaves that do not require grad and that the program made for use: no temporaries of a backward."""
+    return [tensor for tensor in stop.moment.frozen if not _temporary(stop, tensor)]
+
+
+def _temporary(stop: Stop, tensor: int) -> bool:
+    maker = stop.facts.names.maker(tensor)
+    if not isinstance(maker, OpRan):
+        return False
+    moment = stop.facts.history.at(maker.index)
+    return moment.pass_info is not None or bool(moment.scopes) or "." in stop.called(tensor)
+
+
+def _row(stop: Stop, tensor: int) -> LeafRow:
+    now = stop.moment.state(tensor)
+    before = stop.before.state(tensor) if stop.before is not None else None
+    new = stop.facts.trace.born(tensor) == stop.k
+    tangent = stop.moment.tangent(tensor)
+    was, grad = _grad(before), _grad(now)
+    grad_changed = not new and _differs(before, now)
+    value_was, value_is = value(before.value) if before is not None else "", value(now.value)
+    value_changed = not new and value_was != value_is
+    return LeafRow(
+        name=stop.called(tensor),
+        what=_what(now),
+        value=value_is,
+        short=brief(now.value),
+        grad=f"{was} → {grad}" if grad_changed else grad,
+        tangent=stop.compact(tangent) if tangent else "",
+        new=new,
+        value_changed=value_changed,
+        grad_changed=grad_changed,
+    )
+
+
+def _differs(before: TensorState | None, now: TensorState) -> bool:
+    """Whether a `.grad` is another, or holds something else, than before."""
+    if before is None or before.grad != now.grad:
+        return (before.grad if before is not None else 0) != now.grad
+    return value(before.grad_value) != value(now.grad_value)
+
+
+def _grad(state: TensorState | None) -> str:
+    if state is None or not state.grad:
+        return "None"
+    full = value(state.grad_value)
+    return full if len(full) <= _LONGEST_GRAD else brief(state.grad_value)
+
+
+def _what(state: TensorState) -> str:
+    if not state.is_leaf:
+        return "non-leaf"
+    return "leaf" if state.requires_grad else "no grad"
+
+
+def leaves(stop: Stop, width: int, height: int) -> list[Text]:
+    """The leaves in `height` lines."""
+    if height < 1:
+        return []
+    rows, more = leaf_rows(stop, height)
+    if more:
+        rows, more = leaf_rows(stop, height - 1)
+    lines = table(rows, width)
+    if more:
+        lines.append(Text(f"  … and {more} more", style="dim"))
+    return lines or [Text("  no leaf yet", style="dim")]
+
+
+def table(rows: list[LeafRow], width: int) -> list[Text]:
+    """Rows in columns, cut where they are too wide."""
+    if not rows:
+        return []
+    name = min(max(cell_len(row.name) for row in rows), max(width // 4, 8))
+    room = width - name - 24
+    half = max(min(max(cell_len(row.value) for row in rows), room // 2), 6)
+    return [_line(row, name, half, width) for row in rows]
+
+
+def _line(row: LeafRow, name: int, room: int, width: int) -> Text:
+    line = Text(no_wrap=True)
+    line.append("● " if row.changed else "  ", style=_CHANGED)
+    line.append(_column(row.name, name), style="bold" if row.what == "leaf" else "")
+    line.append(f"  {row.what:<8}  ", style="dim")
+    fits = cell_len(row.value) <= room
+    line.append(
+        _column(row.value if fits else row.short, room),
+        style=_CHANGED if row.value_changed or row.new else "",
+    )
+    if row.tangent:
+        line.append(f"  tangent {row.tangent}")
+    elif row.what != "no grad":
+        line.append("  .grad ", style="dim")
+        style = _CHANGED if row.grad_changed else "dim" if row.grad == "None" else ""
+        line.append(shortened(row.grad, max(width - cell_len(line.plain), 4)), style=style)
+    return line
+
+
+def _column(text: str, width: int) -> str:
+    text = shortened(text, width)
+    return text + " " * (width - cell_len(text))

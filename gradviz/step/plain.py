@@ -1,0 +1,82 @@
+"""The stepper as plain text: the same for everyone who runs the same commands on the same trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.text import Text
+
+from gradviz.step.gradients import rows
+from gradviz.step.leaves import leaves
+from gradviz.step.numbers import clean, shortened
+from gradviz.step.sentences import sentence
+from gradviz.step.source import source, title
+from gradviz.step.state import CommandError, Session
+from gradviz.step.stop import Stop
+from gradviz.step.timeline import position
+from gradviz.step.verbs import help_rows, parse, run
+
+WIDTH = 100
+_SOURCE, _LEAVES = 4, 20  # lines
+
+
+def describe(stop: Stop) -> str:
+    """One stop in a few lines of at most WIDTH characters, the sentence excepted."""
+    return "\n".join(line.rstrip() for line in _lines(stop))
+
+
+def _lines(stop: Stop) -> Iterator[str]:
+    yield position(stop)
+    yield sentence(stop)
+    site, _ = stop.place
+    if site is not None:
+        yield f"  {title(stop)}"
+        yield from _texts(source(stop, WIDTH - 2, _SOURCE))
+    for row in rows(stop):
+        yield shortened(f"  {row.label:<11}{row.text}", WIDTH)
+    yield "  leaves"
+    yield from _texts(leaves(stop, WIDTH - 2, _LEAVES))
+
+
+def _texts(lines: list[Text]) -> Iterator[str]:
+    return (f"  {line.plain}" for line in lines)
+
+
+def commands(text: str) -> list[str]:
+    """The commands of `next; back`, or of the file `@file`: one a line or between semicolons, # begins a comment.
+    Raises CommandError where the file cannot be read or a command is unknown."""
+    if text.startswith("@"):
+        text = _read(Path(text[1:]))
+    lines = [line.partition("#")[0] for line in text.splitlines()]
+    found = [part.strip() for line in lines for part in line.split(";") if part.strip()]
+    for command in found:
+        parse(command)
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise CommandError(f"cannot read commands from {path}: {reason}") from None
+
+
+def script(session: Session, lines: list[str]) -> Iterator[str]:
+    """What a run of commands prints, piece by piece; without commands, where the session stands."""
+    if not lines:
+        yield describe(session.stop)
+    for line in lines:
+        yield f"> {clean(line)}"
+        verb, argument = parse(line)
+        run(session, verb, argument)
+        if session.over:
+            return
+        if session.help:
+            yield from (f"  {usage:<16} {help}" for usage, _, help in help_rows())
+            continue
+        if session.message:
+            yield session.message
+        yield describe(session.stop)
+        yield ""

@@ -1,0 +1,109 @@
+"""The source around a place, with the expression marked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from gradviz.step.numbers import clean, clean_character
+from gradviz.step.stop import Stop
+from gradviz.tracefile import Site
+
+_MARK = "bold yellow"
+
+
+def title(stop: Stop) -> str:
+    """Where an event happened: file, line, function."""
+    site, why = stop.place
+    if site is None:
+        return "no place in the source"
+    place = site.place
+    inside = f" in {clean(place.function)}" if place.function and place.function != "<module>" else ""
+    return f"{clean(Path(place.file).name)}:{place.line}{inside}" + (f" · {why}" if why else "")
+
+
+def source(stop: Stop, width: int, height: int) -> list[Text]:
+    """`height` lines of source around the place of an event, the expression marked below."""
+    site, _ = stop.place
+    if site is None or height < 1:
+        return []
+    lines = stop.facts.trace.source(site.place.file)
+    if not lines:
+        return [Text(" the source was not kept", style="dim")]
+    return _around(_Page(lines, site), width, height)
+
+
+def _around(page: _Page, width: int, height: int) -> list[Text]:
+    """The marked lines in the middle; near an end of the file, more from the other side."""
+    place = page.site.place
+    rows = height - 1 if page.markable else height
+    marked = min(place.end_line - place.line + 1, rows)
+    first = max(1, min(place.line - (rows - marked) // 2, len(page.lines) - rows + 1))
+    shown: list[Text] = []
+    for number in range(first, min(first + max(rows, 1), len(page.lines) + 1)):
+        line, carets = page.line(number, width)
+        shown.append(line)
+        if carets is not None and number == place.line:
+            shown.append(carets)
+    return shown[:height]
+
+
+@dataclass
+class _Page:
+    lines: list[str]
+    site: Site
+
+    @property
+    def markable(self) -> bool:
+        """Whether the columns of the expression are known."""
+        return self.site.place.col >= 0
+
+    def line(self, number: int, width: int) -> tuple[Text, Text | None]:
+        """One line of source, and the line below that marks the expression in it, if it does."""
+        place = self.site.place
+        text = self.lines[number - 1]
+        inside = place.line <= number <= place.end_line
+        start, end = self._span(number, text) if inside else (0, 0)
+        gutter = f"{'▶' if inside else ' '}{number:>{len(str(len(self.lines)))}}  "
+        shown, start, end = _fit(text, start, end, width - len(gutter))
+        line = Text(gutter, style="bold" if inside else "dim", no_wrap=True)
+        line.append(shown, style="" if inside else "dim")
+        if end <= start:
+            return line, None
+        line.stylize(_MARK, len(gutter) + start, len(gutter) + end)
+        below = " " * (len(gutter) + cell_len(shown[:start])) + "^" * cell_len(shown[start:end])
+        return line, Text(below, style=_MARK, no_wrap=True)
+
+    def _span(self, number: int, text: str) -> tuple[int, int]:
+        """Where the expression begins and ends in one of its lines."""
+        place = self.site.place
+        if not self.markable:
+            return 0, 0
+        start = place.col if number == place.line else len(text) - len(text.lstrip())
+        return start, place.end_col if number == place.end_line else len(text.rstrip())
+
+
+def _fit(text: str, start: int, end: int, width: int) -> tuple[str, int, int]:
+    """A line as it may be shown in `width` cells, moved left where the span would not be seen; and the span in it."""
+    pieces = [clean_character(character) for character in text]
+    cut = 0
+    while cut < start and cell_len("".join(pieces[cut : max(end, start)])) > width - 2 and cut < len(pieces):
+        cut += 1
+    if cut:  # some of what stands before the expression
+        while cut > 0 and cell_len("".join(pieces[cut - 1 : end])) <= width - 2:
+            cut -= 1
+    before = "…" if cut else ""
+    shown = before
+    offsets = []
+    for piece in pieces[cut:]:
+        if cell_len(shown + piece) > width - 1:
+            shown += "…"
+            break
+        offsets.append(len(shown))
+        shown += piece
+    offsets.append(len(shown))
+    find = lambda column: offsets[min(max(column - cut, 0), len(offsets) - 1)]
+    return shown, find(start), find(end)

@@ -1,0 +1,148 @@
+"""The stepper in a terminal: keys in, screens out."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+
+from gradviz.step.keys import Keys
+from gradviz.step.plain import describe
+from gradviz.step.screen import Screen
+from gradviz.step.state import CommandError, Session
+from gradviz.step.verbs import BY_KEY, obey, run
+
+
+def interact(session: Session, console: Console | None = None) -> None:
+    """Let a reader step until they quit, by `q`, Ctrl-C, Ctrl-D or the end of the input."""
+    Terminal(session, console or Console(highlight=False)).loop()
+
+
+class Terminal:
+    """One interactive session: what has been typed after `:`, and how to show things."""
+
+    def __init__(self, session: Session, console: Console) -> None:
+        self.session = session
+        self.console = console
+        self.prompt: str | None = None
+        self.plain = console.is_dumb_terminal
+
+    def loop(self) -> None:
+        """Read keys and show screens until the session is over."""
+        keys = Keys()
+        with _quiet(), self._screen(), _on_resize(self.show):
+            self.show()
+            while not self.session.over:
+                try:
+                    typed = click.getchar()
+                except (KeyboardInterrupt, EOFError, OSError):
+                    return
+                if not typed:
+                    return
+                for key in keys.feed(typed):
+                    self.press(key)
+                self.show()
+
+    def press(self, key: str) -> None:
+        """What a key does: in the prompt it is typed, else it is a verb."""
+        if self.prompt is not None:
+            self._type(key)
+        elif key == ":":
+            self.prompt = ""
+        elif key in BY_KEY and not (self.session.help and key != "q"):
+            run(self.session, BY_KEY[key])
+        elif key.isdigit() and not self.session.help:
+            self.prompt = key
+        else:
+            self.session.message = (
+                "" if self.session.help or key == "escape" else f"no such key: {key!r} (? for help)"
+            )
+            self.session.help = False
+
+    def _type(self, key: str) -> None:
+        assert self.prompt is not None
+        if key == "enter":
+            line, self.prompt = self.prompt, None
+            if line.strip():
+                self._obey(line)
+        elif key == "escape" or (key == "backspace" and not self.prompt):
+            self.prompt = None
+        elif key == "backspace":
+            self.prompt = self.prompt[:-1]
+        elif key == "space" or (len(key) == 1 and key.isprintable()):
+            self.prompt += " " if key == "space" else key
+
+    def _obey(self, line: str) -> None:
+        try:
+            obey(self.session, line)
+        except CommandError as error:
+            self.session.message = str(error)
+
+    def show(self) -> None:
+        """Draw the screen anew; where the terminal can only print, print the stop."""
+        if not self.plain:
+            width, height = self.console.size
+            self.console.control(_home())
+            self.console.print(
+                Screen(self.session, self.prompt), end="", no_wrap=True, crop=True, height=height, width=width
+            )
+            return
+        said = (
+            f":{self.prompt}"
+            if self.prompt is not None
+            else self.session.message or describe(self.session.stop)
+        )
+        click.echo(f"{said}\n")
+
+    @contextmanager
+    def _screen(self) -> Iterator[None]:
+        if self.plain:
+            yield
+        else:
+            with self.console.screen(hide_cursor=True):
+                yield
+
+
+def _home() -> Any:
+    from rich.control import Control
+
+    return Control.home()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No echo of what is typed between two reads; the terminal is put back afterwards."""
+    try:
+        import termios
+        import tty
+
+        before = termios.tcgetattr(sys.stdin.fileno())
+    except (ImportError, OSError, ValueError):
+        yield
+        return
+    except termios.error:
+        yield
+        return
+    try:
+        tty.setcbreak(sys.stdin.fileno())
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _on_resize(draw: Any) -> Iterator[None]:
+    """Draw again when the terminal changes its size, where the system tells."""
+    if not hasattr(signal, "SIGWINCH"):
+        yield
+        return
+    before = signal.signal(signal.SIGWINCH, lambda *_: draw())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, before)

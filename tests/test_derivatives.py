@@ -1,0 +1,172 @@
+"""Every row of the table of derivatives against finite differences, in all modes and orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import gradviz as torch
+from gradviz.autograd import forward_ad
+from gradviz.engine.apply import apply
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.op import Op
+from gradviz.engine.tensor import Tensor
+
+EPS = 1e-6
+RNG = np.random.default_rng(0)
+
+
+def values(*shape: int, low: float = 0.3, high: float = 0.9) -> np.ndarray:
+    return RNG.uniform(low, high, shape)
+
+
+# What each row is tried on: arrays and arguments. An elementwise row without an entry gets broadcasting arrays.
+SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
+    "pow_number": [([values(3)], (3,)), ([values(3)], (-1.5,)), ([values(2)], (0,)), ([values()], (2,))],
+    "rpow": [([values(3)], (2.0,))],
+    "clamp": [([np.array([-1.0, 0.2, 2.0])], (0.0, 1.0)), ([values(3)], (None, 0.5))],
+    "softplus": [([np.array([-1.0, 0.2, 30.0])], (1.0, 20.0))],
+    "sum": [([values(2, 3)], (None, False)), ([values()], (None, False))],
+    "sum_dim": [([values(2, 3)], (1, False)), ([values(2, 3, 2)], ((0, 2), True))],
+    "mean": [([values(2, 3)], (None, False))],
+    "mean_dim": [([values(2, 3)], (0, True)), ([values(2, 3, 2)], ((0, 2), False))],
+    "amax": [([values(2, 3)], (1, False)), ([values(2, 3)], (0, True))],
+    "logsumexp": [([values(2, 3)], (1, False))],
+    "softmax": [([values(2, 3)], (1,))],
+    "log_softmax": [([values(2, 3)], (0,))],
+    "dot": [([values(3), values(3)], ())],
+    "mv": [([values(2, 3), values(3)], ())],
+    "mm": [([values(2, 3), values(3, 4)], ())],
+    "bmm": [([values(2, 2, 3), values(2, 3, 2)], ())],
+    "addmm": [([values(4), values(2, 3), values(3, 4)], ()), ([values(2, 4), values(2, 3), values(3, 4)], ())],
+    "reshape": [([values(2, 3)], ((3, 2),))],
+    "t": [([values(2, 3)], ())],
+    "transpose": [([values(2, 3, 2)], (0, 2))],
+    "permute": [([values(2, 3, 2)], ((2, 0, 1),))],
+    "expand": [([values(2, 1)], ((3, 2, 4),))],
+    "squeeze": [([values(2, 1, 3, 1)], (None,))],
+    "squeeze_dim": [([values(2, 1, 3)], (1,))],
+    "unsqueeze": [([values(2, 3)], (1,))],
+    "index": [([values(4, 3)], ((slice(1, 3), 2),)), ([values(4, 3)], ((None, Ellipsis, slice(None, None, 2)),))],
+    "put_back": [([values(2)], ((4, 3), (slice(1, 3), 2)))],
+    "select": [([values(4, 3)], (1, 2))],
+    "gather_index": [([values(4, 3)], (np.array([0, 2, 0]),)), ([values(3)], (np.array([True, False, True]),))],
+    "cat": [([values(2, 3), values(1, 3)], (0,)), ([values(2, 1), values(2, 2)], (-1,))],
+    "stack": [([values(2, 3), values(2, 3)], (1,))],
+    "where": [([values(2, 3), values(3)], (np.array([[True, False, True], [False, True, True]]),))],
+    "to": [([values(3)], (np.dtype(np.float64),))],
+}  # fmt: skip
+
+NOT_SMOOTH_TWICE = {"maximum", "minimum", "max_all", "min_all", "amax"}  # ties aside their second derivative is 0
+DIFFERENTIABLE = [key for key, op in TABLE.items() if op.derivatives]
+
+
+def samples(key: str) -> list[tuple[list[np.ndarray], tuple]]:
+    if key in SAMPLES:
+        return SAMPLES[key]
+    n = len(TABLE[key].inputs)
+    alike = [values(2, 3) for _ in range(n)]
+    broadcast = [values(2, 3), values(3)][:n]
+    scalars = [values() for _ in range(n)]
+    return [(alike, ()), (broadcast, ()), (scalars, ())]
+
+
+CASES = [(key, i) for key in DIFFERENTIABLE for i in range(len(samples(key)))]
+
+
+def leaves(arrays: list[np.ndarray]) -> list[Tensor]:
+    return [torch.tensor(array, dtype=torch.float64, requires_grad=True) for array in arrays]
+
+
+def numerical(function: Callable[[list[np.ndarray]], float], arrays: list[np.ndarray], i: int) -> np.ndarray:
+    """Central differences of a scalar function in its i-th array."""
+    gradient = np.zeros_like(arrays[i])
+    for at in np.ndindex(*arrays[i].shape):
+        moved = [array.copy() for array in arrays]
+        moved[i][at] += EPS
+        up = function(moved)
+        moved[i][at] -= 2 * EPS
+        gradient[at] = (up - function(moved)) / (2 * EPS)
+    return gradient
+
+
+def run(op: Op, tensors: list[Tensor], args: tuple) -> Tensor:
+    return apply(op, tensors, args)
+
+
+@pytest.mark.parametrize(("key", "i"), CASES)
+def test_the_rule_is_the_derivative(key: str, i: int) -> None:
+    arrays, args = samples(key)[i]
+    op = TABLE[key]
+    cotangent = RNG.normal(size=run(op, leaves(arrays), args).array.shape)
+    inputs = leaves(arrays)
+    run(op, inputs, args).backward(torch.tensor(cotangent))
+
+    def weighted(moved: list[np.ndarray]) -> float:
+        return float(np.sum(run(op, leaves(moved), args).array * cotangent))
+
+    for position, tensor in enumerate(inputs):
+        assert tensor.grad is not None
+        assert tensor.grad.shape == tensor.shape
+        np.testing.assert_allclose(tensor.grad.array, numerical(weighted, arrays, position), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("key", "i"), CASES)
+def test_the_rule_differentiates_itself(key: str, i: int) -> None:
+    arrays, args = samples(key)[i]
+    op = TABLE[key]
+    weights = RNG.normal(size=run(op, leaves(arrays), args).array.shape)
+    second = [RNG.normal(size=array.shape) for array in arrays]
+
+    def first_gradients(tensors: list[Tensor], create_graph: bool) -> list[Tensor]:
+        out = run(op, tensors, args)
+        cotangent = torch.tensor(weights, requires_grad=True)
+        return list(torch.autograd.grad(out, tensors, cotangent, create_graph=create_graph))
+
+    def weighted(moved: list[np.ndarray]) -> float:
+        gradients = first_gradients(leaves(moved), create_graph=False)
+        return float(sum(np.sum(g.array * w) for g, w in zip(gradients, second, strict=True)))
+
+    inputs = leaves(arrays)
+    gradients = first_gradients(inputs, create_graph=True)
+    total = sum(((g * torch.tensor(w)).sum() for g, w in zip(gradients, second, strict=True)), torch.tensor(0.0))
+    found = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
+    for position, gradient in enumerate(found):
+        expected = numerical(weighted, arrays, position)
+        if key in NOT_SMOOTH_TWICE:
+            assert not np.any(expected)
+        np.testing.assert_allclose(gradient.array, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("key", "i"), CASES)
+def test_forward_mode_agrees_with_reverse_mode(key: str, i: int) -> None:
+    arrays, args = samples(key)[i]
+    op = TABLE[key]
+    tangents = [RNG.normal(size=array.shape) for array in arrays]
+    cotangent = RNG.normal(size=run(op, leaves(arrays), args).array.shape)
+    inputs = leaves(arrays)
+    gradients = torch.autograd.grad(run(op, inputs, args), inputs, torch.tensor(cotangent))
+    with forward_ad.dual_level():
+        duals = [
+            forward_ad.make_dual(torch.tensor(array), torch.tensor(tangent))
+            for array, tangent in zip(arrays, tangents, strict=True)
+        ]
+        pushed = forward_ad.unpack_dual(run(op, duals, args)).tangent
+    assert pushed is not None
+    backward = sum(float(np.sum(g.array * t)) for g, t in zip(gradients, tangents, strict=True))
+    np.testing.assert_allclose(float(np.sum(pushed.array * cotangent)), backward, rtol=1e-9, atol=1e-12)
+
+
+def test_every_row_says_its_derivative_in_words() -> None:
+    for key in DIFFERENTIABLE:
+        assert all(derivative.text for derivative in TABLE[key].derivatives.values()), key
+
+
+def test_ties_share_the_gradient() -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    y = torch.tensor([1.0, 1.0], requires_grad=True)
+    torch.maximum(x, y).sum().backward()
+    assert x.grad.tolist() == [0.5, 1.0]
+    assert y.grad.tolist() == [0.5, 0.0]

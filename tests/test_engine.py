@@ -1,0 +1,295 @@
+"""What the engine promises beyond single derivatives."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import gradviz as torch
+from gradviz.engine.node import Node
+
+
+def graph_of(function: Callable[[], object]) -> object:
+    return function()
+
+
+def test_a_chain_of_a_hundred_thousand_operations_needs_no_recursion() -> None:
+    x = torch.ones(1, requires_grad=True)
+    h = x
+    for _ in range(100_000):
+        h = h * 1.0
+    h.backward(torch.ones(1))
+    assert x.grad.tolist() == [1.0]
+
+
+def test_a_watched_chain_of_a_hundred_thousand_operations_needs_no_recursion() -> None:
+    x = torch.ones(1, requires_grad=True)
+    h = x
+    for _ in range(100_000):
+        h = h * 1.0
+    (gradient,) = torch.autograd.grad(h, x, torch.ones(1))
+    assert gradient.tolist() == [1.0]
+
+
+def test_a_graph_is_freed_without_the_garbage_collector() -> None:
+    gc.disable()
+    try:
+        x = torch.ones(2, requires_grad=True)
+        y = torch.exp(x * 2).sum()
+        nodes = [weakref.ref(y.grad_fn), weakref.ref(y.grad_fn.next_functions[0][0])]
+        y.backward()
+        del y
+        assert [node() for node in nodes] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_two_leaves_never_share_the_memory_of_a_gradient() -> None:
+    a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    seed = torch.ones(2)
+    (a + b).backward(seed)
+    a.grad.add_(5)
+    assert b.grad.tolist() == [1.0, 1.0]
+    assert seed.tolist() == [1.0, 1.0]
+
+
+def test_a_leaf_keeps_a_gradient_that_nobody_else_holds_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    rule = np.multiply
+
+    def remembered(g: np.ndarray, y: np.ndarray) -> np.ndarray:
+        result = rule(g, y)
+        made.append(result.ctypes.data)
+        return result
+
+    x = torch.ones(100, requires_grad=True)
+    y = x * torch.ones(100)
+    monkeypatch.setattr(type(y.grad_fn), "vjp", lambda node, g: (remembered(g, node.y.array), None))
+    y.backward(torch.ones(100))
+    assert x.grad.array.ctypes.data == made[0]
+
+
+def test_grad_mode_is_each_threads_own() -> None:
+    x = torch.ones(2, requires_grad=True)
+    seen: list[bool] = []
+
+    def other() -> None:
+        seen.append((x * 2).requires_grad)
+
+    with torch.no_grad():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        seen.append((x * 2).requires_grad)
+    assert seen == [True, False]
+
+
+def test_threads_that_differentiate_do_not_disturb_each_other() -> None:
+    results: dict[int, list[float]] = {}
+
+    def work(k: int) -> None:
+        for _ in range(50):
+            x = torch.full((3,), float(k), requires_grad=True)
+            (x**2 * torch.exp(x * 0)).sum().backward()
+            results.setdefault(k, []).append(x.grad.tolist()[0])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {k: [2.0 * k] * 50 for k in range(4)}
+
+
+def test_nodes_run_in_the_order_of_their_numbers_and_leaves_as_soon_as_they_can() -> None:
+    order: list[str] = []
+    x = torch.ones(1, requires_grad=True)
+    w = torch.ones(1, requires_grad=True)
+    a = x * 2
+    b = w * 3
+    c = a + b
+    for name, t in (("a", a), ("b", b), ("c", c)):
+        t.grad_fn.register_prehook(lambda _, name=name: order.append(name))
+    for name, leaf in (("x", x), ("w", w)):
+        leaf.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
+    c.backward()
+    assert order == ["c", "b", "w", "a", "x"]
+
+
+def test_gradients_may_be_asked_for_on_the_way() -> None:
+    x = torch.tensor(3.0, requires_grad=True)
+    y = x * x
+    z = y * 2
+    gy, gx = torch.autograd.grad(z, [y, x])
+    assert (gy.item(), gx.item()) == (2.0, 12.0)
+    assert x.grad is None
+
+
+def test_an_unused_input_is_an_error_unless_allowed() -> None:
+    x, u = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    with pytest.raises(RuntimeError, match="appears to not have been used in the graph"):
+        torch.autograd.grad((x * 2).sum(), [u])
+    assert torch.autograd.grad((x * 2).sum(), [u], allow_unused=True) == (None,)
+    (zeros,) = torch.autograd.grad((x * 2).sum(), [u], allow_unused=True, materialize_grads=True)
+    assert zeros.tolist() == [0.0]
+
+
+def test_backward_with_inputs_fills_only_those() -> None:
+    x, w = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    (x * w).backward(inputs=[w])
+    assert x.grad is None
+    assert w.grad.tolist() == [1.0]
+
+
+def test_errors_carry_advice_in_a_note() -> None:
+    with pytest.raises(RuntimeError, match="does not require grad") as caught:
+        torch.ones(1).backward()
+    assert any("detach()" in note for note in caught.value.__notes__)
+
+
+def test_numpy_functions_on_tensors_record_themselves() -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    y = np.sin(x) + np.add(x, np.ones(2, np.float32))
+    assert type(y) is torch.Tensor
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.array, np.cos([1.0, 2.0]) + 1, rtol=1e-6)
+
+
+def test_a_numpy_function_that_is_not_known_says_so() -> None:
+    with pytest.raises(TypeError):
+        np.fft.fft(torch.ones(3))
+
+
+def test_memory_is_shared_with_numpy() -> None:
+    array = np.zeros(3, np.float32)
+    t = torch.from_numpy(array)
+    array[0] = 5
+    assert t.tolist() == [5, 0, 0]
+    t[1] = 7
+    assert array[1] == 7
+
+
+def test_a_view_and_its_base_share_their_version() -> None:
+    x = torch.zeros(4)
+    view = x[1:3]
+    view.add_(1)
+    assert x.tolist() == [0, 1, 1, 0]
+    assert x._version == view._version == 1
+
+
+def test_a_change_through_a_detached_alias_is_found_out() -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = torch.exp(x)
+    y.detach().zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_what_is_not_supported_raises() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = x * 1
+    with pytest.raises(RuntimeError, match="does not differentiate assignment through an index yet"):
+        y[0] = 2.0
+
+
+def test_floats_of_python_take_the_dtype_of_the_tensor() -> None:
+    x = torch.ones(2)
+    assert (x * 2.5).dtype == torch.float32
+    assert (torch.ones(2, dtype=torch.float64) * 2).dtype == torch.float64
+    assert (torch.arange(3) * 0.5).dtype == torch.float32
+    assert (torch.ones(2) * torch.tensor(1.0, dtype=torch.float64)).dtype == torch.float32
+
+
+def test_a_gradient_has_the_dtype_of_its_leaf() -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    (x * y).sum().backward()
+    assert (x.grad.dtype, y.grad.dtype) == (torch.float32, torch.float64)
+
+
+def test_the_users_own_numpy_still_warns() -> None:
+    with pytest.warns(RuntimeWarning):
+        np.log(np.zeros(1))
+
+
+def test_once_differentiable_refuses_a_second_derivative() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, g):
+            return g * 2 * ctx.saved_tensors[0]
+
+    x = torch.tensor(3.0, requires_grad=True)
+    (g,) = torch.autograd.grad(Square.apply(x) ** 2, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        g.backward()
+
+
+def test_a_function_of_several_outputs() -> None:
+    class Split(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx, ga, gb):
+            return ga * 2 + gb * 3
+
+    x = torch.tensor(1.0, requires_grad=True)
+    a, b = Split.apply(x)
+    assert (a.output_nr, b.output_nr) == (0, 1)
+    b.backward()
+    assert x.grad.item() == 3.0  # a's gradient came as zeros
+    assert isinstance(a.grad_fn, Node)
+
+
+def test_double_backward_through_a_custom_function() -> None:
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 3 * ctx.saved_tensors[0] ** 2
+
+    x = torch.tensor(2.0, requires_grad=True)
+    (g,) = torch.autograd.grad(Cube.apply(x), x, create_graph=True)
+    (gg,) = torch.autograd.grad(g, x)
+    assert gg.item() == 12.0
+
+
+def test_the_operators_reflect() -> None:
+    x = torch.tensor([2.0, 4.0], requires_grad=True)
+    y = (1 - x) * 3 + 8 / x + 2**x - x / 2 + (-x)
+    y.sum().backward()
+    expected = -3 - 8 / np.array([4.0, 16.0]) + np.log(2) * 2 ** np.array([2.0, 4.0]) - 0.5 - 1
+    np.testing.assert_allclose(x.grad.array, expected, rtol=1e-6)
+
+
+def test_matmul_of_every_rank() -> None:
+    rng = np.random.default_rng(1)
+    for left, right in [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 2)), ((4, 2, 3), (3, 2)),
+                        ((2, 3), (4, 3, 2)), ((5, 1, 2, 3), (4, 3, 2)), ((3,), (4, 3, 2)), ((4, 2, 3), (3,))]:  # fmt: skip
+        a, b = rng.normal(size=left), rng.normal(size=right)
+        x = torch.tensor(a, dtype=torch.float64, requires_grad=True)
+        y = torch.tensor(b, dtype=torch.float64, requires_grad=True)
+        out = x @ y
+        np.testing.assert_allclose(out.array, a @ b, rtol=1e-12)
+        out.sum().backward()
+        assert (x.grad.shape, y.grad.shape) == (left, right)
+        moved = a.copy()
+        moved[(0,) * a.ndim] += 1e-6
+        slope = (np.sum(moved @ b) - np.sum(a @ b)) / 1e-6
+        np.testing.assert_allclose(x.grad.array[(0,) * a.ndim], slope, rtol=1e-4)

@@ -1,0 +1,428 @@
+"""The events of a run, and the file they are kept in."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import gradviz as torch
+from gradviz.events import kinds as k
+from gradviz.events.values import Stats, pack_stats, stats_of, stats_of_rows, unpack_stats
+from gradviz.sources.record import record
+from gradviz.tracefile import Trace, TraceError, open_trace
+
+
+def recorded(path: Path, **settings: object) -> record:
+    return record(path / "run.gradviz", **settings)
+
+
+def events(path: Path) -> list[k.Event]:
+    with open_trace(path / "run.gradviz") as trace:
+        return list(trace)
+
+
+def kinds(found: list[k.Event]) -> list[str]:
+    return [type(event).__name__ for event in found]
+
+
+def test_a_run_is_told_event_by_event(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        x = torch.tensor(5.0, requires_grad=True)
+        y = x**3
+        z = torch.log(y)
+        z.backward()
+    found = events(tmp_path)
+    assert kinds(found) == [
+        "TensorMade", "OpRan", "OpRan", "TensorMade", "PassBegan", "Received", "Produced", "Received",
+        "Produced", "Received", "Accumulated", "PassEnded",
+    ]  # fmt: skip
+    power, log = found[1], found[2]
+    assert isinstance(power, k.OpRan)
+    assert (power.op, power.grad_fn, power.args) == ("pow", "PowBackward0", "exponent=3")
+    assert power.saved == ((found[0].tensor, 0),)
+    assert log.inputs == power.outputs
+    assert log.edges == ((power.node, 0),)
+    assert found[5].node == log.node
+    assert found[6].targets == (power.node,)
+    assert found[7].gradients == found[6].gradients
+
+
+def test_every_value_is_there_at_its_moment(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        for _ in range(2):
+            (x * 3).sum().backward()
+        x.grad.zero_()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        accumulated = [event for event in trace if isinstance(event, k.Accumulated)]
+        grad = accumulated[0].grad
+        assert accumulated[1].grad == grad
+        values = [trace.snapshot(grad, event.index).array.tolist() for event in accumulated]
+        assert values == [[3.0, 3.0], [6.0, 6.0]]
+        assert trace.snapshot(grad).array.tolist() == [0.0, 0.0]
+        assert trace.snapshot(accumulated[0].tensor).array.tolist() == [1.0, 2.0]
+
+
+def test_places_are_exact_and_results_have_names(tmp_path: Path) -> None:
+    def model(t: torch.Tensor) -> torch.Tensor:
+        return t * 2
+
+    with recorded(tmp_path):
+        x = torch.ones(2, requires_grad=True)
+        y = model(x)
+        loss = (y + 1).sum()
+    assert loss.requires_grad
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        double = trace.event(1)
+        site = trace.sites[double.site]
+        line = trace.source(site.place.file)[site.place.line - 1]
+        assert line[site.place.col : site.place.end_col] == "t * 2"
+        assert site.names == ("y",)
+        assert site.place.function.endswith("model")
+        caller = trace.sites[site.parent].place
+        line = trace.source(caller.file)[caller.line - 1]
+        assert line[caller.col : caller.end_col] == "model(x)"
+        assert [trace.sites[event.site].names for event in trace][2:] == [(), ("loss",)]
+
+
+def test_an_in_place_op_says_what_it_wrote_over(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        x = torch.ones(2, requires_grad=True)
+        y = x * 2
+        y.add_(1)
+    *_, op, mutated = events(tmp_path)
+    assert isinstance(mutated, k.Mutated)
+    assert (mutated.how, mutated.version) == ("add_", 1)
+    assert op.outputs == (mutated.source,)
+
+
+def test_hooks_and_retained_gradients_are_told(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        x = torch.ones(1, requires_grad=True)
+        y = x * 2
+        y.register_hook(lambda g: g * 10)
+        y.retain_grad()
+        y.backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        (hooked,) = [event for event in trace if isinstance(event, k.Hooked)]
+        (retained,) = [event for event in trace if isinstance(event, k.Retained)]
+        assert trace.snapshot(hooked.before).array.tolist() == [1.0]
+        assert trace.snapshot(hooked.after).array.tolist() == [10.0]
+        assert trace.snapshot(retained.grad).array.tolist() == [10.0]
+        assert x.grad.tolist() == [20.0]
+
+
+def test_forward_mode_is_told(tmp_path: Path) -> None:
+    from gradviz.autograd import forward_ad as fwd
+
+    with recorded(tmp_path), fwd.dual_level():
+        x = fwd.make_dual(torch.tensor(2.0), torch.tensor(1.0))
+        torch.sin(x * x)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        tangents = [event for event in trace if isinstance(event, k.TangentPushed)]
+        assert [event.how for event in tangents] == ["make_dual", "mul", "sin"]
+        assert trace.snapshot(tangents[1].tangent).array.item() == 4.0
+
+
+def test_create_graph_tells_the_ops_of_the_backward_too(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        x = torch.tensor(2.0, requires_grad=True)
+        (g,) = torch.autograd.grad(x**3, x, create_graph=True)
+        g.backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        first, second = trace.passes
+        inner = [event for event in trace if isinstance(event, k.OpRan) and first.first < event.index < first.last]
+        assert inner
+        assert second.nodes > first.nodes
+
+
+def test_passes_of_one_structure_have_one_digest(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        x = torch.ones(2, requires_grad=True)
+        for step in range(6):
+            y = x * step if step % 3 else torch.sin(x)
+            y.sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        digests = [run.digest for run in trace.passes]
+    assert len(set(digests)) == 2
+    assert digests[0] == digests[3]
+    assert digests[1] == digests[2] == digests[4]
+
+
+def test_digests_of_two_runs_compare(tmp_path: Path) -> None:
+    def program(first: bool) -> None:
+        if not first:
+            torch.ones(3) * 2
+        x = torch.ones(2, requires_grad=True)
+        (x * x).sum().backward()
+
+    digests = []
+    for first in (True, False):
+        with record(tmp_path / f"{first}.gradviz"):
+            program(first)
+        with open_trace(tmp_path / f"{first}.gradviz") as trace:
+            digests += [run.digest for run in trace.passes]
+    assert digests[0] == digests[1]
+
+
+def test_tensors_from_before_the_recording_are_introduced(tmp_path: Path) -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    for name in ("a", "b"):
+        with record(tmp_path / f"{name}.gradviz"):
+            (y * 3).sum().backward(retain_graph=True)
+        with open_trace(tmp_path / f"{name}.gradviz") as trace:
+            first = trace.event(0)
+            assert isinstance(first, k.TensorMade)
+            assert first.how == "earlier"
+            (leaf,) = [event for event in trace if isinstance(event, k.Accumulated)]
+            assert trace.snapshot(leaf.tensor).array.tolist() == [1.0, 1.0]
+
+
+def test_only_the_passes_asked_for_are_recorded_in_detail(tmp_path: Path) -> None:
+    with recorded(tmp_path, passes={2}):
+        x = torch.ones(2, requires_grad=True)
+        for _ in range(3):
+            (x * 2).sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert [run.recorded for run in trace.passes] == [0, 1, 0]
+        received = [event.index for event in trace if isinstance(event, k.Received)]
+        second = trace.passes[1]
+        assert received
+        assert all(second.first < index < second.last for index in received)
+        accumulated = [event for event in trace if isinstance(event, k.Accumulated)]
+        assert [trace.snapshot(e.grad, e.index).array.tolist()[0] for e in accumulated] == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize(("values", "small", "large"), [("none", 0, 0), ("stats", 1, 2), ("full", 1, 1)])
+def test_values_are_kept_in_three_grades(tmp_path: Path, values: str, small: int, large: int) -> None:
+    with recorded(tmp_path, values=values):
+        a = torch.ones(3)
+        b = torch.linspace(-1, 1, 1000)
+        c = torch.linspace(-1, 1, 10_000)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        for tensor, kept in zip((a, b, c), (small, large, large), strict=True):
+            snapshot = trace.snapshot(tensor._number)
+            assert snapshot.shape == tensor.shape
+            assert (snapshot.array is not None) == (kept == 1)
+            assert (snapshot.stats is not None) == (kept > 0)
+            if kept:
+                assert snapshot.stats.max == pytest.approx(tensor.array.max())
+
+
+@settings(max_examples=50, deadline=None)
+@given(arrays(np.float32, st.integers(1, 200), elements=st.floats(width=32)))
+def test_statistics_are_those_of_the_finite_elements(array: np.ndarray) -> None:
+    stats = stats_of(array)
+    finite = array[np.isfinite(array)].astype(np.float64)
+    assert stats.nan == np.isnan(array).sum()
+    assert stats.inf == np.isinf(array).sum()
+    assert stats.zeros == (array == 0).sum()
+    if len(finite):
+        assert (stats.min, stats.max) == (finite.min(), finite.max())
+        np.testing.assert_allclose(stats.rms, np.sqrt(np.mean(finite**2)), rtol=1e-6)
+        np.testing.assert_allclose(stats.mean, finite.mean(), rtol=1e-6, atol=1e-9 * np.abs(finite).max())
+    else:
+        assert np.isnan(stats.min)
+
+
+def test_statistics_survive_the_file() -> None:
+    rows = np.array([[1.0, 0.0, 3.0], [np.nan, np.inf, 2.0]], np.float32)
+    for stats, packed in zip(stats_of_rows(rows), pack_stats(stats_of_rows(rows)), strict=True):
+        assert unpack_stats(packed.tobytes()) == stats
+    assert stats_of_rows(rows)[1] == Stats(2.0, 2.0, 2.0, 2.0, 1, 1, 0)
+
+
+def test_an_exception_passes_through_and_is_noted(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), recorded(tmp_path):
+        x = torch.tensor(1.0, requires_grad=True)
+        y = torch.exp(x)
+        y.backward()
+        y.backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert trace.meta["ended"] == "error"
+        (error,) = trace.errors
+        assert error.node == next(event.node for event in trace if isinstance(event, k.OpRan))
+        assert isinstance(trace.event(error.event), k.ErrorRaised)
+
+
+def test_threads_are_told_apart(tmp_path: Path) -> None:
+    def work() -> None:
+        for _ in range(200):
+            x = torch.ones(2, requires_grad=True)
+            (x * 2).sum().backward()
+
+    with recorded(tmp_path):
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        found = list(trace)
+        assert len({event.thread for event in found}) == 3
+        assert len(trace.passes) == 600
+        assert len({run.digest for run in trace.passes}) == 1
+        for event in found:
+            if isinstance(event, k.Produced):
+                assert len(event.targets) == len(event.gradients)
+
+
+def test_recording_keeps_no_tensor_alive(tmp_path: Path) -> None:
+    import weakref
+
+    with recorded(tmp_path):
+        x = torch.ones(2, requires_grad=True)
+        y = torch.exp(x)
+        y.sum().backward()
+        reference = weakref.ref(y)
+        del y
+        gc.collect()
+        assert reference() is None
+
+
+def test_a_forked_child_leaves_the_file_alone(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        x = torch.ones(2, requires_grad=True)
+        child = os.fork()
+        if child == 0:
+            (x * 2).sum().backward()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        (x * 3).sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert len(trace.passes) == 1
+        assert trace.meta["ended"] == "ok"
+
+
+ENDLESS = """
+import sys, time
+import gradviz as torch
+from gradviz.sources.record import record
+
+x = torch.ones(4, requires_grad=True)
+with record(sys.argv[1]):
+    n = 0
+    while True:
+        (x * 1.0).sum().backward()
+        n += 1
+        if n % 50 == 0:
+            print(n, time.time(), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", [0.7, 1.13])
+def test_a_killed_run_leaves_a_trace_that_lacks_at_most_the_last_fifth_of_a_second(
+    tmp_path: Path, wait: float
+) -> None:
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS)
+    path = tmp_path / "run.gradviz"
+    process = subprocess.Popen([sys.executable, str(program), str(path)], stdout=subprocess.PIPE, text=True)
+    time.sleep(wait)
+    killed = time.time()
+    process.send_signal(signal.SIGKILL)
+    lines = process.communicate()[0].splitlines()
+    told = [(int(n), float(at)) for n, at in (line.split() for line in lines if len(line.split()) == 2)]
+    owed = max(n for n, at in told if at < killed - 0.2)
+    with open_trace(path) as trace:
+        assert trace.meta["ended"] == ""
+        assert len(trace.passes) >= owed
+        assert len(list(trace)) == trace.count
+        assert trace.passes[owed - 1].digest == trace.passes[0].digest
+
+
+def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path) -> None:
+    good = tmp_path / "run.gradviz"
+    with recorded(tmp_path):
+        x = torch.ones(300, requires_grad=True)
+        for _ in range(100):
+            (x * 2).sum().backward()
+    newer = tmp_path / "newer.gradviz"
+    newer.write_bytes(good.read_bytes())
+    with sqlite3.connect(newer) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    other = tmp_path / "other.gradviz"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    (tmp_path / "empty.gradviz").touch()
+    (tmp_path / "photo.gradviz").write_bytes(b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(1000))
+    (tmp_path / "short.gradviz").write_bytes(good.read_bytes()[: good.stat().st_size // 2])
+    expected = {
+        "none.gradviz": "no such file",
+        "empty.gradviz": "is empty",
+        "photo.gradviz": "is not a gradviz trace",
+        "other.gradviz": "is not a gradviz trace",
+        "newer.gradviz": "newer gradviz",
+        "short.gradviz": "damaged or truncated",
+        ".": "is a directory",
+    }
+    for name, message in expected.items():
+        with pytest.raises(TraceError, match=message) as caught:
+            read_all(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+def read_all(path: Path) -> None:
+    with open_trace(path) as trace:
+        assert trace.meta
+        for event in trace:
+            trace.snapshot(getattr(event, "tensor", 0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_damaged_trace_is_refused_or_read_but_never_breaks(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("damage") / "run.gradviz"
+    with record(path):
+        x = torch.ones(100, requires_grad=True)
+        (x * 2).sum().backward()
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 20))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    try:
+        read_all(path)
+    except TraceError as error:
+        assert "\n" not in str(error)
+
+
+def test_a_trace_is_one_file(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        torch.ones(2, requires_grad=True).sum().backward()
+    assert [path.name for path in tmp_path.iterdir()] == ["run.gradviz"]
+
+
+def test_a_trace_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="cannot write"), record(tmp_path / "no" / "such" / "run.gradviz"):
+        pass
+
+
+def test_reading_goes_by_event(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        x = torch.ones(2, requires_grad=True)
+        (x * 2).sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert isinstance(trace, Trace)
+        forwards = [trace.event(i) for i in range(trace.count)]
+        backwards = [trace.event(i) for i in reversed(range(trace.count))]
+        assert forwards == backwards[::-1]
+        with pytest.raises(IndexError, match="the trace has"):
+            trace.event(trace.count)

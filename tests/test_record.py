@@ -260,10 +260,14 @@ def test_an_exception_passes_through_and_is_noted(tmp_path: Path) -> None:
 
 
 def test_threads_are_told_apart(tmp_path: Path) -> None:
+    together = threading.Barrier(3)
+
     def work() -> None:
+        together.wait()
         for _ in range(200):
             x = torch.ones(2, requires_grad=True)
             (x * 2).sum().backward()
+        together.wait()
 
     with recorded(tmp_path):
         threads = [threading.Thread(target=work) for _ in range(3)]

@@ -71,14 +71,15 @@ def _add_scope(dot: Any, scope: str, members: list[Node], graph: Graph, cut: set
 
 
 def _nest(dot: Any, scope: str, path: str, members: list[Node], graph: Graph, cut: set[str]) -> None:
+    cluster = graphviz.Digraph(graphviz.escape(f"cluster {path}"))  # not dot.subgraph(): it would copy dot's lines
     name = path.rpartition("/")[2]
-    with dot.subgraph(name=graphviz.escape(f"cluster {path}")) as cluster:
-        cluster.attr(label=quoted([plain(name, 40)]), **{"class": "scope"}, **style.CLUSTER)
-        if path == scope:
-            _add_nodes(cluster, members, graph, cut)
-        else:
-            step = scope[len(path) + 1 :].partition("/")[0]
-            _nest(cluster, scope, f"{path}/{step}", members, graph, cut)
+    cluster.attr(label=quoted([plain(name, 40)]), **{"class": "scope"}, **style.CLUSTER)
+    if path == scope:
+        _add_nodes(cluster, members, graph, cut)
+    else:
+        step = scope[len(path) + 1 :].partition("/")[0]
+        _nest(cluster, scope, f"{path}/{step}", members, graph, cut)
+    dot.subgraph(cluster)
 
 
 def _add_nodes(dot: Any, members: list[Node], graph: Graph, cut: set[str]) -> None:
@@ -87,14 +88,11 @@ def _add_nodes(dot: Any, members: list[Node], graph: Graph, cut: set[str]) -> No
     for node in members:
         if node.id in paired:
             continue
-        if node.pair and node.pair in here and node.pair not in paired:
+        _add_node(dot, node, graph, cut)
+        if node.pair in here and node.pair not in paired:
             paired.add(node.pair)
-            with dot.subgraph() as same:
-                same.attr(rank="same")
-                _add_node(same, node, graph, cut)
-                _add_node(same, graph.nodes[node.pair], graph, cut)
-        else:
-            _add_node(dot, node, graph, cut)
+            _add_node(dot, graph.nodes[node.pair], graph, cut)
+            dot.body.append(f"\t{{ rank=same; {node.id}; {node.pair} }}\n")
 
 
 def _add_node(dot: Any, node: Node, graph: Graph, cut: set[str]) -> None:

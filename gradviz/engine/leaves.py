@@ -19,7 +19,7 @@ def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
         if rare.grad is not None:
             rare.grad = add(rare.grad, gradient)
         else:
-            rare.grad = copy(gradient) if gradient.requires_grad else gradient
+            rare.grad = copy(gradient)
         return
     unshared = getrefcount(gradient) <= 2  # this frame's and the call's own
     array = np.asarray(gradient, leaf.array.dtype)

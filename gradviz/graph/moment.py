@@ -1,6 +1,6 @@
 """Values and gradients as of a moment: what a debugger would show if it had stopped just after event k.
 
-A moment is a function of the trace and of k alone, however one came to it. A `History` looks over the events
+A moment is a function of the trace and of k alone, however one came to it. A `Moments` looks over the events
 once and keeps sorted tables; a `Moment` is a few binary searches in them.
 """
 
@@ -13,8 +13,10 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, Received, ScopeEntered
 from gradviz.events.listener import LEAF, REQUIRES_GRAD
+from gradviz.graph.flow import Delivery, Flow
 from gradviz.graph.memory import Memory
 from gradviz.graph.names import Names
+from gradviz.graph.tables import Log, Nesting
 from gradviz.tracefile import PassInfo, Snapshot, Trace
 
 _FLOW = (Kind.RECEIVED, Kind.PRODUCED, Kind.ACCUMULATED, Kind.RETAINED, Kind.HOOKED)
@@ -34,16 +36,7 @@ class TensorState:
     grad_value: Snapshot | None
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A gradient that came to a node: from the Produced (edge `position` of it) or the PassBegan `event`."""
-
-    event: int
-    position: int
-    gradient: int
-
-
-class History:
+class Moments:
     """All moments of one trace."""
 
     def __init__(self, trace: Trace, names: Names | None = None) -> None:
@@ -130,149 +123,12 @@ class History:
         return Flow(self, began, last)
 
 
-class Log:
-    """What was told of tensors, one value an event, as a table sorted by tensor and event."""
-
-    def __init__(self, tensors: np.ndarray, events: np.ndarray, values: np.ndarray) -> None:
-        order = np.lexsort((events, tensors))
-        self.tensors = tensors[order].astype(np.int64)
-        self.events = events[order].astype(np.int64)
-        self.values = values[order].astype(np.int64)
-
-    def without_repeats(self) -> Log:
-        """The same, without the events that tell nothing new."""
-        same = (self.tensors[1:] == self.tensors[:-1]) & (self.values[1:] == self.values[:-1])
-        new = np.concatenate([np.ones(min(1, len(self.tensors)), bool), ~same])
-        return Log(self.tensors[new], self.events[new], self.values[new])
-
-    def last(self, tensor: int, k: int) -> int | None:
-        """The value last told of a tensor up to event k."""
-        start, end = np.searchsorted(self.tensors, [tensor, tensor + 1])
-        position = int(start + np.searchsorted(self.events[start:end], k, side="right"))
-        return int(self.values[position - 1]) if position > start else None
-
-    def standing(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Every tensor told of up to event k, and the value last told of it."""
-        told = self.events <= k
-        later = told[1:] & (self.tensors[1:] == self.tensors[:-1])
-        last = told & ~np.concatenate([later, np.zeros(min(1, len(told)), bool)])
-        return self.tensors[last], self.values[last]
-
-
-class Nesting:
-    """Spans of events, one within another, thread by thread. A span takes in the event that ends it."""
-
-    def __init__(self, trace: Trace, begin: Kind, end: Kind) -> None:
-        begins, ends = trace.indices(begin), trace.indices(end)
-        edges = np.concatenate([begins, ends + 1])
-        steps = np.concatenate([np.ones(len(begins), np.int64), -np.ones(len(ends), np.int64)])
-        threads = trace.events["head"][np.concatenate([begins, ends])] >> 16
-        self.depths: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.begins: dict[tuple[int, int], np.ndarray] = {}
-        for thread in np.unique(threads).tolist():
-            own = threads == thread
-            order = np.lexsort((steps[own], edges[own]))
-            at, step = edges[own][order], steps[own][order]
-            depth = np.cumsum(step)
-            self.depths[thread] = (at, depth)
-            for level in np.unique(depth[step > 0]).tolist():
-                self.begins[thread, level] = at[(step > 0) & (depth == level)]
-
-    def around(self, k: int, thread: int) -> list[int]:
-        """The events that began the spans which k lies in, outermost first."""
-        if thread not in self.depths:
-            return []
-        at, depth = self.depths[thread]
-        position = int(np.searchsorted(at, k, side="right")) - 1
-        levels = int(depth[position]) if position >= 0 else 0
-        found = []
-        for level in range(1, levels + 1):
-            begins = self.begins[thread, level]
-            found.append(int(begins[np.searchsorted(begins, k, side="right") - 1]))
-        return found
-
-
-class Flow:
-    """The gradients that one pass hands from node to node."""
-
-    def __init__(self, history: History, began: int, last: int) -> None:
-        trace = history.trace
-        thread = int(trace.events["head"][began]) >> 16
-        span = np.arange(began, last + 1)
-        kinds = trace.kinds[began : last + 1]
-        threads = trace.events["head"][began : last + 1] >> 16
-        own = (threads == thread) | ~np.isin(threads, list(history.passes.depths))
-        for inner, end in _inner_passes(history, began, last, thread):
-            own[inner - began : end + 1 - began] = False
-        received = span[own & (kinds == Kind.RECEIVED)]
-        self._received = (trace.events["subject"][received].astype(np.int64), received)
-        self._deliver(trace, began, span[own & (kinds == Kind.PRODUCED)])
-
-    def _deliver(self, trace: Trace, began: int, produced: np.ndarray) -> None:
-        start = trace.event(began)
-        roots, seeds = np.array(start.roots, np.int64), np.array(start.gradients, np.int64)  # type: ignore[attr-defined]
-        links, counts = trace.links(produced)
-        half = counts // 2
-        starts = np.cumsum(counts) - counts
-        position = np.arange(half.sum()) - np.repeat(np.cumsum(half) - half, half)
-        target = np.repeat(starts, half) + position
-        self.targets = np.concatenate([roots, links[target].astype(np.int64)])
-        self.gradients = np.concatenate(
-            [seeds[: len(roots)], links[target + np.repeat(half, half)].astype(np.int64)]
-        )
-        self.events = np.concatenate([np.full(len(roots), began), np.repeat(produced, half)])
-        self.positions = np.concatenate([np.arange(len(roots)), position])
-        nodes, events = self._received
-        order = np.argsort(nodes, kind="stable")
-        at = np.searchsorted(nodes[order], self.targets)
-        known = at < len(nodes)
-        known[known] &= nodes[order][at[known]] == self.targets[known]
-        self.taken = np.full(len(self.targets), np.iinfo(np.int64).max)
-        self.taken[known] = events[order][at[known]]
-        self.real = (self.targets > 0) & (self.gradients > 0)
-
-    def waiting(self, k: int) -> dict[int, list[Delivery]]:
-        """The gradients that have come to each node and that it has not taken yet."""
-        found: dict[int, list[Delivery]] = {}
-        for row in np.flatnonzero(self.real & (self.events <= k) & (self.taken > k)).tolist():
-            found.setdefault(int(self.targets[row]), []).append(self._delivery(row))
-        return found
-
-    def arrivals(self, node: int, k: int) -> list[Delivery]:
-        """The gradients that have come to a node, taken or not."""
-        rows = np.flatnonzero(self.real & (self.targets == node) & (self.events <= k))
-        return [self._delivery(row) for row in rows.tolist()]
-
-    def receipt(self, node: int, k: int) -> int | None:
-        """The event at which a node took its gradients."""
-        nodes, events = self._received
-        found = events[(nodes == node) & (events <= k)]
-        return int(found[-1]) if len(found) else None
-
-    def _delivery(self, row: int) -> Delivery:
-        return Delivery(int(self.events[row]), int(self.positions[row]), int(self.gradients[row]))
-
-
-def _inner_passes(history: History, began: int, last: int, thread: int) -> list[tuple[int, int]]:
-    """The first and last event of the passes that began within another."""
-    begins = history.trace.indices(Kind.PASS_BEGAN)
-    within = begins[
-        np.searchsorted(begins, began, side="right") : np.searchsorted(begins, last, side="right")
-    ]
-    inner = [history.pass_at[first] for first in within.tolist()]
-    return [
-        (run.first, last if run.last is None else min(run.last, last))
-        for run in inner
-        if run.thread == thread
-    ]
-
-
 class Moment:
-    """The state just after event k. Make one with `History.at`."""
+    """The state just after event k. Make one with `Moments.at`."""
 
-    def __init__(self, history: History, k: int) -> None:
-        self.history = history
-        self.trace = history.trace
+    def __init__(self, moments: Moments, k: int) -> None:
+        self.moments = moments
+        self.trace = moments.trace
         self.k = k
         head = int(self.trace.events["head"][k])
         self.thread = head >> 16
@@ -283,20 +139,20 @@ class Moment:
     @cached_property
     def leaves(self) -> list[int]:
         """The leaves that require grad, in the order they came to be."""
-        tensors, flags = self.history.flags.standing(self.k)
+        tensors, flags = self.moments.flags.standing(self.k)
         wanted = LEAF | REQUIRES_GRAD
         return tensors[flags & wanted == wanted].tolist()
 
     @cached_property
     def frozen(self) -> list[int]:
         """The leaves with a name that do not require grad: the newest made at each place, and parameters."""
-        made, sites = self.history.makers
+        made, sites = self.moments.makers
         told = made <= self.k
         later = told[1:] & (sites[1:] == sites[:-1])
         last = told & ~np.concatenate([later, np.zeros(min(1, len(told)), bool)])
         found = {tensor for event in made[last].tolist() for tensor in self._made_by(event)}
         found.update(tensor for tensor in self.trace.parameters if self._exists(tensor))
-        names = self.history.names
+        names = self.moments.names
         return sorted(t for t in found if self.flags(t) & 3 == LEAF and names.of(t) is not None)
 
     def _made_by(self, event: int) -> tuple[int, ...]:
@@ -310,8 +166,8 @@ class Moment:
     @cached_property
     def retained(self) -> list[int]:
         """The non-leafs that keep a gradient."""
-        tensors, grads = self.history.grads.standing(self.k)
-        told, flags = self.history.flags.standing(self.k)
+        tensors, grads = self.moments.grads.standing(self.k)
+        told, flags = self.moments.flags.standing(self.k)
         tensors = tensors[(grads > 0) & ~np.isin(tensors, told[flags & LEAF > 0])]
         return [tensor for tensor in tensors.tolist() if not self.flags(tensor) & LEAF]
 
@@ -320,7 +176,7 @@ class Moment:
         flags, grad, value = self.flags(tensor), self.grad(tensor), self.value(tensor)
         return TensorState(
             tensor=tensor,
-            name=self.history.names.of(tensor),
+            name=self.moments.names.of(tensor),
             is_leaf=bool(flags & LEAF),
             requires_grad=bool(flags & REQUIRES_GRAD),
             version=self.version(tensor),
@@ -331,7 +187,7 @@ class Moment:
 
     def flags(self, tensor: int) -> int:
         """A tensor's flags, as `gradviz.events.listener` has them."""
-        known = self.history.flags.last(tensor, self.k)
+        known = self.moments.flags.last(tensor, self.k)
         if known is not None:
             return known
         snapshot = self.trace.snapshot(tensor, at=-1)
@@ -339,15 +195,15 @@ class Moment:
 
     def grad(self, tensor: int) -> int:
         """The tensor that is a tensor's `.grad`, 0 for None."""
-        return self.history.grads.last(tensor, self.k) or 0
+        return self.moments.grads.last(tensor, self.k) or 0
 
     def tangent(self, tensor: int) -> int:
         """The tensor that is a tensor's tangent, 0 for none."""
-        return self.history.tangents.last(tensor, self.k) or 0
+        return self.moments.tangents.last(tensor, self.k) or 0
 
     def value(self, tensor: int) -> Snapshot | None:
         """What a tensor holds; None where nothing is known of it."""
-        return self.history.memory.value(tensor, self.k)
+        return self.moments.memory.value(tensor, self.k)
 
     def version(self, tensor: int) -> int:
         """How often a tensor has been written over in place."""
@@ -356,8 +212,8 @@ class Moment:
 
     def owner(self, grad: int) -> int:
         """The tensor whose `.grad` is `grad`, or shares its memory; 0 for none."""
-        tensors, grads = self.history.grads.standing(self.k)
-        memory = self.history.memory
+        tensors, grads = self.moments.grads.standing(self.k)
+        memory = self.moments.memory
         sharing = grads == grad
         if grad in memory.shared:
             sharing |= np.isin(grads, list(memory.shared))
@@ -368,8 +224,8 @@ class Moment:
         """Of tensors made at one place that gives them a name only the newest, as the program can mean no other;
         all others, parameters too, stay."""
         kept: dict[tuple[str, int], int] = {}
-        named, parameters = self.history.named_sites, self.trace.parameters
-        for tensor, site in zip(tensors, self.history.sites_of(tensors), strict=True):
+        named, parameters = self.moments.named_sites, self.trace.parameters
+        for tensor, site in zip(tensors, self.moments.sites_of(tensors), strict=True):
             single = site in named and tensor not in parameters
             kept["site" if single else "tensor", site if single else tensor] = tensor
         return sorted(kept.values())
@@ -380,11 +236,11 @@ class Moment:
     def pass_info(self) -> PassInfo | None:
         """The innermost backward pass that event k is part of, None in forward."""
         began = self._pass_began
-        return None if began is None else self.history.pass_at.get(began)
+        return None if began is None else self.moments.pass_at.get(began)
 
     @cached_property
     def _pass_began(self) -> int | None:
-        passes = self.history.passes
+        passes = self.moments.passes
         around = passes.around(self.k, self.thread)
         if not around and self._kind in _FLOW:  # a worker thread, which runs nodes of another's pass
             around = sorted(event for thread in passes.depths for event in passes.around(self.k, thread))
@@ -393,7 +249,7 @@ class Moment:
     @property
     def scopes(self) -> list[ScopeEntered]:
         """The modules and custom Functions that event k lies in, outermost first."""
-        events = [self.trace.event(event) for event in self.history.scopes.around(self.k, self.thread)]
+        events = [self.trace.event(event) for event in self.moments.scopes.around(self.k, self.thread)]
         return [event for event in events if isinstance(event, ScopeEntered)]
 
     # --- gradients in flight
@@ -401,7 +257,7 @@ class Moment:
     @cached_property
     def _flow(self) -> Flow | None:
         run = self.pass_info
-        return None if run is None else self.history.flow(run.first, run.last or self.trace.count - 1)
+        return None if run is None else self.moments.flow(run.first, run.last or self.trace.count - 1)
 
     @property
     def waiting(self) -> dict[int, list[Delivery]]:

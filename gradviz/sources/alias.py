@@ -50,14 +50,13 @@ def our_modules() -> Iterator[str]:
 
 
 _finder = _GradvizAsTorch()
+_set_aside: dict[str, ModuleType] = {}
 
 
 def install() -> None:
-    """From now on `import torch` gives gradviz. Raises RuntimeError if PyTorch is imported already."""
-    loaded = sys.modules.get("torch")
-    if loaded is not None and loaded.__name__ != "gradviz":
-        raise RuntimeError("PyTorch is imported already: gradviz's engine cannot take its place")
+    """From now on `import torch` gives gradviz; PyTorch, if it is imported, is set aside."""
     if _finder not in sys.meta_path:
+        _set_aside.update(_take_out())
         sys.meta_path.insert(0, _finder)
 
 
@@ -65,6 +64,11 @@ def uninstall() -> None:
     """`import torch` means PyTorch again."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
-    for name in [name for name in sys.modules if name == "torch" or name.startswith("torch.")]:
-        if sys.modules[name].__name__.startswith("gradviz"):
-            del sys.modules[name]
+        _take_out()
+        sys.modules.update(_set_aside)
+        _set_aside.clear()
+
+
+def _take_out() -> dict[str, ModuleType]:
+    names = [name for name in sys.modules if name == "torch" or name.startswith("torch.")]
+    return {name: sys.modules.pop(name) for name in names}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from gradviz.events.kinds import Event, Kind, Mutated, OpRan, PassBegan, Produced, Received, TensorMade
-from gradviz.graph.moment import History, Moment
-from gradviz.step.numbers import clean
+from gradviz.graph.moment import Moment, Moments
+from gradviz.step.numbers import clean, number
 from gradviz.tracefile import Site, Trace
 
 LONGEST = 32  # an expression of up to so many characters may stand for the tensor that it gave
@@ -19,8 +20,8 @@ class Facts:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.history = History(trace)
-        self.names = self.history.names
+        self.moments = Moments(trace)
+        self.names = self.moments.names
         self.called = lru_cache(maxsize=4096)(self._called)
 
     # --- names
@@ -122,6 +123,11 @@ class Facts:
                 left.remove(tensor)
             found.append(tensor)
         return found
+
+    def inputs_called(self, op: OpRan) -> list[str]:
+        """What the inputs of `inputs_of` are called; a number by its value."""
+        value = number(float(op.args)) if re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?", op.args) else "a number"
+        return [self.called(tensor) if tensor else value for tensor in self.inputs_of(op)]
 
     def _has_edge(self, tensor: int, node: int, nr: int) -> bool:
         maker = self.names.maker(tensor)

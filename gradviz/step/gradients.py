@@ -47,7 +47,8 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     gradients = received.gradients if received is not None else ()
     for i, gradient in enumerate(gradients):
         name = stop.facts.derivative(tensors[i] if i < len(tensors) else 0, stop.moment)
-        yield Row("upstream", f"{name} = {stop.value(gradient) if gradient else 'none came'}", "cyan")
+        came = f"{stop.value(gradient)}{_origin(stop, event.node)}" if gradient else "none came"
+        yield Row("upstream", f"{name} = {came}", "cyan")
     op = stop.facts.op_of(event.node)
     if op is None:
         return
@@ -63,10 +64,34 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
             yield Row("downstream", f"{name} = {stop.compact(gradient)}  → {to}", "green")
 
 
+def _origin(stop: Stop, node: int) -> str:
+    """The nodes that a node's gradient came from, and what each gave where it is a sum."""
+    arrivals = stop.moment.arrivals(node)
+    given = [
+        event for event in (stop.facts.trace.event(d.event) for d in arrivals) if isinstance(event, Produced)
+    ]
+    if not given:
+        return ""
+    parts = " + ".join(stop.compact(delivery.gradient) for delivery in arrivals)
+    total = f" = {parts}" if len(arrivals) > 1 else ""
+    return f"{total}  ← {listed(_givers(stop, given))}"
+
+
+def _givers(stop: Stop, given: list[Produced]) -> list[str]:
+    """The nodes by name; where several have one name, with what their ops made."""
+    nodes = list(dict.fromkeys(event.node for event in given))
+    names = [stop.facts.node_name(node, stop.moment) for node in nodes]
+    tensors = [stop.facts.tensors_of(node, stop.moment) for node in nodes]
+    return [
+        f"{name} of {stop.called(made[0])}" if names.count(name) > 1 and made else name
+        for name, made in zip(names, tensors, strict=True)
+    ]
+
+
 def _local(stop: Stop, op: OpRan, received: Received | None, produced: Produced | None) -> Iterator[Row]:
     """The local derivative for each input that a gradient goes to."""
     inputs = stop.facts.inputs_of(op)
-    told = formulas(stop.facts.formula(op), op, [stop.called(t) for t in inputs])
+    told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op))
     output = stop.called(op.outputs[0]) if len(op.outputs) == 1 else "output"
     for i, tensor in enumerate(inputs):
         if i >= len(op.edges) or not op.edges[i][0]:
@@ -186,7 +211,7 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[Row]:
                 "input", f"{stop.called(tensor)} = {stop.value(tensor)}{_tangent_of(stop, tensor)}", "cyan"
             )
     if isinstance(op, OpRan) and op.op != "make_dual":
-        told = formulas(stop.facts.formula(op), op, [stop.called(t) for t in op.inputs])
+        told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op))
         for name, formula in (pair for pair, t in zip(told, op.inputs, strict=False) if t and pair[1]):
             yield Row("local", f"{stop.facts.partial(stop.called(event.tensor), name)} = {formula}", "yellow")
     yield Row("tangent", f"of {stop.called(event.tensor)} = {stop.value(event.tangent)}", "green")

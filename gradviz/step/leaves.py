@@ -60,7 +60,7 @@ def _temporary(stop: Stop, tensor: int) -> bool:
     maker = stop.facts.names.maker(tensor)
     if not isinstance(maker, OpRan):
         return False
-    moment = stop.facts.history.at(maker.index)
+    moment = stop.facts.moments.at(maker.index)
     return moment.pass_info is not None or bool(moment.scopes) or "." in stop.called(tensor)
 
 

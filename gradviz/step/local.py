@@ -11,12 +11,11 @@ from gradviz.step.numbers import SHOWN, clean, elements, nested
 from gradviz.tracefile import Snapshot
 
 # Nodes whose derivative is one number for each element, so that downstream / upstream tells it.
-ELEMENTWISE = frozenset(
-    f"{name}Backward{version}"
-    for name in "Add Sub Rsub Mul Div Pow Neg Abs Reciprocal Maximum Minimum Clamp Exp Log Log1p Log2 Log10 Expm1 "
-    "Sqrt Rsqrt Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Sigmoid Relu Softplus Clone Alias Silu Gelu Elu".split()
-    for version in (0, 1)
+_ELEMENTWISE = (
+    "Add Sub Rsub Mul Div Pow Neg Abs Reciprocal Maximum Minimum Clamp Exp Log Log1p Log2 Log10 Expm1 Sqrt Rsqrt "
+    "Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Sigmoid Relu Softplus Clone Alias Silu Gelu Elu"
 )
+ELEMENTWISE = frozenset(f"{name}Backward{version}" for name in _ELEMENTWISE.split() for version in (0, 1))
 _LONGEST = 12  # a name of up to so many characters is put into the formula
 
 

@@ -46,7 +46,8 @@ def _tensor_made(stop: Stop, event: TensorMade) -> str:
     if how == "gradient":
         return f"the gradient that backward starts with is made: {stop.brief(event.tensor)}"
     if how == "data":
-        return f"{name} is made: the memory of {stop.called(event.base)}, outside of the graph"
+        maker = stop.facts.expression(event.site, _LONGEST) or name
+        return f"{maker} is the memory of {stop.standing(event.base)}, outside of the graph"
     said = "a leaf that requires grad" if event.requires_grad else "a leaf that does not require grad"
     maker = stop.facts.expression(event.site, _LONGEST) or how
     return f"{maker} made {name}, {said}"
@@ -229,7 +230,8 @@ def _retained(stop: Stop, event: Retained) -> str:
 
 def _hooked(stop: Stop, event: Hooked) -> str:
     of = stop.called(event.tensor) if event.tensor else stop.node_name
-    return f"hook {clean(event.hook)} changes the gradient of {of}: {stop.brief(event.before)} → {stop.brief(event.after)}"
+    change = f"{stop.brief(event.before)} → {stop.brief(event.after)}"
+    return f"hook {clean(event.hook)} changes the gradient of {of}: {change}"
 
 
 def _pass_ended(stop: Stop, event: PassEnded) -> str:

@@ -71,7 +71,7 @@ class Session:
     def next_forward(self) -> None:
         """Go to the next forward op: one that ran outside of any backward pass."""
         ops = self.trace.indices(Kind.OP)
-        passes = self.facts.history.passes
+        passes = self.facts.moments.passes
         at = int(np.searchsorted(ops, self.position, side="right"))
         while at < len(ops):
             index = int(ops[at])
@@ -83,5 +83,5 @@ class Session:
         self.message = "no forward op runs after this event"
 
     def _end_of(self, began: int) -> int:
-        run = self.facts.history.pass_at.get(began)
+        run = self.facts.moments.pass_at.get(began)
         return self.trace.count if run is None or run.last is None else run.last

@@ -34,8 +34,8 @@ class Stop:
     def __init__(self, facts: Facts, k: int) -> None:
         self.facts = facts
         self.k = k
-        self.moment: Moment = facts.history.at(k)
-        self.before: Moment | None = facts.history.at(k - 1) if k else None
+        self.moment: Moment = facts.moments.at(k)
+        self.before: Moment | None = facts.moments.at(k - 1) if k else None
         self.event: Event = facts.trace.event(k)
 
     # --- words for what happens here
@@ -43,6 +43,11 @@ class Stop:
     def called(self, tensor: int) -> str:
         """What a tensor is called."""
         return self.facts.called(tensor) if tensor else "a number"
+
+    def standing(self, tensor: int) -> str:
+        """What a tensor is called now: `w.grad` where it is that."""
+        owner = self.moment.owner(tensor)
+        return f"{self.called(owner)}.grad" if owner else self.called(tensor)
 
     def value(self, tensor: int) -> str:
         """A tensor's value now, in one line."""
@@ -146,7 +151,7 @@ class Stop:
             if isinstance(maker, OpRan)
             else 0
         )
-        return base if base and self.facts.history.memory.share(tensor, base, self.k) else 0
+        return base if base and self.facts.moments.memory.share(tensor, base, self.k) else 0
 
     @property
     def event_kind(self) -> int:

@@ -1,0 +1,70 @@
+"""Sorted tables over the events of a trace, for questions about any moment."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.tracefile import Trace
+
+
+class Log:
+    """What was told of tensors, one value an event, as a table sorted by tensor and event."""
+
+    def __init__(self, tensors: np.ndarray, events: np.ndarray, values: np.ndarray) -> None:
+        order = np.lexsort((events, tensors))
+        self.tensors = tensors[order].astype(np.int64)
+        self.events = events[order].astype(np.int64)
+        self.values = values[order].astype(np.int64)
+
+    def without_repeats(self) -> Log:
+        """The same, without the events that tell nothing new."""
+        same = (self.tensors[1:] == self.tensors[:-1]) & (self.values[1:] == self.values[:-1])
+        new = np.concatenate([np.ones(min(1, len(self.tensors)), bool), ~same])
+        return Log(self.tensors[new], self.events[new], self.values[new])
+
+    def last(self, tensor: int, k: int) -> int | None:
+        """The value last told of a tensor up to event k."""
+        start, end = np.searchsorted(self.tensors, [tensor, tensor + 1])
+        position = int(start + np.searchsorted(self.events[start:end], k, side="right"))
+        return int(self.values[position - 1]) if position > start else None
+
+    def standing(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Every tensor told of up to event k, and the value last told of it."""
+        told = self.events <= k
+        later = told[1:] & (self.tensors[1:] == self.tensors[:-1])
+        last = told & ~np.concatenate([later, np.zeros(min(1, len(told)), bool)])
+        return self.tensors[last], self.values[last]
+
+
+class Nesting:
+    """Spans of events, one within another, thread by thread. A span takes in the event that ends it."""
+
+    def __init__(self, trace: Trace, begin: Kind, end: Kind) -> None:
+        begins, ends = trace.indices(begin), trace.indices(end)
+        edges = np.concatenate([begins, ends + 1])
+        steps = np.concatenate([np.ones(len(begins), np.int64), -np.ones(len(ends), np.int64)])
+        threads = trace.events["head"][np.concatenate([begins, ends])] >> 16
+        self.depths: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.begins: dict[tuple[int, int], np.ndarray] = {}
+        for thread in np.unique(threads).tolist():
+            own = threads == thread
+            order = np.lexsort((steps[own], edges[own]))
+            at, step = edges[own][order], steps[own][order]
+            depth = np.cumsum(step)
+            self.depths[thread] = (at, depth)
+            for level in np.unique(depth[step > 0]).tolist():
+                self.begins[thread, level] = at[(step > 0) & (depth == level)]
+
+    def around(self, k: int, thread: int) -> list[int]:
+        """The events that began the spans which k lies in, outermost first."""
+        if thread not in self.depths:
+            return []
+        at, depth = self.depths[thread]
+        position = int(np.searchsorted(at, k, side="right")) - 1
+        levels = int(depth[position]) if position >= 0 else 0
+        found = []
+        for level in range(1, levels + 1):
+            begins = self.begins[thread, level]
+            found.append(int(begins[np.searchsorted(begins, k, side="right") - 1]))
+        return found

@@ -1,7 +1,7 @@
 """A loss that becomes NaN: find the line where it was born.
 
-    gradviz trace examples/nan.py
-    gradviz step
+gradviz trace examples/nan.py
+gradviz step
 """
 
 import gradviz as torch

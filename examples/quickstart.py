@@ -1,6 +1,6 @@
 """The gradient of log(x³): what every example here is made of.
 
-    gradviz trace examples/quickstart.py --graph quickstart.svg
+gradviz trace examples/quickstart.py --graph quickstart.svg
 """
 
 import gradviz as torch

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradviz import engine
-from gradviz import autograd, nn, optim
+from gradviz import autograd, draw, nn, optim
 from gradviz.engine import ops as _ops
 from gradviz.engine.creation import (
     arange,
@@ -77,3 +77,34 @@ from math import inf, nan, pi
 def is_tensor(value: Any) -> bool:
     """Whether `value` is a Tensor."""
     return isinstance(value, Tensor)
+
+
+def _draw_live(tensor: Tensor, **settings: Any) -> Any:
+    from gradviz.sources.live import draw as draw_live
+
+    return draw_live(tensor, **settings)
+
+
+draw.live = _draw_live  # type: ignore[attr-defined]
+
+
+def __getattr__(name: str) -> Any:
+    """`record` and `open` are loaded when they are first asked for: a program that only computes needs neither."""
+    if name == "record":
+        from gradviz.sources.record import record
+
+        return record
+    if name == "open":
+        from gradviz.tracefile import open_trace
+
+        return open_trace
+    raise AttributeError(_missing(name))
+
+
+def _missing(name: str) -> str:
+    """The message for a name that gradviz has not: which, and the nearest that it has."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [known for known in globals() if not known.startswith("_")], n=1)
+    advice = f"; the nearest is {near[0]}" if near else ""
+    return f"module 'gradviz' has no attribute {name!r}{advice}"

@@ -59,7 +59,13 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "to": [([values(3)], (np.dtype(np.float64),))],
 }  # fmt: skip
 
-NOT_SMOOTH_TWICE = {"maximum", "minimum", "max_all", "min_all", "amax"}  # ties aside their second derivative is 0
+NOT_SMOOTH_TWICE = {
+    "maximum",
+    "minimum",
+    "max_all",
+    "min_all",
+    "amax",
+}  # ties aside their second derivative is 0
 DIFFERENTIABLE = [key for key, op in TABLE.items() if op.derivatives]
 
 
@@ -110,7 +116,9 @@ def test_the_rule_is_the_derivative(key: str, i: int) -> None:
     for position, tensor in enumerate(inputs):
         assert tensor.grad is not None
         assert tensor.grad.shape == tensor.shape
-        np.testing.assert_allclose(tensor.grad.array, numerical(weighted, arrays, position), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(
+            tensor.grad.array, numerical(weighted, arrays, position), rtol=1e-6, atol=1e-8
+        )
 
 
 @pytest.mark.parametrize(("key", "i"), CASES)
@@ -131,7 +139,9 @@ def test_the_rule_differentiates_itself(key: str, i: int) -> None:
 
     inputs = leaves(arrays)
     gradients = first_gradients(inputs, create_graph=True)
-    total = sum(((g * torch.tensor(w)).sum() for g, w in zip(gradients, second, strict=True)), torch.tensor(0.0))
+    total = sum(
+        ((g * torch.tensor(w)).sum() for g, w in zip(gradients, second, strict=True)), torch.tensor(0.0)
+    )
     found = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
     for position, gradient in enumerate(found):
         expected = numerical(weighted, arrays, position)

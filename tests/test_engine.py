@@ -58,7 +58,9 @@ def test_two_leaves_never_share_the_memory_of_a_gradient() -> None:
     assert seed.tolist() == [1.0, 1.0]
 
 
-def test_a_leaf_keeps_a_gradient_that_nobody_else_holds_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leaf_keeps_a_gradient_that_nobody_else_holds_without_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = []
     rule = np.multiply
 

@@ -211,7 +211,7 @@ def naive(trace: Trace) -> list[dict[str, Any]]:
             case k.Mutated():
                 flags[event.tensor], versions[event.tensor] = event.flags, event.version
             case k.Accumulated():
-                grad[event.tensor] = event.grad
+                grad[event.tensor], versions[event.grad] = event.grad, event.version
             case k.Retained() | k.GradAssigned():
                 grad[event.tensor] = event.grad
             case k.PassBegan():

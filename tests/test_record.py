@@ -144,7 +144,9 @@ def test_create_graph_tells_the_ops_of_the_backward_too(tmp_path: Path) -> None:
         g.backward()
     with open_trace(tmp_path / "run.gradviz") as trace:
         first, second = trace.passes
-        inner = [event for event in trace if isinstance(event, k.OpRan) and first.first < event.index < first.last]
+        inner = [
+            event for event in trace if isinstance(event, k.OpRan) and first.first < event.index < first.last
+        ]
         assert inner
         assert second.nodes > first.nodes
 

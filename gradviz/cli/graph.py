@@ -10,7 +10,12 @@ from gradviz.cli.common import fail, opened, trace_argument
 from gradviz.cli.summary import plural
 from gradviz.graph.model import Graph
 
-_WORDS = {"leaf": ("leaf", "leaves"), "tensor": ("tensor", ""), "op": ("operation", ""), "grad_fn": ("grad_fn", "")}
+_WORDS = {
+    "leaf": ("leaf", "leaves"),
+    "tensor": ("tensor", ""),
+    "op": ("operation", ""),
+    "grad_fn": ("grad_fn", ""),
+}
 
 
 @click.command(
@@ -22,7 +27,9 @@ Examples:
 """
 )
 @trace_argument
-@click.option("-o", "output", type=click.Path(path_type=Path), help="The picture [default: STEM.svg beside TRACE].")
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), help="The picture [default: STEM.svg beside TRACE]."
+)
 @click.option("--pass", "number", type=int, metavar="N", help="Draw backward pass N [default: the last].")
 @click.option(
     "--show",

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import click
+from rich.text import Text
 
 from gradviz.cli.common import fail, stderr
 from gradviz.cli.summary import summary
@@ -87,11 +88,16 @@ def trace(
     path = output or Path(f"{target.stem}.gradviz")
     if graph_file is not None:
         _check_picture(graph_file)
-    _explain_engine(engine)
+    if engine == "torch":
+        fail(
+            "this version cannot record PyTorch itself yet: --engine numpy runs the script on gradviz's engine"
+        )
     try:
         outcome = run(target, path, values, passes)
     except (ScriptError, OSError) as error:
         fail(str(error))
+    if engine == "auto" and outcome.served_as_torch and find_spec("torch") is not None:
+        stderr.print(Text("gradviz: engine `import torch` gave gradviz's NumPy engine, not PyTorch", "dim"))
     _tell(path, outcome)
     if graph_file is not None:
         _draw(path, graph_file)
@@ -114,17 +120,6 @@ def _check_picture(path: Path) -> None:
         check_path(path)
     except DrawError as error:
         fail(str(error))
-
-
-def _explain_engine(engine: str) -> None:
-    if engine == "torch":
-        fail(
-            "this version cannot record PyTorch itself yet; --engine numpy runs the script on gradviz's engine"
-        )
-    if engine == "auto" and find_spec("torch") is not None:
-        stderr.print(
-            "[dim]gradviz: `import torch` is served by gradviz's NumPy engine (PyTorch cannot be recorded yet)"
-        )
 
 
 def _tell(path: Path, outcome: Outcome) -> None:

@@ -71,7 +71,9 @@ def _add_scope(dot: Any, scope: str, members: list[Node], graph: Graph, cut: set
 
 
 def _nest(dot: Any, scope: str, path: str, members: list[Node], graph: Graph, cut: set[str]) -> None:
-    cluster = graphviz.Digraph(graphviz.escape(f"cluster {path}"))  # not dot.subgraph(): it would copy dot's lines
+    cluster = graphviz.Digraph(
+        graphviz.escape(f"cluster {path}")
+    )  # not dot.subgraph(): it would copy dot's lines
     name = path.rpartition("/")[2]
     cluster.attr(label=quoted([plain(name, 40)]), **{"class": "scope"}, **style.CLUSTER)
     if path == scope:
@@ -145,7 +147,9 @@ def _add_edge(dot: Any, number: int, edge: Edge, graph: Graph) -> None:
     names = {"id": f"e{number}", "class": " ".join(classes)}
     text = {"label": quoted(label)} if label else {}
     if edge.kind == "grad":
-        dot.edge(edge.target, edge.source, **text, **tooltip, **names, **_reversed_arrow({"dir": "back", **look}))
+        dot.edge(
+            edge.target, edge.source, **text, **tooltip, **names, **_reversed_arrow({"dir": "back", **look})
+        )
     else:
         dot.edge(edge.source, edge.target, **text, **tooltip, **names, **look)
 

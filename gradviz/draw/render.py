@@ -100,7 +100,9 @@ def _png(graph: Graph) -> bytes:
 def _pdf(graph: Graph) -> bytes:
     dot = shutil.which("dot") or "dot"
     try:
-        run = subprocess.run([dot, "-Tpdf"], input=_drawable(graph).encode(), capture_output=True, timeout=120)
+        run = subprocess.run(
+            [dot, "-Tpdf"], input=_drawable(graph).encode(), capture_output=True, timeout=120
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DrawError(f"{dot} could not make a PDF ({error}): use .svg") from error
     if run.returncode or not run.stdout:

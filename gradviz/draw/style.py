@@ -23,7 +23,14 @@ GRAPH = {
     "margin": "0",
     "splines": "spline",
 }
-NODE = {"fontname": FONT, "fontsize": "10", "fontcolor": INK, "margin": "0.13,0.06", "height": "0.3", "width": "0.4"}
+NODE = {
+    "fontname": FONT,
+    "fontsize": "10",
+    "fontcolor": INK,
+    "margin": "0.13,0.06",
+    "height": "0.3",
+    "width": "0.4",
+}
 EDGE = {"fontname": FONT, "fontsize": "9", "color": "#495057", "arrowsize": "0.65", "penwidth": "1.1"}
 CLUSTER = {
     "style": "rounded,filled",
@@ -59,14 +66,38 @@ NODES: dict[str, dict[str, str]] = {
     "cut": {"fillcolor": "white", "color": RED, "fontcolor": RED, "penwidth": "1.6"},
     "accumulate": {"fillcolor": "#ffe8cc", "penwidth": "1.6"},
     "idle": {"style": "filled,dashed", "fillcolor": "#fffaf5", "color": "#ffc078", "fontcolor": "#a0683c"},
-    "error": {"style": "filled,bold", "color": RED, "fillcolor": "#fff5f5", "fontcolor": RED, "penwidth": "2.6"},
+    "error": {
+        "style": "filled,bold",
+        "color": RED,
+        "fillcolor": "#fff5f5",
+        "fontcolor": RED,
+        "penwidth": "2.6",
+    },
 }
 EDGES: dict[str, dict[str, str]] = {
     "data": {},
-    "grad": {"style": "dashed", "color": "#ffc078", "penwidth": "1", "arrowhead": "empty", "fontcolor": ORANGE},
+    "grad": {
+        "style": "dashed",
+        "color": "#ffc078",
+        "penwidth": "1",
+        "arrowhead": "empty",
+        "fontcolor": ORANGE,
+    },
     "flowed": {"color": "#e8590c", "penwidth": "2", "arrowhead": "normal"},
-    "saved": {"style": "dotted", "color": "#9c36b5", "arrowhead": "vee", "arrowsize": "0.5", "constraint": "false"},
-    "mutation": {"style": "bold", "color": PURPLE, "fontcolor": PURPLE, "arrowhead": "normalnormal", "penwidth": "1.6"},
+    "saved": {
+        "style": "dotted",
+        "color": "#9c36b5",
+        "arrowhead": "vee",
+        "arrowsize": "0.5",
+        "constraint": "false",
+    },
+    "mutation": {
+        "style": "bold",
+        "color": PURPLE,
+        "fontcolor": PURPLE,
+        "arrowhead": "normalnormal",
+        "penwidth": "1.6",
+    },
     "view": {"style": "dashed", "color": "#868e96", "fontcolor": FAINT, "arrowhead": "odot", "penwidth": "1"},
     "cut": {"style": "dashed", "color": RED, "fontcolor": RED, "penwidth": "1.6", "arrowhead": "tee"},
 }

@@ -34,7 +34,7 @@ class Listener:
         name: str,
         inputs: Sequence[int],
         outputs: Sequence[int],
-        arrays: Sequence[np.ndarray],
+        arrays: Sequence[np.ndarray | None],
         flags: int,
         args: str,
         node: int,
@@ -42,7 +42,7 @@ class Listener:
         edges: Sequence[int],
         saved: Sequence[int],
     ) -> None:
-        """An op ran. `arrays` and `flags` are those of `outputs`; among `inputs`, 0 stands for a number;
+        """An op ran. `arrays` (None: unknown) and `flags` are those of `outputs`; among `inputs`, 0 stands for a number;
         `args` are the non-tensor arguments as text; `edges` and `saved` belong to the node: edges as a flat
         `node, output_nr, ...`, saved as a flat `tensor, version, ...`."""
 

@@ -52,9 +52,7 @@ def _chosen(trace: Trace, number: int | None) -> PassInfo | None:
 class _Builder:
     """Builds one graph: first chooses what belongs to it, then makes nodes, then edges."""
 
-    def __init__(
-        self, trace: Trace, run: PassInfo | None, asked_for: bool, show: str, whole: bool
-    ) -> None:
+    def __init__(self, trace: Trace, run: PassInfo | None, asked_for: bool, show: str, whole: bool) -> None:
         self.trace, self.run, self.asked_for, self.show, self.whole = trace, run, asked_for, show, whole
         self.history, self.scopes, self.names = History(trace), Scopes(trace), Names(trace)
         self.at = trace.count - 1
@@ -112,7 +110,9 @@ class _Builder:
         return select.walk(self.history, roots or select.ends(self.history, self.at))
 
     def _nodes_of(self, part: Part) -> list[int]:
-        found: dict[int, None] = dict.fromkeys(select.walk(self.history, self.roots) if not self.whole else ())
+        found: dict[int, None] = dict.fromkeys(
+            select.walk(self.history, self.roots) if not self.whole else ()
+        )
         for event in sorted(part.ops):
             op = self.history.op(event)
             if op.node:

@@ -170,7 +170,9 @@ class History:
         rows = self.trace.events[events]
         changes: dict[int, list[tuple[int, int]]] = {}
         flags = rows["head"] >> 8 & 0xFF
-        for tensor, event, flag in zip(rows["subject"].tolist(), events.tolist(), flags.tolist(), strict=True):
+        for tensor, event, flag in zip(
+            rows["subject"].tolist(), events.tolist(), flags.tolist(), strict=True
+        ):
             changes.setdefault(tensor, []).append((event, flag))
         return changes
 

@@ -35,7 +35,9 @@ class Scopes:
     @staticmethod
     def _entered(event: ScopeEntered, stack: list) -> tuple[int, str, str, bool]:
         """A scope within those of the stack: its number, name and path, and whether it is inside a Function."""
-        outer_name, outer_path, in_function = (stack[-1][1], stack[-1][2], stack[-1][3]) if stack else ("", "", False)
+        outer_name, outer_path, in_function = (
+            (stack[-1][1], stack[-1][2], stack[-1][3]) if stack else ("", "", False)
+        )
         name = event.name.replace("/", "∕")  # a path's separator is ours
         short = name.removeprefix(f"{outer_name}.") or name
         path = f"{outer_path}/{short}" if outer_path else short

@@ -63,7 +63,9 @@ def _fill_gradients(graph: Graph, history: History, run: PassInfo) -> None:
             continue
         event = trace.event(index)
         if isinstance(event, Produced):
-            flows = [gradient for target, gradient in zip(event.targets, event.gradients, strict=True) if target]
+            flows = [
+                gradient for target, gradient in zip(event.targets, event.gradients, strict=True) if target
+            ]
             for edge, gradient in zip(edges.get(name, ()), flows, strict=False):
                 edge.gradient, edge.value = gradient, trace.snapshot(gradient, index)
         else:

@@ -25,10 +25,12 @@ class ScriptError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a script ended: its exit status, and the exception that ended it, or None."""
+    """How a script ended: its exit status, the exception that ended it or None, and whether it imported
+    `torch` and was given gradviz's engine."""
 
     status: int
     error: BaseException | None
+    served_as_torch: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,13 @@ def run(target: Target, trace: Path | str, values: str = "stats", passes: Any = 
         with recording as running:
             error = _caught(lambda: main(target))
             running.ended_by(error)
+        served = "torch" in sys.modules
     finally:
         alias.uninstall()
         sys.argv, sys.path[:] = before[0], before[1]
         if before[2] is not None:
             sys.modules["__main__"] = before[2]
-    return Outcome(exit_status(error), None if isinstance(error, SystemExit) else error)
+    return Outcome(exit_status(error), None if isinstance(error, SystemExit) else error, served)
 
 
 def _caught(main: Callable[[], None]) -> BaseException | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.text import Text
 
 from gradviz.step.gradients import Row, rows
@@ -38,7 +39,13 @@ class Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width, height = options.size
-        yield Text("\n", end="", no_wrap=True).join(self.lines(width, height))
+        for row, line in enumerate(self.lines(width, height)):
+            if row:
+                yield Segment(
+                    "\n\r"
+                )  # a resize is drawn while a key is awaited, when \n alone does not return
+            line.end = ""
+            yield line
 
     def lines(self, width: int, height: int) -> list[Text]:
         """The screen as `height` lines, none wider than `width`."""

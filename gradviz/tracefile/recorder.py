@@ -158,7 +158,7 @@ class Recorder(Listener):
         name: str,
         inputs: Sequence[int],
         outputs: Sequence[int],
-        arrays: Sequence[np.ndarray],
+        arrays: Sequence[np.ndarray | None],
         flags: int,
         args: str,
         node: int,
@@ -173,10 +173,8 @@ class Recorder(Listener):
         links = (len(inputs), len(outputs), len(edges), *inputs, *outputs, *edges, *saved)
         self.acquire()
         try:
-            if len(outputs) == 1:
-                self._snapshot(outputs[0], 0, arrays[0], flags)
-            else:
-                for number, array in zip(outputs, arrays, strict=True):
+            for number, array in zip(outputs, arrays):  # noqa: B905  (`strict` would cost a tenth of an event)
+                if array is not None:
                     self._snapshot(number, 0, array, flags)
             batch = self.batch
             batch.rows += (

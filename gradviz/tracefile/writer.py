@@ -138,7 +138,9 @@ class Writer:
                     self._commit({})
             except Exception as error:  # whatever it is, the program must go on, and its user must know
                 self.failure = error
-                print(f"gradviz: recording stopped, {self.path} cannot be written: {error!r}", file=sys.stderr)
+                print(
+                    f"gradviz: recording stopped, {self.path} cannot be written: {error!r}", file=sys.stderr
+                )
                 return
             behind = time.monotonic() - started > INTERVAL / 2
 

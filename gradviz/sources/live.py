@@ -1,0 +1,146 @@
+"""Drawing a tensor that is at hand: its graph as the engine has it, told to a recorder as if it ran now."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradviz.draw.picture import Picture
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.node import AccumulateGrad, Edge, Node, edge_node, edge_nr
+from gradviz.engine.state import next_tensor_number
+from gradviz.engine.tensor import Tensor, flags_of, gradient_edge
+from gradviz.events.listener import REQUIRES_GRAD
+from gradviz.graph.build import build
+from gradviz.sources.record import run_meta
+from gradviz.tracefile import Recorder, Sites, open_trace
+
+Key = tuple[int, int]  # a node's number and which of its outputs
+
+
+def draw(tensor: Tensor, **settings: Any) -> Picture:
+    """The graph that leads to `tensor`, as a picture that shows itself in a notebook and has `.save(FILE)`.
+
+    Tensors are called by the names that they have where this is called. `settings` are those of
+    `gradviz.graph.build.build`. Raises TypeError for anything but a Tensor."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"draw() takes a Tensor of gradviz, not {type(tensor).__name__}")
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradviz"):
+        frame = frame.f_back
+    names = {**frame.f_globals, **frame.f_locals}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "live.gradviz"
+        formulas = {op.node_name: op.formula for op in reversed(TABLE.values()) if op.derivatives}
+        recorder = Recorder(path, sites=_Nowhere(), meta={**run_meta(), "script": ""}, formulas=formulas)
+        _Live(recorder, names).tell(tensor)
+        recorder.close(ended="ok")
+        with open_trace(path) as trace:
+            return Picture(build(trace, **settings))
+
+
+class _Nowhere(Sites):
+    """Events of a graph that exists already have no place."""
+
+    def number(self, frame: Any) -> int:
+        return 0
+
+
+class _Live:
+    """Tells a listener of a graph that exists already."""
+
+    def __init__(self, listener: Recorder, names: dict[str, Any]) -> None:
+        self.listener = listener
+        self.known: dict[Key, Tensor] = {}
+        self.names: dict[Key, str] = {}
+        for name, value in names.items():
+            if isinstance(value, Tensor) and value.requires_grad and not name.startswith("_"):
+                key = key_of(gradient_edge(value))
+                self.known[key] = value
+                self.names[key] = name
+        self.numbers: dict[Key, int] = {}
+
+    def tell(self, root: Tensor) -> None:
+        """Tell of everything that leads to `root`."""
+        if not root.requires_grad:
+            self._tell_leaf(root, (0, 0))
+            return
+        edge = gradient_edge(root)
+        self.known[key_of(edge)] = root
+        nodes = reached(edge_node(edge))
+        for node in nodes:
+            for saved, _ in node.saved():
+                if isinstance(saved, Tensor) and saved.requires_grad:
+                    self.known.setdefault(key_of(gradient_edge(saved)), saved)
+        for node in nodes:
+            if isinstance(node, AccumulateGrad):
+                self._tell_leaf(node.variable, (node.number, 0))
+        for node in nodes:
+            if not isinstance(node, AccumulateGrad):
+                self._tell_node(node)
+
+    def _tell_leaf(self, leaf: Tensor, key: Key) -> None:
+        number = self.numbers[key] = next_tensor_number()
+        self.listener.tensor(number, leaf.array, flags_of(leaf), "leaf", 0, 0)
+        if key in self.names:
+            self.listener.named(number, self.names[key])
+        grad = leaf._rare.grad if leaf._rare is not None else None
+        if grad is not None:
+            self.listener.accumulated(number, key[0], 0, next_tensor_number(), grad.array, 0)
+
+    def _tell_node(self, node: Any) -> None:
+        edges: list[int] = []
+        inputs: list[int] = []
+        for edge in node.edges:
+            key = key_of(edge)
+            edges += key
+            inputs.append(self.numbers.get(key, 0))
+        outputs = []
+        for nr in range(node.outputs):
+            self.numbers[node.number, nr] = number = next_tensor_number()
+            outputs.append(number)
+        arrays: list[Any] = [self._array(node, nr) for nr in range(node.outputs)]
+        op = node.op.name if hasattr(node, "op") else node.label.removesuffix("Backward")
+        self.listener.op(
+            op, inputs, outputs, arrays, REQUIRES_GRAD, "", node.number, node.label, edges, self._saved(node)
+        )
+        for nr, number in enumerate(outputs):
+            if (node.number, nr) in self.names:
+                self.listener.named(number, self.names[node.number, nr])
+
+    def _array(self, node: Any, nr: int) -> np.ndarray | None:
+        known = self.known.get((node.number, nr))
+        if known is not None:
+            return known.array
+        out = getattr(node, "out", None)
+        return out if isinstance(out, np.ndarray) else None
+
+    def _saved(self, node: Node) -> list[int]:
+        numbers = [
+            self.numbers.get(key_of(gradient_edge(saved)), 0)
+            for saved, _ in node.saved()
+            if isinstance(saved, Tensor) and saved.requires_grad
+        ]
+        return [part for number in numbers if number for part in (number, 0)]
+
+
+def key_of(edge: Edge) -> Key:
+    """An edge as numbers."""
+    node = edge_node(edge)
+    return (0, 0) if node is None else (node.number, edge_nr(edge))
+
+
+def reached(root: Node | None) -> list[Any]:
+    """The nodes that `root` leads to and itself, inputs before what is computed from them."""
+    found = {root}
+    stack = [root]
+    while stack:
+        for target, _ in stack.pop().next_functions:  # type: ignore[union-attr]
+            if target is not None and target not in found:
+                found.add(target)
+                stack.append(target)
+    return sorted(found, key=lambda node: node.number)  # type: ignore[union-attr]

@@ -1,0 +1,213 @@
+"""The stepper in a real terminal: keys in, a screen out, and the terminal as it was afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradviz as torch
+from gradviz.sources.record import record
+
+pexpect = pytest.importorskip("pexpect")
+pyte = pytest.importorskip("pyte")
+pytest.importorskip("termios")
+
+LESSON = """\
+x = torch.tensor(5.0, requires_grad=True)
+y = x ** 3
+z = torch.log(y)
+z.backward(retain_graph=True)
+z.backward()
+"""
+SIZES = [(80, 24), (160, 48)]
+
+
+class Terminal:
+    """`gradviz step` in a terminal of a given size."""
+
+    def __init__(self, trace: Path, width: int, height: int, *arguments: str, **env: str) -> None:
+        self.screen = pyte.Screen(width, height)
+        self.stream = pyte.ByteStream(self.screen)
+        command = 'stty -a > "$1.before"; shift; "$@"; status=$?; stty -a > "$0.after"; exit $status'
+        self.modes = [trace.with_suffix(".before"), trace.with_suffix(".after")]
+        self.child = pexpect.spawn(
+            "/bin/sh",
+            [
+                "-c",
+                command,
+                str(trace.with_suffix("")),
+                str(trace.with_suffix("")),
+                sys.executable,
+                "-m",
+                "gradviz",
+            ]
+            + ["step", str(trace), *arguments],
+            dimensions=(height, width),
+            env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **env},
+            timeout=20,
+        )
+        self.raw = b""
+
+    def wait(self, pattern: str) -> str:
+        """The screen once it shows `pattern`."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            try:
+                data = self.child.read_nonblocking(65536, timeout=0.05)
+            except pexpect.TIMEOUT:
+                continue
+            except pexpect.EOF:
+                break
+            finally:
+                shown = "\n".join(self.screen.display)
+            self.raw += data
+            self.stream.feed(data)
+            shown = "\n".join(self.screen.display)
+            if re.search(pattern, shown):
+                return shown
+        raise AssertionError(f"no {pattern!r} on the screen:\n{shown}")
+
+    def press(self, keys: str, pattern: str) -> str:
+        """The screen once `keys` have been dealt with."""
+        self.child.send(keys)
+        return self.wait(pattern)
+
+    def ended(self) -> int:
+        """The exit status, once the program has ended."""
+        self.raw += self.child.read()
+        self.child.wait()
+        self.child.close()
+        return self.child.exitstatus
+
+    def restored(self) -> bool:
+        """Whether the terminal is as it was: its modes, its cursor, and the screen from before."""
+        before, after = (path.read_text() for path in self.modes)
+        return before == after and self.raw.rstrip().endswith(
+            (b"\x1b[?1049l\x1b[?25h", b"\x1b[?25h\x1b[?1049l")
+        )
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("trace")
+    (directory / "lesson.py").write_text(LESSON)
+    with record(directory / "run.gradviz"):
+        exec(compile(LESSON, str(directory / "lesson.py"), "exec"), {"torch": torch, "__name__": "__main__"})
+    return directory / "run.gradviz"
+
+
+@pytest.fixture
+def terminal(trace: Path) -> Iterator[Callable[..., Terminal]]:
+    begun: list[Terminal] = []
+
+    def begin(width: int, height: int, *arguments: str, **env: str) -> Terminal:
+        begun.append(Terminal(trace, width, height, *arguments, **env))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.child.close(force=True)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_keys_move_through_the_trace(terminal: Callable[..., Terminal], width: int, height: int) -> None:
+    stepper = terminal(width, height)
+    assert "made x, a leaf that requires" in stepper.wait("event 1 of 21")
+    assert "x ** 3 made y (PowBackward0)" in stepper.press("n", "event 2 of 21")
+    stepper.press(" ", "event 3 of 21")
+    stepper.press("\x1b[C", "event 4 of 21")
+    stepper.press("j", "event 5 of 21")
+    stepper.press("b", "event 4 of 21")
+    stepper.press("\x1b[D", "event 3 of 21")
+    stepper.press("G", "event 21 of 21")
+    stepper.press("\x1b[H", "event 1 of 21")
+    assert "backward pass 1 begins at z" in stepper.press("B", "event 5 of 21")
+    assert "backward pass 2 begins at z" in stepper.press("B", "event 14 of 21")
+    shown = stepper.press(":goto 9\r", "event 9 of 21")
+    assert "PowBackward0 gives 0.6 to x: 0.008 × 75" in shown
+    assert "where PowBackward0 was made" in shown
+    stepper.press("nnbn", "event 11 of 21")
+    assert "None → 0.6" in "\n".join(stepper.screen.display)
+    stepper.press("q", "")
+    assert stepper.ended() == 0
+    assert stepper.restored()
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_nothing_overflows_the_screen(terminal: Callable[..., Terminal], width: int, height: int) -> None:
+    stepper = terminal(width, height)
+    for event in range(1, 22):
+        shown = stepper.press(
+            "n" if event > 1 else "", f"event {event} of 21[^\n]*\n[^\n]*q quit"
+        ).splitlines()
+        assert shown[0].startswith("── lesson.py:")  # it has not scrolled
+        assert shown[0].rstrip().endswith("run.gradviz ──")
+        assert f"event {event} of 21" in shown[-2]
+    stepper.press("q", "")
+    assert stepper.ended() == 0
+
+
+@pytest.mark.parametrize("key", ["\x03", "\x04", "q", ":quit\r", ":q\r"])
+def test_leaving_restores_the_terminal(terminal: Callable[..., Terminal], key: str) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 21")
+    stepper.child.send(key)
+    assert stepper.ended() == 0
+    assert stepper.restored()
+
+
+def test_a_wrong_command_is_told_on_the_screen(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 21")
+    assert "did you mean 'next'?" in stepper.press(":nxt\r", "unknown command")
+    stepper.press(":goto 99\r", "there is no event 99")
+    stepper.press(":goto 3\x7f5\r", "event 5 of 21")
+    stepper.press("z", "no such key")
+    stepper.press("n", "event 6 of 21")
+
+
+def test_help_shows_every_key_and_any_key_leaves_it(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 21")
+    assert "next-backward" in stepper.press("?", "Any key goes on")
+    stepper.press("x", "torch.tensor")
+
+
+def test_a_resized_terminal_is_drawn_anew(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 21[^\n]*\n[^\n]*q quit")
+    stepper.screen.resize(48, 160)
+    stepper.screen.reset()
+    stepper.child.setwinsize(48, 160)
+    shown = stepper.wait("event 1 of 21[^\n]*\n[^\n]*q quit").splitlines()
+    assert len(shown[0].rstrip()) == 160
+    assert "│" in shown[10]
+
+
+def test_no_color_means_none(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24, "--at", "9", NO_COLOR="1")
+    stepper.wait("event 9 of 21[^\n]*\n[^\n]*q quit")
+    assert not re.search(rb"\x1b\[[0-9;]*3[0-7]m", stepper.raw)
+
+
+def test_a_dumb_terminal_gets_plain_text(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(100, 40, TERM="dumb")
+    stepper.wait("event 1 of 21")
+    stepper.press("n", "event 2 of 21")
+    stepper.press("q", "")
+    assert stepper.ended() == 0
+    assert b"\x1b" not in stepper.raw
+
+
+def test_a_closed_terminal_ends_the_session(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 21")
+    stepper.child.close(force=False)
+    assert not stepper.child.isalive()

@@ -280,10 +280,13 @@ def test_the_operators_reflect() -> None:
     np.testing.assert_allclose(x.grad.array, expected, rtol=1e-6)
 
 
+RANKS = [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 2)), ((4, 2, 3), (3, 2)), ((2, 3), (4, 3, 2))]
+RANKS += [((5, 1, 2, 3), (4, 3, 2)), ((3,), (4, 3, 2)), ((4, 2, 3), (3,))]
+
+
 def test_matmul_of_every_rank() -> None:
     rng = np.random.default_rng(1)
-    for left, right in [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 2)), ((4, 2, 3), (3, 2)),
-                        ((2, 3), (4, 3, 2)), ((5, 1, 2, 3), (4, 3, 2)), ((3,), (4, 3, 2)), ((4, 2, 3), (3,))]:  # fmt: skip
+    for left, right in RANKS:
         a, b = rng.normal(size=left), rng.normal(size=right)
         x = torch.tensor(a, dtype=torch.float64, requires_grad=True)
         y = torch.tensor(b, dtype=torch.float64, requires_grad=True)

@@ -42,8 +42,8 @@ class Listener:
         edges: Sequence[int],
         saved: Sequence[int],
     ) -> None:
-        """An op ran. `arrays` (None: unknown) and `flags` are those of `outputs`; among `inputs`, 0 stands for a number;
-        `args` are the non-tensor arguments as text; `edges` and `saved` belong to the node: edges as a flat
+        """An op ran. `arrays` (None: unknown) and `flags` are those of `outputs`; among `inputs`, 0 stands for
+        a number; `args` are the non-tensor arguments as text; `edges` and `saved` belong to the node: edges as a flat
         `node, output_nr, ...`, saved as a flat `tensor, version, ...`."""
 
     def mutated(

@@ -143,4 +143,4 @@ def reached(root: Node | None) -> list[Any]:
             if target is not None and target not in found:
                 found.add(target)
                 stack.append(target)
-    return sorted(found, key=lambda node: node.number)  # type: ignore[union-attr]
+    return sorted(found, key=lambda node: node.number)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.control import Control
 
 from gradviz.step.keys import Keys
 from gradviz.step.plain import describe
@@ -20,7 +21,8 @@ from gradviz.step.verbs import BY_KEY, obey, run
 
 def interact(session: Session, console: Console | None = None) -> None:
     """Let a reader step until they quit, by `q`, Ctrl-C, Ctrl-D or the end of the input."""
-    Terminal(session, console or Console(highlight=False)).loop()
+    with suppress(KeyboardInterrupt):
+        Terminal(session, console or Console(highlight=False)).loop()
 
 
 class Terminal:
@@ -31,22 +33,34 @@ class Terminal:
         self.console = console
         self.prompt: str | None = None
         self.plain = console.is_dumb_terminal
+        self.waiting = False  # for a key
 
     def loop(self) -> None:
         """Read keys and show screens until the session is over."""
         keys = Keys()
-        with _quiet(), self._screen(), _on_resize(self.show):
-            self.show()
+        with _quiet(), self._screen(), _on_resize(self._resized):
             while not self.session.over:
-                try:
-                    typed = click.getchar()
-                except (KeyboardInterrupt, EOFError, OSError):
-                    return
+                self.show()
+                typed = self._read()
                 if not typed:
                     return
                 for key in keys.feed(typed):
                     self.press(key)
-                self.show()
+
+    def _read(self) -> str:
+        """What was typed; empty at the end of the input."""
+        self.waiting = True
+        try:
+            return click.getchar()
+        except (EOFError, OSError):
+            return ""
+        finally:
+            self.waiting = False
+
+    def _resized(self) -> None:
+        """Draw in the new size, unless a screen is being drawn: the next one will have it."""
+        if self.waiting:
+            self.show()
 
     def press(self, key: str) -> None:
         """What a key does: in the prompt it is typed, else it is a verb."""
@@ -87,7 +101,7 @@ class Terminal:
         """Draw the screen anew; where the terminal can only print, print the stop."""
         if not self.plain:
             width, height = self.console.size
-            self.console.control(_home())
+            self.console.control(Control.home())
             self.console.print(
                 Screen(self.session, self.prompt), end="", no_wrap=True, crop=True, height=height, width=width
             )
@@ -108,12 +122,6 @@ class Terminal:
                 yield
 
 
-def _home() -> Any:
-    from rich.control import Control
-
-    return Control.home()
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No echo of what is typed between two reads; the terminal is put back afterwards."""
@@ -122,10 +130,7 @@ def _quiet() -> Iterator[None]:
         import tty
 
         before = termios.tcgetattr(sys.stdin.fileno())
-    except (ImportError, OSError, ValueError):
-        yield
-        return
-    except termios.error:
+    except (ImportError, OSError, ValueError, *_TERMINAL_ERRORS):
         yield
         return
     try:

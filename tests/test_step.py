@@ -191,6 +191,23 @@ def test_the_upstream_gradient_is_written_as_a_derivative_only_where_it_is_one(t
     assert "∂y/∂y" not in told
 
 
+def test_forward_mode_shows_the_tangents_and_the_local_derivatives(tmp_path: Path) -> None:
+    with open_trace(lesson(tmp_path, EVERYTHING)) as trace:
+        pushed = [e.index for e in trace if isinstance(e, k.TangentPushed) and e.how == "mul"]
+        told = describe(Session(trace, pushed[0]).stop)
+    assert "input      dual = 2, tangent 1" in told
+    assert "∂out/∂dual = torch.sin(dual)" in told.replace("(torch.sin(dual))", "torch.sin(dual)")
+    assert "tangent    of out = 0.077" in told
+
+
+def test_two_tensors_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    text = "y = torch.tensor(1.0, requires_grad=True)\nfor _ in range(2):\n    y = y * 3\ny.backward()\n"
+    with open_trace(lesson(tmp_path, text)) as trace:
+        told = "".join(script(Session(trace), ["next"] * (trace.count - 1)))
+    assert "∂y/∂y = 1" in told  # the root itself
+    assert "∂y/∂y#" in told
+
+
 # --- time travel
 
 

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,19 +35,11 @@ class Terminal:
         self.screen = pyte.Screen(width, height)
         self.stream = pyte.ByteStream(self.screen)
         command = 'stty -a > "$1.before"; shift; "$@"; status=$?; stty -a > "$0.after"; exit $status'
+        stem = str(trace.with_suffix(""))
         self.modes = [trace.with_suffix(".before"), trace.with_suffix(".after")]
         self.child = pexpect.spawn(
             "/bin/sh",
-            [
-                "-c",
-                command,
-                str(trace.with_suffix("")),
-                str(trace.with_suffix("")),
-                sys.executable,
-                "-m",
-                "gradviz",
-            ]
-            + ["step", str(trace), *arguments],
+            ["-c", command, stem, stem, sys.executable, "-m", "gradviz", "step", str(trace), *arguments],
             dimensions=(height, width),
             env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **env},
             timeout=20,
@@ -135,7 +126,7 @@ def test_keys_move_through_the_trace(terminal: Callable[..., Terminal], width: i
     assert "where PowBackward0 was made" in shown
     stepper.press("nnbn", "event 11 of 21")
     assert "None → 0.6" in "\n".join(stepper.screen.display)
-    stepper.press("q", "")
+    stepper.child.send("q")
     assert stepper.ended() == 0
     assert stepper.restored()
 
@@ -150,7 +141,7 @@ def test_nothing_overflows_the_screen(terminal: Callable[..., Terminal], width: 
         assert shown[0].startswith("── lesson.py:")  # it has not scrolled
         assert shown[0].rstrip().endswith("run.gradviz ──")
         assert f"event {event} of 21" in shown[-2]
-    stepper.press("q", "")
+    stepper.child.send("q")
     assert stepper.ended() == 0
 
 
@@ -201,7 +192,8 @@ def test_a_dumb_terminal_gets_plain_text(terminal: Callable[..., Terminal]) -> N
     stepper = terminal(100, 40, TERM="dumb")
     stepper.wait("event 1 of 21")
     stepper.press("n", "event 2 of 21")
-    stepper.press("q", "")
+    stepper.press("?", "next-backward")
+    stepper.child.send("q")
     assert stepper.ended() == 0
     assert b"\x1b" not in stepper.raw
 

@@ -12,8 +12,9 @@ import graphviz
 
 from gradviz.draw import style
 from gradviz.draw.lines import lines_of
+from gradviz.draw.shorten import Reference, shortened
 from gradviz.draw.text import SMALL, plain, quoted, value
-from gradviz.graph.model import Edge, Graph, Node
+from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, VIEW, Edge, Graph, Node
 
 FAST_ABOVE = 1000  # nodes: beyond, layout is told not to try hard
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
@@ -22,19 +23,7 @@ _DEEPEST = 8  # scopes within one another
 
 def to_dot(graph: Graph) -> str:
     """The graph as DOT text."""
-    fast = _FAST if len(graph.nodes) > FAST_ABOVE else {}
-    dot = graphviz.Digraph("gradviz", graph_attr={**style.GRAPH, **fast})
-    dot.attr(label=quoted([*caption(graph), " "], end="\\l"))
-    dot.attr("node", **style.NODE)
-    dot.attr("edge", **style.EDGE)
-    cut = {edge.target for edge in graph.edges if edge.cut}
-    groups = _groups(graph)
-    for scope, members in groups.items():
-        _add_scope(dot, scope, members, graph, cut)
-    _add_ties(dot, graph)
-    for number, edge in enumerate(graph.edges):
-        _add_edge(dot, number, edge, graph)
-    return dot.source
+    return _Writer(graph).source()
 
 
 def caption(graph: Graph) -> list[str]:
@@ -51,64 +40,110 @@ def caption(graph: Graph) -> list[str]:
     return [*lines, "   ".join(legend)] if len(legend) > 1 else lines
 
 
-# --- nodes, scope by scope
+class _Writer:
+    """Writes one graph."""
 
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.edges, self.references = shortened(graph)
+        self.cut = {edge.target for edge in graph.edges if edge.cut}
+        fast = _FAST if len(graph.nodes) > FAST_ABOVE else {}
+        self.dot = graphviz.Digraph("gradviz", graph_attr={**style.GRAPH, **fast})
 
-def _groups(graph: Graph) -> dict[str, list[Node]]:
-    groups: dict[str, list[Node]] = {"": []}
-    for node in graph.nodes.values():
-        groups.setdefault("/".join(node.scope.split("/")[:_DEEPEST]), []).append(node)
-    return groups
+    def source(self) -> str:
+        """All of it."""
+        self.dot.attr(label=quoted([*caption(self.graph), " "], end="\\l"))
+        self.dot.attr("node", **style.NODE)
+        self.dot.attr("edge", **style.EDGE)
+        for scope, members in self._scopes().items():
+            if scope:
+                self._add_cluster(self.dot, scope, scope.partition("/")[0], members)
+            else:
+                self._add_nodes(self.dot, members)
+        self._add_ties()
+        made_by_ops = {edge.target for edge in self.edges if edge.kind == DATA}
+        for number, edge in enumerate(self.edges):
+            if edge.kind != VIEW or edge.target not in made_by_ops:  # else its op shows the way already
+                self._add_edge(number, edge)
+        return self.dot.source
 
+    # --- nodes, scope by scope
 
-def _add_scope(dot: Any, scope: str, members: list[Node], graph: Graph, cut: set[str]) -> None:
-    """Add nodes inside the nested clusters of their scope. DOT joins clusters of the same name."""
-    if not scope:
-        _add_nodes(dot, members, graph, cut)
-        return
-    outermost, _, _ = scope.partition("/")
-    _nest(dot, scope, outermost, members, graph, cut)
+    def _scopes(self) -> dict[str, list[Node | Reference]]:
+        scopes: dict[str, list[Node | Reference]] = {"": []}
+        members: list[Node | Reference] = [*self.graph.nodes.values(), *self.references]
+        for node in members:
+            scopes.setdefault("/".join(node.scope.split("/")[:_DEEPEST]), []).append(node)
+        return scopes
 
+    def _add_cluster(self, outer: Any, scope: str, path: str, members: list[Node | Reference]) -> None:
+        """Add nodes inside the nested clusters of their scope. DOT joins clusters of the same name."""
+        cluster = graphviz.Digraph(
+            graphviz.escape(f"cluster {path}")
+        )  # outer.subgraph() would copy its lines
+        name = path.rpartition("/")[2]
+        cluster.attr(label=quoted([plain(name, 40)]), **{"class": "scope"}, **style.CLUSTER)
+        if path == scope:
+            self._add_nodes(cluster, members)
+        else:
+            step = scope[len(path) + 1 :].partition("/")[0]
+            self._add_cluster(cluster, scope, f"{path}/{step}", members)
+        outer.subgraph(cluster)
 
-def _nest(dot: Any, scope: str, path: str, members: list[Node], graph: Graph, cut: set[str]) -> None:
-    cluster = graphviz.Digraph(
-        graphviz.escape(f"cluster {path}")
-    )  # not dot.subgraph(): it would copy dot's lines
-    name = path.rpartition("/")[2]
-    cluster.attr(label=quoted([plain(name, 40)]), **{"class": "scope"}, **style.CLUSTER)
-    if path == scope:
-        _add_nodes(cluster, members, graph, cut)
-    else:
-        step = scope[len(path) + 1 :].partition("/")[0]
-        _nest(cluster, scope, f"{path}/{step}", members, graph, cut)
-    dot.subgraph(cluster)
+    def _add_nodes(self, dot: Any, members: list[Node | Reference]) -> None:
+        """Add nodes, an op beside its grad_fn, and a leaf beside its AccumulateGrad."""
+        here = {node.id for node in members}
+        paired: set[str] = set()
+        for node in members:
+            if isinstance(node, Reference):
+                self._add_reference(dot, node)
+            elif node.id not in paired:
+                self._add_node(dot, node)
+                if node.pair in here and node.pair not in paired:
+                    paired.add(node.pair)
+                    self._add_node(dot, self.graph.nodes[node.pair])
+                    dot.body.append(f"\t{{ rank=same; {node.id}; {node.pair} }}\n")
 
+    def _add_node(self, dot: Any, node: Node) -> None:
+        classes = style.node_classes(node, node.kind == "op" and node.id in self.cut)
+        lines = [
+            _roomy(text) if role in style.BOLD else text for role, text in lines_of(node, self.graph.show)
+        ]
+        names = {"id": node.id, "class": " ".join(classes), "tooltip": quoted([_tooltip(node)])}
+        dot.node(node.id, label=quoted(lines), **names, **style.look(style.NODES, classes))
 
-def _add_nodes(dot: Any, members: list[Node], graph: Graph, cut: set[str]) -> None:
-    here = {node.id for node in members}
-    paired: set[str] = set()
-    for node in members:
-        if node.id in paired:
-            continue
-        _add_node(dot, node, graph, cut)
-        if node.pair in here and node.pair not in paired:
-            paired.add(node.pair)
-            _add_node(dot, graph.nodes[node.pair], graph, cut)
-            dot.body.append(f"\t{{ rank=same; {node.id}; {node.pair} }}\n")
+    def _add_reference(self, dot: Any, reference: Reference) -> None:
+        node = reference.node
+        classes = [*style.node_classes(node, False), "reference"]
+        name = plain((node.base if node.kind == GRAD_FN else node.name) or node.id, 40)
+        label = quoted([f"{name}.grad" if node.kind == GRAD_FN else name])
+        names = {"id": reference.id, "class": " ".join(classes), "tooltip": quoted([_tooltip(node)])}
+        dot.node(reference.id, label=label, **names, **style.look(style.NODES, classes))
 
+    def _add_ties(self) -> None:
+        """Join each op to its grad_fn, and each leaf to the AccumulateGrad that fills its .grad."""
+        nodes = self.graph.nodes
+        for node in nodes.values():
+            if node.pair in nodes:
+                fills = node.kind == LEAF and nodes[node.pair].ran
+                look = (
+                    _reversed_arrow({**style.EDGES["grad"], **style.EDGES["flowed"]}) if fills else style.TIE
+                )
+                self.dot.edge(node.id, node.pair, **{"class": "tie", "weight": "2"}, **look)
 
-def _add_node(dot: Any, node: Node, graph: Graph, cut: set[str]) -> None:
-    classes = style.node_classes(node, node.kind == "op" and node.id in cut)
-    attributes = style.look(style.NODES, classes)
-    lines = [_roomy(text) if role in style.BOLD else text for role, text in lines_of(node, graph.show)]
-    dot.node(
-        node.id,
-        label=quoted(lines),
-        id=node.id,
-        tooltip=quoted([_tooltip(node)]),
-        **{"class": " ".join(classes)},
-        **attributes,
-    )
+    # --- edges
+
+    def _add_edge(self, number: int, edge: Edge) -> None:
+        classes = style.edge_classes(edge)
+        look = style.look(style.EDGES, classes)
+        label = _edge_label(edge)
+        names = {"id": f"e{number}", "class": " ".join(classes), "tooltip": quoted([_edge_tooltip(edge)])}
+        if label:
+            names["label"] = quoted(label)
+        if edge.kind == GRAD:
+            self.dot.edge(edge.target, edge.source, **names, **_reversed_arrow(look))
+        else:
+            self.dot.edge(edge.source, edge.target, **names, **look)
 
 
 def _roomy(text: str) -> str:
@@ -122,45 +157,9 @@ def _tooltip(node: Node) -> str:
     return "  ".join(part for part in (node.id, place, plain(node.text, 100)) if part)
 
 
-def _add_ties(dot: Any, graph: Graph) -> None:
-    """Join each op to its grad_fn, and each leaf to the AccumulateGrad that fills its .grad."""
-    for node in graph.nodes.values():
-        if node.pair not in graph.nodes:
-            continue
-        fills = node.kind == "leaf" and graph.nodes[node.pair].ran
-        look = {"dir": "back", **style.EDGES["flowed"], "style": "dashed"} if fills else style.TIE
-        dot.edge(node.id, node.pair, **{"class": "tie", "weight": "2"}, **_reversed_arrow(look))
-
-
-# --- edges
-
-
-def _add_edge(dot: Any, number: int, edge: Edge, graph: Graph) -> None:
-    if edge.kind == "view" and not edge.cut and _made_by_op(edge, graph):
-        return  # its op's edges show the way, and its node says so
-    if edge.kind == "view" and _made_by_op(edge, graph):
-        return
-    classes = style.edge_classes(edge)
-    look = style.look(style.EDGES, classes)
-    label = _edge_label(edge)
-    tooltip = {"tooltip": quoted([_edge_tooltip(edge)])}
-    names = {"id": f"e{number}", "class": " ".join(classes)}
-    text = {"label": quoted(label)} if label else {}
-    if edge.kind == "grad":
-        dot.edge(
-            edge.target, edge.source, **text, **tooltip, **names, **_reversed_arrow({"dir": "back", **look})
-        )
-    else:
-        dot.edge(edge.source, edge.target, **text, **tooltip, **names, **look)
-
-
 def _reversed_arrow(look: dict[str, str]) -> dict[str, str]:
     """The attributes of an edge written the other way round."""
-    return {"arrowtail" if key == "arrowhead" else key: text for key, text in look.items()}
-
-
-def _made_by_op(edge: Edge, graph: Graph) -> bool:
-    return graph.nodes[edge.target].op not in ("data", "Variable")
+    return {"dir": "back", **{"arrowtail" if key == "arrowhead" else key: text for key, text in look.items()}}
 
 
 _LONGEST_LABEL = 22

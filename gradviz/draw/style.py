@@ -66,6 +66,7 @@ NODES: dict[str, dict[str, str]] = {
     "cut": {"fillcolor": "white", "color": RED, "fontcolor": RED, "penwidth": "1.6"},
     "accumulate": {"fillcolor": "#ffe8cc", "penwidth": "1.6"},
     "idle": {"style": "filled,dashed", "fillcolor": "#fffaf5", "color": "#ffc078", "fontcolor": "#a0683c"},
+    "reference": {"style": "rounded,dashed,filled", "penwidth": "1", "margin": "0.08,0.03"},
     "error": {
         "style": "filled,bold",
         "color": RED,

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from gradviz.events.kinds import Kind, OpRan, PassBegan, TensorMade
+from gradviz.events.kinds import Kind, PassBegan, TensorMade
 from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.graph import model as m
 from gradviz.graph import select
+from gradviz.graph.edges import edges_of
 from gradviz.graph.history import FIRST, History, State
-from gradviz.graph.model import Edge, Graph, Node
+from gradviz.graph.model import Graph, Node
 from gradviz.graph.names import Names
 from gradviz.graph.scopes import Scopes
 from gradviz.graph.select import Part
@@ -81,7 +82,7 @@ class _Builder:
         self._note_edges(part, nodes)
         self._add_tensors_and_ops(part)
         self._add_grad_fns(nodes)
-        self._add_edges(part, nodes)
+        self.result.edges = edges_of(self.history, part, nodes, self.result.nodes)
         self._pair_leaves(part)
         if not self.whole:
             self._drop_strays()
@@ -158,7 +159,7 @@ class _Builder:
         grad_fn = self.grad_fn_of.get(state) or (op.node if op is not None else 0)
         is_leaf, wanted = bool(flags & LEAF), bool(flags & REQUIRES_GRAD)
         node = Node(
-            self.tensor_id(state),
+            self.history.id_of(state),
             m.LEAF if is_leaf else m.TENSOR,
             state.tensor,
             name=self.trace.parameters.get(state.tensor) or self.names.given(state.tensor, made),
@@ -175,7 +176,7 @@ class _Builder:
         node.shape, node.dtype = self.trace.shape(state.tensor) or (None, None)
         maker = op if op is not None else made
         self._place(node, maker.site if maker is not None else 0)
-        base = self._base(state, made)
+        base = history.base(state)
         if base is not None and (flags & VIEW or isinstance(made, TensorMade)):
             node.base = self.names.label(base.tensor)
         return node
@@ -210,12 +211,13 @@ class _Builder:
 
     def _pair_leaves(self, part: Part) -> None:
         """Tie each leaf to its AccumulateGrad, and put a parameter where it is first used."""
-        nodes, used_in = self.result.nodes, {}
+        nodes = self.result.nodes
+        used_in: dict[State, int] = {}
         for event in sorted(part.ops, reverse=True):
             op = self.history.op(event)
             used_in.update((self.history.before(tensor, event), event) for tensor in op.inputs if tensor)
         for state in sorted(part.states):
-            node, accumulator = nodes[self.tensor_id(state)], self.grad_fn_of.get(state, 0)
+            node, accumulator = nodes[self.history.id_of(state)], self.grad_fn_of.get(state, 0)
             if state.tensor in self.trace.parameters and state in used_in:
                 node.scope = self.scopes.path(used_in[state])
             if accumulator in self.leaf_of:
@@ -247,93 +249,6 @@ class _Builder:
         if 0 < place.line <= len(lines):
             node.text = lines[place.line - 1].strip()
 
-    def tensor_id(self, state: State) -> str:
-        """The id of a tensor at a version."""
-        if state.since == FIRST:
-            return f"t{state.tensor}"
-        return f"t{state.tensor}v{self.history.mutation(state.since).version}"
-
-    # --- edges
-
-    def _add_edges(self, part: Part, nodes: list[int]) -> None:
-        for event in sorted(part.ops):
-            self._add_op_edges(self.history.op(event))
-        for event in sorted(part.writes):
-            self._add_write_edges(event)
-        for state in sorted(part.states):
-            self._add_mutation_and_view(state)
-        for number in nodes:
-            event = self.history.node_op(number)
-            for target, _ in self.history.op(event).edges if event is not None else ():
-                if target:
-                    self._edge(f"n{number}", f"n{target}", m.GRAD)
-
-    def _edge(self, source: str, target: str, kind: str, label: str = "", cut: str = "") -> None:
-        if source in self.result.nodes and target in self.result.nodes:
-            self.result.edges.append(Edge(source, target, kind, label, cut))
-
-    def _add_op_edges(self, op: OpRan) -> None:
-        aligned = len(op.inputs) == len(op.edges)
-        for i, tensor in enumerate(op.inputs):
-            if not tensor:
-                continue
-            cut = ""
-            if self.history.flags(tensor, op.index - 1) & REQUIRES_GRAD:
-                cut = self._why_cut(op) if not op.node else ""
-                if op.node and aligned and not op.edges[i][0]:
-                    cut = "not differentiable"
-            source = self.tensor_id(self.history.before(tensor, op.index))
-            self._edge(source, f"op{op.index}", m.DATA, cut=cut)
-        for tensor in op.outputs:
-            self._edge(f"op{op.index}", self.tensor_id(self.history.output(tensor)), m.DATA)
-        if op.node:
-            saved = [
-                self.history.output(tensor) if tensor in op.outputs else self.history.before(tensor, op.index)
-                for tensor, _ in op.saved
-                if tensor
-            ]
-            for state in dict.fromkeys(saved):
-                self._edge(self.tensor_id(state), f"n{op.node}", m.SAVED)
-
-    def _why_cut(self, op: OpRan) -> str:
-        """Why an op that recorded no node did not."""
-        if op.op == "detach":
-            return "detach"
-        output = self.trace.shape(op.outputs[0]) if op.outputs else None
-        if output is not None and not output[1].startswith(("float", "bfloat", "complex")):
-            return "not differentiable"
-        return "no_grad"
-
-    def _add_write_edges(self, event: int) -> None:
-        mutated = self.history.mutation(event)
-        source = self.history.before(mutated.source, event)
-        self._edge(self.tensor_id(source), f"op{event}", m.DATA)
-        self._edge(f"op{event}", self.tensor_id(State(mutated.tensor, event)), m.DATA)
-
-    def _add_mutation_and_view(self, state: State) -> None:
-        if state.since != FIRST:
-            before = self.history.before(state.tensor, state.since)
-            how = self.history.mutation(state.since).how
-            self._edge(self.tensor_id(before), self.tensor_id(state), m.MUTATION, label=how)
-            return
-        made = self.history.made(state.tensor)
-        base = self._base(state, made)
-        if base is not None:
-            cut = ""
-            if isinstance(made, TensorMade) and self.history.flags(base.tensor, made.index) & REQUIRES_GRAD:
-                cut = made.how
-            self._edge(self.tensor_id(base), self.tensor_id(state), m.VIEW, cut=cut)
-
-    def _base(self, state: State, made: object) -> State | None:
-        """The tensor whose memory a new one shares."""
-        if state.since != FIRST:
-            return None
-        if isinstance(made, TensorMade) and made.base:
-            return self.history.before(made.base, made.index)
-        if isinstance(made, OpRan) and made.flags & VIEW and made.inputs and made.inputs[0]:
-            return self.history.before(made.inputs[0], made.index)
-        return None
-
     def _drop_strays(self) -> None:
         """Leave out tensors without a name that no op made and no op used, such as one that was only printed."""
         nodes, edges = self.result.nodes, self.result.edges
@@ -358,7 +273,7 @@ class _Builder:
             if f"n{number}" in self.result.nodes:
                 self.result.nodes[f"n{number}"].root = True
         for tensor in self.root_tensors:
-            name = self.tensor_id(self.history.before(tensor, self.run.first))
+            name = self.history.id_of(self.history.before(tensor, self.run.first))
             if name in self.result.nodes:
                 self.result.nodes[name].root = True
 

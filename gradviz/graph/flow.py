@@ -42,16 +42,15 @@ class Flow:
     def _deliver(self, trace: Trace, began: int, produced: np.ndarray) -> None:
         start = trace.event(began)
         assert isinstance(start, PassBegan)
-        roots, seeds = np.array(start.roots, np.int64), np.array(start.gradients, np.int64)
+        begun = list(zip(start.roots, start.gradients, strict=False))
+        roots, seeds = np.array(begun, np.int64).reshape(-1, 2).T
         links, counts = trace.links(produced)
         half = counts // 2
         starts = np.cumsum(counts) - counts
         position = np.arange(half.sum()) - np.repeat(np.cumsum(half) - half, half)
         target = np.repeat(starts, half) + position
         self.targets = np.concatenate([roots, links[target].astype(np.int64)])
-        self.gradients = np.concatenate(
-            [seeds[: len(roots)], links[target + np.repeat(half, half)].astype(np.int64)]
-        )
+        self.gradients = np.concatenate([seeds, links[target + np.repeat(half, half)].astype(np.int64)])
         self.events = np.concatenate([np.full(len(roots), began), np.repeat(produced, half)])
         self.positions = np.concatenate([np.arange(len(roots)), position])
         nodes, events = self._received

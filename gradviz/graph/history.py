@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind, Mutated, OpRan, TensorMade
-from gradviz.events.listener import LEAF, REQUIRES_GRAD
+from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.tracefile import Trace
 from gradviz.tracefile.reader import damaged
 
@@ -101,6 +101,21 @@ class History:
             return self.written_by.get(state.since)
         event = self.maker(state.tensor)
         return event if event is not None and self.is_op[event] else None
+
+    def base(self, state: State) -> State | None:
+        """The tensor whose memory a new one shares."""
+        made = self.made(state.tensor) if state.since == FIRST else None
+        if isinstance(made, TensorMade) and made.base:
+            return self.before(made.base, made.index)
+        if isinstance(made, OpRan) and made.flags & VIEW and made.inputs and made.inputs[0]:
+            return self.before(made.inputs[0], made.index)
+        return None
+
+    def id_of(self, state: State) -> str:
+        """A graph's id for a tensor at a version: `t12`, or `t12v1` after it was written over."""
+        if state.since == FIRST:
+            return f"t{state.tensor}"
+        return f"t{state.tensor}v{self.mutation(state.since).version}"
 
     # --- what wrote over it
 

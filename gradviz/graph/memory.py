@@ -113,7 +113,10 @@ class Memory:
         ops = ops[np.isin(events["name"][ops], names) & (events["head"][ops] >> 8 & VIEW > 0)]
         links, counts = self.trace.links(ops)
         starts = np.cumsum(counts) - counts
-        return _rows(ops, _SHARE, links[starts + 3 + links[starts]], links[starts + 3])
+        inputs = links[starts].astype(np.int64)
+        whole = (inputs > 0) & (inputs + 3 < counts)  # it has an input and an output
+        ops, starts, inputs = ops[whole], starts[whole], inputs[whole]
+        return _rows(ops, _SHARE, links[starts + 3 + inputs], links[starts + 3])
 
     def _rebinds(self, mutated: np.ndarray) -> np.ndarray:
         sources, _ = self.trace.links(mutated)

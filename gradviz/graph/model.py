@@ -72,7 +72,8 @@ class Edge:
 class Graph:
     """A run, or the part of it that belongs to one pass. `nodes` by id, in the order in which they came to be.
 
-    `title` says where the pass began; `left_out` counts the run's ops that are no part of it; `at` is the event as of which it shows the run."""
+    `title` says where the pass began; `at` is the event as of which the run is shown; `left_out` counts the
+    run's ops that are no part of it."""
 
     script: str = ""
     pass_number: int | None = None

@@ -97,7 +97,8 @@ def upstream(history: History, run: PassInfo) -> Part:
 def _flood(history: History, part: Part, states: Iterable[State], barrier: int) -> list[State]:
     """Add states and all before them, up to ops that recorded no node; returns those ops' inputs. Ops that
     recorded one and ran up to event `barrier` are not added."""
-    stack, behind = [state for state in states if state not in part.states], []
+    stack = [state for state in states if state not in part.states]
+    behind: list[State] = []
     while stack:
         state = stack.pop()
         if state in part.states:

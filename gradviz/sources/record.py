@@ -17,13 +17,28 @@ from gradviz.tracefile import Recorder, Sites
 _recording: list[record] = []
 
 
-def _leave_in_child() -> None:
-    """A forked child goes on without a recorder: the file is its parent's."""
+def _before_fork() -> None:
+    """Let a commit end first: a child must not inherit the file in the middle of one."""
+    for running in _recording:
+        if running.recorder is not None:
+            running.recorder.lock.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    for running in _recording:
+        if running.recorder is not None:
+            running.recorder.lock.release()
+
+
+def _after_fork_in_child() -> None:
+    """A child goes on without a recorder: the file is its parent's."""
     for running in _recording:
         running.abandon()
 
 
-os.register_at_fork(after_in_child=_leave_in_child)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)
 
 
 class record:

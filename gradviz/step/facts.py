@@ -112,8 +112,9 @@ class Facts:
         return event if isinstance(event, OpRan) else None
 
     def inputs_of(self, op: OpRan) -> list[int]:
-        """For each edge of an op's node the input that its gradient is for, 0 where that is not known."""
-        if len(op.edges) == len(op.inputs):
+        """For each edge of an op's node the input that its gradient is for, 0 where that is not known; all inputs
+        of an op that made no node."""
+        if len(op.edges) in (0, len(op.inputs)):
             return list(op.inputs)
         left = [tensor for tensor in op.inputs if tensor]
         found = []
@@ -126,13 +127,13 @@ class Facts:
 
     def inputs_called(self, op: OpRan) -> list[str]:
         """What the inputs of `inputs_of` are called; a number by its value."""
-        value = number(float(op.args)) if re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?", op.args) else "a number"
+        value = number(float(op.args)) if re.fullmatch(r"-?\d+(\.\d*)?(e[+-]?\d+)?", op.args) else "a number"
         return [self.called(tensor) if tensor else value for tensor in self.inputs_of(op)]
 
     def _has_edge(self, tensor: int, node: int, nr: int) -> bool:
         maker = self.names.maker(tensor)
         if isinstance(maker, OpRan) and maker.node:
-            return maker.node == node and maker.outputs.index(tensor) == nr
+            return maker.node == node and maker.outputs[nr : nr + 1] == (tensor,)
         return node != 0 and self.trace.node_event(node) is None
 
     def tensors_of(self, node: int, moment: Moment) -> list[int]:
@@ -180,23 +181,42 @@ class Facts:
         found: dict[str, str] = getattr(self.trace, "formulas", {})
         return found.get(op.grad_fn or f"{op.op.title()}Backward0", "")
 
-    def partial(self, output: str, name: str) -> str:
-        """A local derivative as it is written: `∂y/∂x`."""
-        return f"∂{_bracketed(output)}/∂{_bracketed(name)}"
+    def partial(self, output: int, tensor: int, name: str = "") -> str:
+        """A derivative as it is written: `∂y/∂x`. Of two tensors of one name the lower tells its number, too;
+        `name` stands for a tensor that is not known."""
+        above = self.called(output) if output else "output"
+        below = self.called(tensor) if tensor else name or "?"
+        if above == below and output != tensor:
+            below = f"{below}#{tensor}"
+        return f"∂{_bracketed(above)}/∂{_bracketed(below)}"
 
     # --- passes
 
+    def in_pass(self, events: np.ndarray) -> np.ndarray:
+        """Which of these events lie in a backward pass, of whatever thread."""
+        firsts, lasts = self._pass_spans
+        at = np.searchsorted(firsts, events, side="right") - 1
+        return (
+            (at >= 0) & (events <= lasts[np.maximum(at, 0)]) if len(firsts) else np.zeros(len(events), bool)
+        )
+
+    @cached_property
+    def _pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the passes begin, and how far all up to each of them reach."""
+        runs = sorted(self.trace.passes, key=lambda run: run.first)
+        lasts = [self.trace.count if run.last is None else run.last for run in runs]
+        return np.array([run.first for run in runs]), np.maximum.accumulate(np.array(lasts, np.int64))
+
     def derivative(self, tensor: int, moment: Moment) -> str:
         """How a tensor's gradient is written: `∂z/∂y` where one scalar z is differentiated, else in words."""
-        name = self.called(tensor) if tensor else "?"
         root = self._scalar_root(moment)
-        return self.partial(root, name) if root else f"gradient of {name}"
+        return self.partial(root, tensor) if root else f"gradient of {self.called(tensor) if tensor else '?'}"
 
-    def _scalar_root(self, moment: Moment) -> str:
+    def _scalar_root(self, moment: Moment) -> int:
         run = moment.pass_info
         event = None if run is None else self.trace.event(run.first)
         if not isinstance(event, PassBegan) or len(event.root_tensors) != 1 or len(event.gradients) != 1:
-            return ""
+            return 0
         seed = self.trace.snapshot(event.gradients[0])
         plain = (
             seed is not None
@@ -204,9 +224,9 @@ class Facts:
             and seed.array.size == 1
             and seed.array.reshape(-1)[0] == 1
         )
-        return self.called(event.root_tensors[0]) if plain else ""
+        return event.root_tensors[0] if plain else 0
 
 
 def _bracketed(name: str) -> str:
     """A name as it stands after ∂: in brackets unless it is a plain name or a path."""
-    return name if all(character.isalnum() or character in "_.[]'\"" for character in name) else f"({name})"
+    return name if all(character.isalnum() or character in "_.#[]'\"" for character in name) else f"({name})"

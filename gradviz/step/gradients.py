@@ -92,29 +92,25 @@ def _local(stop: Stop, op: OpRan, received: Received | None, produced: Produced 
     """The local derivative for each input that a gradient goes to."""
     inputs = stop.facts.inputs_of(op)
     told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op))
-    output = stop.called(op.outputs[0]) if len(op.outputs) == 1 else "output"
+    output = op.outputs[0] if len(op.outputs) == 1 else 0
     for i, tensor in enumerate(inputs):
         if i >= len(op.edges) or not op.edges[i][0]:
             continue
         number = ""
-        if received is not None and produced is not None and len(received.gradients) == 1:
+        if received and produced and len(received.gradients) == 1 and i < len(produced.gradients):
             upstream, downstream = received.gradients[0], produced.gradients[i]
             number = local_number(
                 clean(op.grad_fn), stop.moment.value(upstream), stop.moment.value(downstream)
             )
         name, formula = told[i]
+        if formula.lstrip("−-").isdigit():
+            number = ""
         text = " = ".join(part for part in (formula, number) if part)
         if text:
-            yield Row(
-                "local",
-                f"{_local_name(stop, output, stop.called(tensor) or name, formula)} = {text}",
-                "yellow",
-            )
-
-
-def _local_name(stop: Stop, output: str, name: str, formula: str) -> str:
-    """How a local derivative is written; a formula that has the upstream gradient in it is all of the VJP."""
-    return f"VJP for {name}" if "upstream" in formula else stop.facts.partial(output, name)
+            # a formula that has the upstream gradient in it is all of the VJP
+            vjp = "upstream" in formula
+            what = f"VJP for {stop.called(tensor)}" if vjp else stop.facts.partial(output, tensor, name)
+            yield Row("local", f"{what} = {text}", "yellow")
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
@@ -212,8 +208,9 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[Row]:
             )
     if isinstance(op, OpRan) and op.op != "make_dual":
         told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op))
-        for name, formula in (pair for pair, t in zip(told, op.inputs, strict=False) if t and pair[1]):
-            yield Row("local", f"{stop.facts.partial(stop.called(event.tensor), name)} = {formula}", "yellow")
+        for (_, formula), tensor in zip(told, op.inputs, strict=False):
+            if tensor and formula:
+                yield Row("local", f"{stop.facts.partial(event.tensor, tensor)} = {formula}", "yellow")
     yield Row("tangent", f"of {stop.called(event.tensor)} = {stop.value(event.tangent)}", "green")
 
 

@@ -11,6 +11,7 @@ from gradviz.events.kinds import OpRan
 from gradviz.graph.moment import TensorState
 from gradviz.step.numbers import brief, shortened, value
 from gradviz.step.stop import Stop
+from gradviz.tracefile import Snapshot
 
 _CHANGED = "bold green"
 _LONGEST_GRAD = 24  # characters that a `.grad` is written out in
@@ -71,12 +72,11 @@ def _row(stop: Stop, tensor: int) -> LeafRow:
     tangent = stop.moment.tangent(tensor)
     was, grad = _grad(before), _grad(now)
     grad_changed = not new and _differs(before, now)
-    value_was, value_is = value(before.value) if before is not None else "", value(now.value)
-    value_changed = not new and value_was != value_is
+    value_changed = not new and (before is None or _told(before.value) != _told(now.value))
     return LeafRow(
         name=stop.called(tensor),
         what=_what(now),
-        value=value_is,
+        value=value(now.value),
         short=brief(now.value),
         grad=f"{was} → {grad}" if grad_changed else grad,
         tangent=stop.compact(tangent) if tangent else "",
@@ -90,7 +90,12 @@ def _differs(before: TensorState | None, now: TensorState) -> bool:
     """Whether a `.grad` is another, or holds something else, than before."""
     if before is None or before.grad != now.grad:
         return (before.grad if before is not None else 0) != now.grad
-    return value(before.grad_value) != value(now.grad_value)
+    return _told(before.grad_value) != _told(now.grad_value)
+
+
+def _told(snapshot: Snapshot | None) -> tuple[str, int]:
+    """What tells one value of a tensor from another, also where no values were kept."""
+    return value(snapshot), 0 if snapshot is None else snapshot.version
 
 
 def _grad(state: TensorState | None) -> str:

@@ -70,14 +70,16 @@ def value(snapshot: Snapshot | None) -> str:
     stats = snapshot.stats
     if stats is None:
         return f"{shape(snapshot)} {snapshot.dtype}, value not kept"
-    span = [] if np.isnan(stats.min) else [f"min {number(stats.min, 4)}", f"max {number(stats.max, 4)}"]
-    return f"{brief(snapshot)}{''.join(f', {part}' for part in span)}"
+    span = "" if np.isnan(stats.min) else f", {number(stats.min, 4)} to {number(stats.max, 4)}"
+    return brief(snapshot) + span
 
 
 def brief(snapshot: Snapshot | None) -> str:
     """A tensor in a few words, for a sentence: its elements when very few, else shape and rms."""
-    if snapshot is None or snapshot.stats is None:
-        return value(snapshot)
+    if snapshot is None:
+        return "?"
+    if snapshot.stats is None:
+        return f"a {shape(snapshot)} tensor" if snapshot.shape else "a scalar"
     array = elements(snapshot)
     if array is not None and array.size <= BRIEF:
         return nested(array)

@@ -73,10 +73,15 @@ def script(session: Session, lines: list[str]) -> Iterator[str]:
         run(session, verb, argument)
         if session.over:
             return
-        if session.help:
-            yield from (f"  {usage:<16} {help}" for usage, _, help in help_rows())
-            continue
-        if session.message:
-            yield session.message
-        yield describe(session.stop)
+        yield from told(session)
         yield ""
+
+
+def told(session: Session) -> Iterator[str]:
+    """What there is to say after a command."""
+    if session.help:
+        yield from (f"  {usage:<16} {help}" for usage, _, help in help_rows())
+        return
+    if session.message:
+        yield session.message
+    yield describe(session.stop)

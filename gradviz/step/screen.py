@@ -104,7 +104,7 @@ def _wide(stop: Stop, width: int, height: int) -> list[Text]:
 
 
 def _beside(left: list[Text], right: list[Text], row: int, width: int) -> Text:
-    line = _filled(left[row] if row < len(left) else Text(), width)
+    line = Text(no_wrap=True).append_text(_filled(left[row] if row < len(left) else Text(), width))
     line.append(" │ ", style="dim")
     return line.append_text(right[row]) if row < len(right) else line
 
@@ -126,15 +126,15 @@ def gradient_lines(stop: Stop, width: int, height: int) -> list[Text]:
 
 
 def _row(row: Row) -> Text:
-    line = Text(f" {row.label:>10}  ", style="dim", no_wrap=True)
-    return line.append(row.text, style=row.style or "not dim")
+    return Text(no_wrap=True).append(f" {row.label:>10}  ", style="dim").append(row.text, style=row.style)
 
 
 def _rule(words: str, width: int, right: str = "") -> Text:
     """A line with a title, and one at the right where there is room."""
-    line = Text("── ", style="dim").append(words, style="not dim bold").append(" ")
+    line = Text().append("── ", style="dim").append(words, style="bold").append(" ")
     ending = f" {right} ──" if right and cell_len(line.plain) + cell_len(right) + 6 < width else ""
-    return line.append("─" * max(width - cell_len(line.plain) - cell_len(ending), 0)).append(ending)
+    rest = max(width - cell_len(line.plain) - cell_len(ending), 0)
+    return line.append("─" * rest + ending, style="dim")
 
 
 def _help(width: int) -> list[Text]:
@@ -144,8 +144,8 @@ def _help(width: int) -> list[Text]:
         Text(),
     ]
     for usage, keys, words in help_rows():
-        line = Text(f"  {usage:<15}", style="bold").append(f"{keys:<32}", style="cyan")
-        lines.append(line.append(words, style="not bold"))
+        line = Text().append(f"  {usage:<15}", style="bold").append(f"{keys:<32}", style="cyan")
+        lines.append(line.append(words))
     return [*lines, Text(), Text("  Any key goes on.", style="dim")]
 
 

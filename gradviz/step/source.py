@@ -69,8 +69,7 @@ class _Page:
         start, end = self._span(number, text) if inside else (0, 0)
         gutter = f"{'▶' if inside else ' '}{number:>{len(str(len(self.lines)))}}  "
         shown, start, end = _fit(text, start, end, width - len(gutter))
-        line = Text(gutter, style="bold" if inside else "dim", no_wrap=True)
-        line.append(shown, style="" if inside else "dim")
+        line = Text(no_wrap=True).append(gutter, style="bold" if inside else "dim").append(shown)
         if end <= start:
             return line, None
         line.stylize(_MARK, len(gutter) + start, len(gutter) + end)

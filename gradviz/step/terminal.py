@@ -13,10 +13,16 @@ from rich.console import Console
 from rich.control import Control
 
 from gradviz.step.keys import Keys
-from gradviz.step.plain import describe
+from gradviz.step.plain import told
 from gradviz.step.screen import Screen
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import BY_KEY, obey, run
+
+try:
+    import termios
+    import tty
+except ImportError:  # Windows
+    termios = None  # type: ignore[assignment]
 
 
 def interact(session: Session, console: Console | None = None) -> None:
@@ -34,6 +40,7 @@ class Terminal:
         self.prompt: str | None = None
         self.plain = console.is_dumb_terminal
         self.waiting = False  # for a key
+        self.stale = False  # the screen is of another size than the terminal
 
     def loop(self) -> None:
         """Read keys and show screens until the session is over."""
@@ -51,6 +58,8 @@ class Terminal:
         """What was typed; empty at the end of the input."""
         self.waiting = True
         try:
+            if self.stale:
+                self._resized()
             return click.getchar()
         except (EOFError, OSError):
             return ""
@@ -58,7 +67,8 @@ class Terminal:
             self.waiting = False
 
     def _resized(self) -> None:
-        """Draw in the new size, unless a screen is being drawn: the next one will have it."""
+        """Draw in the new size; where a screen is being drawn, after that."""
+        self.stale = not self.waiting
         if self.waiting:
             self.show()
 
@@ -106,12 +116,7 @@ class Terminal:
                 Screen(self.session, self.prompt), end="", no_wrap=True, crop=True, height=height, width=width
             )
             return
-        said = (
-            f":{self.prompt}"
-            if self.prompt is not None
-            else self.session.message or describe(self.session.stop)
-        )
-        click.echo(f"{said}\n")
+        click.echo(f":{self.prompt}" if self.prompt is not None else "\n".join([*told(self.session), ""]))
 
     @contextmanager
     def _screen(self) -> Iterator[None]:
@@ -125,14 +130,10 @@ class Terminal:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No echo of what is typed between two reads; the terminal is put back afterwards."""
-    try:
-        import termios
-        import tty
-
-        before = termios.tcgetattr(sys.stdin.fileno())
-    except (ImportError, OSError, ValueError, *_TERMINAL_ERRORS):
+    if termios is None or not sys.stdin.isatty():
         yield
         return
+    before = termios.tcgetattr(sys.stdin.fileno())
     try:
         tty.setcbreak(sys.stdin.fileno())
         yield

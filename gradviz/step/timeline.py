@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
 from gradviz.step.numbers import clean, shortened
 from gradviz.step.stop import Stop
+
+_COLOURS = ("blue", "magenta")  # forward, backward
 
 
 def position(stop: Stop) -> str:
@@ -24,14 +27,13 @@ def phase(stop: Stop) -> str:
 
 
 def timeline(stop: Stop, width: int) -> Text:
-    """The position with a bar."""
+    """The position with a bar on which the backward passes have a colour of their own."""
     count = stop.facts.trace.count
     before, after = f" event {stop.k + 1} of {count} ", f" {phase(stop)}"
     room = max(width - cell_len(before) - cell_len(after) - 1, 0)
     done = round(room * (stop.k + 1) / count)
-    backward = stop.moment.pass_info is not None
     line = Text(before, no_wrap=True)
-    line.append("━" * done, style="magenta" if backward else "blue")
-    line.append("─" * (room - done), style="dim")
-    line.append(after, style="bold magenta" if backward else "bold blue")
-    return line
+    for cell, backward in enumerate(stop.facts.in_pass((np.arange(room) + 0.5) * count // max(room, 1))):
+        line.append("━" if cell < done else "─", style=_COLOURS[bool(backward)])
+    here = _COLOURS[stop.moment.pass_info is not None]
+    return line.append(after, style=f"bold {here}")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import zlib
 from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -30,21 +30,32 @@ class _OpenPass:
     targets: list[int] = field(default_factory=list)
 
 
-class Digests:
-    """Follows the passes of a run, batch by batch. `strings` gives names their numbers."""
+@dataclass(frozen=True, slots=True)
+class FinishedPass:
+    """A pass by its number: its last event, how many nodes ran, its digest."""
 
-    def __init__(self, strings: Any) -> None:
+    number: int
+    last: int
+    nodes: int
+    digest: str
+
+
+class Digests:
+    """Follows the passes of a run, batch by batch. `strings` are the names in the order of their numbers; there
+    may be more of them at each batch."""
+
+    def __init__(self, strings: Iterable[str]) -> None:
         self.strings = strings
         self.hashes: list[int] = []
         self.open: dict[int, list[_OpenPass]] = {}  # by thread, the innermost last
-        self.finished: list[tuple[int, int, str, int]] = []
+        self.finished: list[FinishedPass] = []
 
-    def take_finished(self) -> list[tuple[int, int, str, int]]:
-        """Passes finished since the last call: (last event, nodes, digest, number)."""
+    def take_finished(self) -> list[FinishedPass]:
+        """The passes finished since the last call."""
         finished, self.finished = self.finished, []
         return finished
 
-    def read(self, first: int, events: np.ndarray, links: np.ndarray) -> None:
+    def read(self, first: int, events: np.ndarray, links: Sequence[int]) -> None:
         """Take in one batch of events, the first of which is number `first`."""
         kinds = events["head"] & 0xFF
         of_passes = np.flatnonzero(np.isin(kinds, _KINDS))
@@ -54,7 +65,6 @@ class Digests:
         rows = events[of_passes]
         ends = np.cumsum(events["links"], dtype=np.int64)[of_passes].tolist()
         columns = (rows[name].tolist() for name in ("head", "subject", "name", "links"))
-        flat = links.tolist()
         for index, end, head, subject, name, n_links in zip(of_passes.tolist(), ends, *columns, strict=True):
             kind, thread = head & 0xFF, head >> 16
             if kind == _BEGAN:
@@ -70,13 +80,14 @@ class Digests:
             elif kind == _PRODUCED:
                 half = n_links // 2
                 run.sources += [subject] * half
-                run.targets += flat[end - n_links : end - half]
+                run.targets += links[end - n_links : end - half]
             else:
                 stack.pop()
-                self.finished.append((first + index, len(run.nodes), digest_of(run), run.number))
+                finished = FinishedPass(run.number, first + index, len(run.nodes), digest_of(run))
+                self.finished.append(finished)
 
     def _hash_names(self) -> None:
-        texts = list(self.strings.known)
+        texts = list(self.strings)
         self.hashes += [zlib.crc32(text.encode("utf-8", "replace")) for text in texts[len(self.hashes) :]]
 
 

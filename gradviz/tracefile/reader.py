@@ -7,7 +7,7 @@ import sqlite3
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.events.site import Place
 from gradviz.events.values import Stats, stats_of, unpack_stats
 from gradviz.tracefile.decode import decode
+from gradviz.tracefile.digest import Digests
 from gradviz.tracefile.schema import APPLICATION_ID, DTYPES, ELEMENTS, EVENT, SNAPSHOT, STATS, VERSION
 from gradviz.tracefile.sites import Site
 
@@ -215,7 +216,26 @@ class Trace:
         query = (
             "SELECT number, first, last, thread, site, nodes, digest, recorded FROM passes ORDER BY number"
         )
-        return [PassInfo(*row) for row in self._rows(query)]
+        found = [PassInfo(*row) for row in self._rows(query)]
+        open_passes = [run for run in found if run.last is None]
+        return self._completed(found, open_passes[0].first) if open_passes else found
+
+    def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
+        """The passes of a run that was killed: those that ended in its last moment had not been summed up."""
+        digests = Digests(self.strings.values())
+        for position, (_, first, count, _) in enumerate(self._chunks):
+            if first + count > start:
+                events = self.events[max(first, start) : first + count]
+                links = self._chunk(position).links.tolist()
+                skipped = int(self.events["links"][first : max(first, start)].sum())
+                digests.read(max(first, start), events, links[skipped:])
+        ended = {run.number: run for run in digests.take_finished()}
+        return [
+            replace(run, last=ended[run.number].last, nodes=ended[run.number].nodes, digest=ended[run.number].digest)
+            if run.last is None and run.number in ended
+            else run
+            for run in passes
+        ]
 
     @cached_property
     def errors(self) -> list[ErrorInfo]:
@@ -233,10 +253,14 @@ class Trace:
     @cached_property
     def events(self) -> np.ndarray:
         """All events as rows of schema.EVENT."""
-        parts = [
-            np.frombuffer(data, EVENT) for (data,) in self._rows("SELECT data FROM events ORDER BY chunk")
-        ]
-        return np.concatenate(parts) if parts else np.zeros(0, EVENT)
+        blobs = [data for (data,) in self._rows("SELECT data FROM events ORDER BY chunk")]
+        try:
+            found = np.concatenate([np.zeros(0, EVENT), *(np.frombuffer(data, EVENT) for data in blobs)])
+        except (ValueError, TypeError) as error:
+            raise damaged(self.path, error) from None
+        if len(found) != self.count:
+            raise damaged(self.path, ValueError(f"{len(found)} events where there should be {self.count}"))
+        return found
 
     @cached_property
     def kinds(self) -> np.ndarray:
@@ -278,10 +302,19 @@ class Trace:
                 for table in ("links", "snapshots")
             ]
             links, snapshots = np.frombuffer(blobs[0], "<u4"), np.frombuffer(blobs[1], SNAPSHOT)
-        except (IndexError, ValueError) as error:
+            (size,) = self._rows("SELECT length(data) FROM payloads WHERE chunk = ?", number)[0]
+        except (IndexError, ValueError, TypeError) as error:
             raise damaged(self.path, error) from None
         ends = np.cumsum(self.events["links"][first : first + count], dtype=np.int64)
         offsets = np.cumsum(snapshots["length"], dtype=np.int64) - snapshots["length"]
+        told = snapshots["event"]
+        fits = [
+            ends[-1:].sum() == len(links),
+            snapshots["length"].sum(dtype=np.int64) <= size,
+            np.all((told >= first) & (told < first + count)),
+        ]
+        if not all(fits):
+            raise damaged(self.path, ValueError(f"chunk {number} does not add up"))
         return _Chunk(links, ends, snapshots, offsets)
 
     def links(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

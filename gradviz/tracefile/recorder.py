@@ -1,7 +1,7 @@
 """Recorder: the listener that writes a run into a trace file.
 
 The hot half of recording. An event is a few integers put at the end of a few lists, under a lock; a thread
-(writer.py) takes the lists away several times a second, packs them and commits them, so that whatever ends the
+(writer.py) takes the lists away many times a second, packs them and commits them, so that whatever ends the
 process leaves a trace that is complete up to the last fraction of a second.
 """
 
@@ -64,12 +64,7 @@ class Recorder(Listener):
         self.writer = Writer(path, self, {**(meta or {}), "values": values}, formulas or {})
 
     def take(self) -> Batch:
-        """Take away what has been recorded since the last call."""
-        with self.lock:
-            return self.take_locked()
-
-    def take_locked(self) -> Batch:
-        """As `take`, where the lock is held."""
+        """Take away what has been recorded since the last call; the lock is held."""
         batch, self.batch = self.batch, Batch()
         self.batch.first = self.count
         return batch

@@ -81,10 +81,7 @@ class Source(Protocol):
     lock: threading.Lock
 
     def take(self) -> Batch:
-        """Take away what has been recorded since the last call."""
-
-    def take_locked(self) -> Batch:
-        """As `take`, where the lock is held."""
+        """Take away what has been recorded since the last call; the lock is held."""
 
 
 class Writer:
@@ -101,7 +98,7 @@ class Writer:
         self.chunks = 0
         self.newest = 0  # the highest tensor number written
         self.sources: set[str] = set()
-        self.digests = Digests(source.strings)
+        self.digests = Digests(source.strings.known)
         self.connection = _create(self.path, meta, formulas)
         self.thread = threading.Thread(target=self._run, name="gradviz-writer", daemon=True)
         self.thread.start()
@@ -118,6 +115,7 @@ class Writer:
         self.due.set()
         self.thread.join()
         if self.failure is None:
+            self._commit({})
             self._commit(meta)
             self.connection.execute("PRAGMA journal_mode = DELETE")
         self.connection.close()
@@ -125,41 +123,40 @@ class Writer:
             raise OSError(f"the trace could not be written to {self.path}: {self.failure}") from self.failure
 
     def _run(self) -> None:
-        behind = False
         while not self.closing:
             self.due.wait(INTERVAL)
             self.due.clear()
-            started = time.monotonic()
+            if self.failure is not None:
+                with self.source.lock:
+                    self.source.take()  # and forget it
+                continue
             try:
-                if behind:
-                    with self.source.lock:  # the program waits, so that the file is never far behind it
-                        self._commit({}, locked=True)
-                else:
-                    self._commit({})
+                self._commit({})
             except Exception as error:  # whatever it is, the program must go on, and its user must know
                 self.failure = error
-                print(
-                    f"gradviz: recording stopped, {self.path} cannot be written: {error!r}", file=sys.stderr
-                )
-                return
-            behind = time.monotonic() - started > INTERVAL / 2
+                print(f"gradviz: recording stopped, {self.path} cannot be written: {error!r}", file=sys.stderr)
 
-    def _commit(self, meta: dict[str, str], locked: bool = False) -> None:
-        batch = self.source.take_locked() if locked else self.source.take()
-        if not (batch.rows or meta):
-            return
-        cursor = self.connection.cursor()
-        cursor.execute("BEGIN")
-        if batch.rows:
-            self._write_batch(cursor, batch)
-        self._write_tables(cursor, batch)
-        cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
-        cursor.execute("COMMIT")
+    def _commit(self, meta: dict[str, str]) -> None:
+        """Write what has been recorded. The program's next event waits for it: the two share one interpreter, and
+        a program that did not wait would keep it from this thread (SQLite gives it up at every row) until much
+        was unwritten."""
+        with self.source.lock:
+            batch = self.source.take()
+            if not (batch.rows or meta):
+                return
+            cursor = self.connection.cursor()
+            cursor.execute("BEGIN")
+            if batch.rows:
+                self._write_batch(cursor, batch)
+            self._write_tables(cursor, batch)
+            cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
+            cursor.execute("COMMIT")
+            if batch.rows:  # only now, when they are safe
+                self.digests.read(batch.first, _packed(batch.rows, EVENT), batch.links)
 
     def _write_batch(self, cursor: sqlite3.Cursor, batch: Batch) -> None:
         events = _packed(batch.rows, EVENT)
         links = np.frombuffer(array("I", batch.links), "<u4")
-        self.digests.read(batch.first, events, links)
         _settle_deferred(batch)
         snapshots = _packed(batch.snapshots, SNAPSHOT)
         if len(snapshots):
@@ -197,9 +194,8 @@ class Writer:
             "INSERT INTO passes (number, first, thread, site, recorded) VALUES (?, ?, ?, ?, ?)",
             batch.passes_begun,
         )
-        cursor.executemany(
-            "UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", self.digests.take_finished()
-        )
+        finished = [(run.last, run.nodes, run.digest, run.number) for run in self.digests.take_finished()]
+        cursor.executemany("UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", finished)
 
 
 def _storable(text: str) -> str:

@@ -1,0 +1,65 @@
+"""Long edges made short: what makes layout slow and pictures hard to read.
+
+A leaf that is used again far below, as the weights of a recurrent network are, is drawn there once more, small;
+so is its AccumulateGrad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, SAVED, Edge, Graph, Node
+
+FAR = 8  # ops between two uses
+_SMALL = 60  # nodes: fewer are always drawn as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A second place at which a node is drawn."""
+
+    id: str
+    node: Node
+    scope: str
+
+
+def shortened(graph: Graph) -> tuple[list[Edge], list[Reference]]:
+    """The edges as they are drawn, and the references that some of them lead to instead of the node itself."""
+    if len(graph.nodes) < _SMALL:
+        return graph.edges, []
+    places = _places(graph)
+    homes: dict[str, int] = {}
+    for edge in graph.edges:
+        hub, user = _hub_and_user(edge, graph)
+        if hub and user in places:
+            homes[hub] = min(places[user], homes.get(hub, places[user]))
+    references: dict[str, Reference] = {}
+    drawn = []
+    for edge in graph.edges:
+        hub, user = _hub_and_user(edge, graph)
+        if not hub or user not in places or places[user] - homes[hub] <= FAR:
+            drawn.append(edge)
+            continue
+        name = f"{hub}at{places[user]}"
+        references[name] = Reference(name, graph.nodes[hub], graph.nodes[user].scope)
+        drawn.append(replace(edge, source=name) if edge.source == hub else replace(edge, target=name))
+    return drawn, list(references.values())
+
+
+def _places(graph: Graph) -> dict[str, int]:
+    """How far down each op and each grad_fn stands."""
+    rows = [node for node in graph.nodes.values() if node.kind == OP]
+    if not rows:
+        rows = sorted(
+            (node for node in graph.nodes.values() if node.kind == GRAD_FN), key=lambda node: node.number
+        )
+    places = {node.id: place for place, node in enumerate(rows)}
+    return places | {node.pair: places[node.id] for node in rows if node.pair}
+
+
+def _hub_and_user(edge: Edge, graph: Graph) -> tuple[str, str]:
+    """The leaf or AccumulateGrad at one end of an edge, and who uses it at the other; empty where there is none."""
+    if edge.kind in (DATA, SAVED) and graph.nodes[edge.source].kind == LEAF:
+        return edge.source, edge.target
+    if edge.kind == GRAD and graph.nodes[edge.target].name == "AccumulateGrad":
+        return edge.target, edge.source
+    return "", ""

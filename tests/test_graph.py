@@ -1,0 +1,467 @@
+"""The graph of a run: what is in it, which part of the run it shows, and that it is what `next_functions` gives."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradviz as torch
+from gradviz.autograd import forward_ad
+from gradviz.graph.build import GraphError, build
+from gradviz.graph.model import Graph, Node, to_json
+from gradviz.sources.record import record
+from gradviz.tracefile import Trace, open_trace
+
+NODE_FIELDS = [
+    *("id", "kind", "name", "op", "grad_fn", "is_leaf", "requires_grad", "shape", "dtype"),
+    *("file", "line", "col", "end_col", "scope", "count"),
+]  # fmt: skip
+Traced = Callable[[Callable[[], Any]], Trace]
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Traced:
+    """Records a function, and opens the trace; `trace.result` is what the function returned."""
+
+    def run(program: Callable[[], Any]) -> Trace:
+        with record(tmp_path / "run.gradviz"):
+            result = program()
+        trace = open_trace(tmp_path / "run.gradviz")
+        trace.result = result  # type: ignore[attr-defined]
+        return trace
+
+    return run
+
+
+def named(graph: Graph, name: str) -> Node:
+    """The one node of this name."""
+    (node,) = (node for node in graph.nodes.values() if node.name == name)
+    return node
+
+
+def edges(graph: Graph, kind: str) -> set[tuple[str | None, str | None]]:
+    return {
+        (graph.nodes[e.source].name, graph.nodes[e.target].name) for e in graph.edges if e.kind == kind
+    }
+
+
+# --- programs
+
+
+def logarithm_of_a_cube() -> Any:
+    x = torch.tensor(5.0, requires_grad=True)
+    y = x**3
+    z = torch.log(y)
+    z.backward()
+    return [z]
+
+
+def several_paths() -> Any:
+    x = torch.tensor(5.0, requires_grad=True)
+    q = torch.tensor(3.0, requires_grad=True)
+    y = x**q
+    w = x * x
+    z = torch.log(y) + torch.sqrt(w)
+    z.backward()
+    return [z]
+
+
+def twice_through_one_graph() -> Any:
+    x = torch.tensor(5.0, requires_grad=True)
+    z = torch.log(x**3)
+    z.backward(retain_graph=True)
+    z.backward()
+    return [z]
+
+
+def second_derivative() -> Any:
+    x = torch.tensor(2.0, requires_grad=True)
+    y = x**3 + torch.sin(x)
+    (first,) = torch.autograd.grad(y, x, create_graph=True)
+    first.backward()
+    return [first]
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return gradient * 2 * x
+
+
+def custom_function() -> Any:
+    x = torch.tensor(3.0, requires_grad=True)
+    y = Squared.apply(x)
+    z = y + 1
+    z.backward()
+    return [z]
+
+
+def two_roots() -> Any:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    u, v = (x * 2).sum(), (x.exp()).sum()
+    torch.autograd.backward([u, v])
+    return [u, v]
+
+
+def in_place() -> Any:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 2
+    y.mul_(3)
+    z = y.sum()
+    z.backward()
+    return [z]
+
+
+def network() -> Any:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = (net(torch.ones(2, 3)) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+    return [loss]
+
+
+def detached() -> Any:
+    x = torch.tensor(5.0, requires_grad=True)
+    y = x * torch.tensor([2.0, 3.0])
+    w = y.detach()
+    w.requires_grad_()
+    z = (w * w).sum()
+    z.backward()
+    return [z]
+
+
+def control_flow() -> Any:
+    x = torch.tensor(1.0, requires_grad=True)
+    y = x
+    while y < 20:
+        y = y * 3 if y > 5 else y + 2
+    y.backward()
+    return [y]
+
+
+PROGRAMS = [
+    logarithm_of_a_cube,
+    several_paths,
+    twice_through_one_graph,
+    second_derivative,
+    custom_function,
+    two_roots,
+    in_place,
+    network,
+    detached,
+    control_flow,
+]
+programs = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+
+
+# --- the contract
+
+
+def walked(roots: list[Any]) -> tuple[Counter, Counter]:
+    """Names of nodes and edges that `next_functions` leads to from live tensors."""
+    seen = dict.fromkeys(root.grad_fn for root in roots)
+    stack, found = list(seen), Counter()
+    while stack:
+        node = stack.pop()
+        for target, _ in node.next_functions:
+            if target is not None:
+                found[node.name(), target.name()] += 1
+                if target not in seen:
+                    seen[target] = None
+                    stack.append(target)
+    return Counter(node.name() for node in seen), found
+
+
+@programs
+def test_show_backward_is_exactly_what_walking_next_functions_gives(
+    program: Callable[[], Any], traced: Traced
+) -> None:
+    with traced(program) as trace:
+        graph = to_json(build(trace, show="backward"))
+        names = {node["id"]: node["name"] for node in graph["nodes"]}
+        found = Counter((names[edge["source"]], names[edge["target"]]) for edge in graph["edges"])
+        assert (Counter(names.values()), found) == walked(trace.result)  # type: ignore[attr-defined]
+        assert {node["kind"] for node in graph["nodes"]} == {"grad_fn"}
+        assert {edge["kind"] for edge in graph["edges"]} <= {"grad"}
+
+
+@programs
+@pytest.mark.parametrize("whole", [False, True])
+def test_json_has_the_fields_and_kinds_of_the_contract_and_nothing_else(
+    program: Callable[[], Any], whole: bool, traced: Traced
+) -> None:
+    with traced(program) as trace:
+        graph = json.loads(json.dumps(to_json(build(trace, whole=whole))))
+    assert list(graph) == ["nodes", "edges"]
+    ids = [node["id"] for node in graph["nodes"]]
+    assert len(ids) == len(set(ids))
+    for node in graph["nodes"]:
+        assert list(node) == NODE_FIELDS
+        assert node["kind"] in {"leaf", "tensor", "op", "grad_fn"}
+        assert node["count"] == 1
+        assert (node["is_leaf"] is None) == (node["kind"] in {"op", "grad_fn"})
+    for edge in graph["edges"]:
+        assert list(edge) == ["source", "target", "kind"]
+        assert edge["kind"] in {"data", "grad", "saved", "mutation", "view"}
+        assert edge["source"] in ids
+        assert edge["target"] in ids
+
+
+@programs
+def test_the_same_run_has_the_same_graph(program: Callable[[], Any], traced: Traced) -> None:
+    with traced(program) as trace:
+        assert to_json(build(trace)) == to_json(build(trace, values=False))
+
+
+@programs
+def test_no_node_but_ops_and_grad_fns_stands_between_tensors(
+    program: Callable[[], Any], traced: Traced
+) -> None:
+    with traced(program) as trace:
+        graph = build(trace, whole=True)
+    kinds = {(graph.nodes[e.source].kind, graph.nodes[e.target].kind, e.kind) for e in graph.edges}
+    held = ("leaf", "tensor")
+    for source, target, kind in kinds:
+        if kind == "data":
+            assert (source in held) != (target in held)
+            assert "op" in (source, target)
+        elif kind == "saved":
+            assert source in held
+            assert target == "grad_fn"
+        else:
+            assert {source, target} <= ({"grad_fn"} if kind == "grad" else set(held))
+
+
+# --- nodes
+
+
+def test_a_tensor_node_says_what_the_tensor_is_and_where_it_was_made(traced: Traced) -> None:
+    with traced(logarithm_of_a_cube) as trace:
+        graph = build(trace)
+    x, y = named(graph, "x"), named(graph, "y")
+    assert (x.kind, x.is_leaf, x.requires_grad, x.grad_fn, x.shape, x.dtype) == (
+        *("leaf", True, True, None, (), "float32"),
+    )
+    assert (y.kind, y.is_leaf, y.requires_grad, y.grad_fn, y.op) == (
+        *("tensor", False, True, "PowBackward0", "pow"),
+    )
+    lines = Path(__file__).read_text().splitlines()
+    assert y.file == __file__
+    assert lines[y.line - 1][y.col : y.end_col] == "x**3"  # type: ignore[operator]
+
+
+def test_values_and_gradients_are_those_at_the_end_of_the_shown_pass(traced: Traced) -> None:
+    with traced(twice_through_one_graph) as trace:
+        grads = [named(build(trace, number), "x").grad for number in (1, 2)]
+        flows = [
+            [float(edge.value.array) for edge in build(trace, number).edges if edge.kind == "grad"]  # type: ignore[union-attr,arg-type]
+            for number in (1, 2)
+        ]
+    assert [float(grad.array) for grad in grads] == pytest.approx([0.6, 1.2])  # type: ignore[union-attr,arg-type]
+    assert flows[0] == flows[1] == pytest.approx([0.008, 0.6])
+
+
+def test_a_leaf_that_no_gradient_reached_has_no_grad(traced: Traced) -> None:
+    with traced(detached) as trace:
+        graph = build(trace)
+    assert not named(graph, "x").has_grad
+    assert named(graph, "w").has_grad
+    assert (named(graph, "w").kind, named(graph, "w").op) == ("leaf", "detach")
+
+
+def test_a_retained_gradient_is_there_and_marked(traced: Traced) -> None:
+    def program() -> None:
+        x = torch.tensor(5.0, requires_grad=True)
+        y = x**3
+        y.retain_grad()
+        torch.log(y).backward()
+
+    with traced(program) as trace:
+        y = named(build(trace), "y")
+    assert y.retained
+    assert float(y.grad.array) == pytest.approx(1 / 125)  # type: ignore[union-attr,arg-type]
+
+
+def test_a_tensor_that_was_written_over_is_a_node_for_each_version(traced: Traced) -> None:
+    with traced(in_place) as trace:
+        graph = build(trace)
+    before, after = (node for node in graph.nodes.values() if node.name == "y")
+    assert after.id == f"{before.id}v1"
+    assert (after.written_by, after.grad_fn) == ("mul_", "MulBackward0")
+    assert [value.tolist() for value in (before.value.array, after.value.array)] == [[2, 4], [6, 12]]  # type: ignore[union-attr]
+    assert ("y", "y") in edges(graph, "mutation")
+    assert ("y", "mul_") in edges(graph, "data")
+    assert ("mul_", "y") in edges(graph, "data")
+    assert after.id in {edge.source for edge in graph.edges if edge.kind == "data"}
+
+
+def test_modules_are_scopes_and_parameters_belong_to_them(traced: Traced) -> None:
+    with traced(network) as trace:
+        graph = build(trace)
+    assert named(graph, "0.weight").scope == "Sequential/0"
+    assert named(graph, "relu").scope == "Sequential/1"
+    assert named(graph, "mean").scope == ""
+
+
+def test_tangents_of_forward_mode_are_on_the_tensors_that_carry_them(traced: Traced) -> None:
+    def program() -> None:
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(torch.tensor(2.0), torch.tensor(1.0))
+            out = dual * dual + torch.sin(dual)
+        assert out is not None
+
+    with traced(program) as trace:
+        graph = build(trace)
+    assert float(named(graph, "dual").tangent.array) == 1  # type: ignore[union-attr,arg-type]
+    assert float(named(graph, "out").tangent.array) == pytest.approx(3.58385)  # type: ignore[union-attr,arg-type]
+
+
+def test_an_error_is_marked_at_the_node_that_was_running(traced: Traced) -> None:
+    def program() -> None:
+        x = torch.tensor(5.0, requires_grad=True)
+        z = torch.log(x**3)
+        z.backward()
+        with pytest.raises(RuntimeError):
+            z.backward()
+
+    with traced(program) as trace:
+        assert "a second time" in named(build(trace), "LogBackward0").error
+        assert not named(build(trace, 1), "LogBackward0").error
+
+
+# --- cuts
+
+
+def cuts(graph: Graph) -> dict[str | None, str]:
+    return {graph.nodes[edge.target].name: edge.cut for edge in graph.edges if edge.cut}
+
+
+def test_detach_cuts_and_what_lies_behind_is_still_shown(traced: Traced) -> None:
+    with traced(detached) as trace:
+        for graph in (build(trace), build(trace, 1)):
+            assert cuts(graph) == {"detach": "detach"}
+            assert named(graph, "x").requires_grad
+            assert not named(graph, "y").has_grad
+
+
+def test_no_grad_and_data_and_comparisons_cut(traced: Traced) -> None:
+    def program() -> None:
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        with torch.no_grad():
+            y = x * 2
+        d = x.data
+        positive = x > 0
+        z = (x * y * d * positive).sum()
+        z.backward()
+
+    with traced(program) as trace:
+        found = cuts(build(trace))
+    assert found == {"mul": "no_grad", "d": "data", "gt": "not differentiable"}
+
+
+# --- which part of a run
+
+
+def test_a_pass_is_what_its_roots_were_computed_from(traced: Traced) -> None:
+    with traced(network) as trace:
+        last, first = build(trace), build(trace, 1)
+        with pytest.raises(GraphError, match="no pass 4 .*: it has 1 to 3"):
+            build(trace, 4)
+    assert (last.pass_number, first.pass_number) == (3, 1)
+    assert last.counts() == first.counts()
+    assert named(first, "0.weight").version == 0
+    assert named(last, "0.weight").version == 2
+    assert not [edge for edge in last.edges if edge.kind == "mutation"]  # what SGD did before is another story
+
+
+def test_a_pass_does_not_drag_in_what_an_earlier_one_differentiated(traced: Traced) -> None:
+    def program() -> None:
+        w = torch.tensor(0.5, requires_grad=True)
+        state = torch.tensor(1.0)
+        for _ in range(4):
+            state = (state * w).tanh()
+            (state**2).backward()
+            state = state.detach()
+
+    with traced(program) as trace:
+        counts = [build(trace, number).counts()["op"] for number in (1, 2, 3, 4)]
+    assert counts == [3, 4, 4, 4]
+
+
+def test_a_small_run_shows_its_side_branches_unless_a_pass_is_asked_for(traced: Traced) -> None:
+    def program() -> None:
+        x = torch.tensor(2.0, requires_grad=True)
+        aside = x.exp()
+        assert aside.requires_grad
+        (x * 3).backward()
+        torch.sqrt(x)
+
+    with traced(program) as trace:
+        shown = {whole: build(trace, whole=whole) for whole in (False, True)}
+        asked = build(trace, 1)
+    ops = {key: {n.name for n in graph.nodes.values() if n.kind == "op"} for key, graph in shown.items()}
+    assert ops == {False: {"exp", "mul"}, True: {"exp", "mul", "sqrt"}}
+    assert [shown[False].left_out, shown[True].left_out, asked.left_out] == [1, 0, 2]
+
+
+def test_what_a_custom_function_does_inside_is_left_out_unless_all_is_asked_for(traced: Traced) -> None:
+    with traced(custom_function) as trace:
+        plain, whole = build(trace), build(trace, whole=True)
+    assert [node.name for node in plain.nodes.values() if node.kind == "op"] == ["Squared", "add"]
+    assert named(whole, "Squared").op == "Squared"
+    assert sum(node.kind == "op" for node in whole.nodes.values()) > 2
+
+
+def test_a_run_without_a_pass_is_shown_whole(traced: Traced) -> None:
+    def program() -> None:
+        x = torch.tensor(2.0, requires_grad=True)
+        y = x * 3
+        z = torch.sin(x)
+        assert y.requires_grad
+        assert z.requires_grad
+
+    with traced(program) as trace:
+        assert build(trace).pass_number is None
+        ends = build(trace, show="backward")
+    assert sorted(node.name or "" for node in ends.nodes.values()) == (
+        ["AccumulateGrad", "MulBackward0", "SinBackward0"]
+    )
+
+
+def test_show_forward_has_no_grad_fns(traced: Traced) -> None:
+    with traced(several_paths) as trace:
+        graph = build(trace, show="forward")
+    assert {node.kind for node in graph.nodes.values()} == {"leaf", "tensor", "op"}
+    assert {edge.kind for edge in graph.edges} == {"data"}
+
+
+@pytest.mark.slow
+def test_a_long_run_is_built_in_time_proportional_to_its_length(traced: Traced) -> None:
+    def program() -> None:
+        x = torch.tensor([0.1, 0.2], requires_grad=True)
+        y = x
+        for _ in range(5000):
+            y = y * 1.0001 + 0.001
+        y.sum().backward()
+
+    with traced(program) as trace:
+        start = time.perf_counter()
+        graph = build(trace, values=False)
+        assert time.perf_counter() - start < 10
+    assert graph.counts() == {"leaf": 1, "tensor": 10_001, "op": 10_001, "grad_fn": 10_002}

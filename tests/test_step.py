@@ -196,7 +196,7 @@ def test_forward_mode_shows_the_tangents_and_the_local_derivatives(tmp_path: Pat
         pushed = [e.index for e in trace if isinstance(e, k.TangentPushed) and e.how == "mul"]
         told = describe(Session(trace, pushed[0]).stop)
     assert "input      dual = 2, tangent 1" in told
-    assert "∂out/∂dual = torch.sin(dual)" in told.replace("(torch.sin(dual))", "torch.sin(dual)")
+    assert "∂out/∂dual = (torch.sin(dual))" in told
     assert "tangent    of out = 0.077" in told
 
 

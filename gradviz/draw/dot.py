@@ -14,7 +14,7 @@ from gradviz.draw import style
 from gradviz.draw.lines import lines_of
 from gradviz.draw.shorten import Reference, shortened
 from gradviz.draw.text import SMALL, plain, quoted, value
-from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, VIEW, Edge, Graph, Node
+from gradviz.graph.model import DATA, GRAD, GRAD_FN, VIEW, Edge, Graph, Node
 
 FAST_ABOVE = 1000  # nodes: beyond, layout is told not to try hard
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
@@ -125,7 +125,7 @@ class _Writer:
         nodes = self.graph.nodes
         for node in nodes.values():
             if node.pair in nodes:
-                fills = node.kind == LEAF and nodes[node.pair].ran
+                fills = nodes[node.pair].accumulated
                 look = (
                     _reversed_arrow({**style.EDGES["grad"], **style.EDGES["flowed"]}) if fills else style.TIE
                 )

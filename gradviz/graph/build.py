@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from gradviz.events.kinds import Kind, PassBegan, TensorMade
+from gradviz.events.kinds import Kind, OpRan, PassBegan, TensorMade
 from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.graph import model as m
 from gradviz.graph import select
@@ -16,7 +16,7 @@ from gradviz.graph.model import Graph, Node
 from gradviz.graph.names import Names
 from gradviz.graph.scopes import Scopes
 from gradviz.graph.select import Part
-from gradviz.graph.values import fill_values
+from gradviz.graph.values import fill_values, name_gradients
 from gradviz.tracefile import PassInfo, Trace
 
 MOST_VALUES = 20_000  # nodes; nobody reads the values of more
@@ -86,6 +86,7 @@ class _Builder:
         self._pair_leaves(part)
         if not self.whole:
             self._drop_strays()
+        name_gradients(self.result, self.history)
         self._mark_roots()
         self._mark_error()
         if self.show != "backward":
@@ -162,7 +163,7 @@ class _Builder:
             self.history.id_of(state),
             m.LEAF if is_leaf else m.TENSOR,
             state.tensor,
-            name=self.trace.parameters.get(state.tensor) or self.names.given(state.tensor, made),
+            name=self._name(state.tensor, made),
             op=op.op if op is not None else made.how if isinstance(made, TensorMade) else None,
             grad_fn=self._grad_fn_name(grad_fn) if wanted and not is_leaf else None,
             is_leaf=is_leaf,
@@ -180,6 +181,11 @@ class _Builder:
         if base is not None and (flags & VIEW or isinstance(made, TensorMade)):
             node.base = self.names.label(base.tensor)
         return node
+
+    def _name(self, tensor: int, made: OpRan | TensorMade | None) -> str | None:
+        if isinstance(made, TensorMade) and made.how == "gradient":
+            return None  # what is assigned at that place is the pass's result, not what it starts with
+        return self.trace.parameters.get(tensor) or self.names.given(tensor, made)
 
     def _op(self, event: int) -> Node:
         node = Node(f"op{event}", m.OP, event, scope=self.scopes.path(event))

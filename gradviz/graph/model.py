@@ -45,6 +45,7 @@ class Node:
     retained: bool = False  # a non-leaf whose gradient was kept
     has_grad: bool = False
     ran: bool = False  # a grad_fn that was given a gradient in the shown pass
+    accumulated: bool = False  # an AccumulateGrad that filled its leaf's .grad in the shown pass
     error: str = ""  # what was raised at this grad_fn
     value: Snapshot | None = None
     grad: Snapshot | None = None

@@ -60,12 +60,13 @@ class Names:
         trace = self.trace
         open_scopes: dict[int, list[tuple[int, int, int]]] = {}
         calls: dict[int, tuple[list[int], list[int]]] = {}
-        for index in trace.indices(Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT).tolist():
-            row = trace.events[index]
-            stack = open_scopes.setdefault(int(row["head"]) >> 16, [])
-            if trace.kinds[index] == Kind.SCOPE_ENTERED:
-                stack.append((int(row["subject"]), int(row["site"]), index))
-            elif stack and stack[-1][0] == row["subject"]:
+        indices = trace.indices(Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT)
+        columns = (trace.events[column][indices].tolist() for column in ("head", "subject", "site"))
+        for index, head, scope, entered_at in zip(indices.tolist(), *columns, strict=True):
+            stack = open_scopes.setdefault(head >> 16, [])
+            if head & 0xFF == Kind.SCOPE_ENTERED:
+                stack.append((scope, entered_at, index))
+            elif stack and stack[-1][0] == scope:
                 _, site, start = stack.pop()
                 if all(other != site for _, other, _ in stack):
                     starts, ends = calls.setdefault(site, ([], []))

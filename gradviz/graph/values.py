@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradviz.events.kinds import Kind, PassBegan, Produced
+from gradviz.events.kinds import Accumulated, Kind, PassBegan, Produced, Received
 from gradviz.graph import model as m
 from gradviz.graph.history import FIRST, History, State
 from gradviz.graph.model import Edge, Graph, Node
@@ -32,8 +32,17 @@ def _fill_tensors(graph: Graph, history: History) -> None:
         node.has_grad = bool(grads.get(tensor))
         node.tangent = trace.snapshot(tangents.get(tensor, 0), at)
         node.retained = tensor in retained and not node.is_leaf
-    for held, suffix in ((grads, ".grad"), (tangents, ".tangent")):
-        for tensor, number in held.items():
+
+
+def name_gradients(graph: Graph, history: History) -> None:
+    """Call what is another tensor's gradient or tangent `x.grad` or `x.tangent`, if it has no name of its own."""
+    last_version = {node.number: node for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
+    held = (
+        (".grad", history.latest(graph.at, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)),
+        (".tangent", history.latest(graph.at, Kind.TANGENT)),
+    )
+    for suffix, parts in held:
+        for tensor, number in parts.items():
             owner, part = last_version.get(tensor), last_version.get(number)
             if owner is not None and part is not None and not part.name:
                 part.name = f"{owner.name or owner.id}{suffix}"
@@ -56,13 +65,16 @@ def _fill_gradients(graph: Graph, history: History, run: PassInfo) -> None:
     for edge in graph.edges:
         if edge.kind == m.GRAD:
             edges.setdefault(edge.source, []).append(edge)
-    told = trace.indices(Kind.PRODUCED, Kind.RECEIVED)
+    told = trace.indices(Kind.PRODUCED, Kind.RECEIVED, Kind.ACCUMULATED)
     for index in told[(told >= run.first) & (told <= last)].tolist():
-        name = f"n{int(trace.events['subject'][index])}"
+        event = trace.event(index)
+        assert isinstance(event, (Produced, Received, Accumulated))
+        name = f"n{event.node}"
         if name not in graph.nodes:
             continue
-        event = trace.event(index)
-        if isinstance(event, Produced):
+        if isinstance(event, Accumulated):
+            graph.nodes[name].accumulated = True
+        elif isinstance(event, Produced):
             flows = [
                 gradient for target, gradient in zip(event.targets, event.gradients, strict=True) if target
             ]

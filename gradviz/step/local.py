@@ -16,7 +16,7 @@ _ELEMENTWISE = (
     "Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Sigmoid Relu Softplus Clone Alias Silu Gelu Elu"
 )
 ELEMENTWISE = frozenset(f"{name}Backward{version}" for name in _ELEMENTWISE.split() for version in (0, 1))
-_LONGEST = 12  # a name of up to so many characters is put into the formula
+_LONGEST = 32  # a name of up to so many characters is put into the formula
 
 
 def formulas(text: str, op: OpRan, called: list[str]) -> list[tuple[str, str]]:

@@ -58,41 +58,73 @@ class Digests:
     def read(self, first: int, events: np.ndarray, links: Sequence[int]) -> None:
         """Take in one batch of events, the first of which is number `first`."""
         kinds = events["head"] & 0xFF
-        of_passes = np.flatnonzero(np.isin(kinds, _KINDS))
-        if not len(of_passes):
+        if not np.isin(kinds, _KINDS).any():
             return
         self._hash_names()
-        rows = events[of_passes]
-        ends = np.cumsum(events["links"], dtype=np.int64)[of_passes].tolist()
-        columns = (rows[name].tolist() for name in ("head", "subject", "name", "links"))
-        for index, end, head, subject, name, n_links in zip(of_passes.tolist(), ends, *columns, strict=True):
-            kind, thread = head & 0xFF, head >> 16
-            if kind == _BEGAN:
-                self.open.setdefault(thread, []).append(_OpenPass(subject))
-                continue
-            stack = self.open.get(thread)
+        flat = np.asarray(links, np.uint32)
+        ends = np.cumsum(events["links"], dtype=np.int64)
+        marks = np.flatnonzero((kinds == _BEGAN) | (kinds == _ENDED)).tolist()
+        start = 0
+        for mark in [*marks, len(events)]:
+            if mark - start > _FEW:
+                self._take_in(events[start:mark], ends[start:mark], flat)
+            elif mark > start:
+                self._take_in_few(events[start:mark].tolist(), ends[start:mark].tolist(), links)
+            start = mark
+            if mark == len(events):
+                break
+            thread = int(events["head"][mark]) >> 16
+            stack = self.open.setdefault(thread, [])
+            if kinds[mark] == _BEGAN:
+                stack.append(_OpenPass(int(events["subject"][mark])))
+            elif stack:
+                run = stack.pop()
+                self.finished.append(FinishedPass(run.number, first + mark, len(run.nodes), digest_of(run)))
+
+    def _take_in(self, events: np.ndarray, ends: np.ndarray, links: np.ndarray) -> None:
+        """Take in events between which no pass began or ended."""
+        for thread, stack in self.open.items():
             if not stack:
                 continue
             run = stack[-1]
-            if kind == _RECEIVED:
-                run.nodes.append(subject)
-                run.names.append(self.hashes[name])
-            elif kind == _PRODUCED:
+            for kind, take in ((_RECEIVED, self._take_received), (_PRODUCED, self._take_produced)):
+                found = np.flatnonzero(events["head"] & 0xFFFF00FF == kind | thread << 16)
+                if len(found):
+                    take(run, events[found], ends[found], links)
+
+    def _take_in_few(self, rows: list[tuple], ends: list[int], links: Sequence[int]) -> None:
+        """The same, row by row, which is quicker for the few events of a small pass."""
+        for (head, _, name, subject, _, _, n_links), end in zip(rows, ends, strict=True):
+            stack = self.open.get(head >> 16)
+            if not stack:
+                continue
+            if head & 0xFF == _RECEIVED:
+                stack[-1].nodes.append(subject)
+                stack[-1].names.append(self.hashes[name])
+            elif head & 0xFF == _PRODUCED:
                 half = n_links // 2
-                run.sources += [subject] * half
-                run.targets += links[end - n_links : end - half]
-            else:
-                stack.pop()
-                finished = FinishedPass(run.number, first + index, len(run.nodes), digest_of(run))
-                self.finished.append(finished)
+                stack[-1].sources += [subject] * half
+                stack[-1].targets += links[end - n_links : end - half]
+
+    def _take_received(self, run: _OpenPass, events: np.ndarray, ends: np.ndarray, links: np.ndarray) -> None:
+        run.nodes += events["subject"].tolist()
+        run.names += [self.hashes[name] for name in events["name"].tolist()]
+
+    def _take_produced(self, run: _OpenPass, events: np.ndarray, ends: np.ndarray, links: np.ndarray) -> None:
+        halves = events["links"].astype(np.int64) // 2
+        offsets = np.arange(halves.sum()) - np.repeat(np.cumsum(halves) - halves, halves)
+        run.targets += links[np.repeat(ends - 2 * halves, halves) + offsets].tolist()
+        run.sources += np.repeat(events["subject"], halves).tolist()
 
     def _hash_names(self) -> None:
         texts = list(self.strings)
         self.hashes += [zlib.crc32(text.encode("utf-8", "replace")) for text in texts[len(self.hashes) :]]
 
 
-_BEGAN, _RECEIVED, _PRODUCED = int(Kind.PASS_BEGAN), int(Kind.RECEIVED), int(Kind.PRODUCED)
-_KINDS = [_BEGAN, _RECEIVED, _PRODUCED, int(Kind.PASS_ENDED)]
+_BEGAN, _ENDED = int(Kind.PASS_BEGAN), int(Kind.PASS_ENDED)
+_RECEIVED, _PRODUCED = int(Kind.RECEIVED), int(Kind.PRODUCED)
+_FEW = 50  # events
+_KINDS = [_BEGAN, _ENDED, _RECEIVED, _PRODUCED]
 
 
 def digest_of(run: _OpenPass) -> str:

@@ -231,7 +231,12 @@ class Trace:
                 digests.read(max(first, start), events, links[skipped:])
         ended = {run.number: run for run in digests.take_finished()}
         return [
-            replace(run, last=ended[run.number].last, nodes=ended[run.number].nodes, digest=ended[run.number].digest)
+            replace(
+                run,
+                last=ended[run.number].last,
+                nodes=ended[run.number].nodes,
+                digest=ended[run.number].digest,
+            )
             if run.last is None and run.number in ended
             else run
             for run in passes

@@ -134,7 +134,9 @@ class Writer:
                 self._commit({})
             except Exception as error:  # whatever it is, the program must go on, and its user must know
                 self.failure = error
-                print(f"gradviz: recording stopped, {self.path} cannot be written: {error!r}", file=sys.stderr)
+                print(
+                    f"gradviz: recording stopped, {self.path} cannot be written: {error!r}", file=sys.stderr
+                )
 
     def _commit(self, meta: dict[str, str]) -> None:
         """Write what has been recorded. The program's next event waits for it: the two share one interpreter, and

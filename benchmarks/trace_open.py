@@ -16,10 +16,11 @@ from gradviz.sources.record import record
 READER = """
 import sys, time
 from gradviz.tracefile import open_trace
-from gradviz.step.session import Session
+from gradviz.step.plain import describe
+from gradviz.step.state import Session
 start = time.perf_counter()
 with open_trace(sys.argv[1]) as trace:
-    text = Session(trace, 700_000).describe()
+    text = describe(Session(trace, 700_000).stop)
 print(time.perf_counter() - start)
 """
 

@@ -114,7 +114,7 @@ LINES: dict[str, dict[str, str]] = {
     "grad": {"fill": ORANGE},
     "odd": {"fill": RED, "font-weight": "bold"},
     "error": {"fill": RED},
-    "args": {"fill": "#dee2e6"},
+    "args": {"fill-opacity": "0.75"},
 }
 
 BOLD = [role for role, look in LINES.items() if "font-weight" in look]

@@ -1,6 +1,6 @@
 """Define-by-run autograd on NumPy, with PyTorch's semantics and names.
 
-Start reading at `derivatives.py`, the table of operations and their derivatives.
+Start reading at `derivatives/`, the table of operations and their derivatives.
 """
 
 from __future__ import annotations

@@ -1,0 +1,27 @@
+"""Choosing, copying, converting, cutting."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradviz.engine import kernels as k
+from gradviz.engine.derivatives.rows import general, linear
+from gradviz.engine.op import d
+
+# fmt: off
+
+linear("where", k.where, inputs="x y", args="condition",
+    x=d("where condition", lambda g, x_shape, condition: k.sum_to(np.where(condition, g, 0), x_shape)),
+    y=d("where not condition", lambda g, y_shape, condition: k.sum_to(np.where(condition, 0, g), y_shape)))
+linear("clone", np.copy,
+    x=d("1", lambda g: g))
+linear("copy", np.copy, node_name="CopyBackwards",
+    x=d("1", lambda g: g))
+linear("to", k.to, args="dtype", node_name="ToCopyBackward0",
+    x=d("1, in x's dtype", lambda g, x_dtype: k.to(g, x_dtype)))
+
+linear("make_dual", k.same, node_name="AliasBackward0", view=True,
+    x=d("1", lambda g: g))
+general("detach", k.same, view=True)
+
+# fmt: on

@@ -84,9 +84,11 @@ def _in_place(name: str, function: Callable) -> Callable:
 def _filled(name: str, value: Callable) -> Callable:
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         check_writable(x)
+        source = None
         if is_grad_enabled() and x.requires_grad:
-            x._edge = ops.mul(x, 0)._edge
-        return overwrite(x, value(x, *args, **kwargs), name)
+            source = ops.mul(x, 0)
+            x._edge = source._edge
+        return overwrite(x, value(x, *args, **kwargs), name, source)
 
     call.__name__ = name
     return call
@@ -97,7 +99,8 @@ def copy_(x: Tensor, source: Any) -> Tensor:
     source = as_tensor(source)
     check_writable(x, source)
     if is_grad_enabled() and (x.requires_grad or source.requires_grad):
-        x._edge = ops.copy(ops.expand(source, *x.array.shape))._edge
+        source = ops.copy(ops.expand(source, *x.array.shape))
+        x._edge = source._edge
     return overwrite(x, source.array, "copy_", source)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -56,10 +57,22 @@ class Names:
 
     @cached_property
     def _calls(self) -> dict[int, tuple[list[int], list[int]]]:
-        """For each place the scopes entered from there, but not within one another: their first and last events."""
+        """For each place the calls made there that ran ops: scopes, but not within one another, and backward passes.
+        Their first events in order, and their last."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for run in self.trace.passes:
+            if run.last is not None:
+                found.setdefault(run.site, []).append((run.first, run.last))
+        for site, start, end in self._scope_calls():
+            found.setdefault(site, []).append((start, end))
+        return {
+            site: ([start for start, _ in sorted(calls)], [end for _, end in sorted(calls)])
+            for site, calls in found.items()
+        }
+
+    def _scope_calls(self) -> Iterator[tuple[int, int, int]]:
         trace = self.trace
         open_scopes: dict[int, list[tuple[int, int, int]]] = {}
-        calls: dict[int, tuple[list[int], list[int]]] = {}
         indices = trace.indices(Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT)
         columns = (trace.events[column][indices].tolist() for column in ("head", "subject", "site"))
         for index, head, scope, entered_at in zip(indices.tolist(), *columns, strict=True):
@@ -69,10 +82,7 @@ class Names:
             elif stack and stack[-1][0] == scope:
                 _, site, start = stack.pop()
                 if all(other != site for _, other, _ in stack):
-                    starts, ends = calls.setdefault(site, ([], []))
-                    starts.append(start)
-                    ends.append(index)
-        return calls
+                    yield site, start, index
 
     @cached_property
     def _last_ops(self) -> dict[int, str]:

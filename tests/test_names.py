@@ -1,0 +1,69 @@
+"""What tensors are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gradviz as torch
+from gradviz import nn
+from gradviz.events.kinds import OpRan
+from gradviz.graph.names import Names
+from gradviz.sources.record import record
+from gradviz.tracefile import open_trace
+
+
+def named(path: Path) -> list[tuple[str, str | None]]:
+    """Each op with the name of what it gave."""
+    with open_trace(path) as trace:
+        names = Names(trace)
+        return [(event.op, names.of(event.outputs[0])) for event in trace if isinstance(event, OpRan)]
+
+
+def test_only_the_last_op_of_a_library_call_gives_what_is_assigned(tmp_path: Path) -> None:
+    with record(tmp_path / "run.gradviz"):
+        layer = nn.Linear(2, 3)
+        out = layer(torch.ones(4, 2))
+        loss = nn.functional.mse_loss(out, torch.zeros(4, 3))
+    assert loss.requires_grad
+    expected = [("t", None), ("addmm", "out"), ("sub", None), ("pow", None), ("mean", "loss")]
+    assert named(tmp_path / "run.gradviz") == expected
+
+
+def test_a_module_of_several_layers_names_its_last_result(tmp_path: Path) -> None:
+    with record(tmp_path / "run.gradviz"):
+        model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+        for _ in range(2):
+            out = model(torch.ones(4, 2))
+    assert out.requires_grad
+    assert [name for op, name in named(tmp_path / "run.gradviz") if op == "addmm"] == [
+        None,
+        "out",
+        None,
+        "out",
+    ]
+
+
+def test_a_loop_names_the_result_of_every_turn(tmp_path: Path) -> None:
+    with record(tmp_path / "run.gradviz"):
+        h = torch.ones(1, requires_grad=True)
+        for _ in range(3):
+            h = h * 2
+    assert named(tmp_path / "run.gradviz") == [("mul", "h")] * 3
+
+
+def test_what_runs_inside_a_backward_pass_is_not_its_result(tmp_path: Path) -> None:
+    with record(tmp_path / "run.gradviz"):
+        x = torch.tensor(5.0, requires_grad=True)
+        (first,) = torch.autograd.grad(torch.log(x**3), x, create_graph=True)
+    assert first.requires_grad
+    names = [name for _, name in named(tmp_path / "run.gradviz")]
+    assert names.count("first") == 1
+    assert names[-1] == "first"
+
+
+def test_parameters_are_called_by_their_path(tmp_path: Path) -> None:
+    with record(tmp_path / "run.gradviz"):
+        model = nn.Sequential(nn.Linear(2, 3))
+        model(torch.ones(4, 2))
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert sorted(trace.parameters.values()) == ["0.bias", "0.weight"]

@@ -6,6 +6,7 @@ which `pip` installed with us. `dot` serves where it is on PATH, unless GRADVIZ_
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import hashlib
@@ -235,6 +236,7 @@ def _engine_and_module() -> tuple[Any, Any]:
     config.max_wasm_stack = _WASM_STACK
     config.epoch_interruption = True
     engine = wasmtime.Engine(config)
+    atexit.register(_engine_and_module.cache_clear)  # Wasmtime cannot let go once modules are torn down
     return engine, _native(wasm, engine)
 
 

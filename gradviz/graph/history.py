@@ -11,7 +11,7 @@ import numpy as np
 from gradviz.events.kinds import Kind, Mutated, OpRan, TensorMade
 from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.tracefile import Trace
-from gradviz.tracefile.reader import damaged
+from gradviz.tracefile.errors import damaged
 
 FIRST = -1  # in place of a mutation, in a State
 

@@ -1,6 +1,8 @@
 """One file for one run: written while it runs, read at any place."""
 
-from gradviz.tracefile.reader import ErrorInfo, PassInfo, Snapshot, Trace, TraceError, open_trace
+from gradviz.tracefile.errors import TraceError
+from gradviz.tracefile.opening import open_trace
+from gradviz.tracefile.reader import ErrorInfo, PassInfo, Snapshot, Trace
 from gradviz.tracefile.recorder import Recorder
 from gradviz.tracefile.sites import Site, Sites
 

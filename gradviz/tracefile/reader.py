@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import struct
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,12 +18,9 @@ from gradviz.events.site import Place
 from gradviz.events.values import Stats, stats_of, unpack_stats
 from gradviz.tracefile.decode import decode
 from gradviz.tracefile.digest import Digests
-from gradviz.tracefile.schema import APPLICATION_ID, DTYPES, ELEMENTS, EVENT, SNAPSHOT, STATS, VERSION
+from gradviz.tracefile.errors import damaged
+from gradviz.tracefile.schema import DTYPES, ELEMENTS, EVENT, SNAPSHOT, STATS
 from gradviz.tracefile.sites import Site
-
-
-class TraceError(Exception):
-    """A file cannot be read as a trace; the message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,55 +84,6 @@ class _Chunk:
     ends: np.ndarray  # where each event's links end
     snapshots: np.ndarray
     offsets: np.ndarray  # where each snapshot's bytes begin
-
-
-# SQLite's file header: its magic string, and further on the user version and the application id.
-_HEADER = struct.Struct(">16s44xI4xI")
-
-
-def open_trace(path: Path | str) -> Trace:
-    """Open a trace for reading. Raises TraceError, in one line, where there is none or it is none."""
-    path = Path(path)
-    if path.is_dir():
-        raise TraceError(f"{path} is a directory, not a trace")
-    if not path.exists():
-        raise TraceError(f"no such file: {path}")
-    try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER.size)
-    except PermissionError:
-        raise TraceError(f"{path} may not be read: permission denied") from None
-    if not header:
-        raise TraceError(f"{path} is empty: not a gradviz trace")
-    magic, version, application = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
-    if magic != b"SQLite format 3\0" or application != APPLICATION_ID:
-        raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace SCRIPT)")
-    if version > VERSION:
-        raise TraceError(
-            f"{path} was written by a newer gradviz (trace format {version}, this one reads up to {VERSION}): "
-            "upgrade with pip install -U gradviz"
-        )
-    try:
-        return Trace(path, _connect(path))
-    except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
-        raise damaged(path, error) from None
-
-
-def damaged(path: Path, error: Exception) -> TraceError:
-    """The error for a trace that is one, but cannot be read through."""
-    return TraceError(f"{path} is damaged or truncated ({error}): record it again")
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """A read-only connection. A run that was killed in the middle of a commit is rolled back first."""
-    journal = Path(f"{path}-journal")
-    if journal.exists() and journal.stat().st_size:
-        with sqlite3.connect(path) as healing:
-            healing.execute("SELECT count(*) FROM meta").fetchone()
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA query_only = ON")
-    return connection
 
 
 class Trace:

@@ -1,0 +1,14 @@
+"""What is said of a file that cannot be read as a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class TraceError(Exception):
+    """A file cannot be read as a trace; the message is one line for the user."""
+
+
+def damaged(path: Path, error: Exception) -> TraceError:
+    """The error for a trace that is one, but cannot be read through."""
+    return TraceError(f"{path} is damaged or truncated ({error}): record it again")

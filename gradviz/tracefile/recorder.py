@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from threading import get_ident
@@ -25,6 +26,7 @@ from gradviz.tracefile.writer import Batch, Interned, Writer
 
 _TENSOR, _OP, _RECEIVED, _PRODUCED = int(Kind.TENSOR), int(Kind.OP), int(Kind.RECEIVED), int(Kind.PRODUCED)
 _PAYLOAD_LIMIT = 32 << 20  # bytes in memory before they are written at once
+_UNWRITTEN, _FEW = 0.1, 2000  # the seconds, or else the events, that the writer may be behind
 _ELEMENTS, _STATS = ELEMENTS << 24, STATS << 24
 _float32, _FLOAT32 = np.dtype(np.float32), DTYPE_IDS["float32"]
 
@@ -56,6 +58,8 @@ class Recorder(Listener):
         self.acquire, self.release = self.lock.acquire, self.lock.release  # half of what `with` costs
         self.adding = _Adding(self)
         self.count = 0
+        self.limit = _FEW  # the count at which the program has to give way
+        self.taken = time.monotonic()
         self.threads: dict[int, int] = {}
         self.last_ident = self.last_thread = 0
         self.passes_begun = 0
@@ -67,7 +71,17 @@ class Recorder(Listener):
         """Take away what has been recorded since the last call; the lock is held."""
         batch, self.batch = self.batch, Batch()
         self.batch.first = self.count
+        now = time.monotonic()
+        rate = (self.count - batch.first) / max(now - self.taken, 1e-3)
+        self.taken = now
+        self.limit = self.count + max(_FEW, int(rate * _UNWRITTEN))
         return batch
+
+    def _give_way(self) -> None:
+        """Let the writer have the interpreter. A program that gives it up for an instant ever so often, as writing
+        to a file does, would else keep a waiting thread from it for good."""
+        self.writer.wake()
+        time.sleep(0.001)
 
     def close(self, **meta: str) -> None:
         """Write what is left, with `meta` about how the run ended, and close the file."""
@@ -138,7 +152,7 @@ class Recorder(Listener):
         batch.snapshots += (number, version, shape, what, len(data), self.count)
         batch.bytes += len(data)
         if batch.bytes > _PAYLOAD_LIMIT:
-            self.writer.wake()
+            self.limit = 0
 
     # --- forward
 
@@ -166,6 +180,8 @@ class Recorder(Listener):
         site = self.sites.number(sys._getframe(3))
         strings = self.strings.known
         links = (len(inputs), len(outputs), len(edges), *inputs, *outputs, *edges, *saved)
+        if self.count > self.limit:
+            self._give_way()
         self.acquire()
         try:
             for number, array in zip(outputs, arrays):  # noqa: B905  (`strict` would cost a tenth of an event)
@@ -267,6 +283,8 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
+        if self.count > self.limit:
+            self._give_way()
         self.acquire()
         try:
             for number, array in zip(gradients, arrays):  # noqa: B905  (`strict` would cost a tenth of an event)
@@ -293,6 +311,8 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
+        if self.count > self.limit:
+            self._give_way()
         self.acquire()
         try:
             for number, array in zip(gradients, arrays):  # noqa: B905  (`strict` would cost a tenth of an event)
@@ -351,6 +371,8 @@ class _Adding:
         self.recorder = recorder
 
     def __enter__(self) -> None:
+        if self.recorder.count > self.recorder.limit:
+            self.recorder._give_way()
         self.recorder.acquire()
 
     def __exit__(self, kind: object, *_: object) -> None:

@@ -448,3 +448,10 @@ def test_reading_goes_by_event(tmp_path: Path) -> None:
         assert forwards == backwards[::-1]
         with pytest.raises(IndexError, match="the trace has"):
             trace.event(trace.count)
+
+
+@given(st.lists(st.integers(1, 200), unique=True, min_size=1), st.lists(st.integers(0, 210)))
+def test_a_digest_is_the_same_for_few_and_for_many(nodes: list[int], wanted: list[int]) -> None:
+    from gradviz.tracefile.digest import _ranks_of_few, _ranks_of_many
+
+    assert _ranks_of_few(nodes, wanted).tolist() == _ranks_of_many(nodes, wanted).tolist()

@@ -173,7 +173,7 @@ class Trace:
         for position, (_, first, count, _) in enumerate(self._chunks):
             if first + count > start:
                 events = self.events[max(first, start) : first + count]
-                links = self._chunk(position).links.tolist()
+                links = self._chunk(position).links
                 skipped = int(self.events["links"][first : max(first, start)].sum())
                 digests.read(max(first, start), events, links[skipped:])
         ended = {run.number: run for run in digests.take_finished()}

@@ -154,6 +154,11 @@ class Recorder(Listener):
         if batch.bytes > _PAYLOAD_LIMIT:
             self.limit = 0
 
+    def _snapshots(self, numbers: Sequence[int], arrays: Sequence[np.ndarray | None], flags: int) -> None:
+        for number, array in zip(numbers, arrays, strict=True):
+            if array is not None:
+                self._snapshot(number, 0, array, flags)
+
     # --- forward
 
     def tensor(self, number: int, array: np.ndarray, flags: int, how: str, base: int, version: int) -> None:
@@ -184,9 +189,11 @@ class Recorder(Listener):
             self._give_way()
         self.acquire()
         try:
-            for number, array in zip(outputs, arrays):  # noqa: B905  (`strict` would cost a tenth of an event)
-                if array is not None:
-                    self._snapshot(number, 0, array, flags)
+            if len(outputs) == 1:
+                if arrays[0] is not None:
+                    self._snapshot(outputs[0], 0, arrays[0], flags)
+            else:
+                self._snapshots(outputs, arrays, flags)
             batch = self.batch
             batch.rows += (
                 _OP | flags << 8 | (self.last_thread if get_ident() == self.last_ident else self._thread()),
@@ -287,9 +294,9 @@ class Recorder(Listener):
             self._give_way()
         self.acquire()
         try:
-            for number, array in zip(gradients, arrays):  # noqa: B905  (`strict` would cost a tenth of an event)
+            for i, array in enumerate(arrays):
                 if array is not None:
-                    self._snapshot(number, 0, array, 0)
+                    self._snapshot(gradients[i], 0, array, 0)
             batch = self.batch
             name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
             thread = self.last_thread if get_ident() == self.last_ident else self._thread()
@@ -315,9 +322,9 @@ class Recorder(Listener):
             self._give_way()
         self.acquire()
         try:
-            for number, array in zip(gradients, arrays):  # noqa: B905  (`strict` would cost a tenth of an event)
+            for i, array in enumerate(arrays):
                 if array is not None:
-                    self._snapshot(number, 0, array, 0)
+                    self._snapshot(gradients[i], 0, array, 0)
             batch = self.batch
             thread = self.last_thread if get_ident() == self.last_ident else self._thread()
             batch.rows += (_PRODUCED | thread, 0, 0, node, 0, 0, 2 * len(targets))

@@ -148,17 +148,18 @@ class Writer:
                 return
             cursor = self.connection.cursor()
             cursor.execute("BEGIN")
-            if batch.rows:
-                self._write_batch(cursor, batch)
+            events, links = self._write_batch(cursor, batch)
             self._write_tables(cursor, batch)
             cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
             cursor.execute("COMMIT")
-            if batch.rows:  # only now, when they are safe
-                self.digests.read(batch.first, _packed(batch.rows, EVENT), batch.links)
+            self.digests.read(batch.first, events, links)  # only now, when they are safe
 
-    def _write_batch(self, cursor: sqlite3.Cursor, batch: Batch) -> None:
+    def _write_batch(self, cursor: sqlite3.Cursor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Write the packed arrays of a batch, if it has any; returns its events and links."""
         events = _packed(batch.rows, EVENT)
         links = np.frombuffer(array("I", batch.links), "<u4")
+        if not batch.rows:
+            return events, links
         _settle_deferred(batch)
         snapshots = _packed(batch.snapshots, SNAPSHOT)
         if len(snapshots):
@@ -172,6 +173,7 @@ class Writer:
         for table, numbers in blobs.items():
             cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, numbers.tobytes()))
         cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, b"".join(batch.payload)))
+        return events, links
 
     def _write_tables(self, cursor: sqlite3.Cursor, batch: Batch) -> None:
         for site in self.source.sites.take_new():

@@ -53,7 +53,12 @@ def tell_unary(listener: Listener, op: Op, x: Tensor, out: Tensor, node: Any) ->
 
 def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, node: Any) -> None:
     """An elementwise op of two tensors ran and recorded `node`."""
-    n, m = heard_of(x), heard_of(y)
+    try:
+        n, m = x._number, y._number
+    except AttributeError:
+        n, m = heard_of(x), heard_of(y)
+    if n < state.first_number or m < state.first_number:
+        n, m = heard_of(x), heard_of(y)
     out._number = number = next_tensor_number()
     a, b = node.a, node.b
     if b is None and type(a) is not Output:

@@ -134,31 +134,33 @@ class WatchedPass:
         slots[nr] = gradient if slots[nr] is None else slots[nr] + gradient
 
     def _run_simple(self, node: Any) -> tuple[Sequence[Any], Sequence[int]]:
-        """Run a node of one or two inputs that only a listener watches."""
+        """Run a node of one or two inputs that only a listener watches; both its events are told at once."""
         listener: Any = self.listener
         gradient, number = self.buffers.pop(node), self.numbers.pop(node)
-        name = node.label
-        if number:
-            listener.received(node.number, name, (number,), (None,))
-        else:
-            number = next_tensor_number()
-            listener.received(node.number, name, (number,), (gradient,))
+        fresh = None if number else gradient
+        number = number or next_tensor_number()
+        try:
+            result = node.vjp(gradient)
+        except BaseException:
+            listener.received(node.number, node.label, (number,), (fresh,))
+            raise
+        numbers: tuple[int, ...]
+        told: tuple[Any, ...]
         a = node.a
         if node.arity == 1:
-            first = node.vjp(gradient)
             target = a.node if type(a) is Output else a
-            if first is gradient:
-                numbers, fresh = (number,), (None,)
+            if result is gradient:
+                numbers, told = (number,), (None,)
             else:
-                numbers, fresh = (next_tensor_number(),), (first,)
-            listener.produced(node.number, (target.number,), numbers, fresh)
-            return (first,), numbers
-        first, second = produced = node.vjp(gradient)
+                numbers, told = (next_tensor_number(),), (result,)
+            listener.ran(node.number, node.label, number, fresh, (target.number,), numbers, told)
+            return (result,), numbers
+        first, second = result
         b = node.b
         if b is None and type(a) is not Output and first is not gradient:
-            n = next_tensor_number()
-            listener.produced(node.number, (a.number, 0), (n, 0), (first, None))
-            return produced, (n, 0)
+            numbers = (next_tensor_number(), 0)
+            listener.ran(node.number, node.label, number, fresh, (a.number, 0), numbers, (first, None))
+            return result, numbers
         n = 0 if first is None else number if first is gradient else next_tensor_number()
         if second is None:
             m = 0
@@ -170,10 +172,9 @@ class WatchedPass:
             0 if a is None else a.node.number if type(a) is Output else a.number,
             0 if b is None else b.node.number if type(b) is Output else b.number,
         )
-        fresh_first = first if n != number else None
-        fresh_second = second if m != number and m != n else None
-        listener.produced(node.number, targets, (n, m), (fresh_first, fresh_second))
-        return produced, (n, m)
+        told = (first if n != number else None, second if m not in (number, n) else None)
+        listener.ran(node.number, node.label, number, fresh, targets, (n, m), told)
+        return result, (n, m)
 
     def _run(self, node: Any, needed: set[Node] | None) -> tuple[Sequence[Any], Sequence[int]]:
         """Run any node, with its hooks."""

@@ -98,6 +98,21 @@ class Listener:
     ) -> None:
         """A node has run: `gradients` go along its edges to nodes `targets`."""
 
+    def ran(
+        self,
+        node: int,
+        grad_fn: str,
+        gradient: int,
+        array: np.ndarray | None,
+        targets: Sequence[int],
+        gradients: Sequence[int],
+        arrays: Sequence[np.ndarray | None],
+    ) -> None:
+        """`received` and `produced` of a node of one output, told together once it has run. A source may do so
+        where nothing can have happened between the two."""
+        self.received(node, grad_fn, (gradient,), (array,))
+        self.produced(node, targets, gradients, arrays)
+
     def accumulated(
         self, number: int, node: int, gradient: int, grad: int, array: np.ndarray, version: int
     ) -> None:

@@ -154,11 +154,6 @@ class Recorder(Listener):
         if batch.bytes > _PAYLOAD_LIMIT:
             self.limit = 0
 
-    def _snapshots(self, numbers: Sequence[int], arrays: Sequence[np.ndarray | None], flags: int) -> None:
-        for number, array in zip(numbers, arrays, strict=True):
-            if array is not None:
-                self._snapshot(number, 0, array, flags)
-
     # --- forward
 
     def tensor(self, number: int, array: np.ndarray, flags: int, how: str, base: int, version: int) -> None:
@@ -184,16 +179,13 @@ class Recorder(Listener):
             return
         site = self.sites.number(sys._getframe(3))
         strings = self.strings.known
-        links = (len(inputs), len(outputs), len(edges), *inputs, *outputs, *edges, *saved)
         if self.count > self.limit:
             self._give_way()
         self.acquire()
         try:
-            if len(outputs) == 1:
-                if arrays[0] is not None:
-                    self._snapshot(outputs[0], 0, arrays[0], flags)
-            else:
-                self._snapshots(outputs, arrays, flags)
+            for i, array in enumerate(arrays):
+                if array is not None:
+                    self._snapshot(outputs[i], 0, array, flags)
             batch = self.batch
             batch.rows += (
                 _OP | flags << 8 | (self.last_thread if get_ident() == self.last_ident else self._thread()),
@@ -202,9 +194,14 @@ class Recorder(Listener):
                 node,
                 strings.get(grad_fn) or self.strings.number(grad_fn),
                 self.strings.number(args) if args else 0,
-                len(links),
+                3 + len(inputs) + len(outputs) + len(edges) + len(saved),
             )
-            batch.links += links
+            links = batch.links
+            links += (len(inputs), len(outputs), len(edges))
+            links += inputs
+            links += outputs
+            links += edges
+            links += saved
             self.count += 1
         except BaseException:
             self._undo()
@@ -330,6 +327,56 @@ class Recorder(Listener):
             batch.rows += (_PRODUCED | thread, 0, 0, node, 0, 0, 2 * len(targets))
             batch.links += targets
             batch.links += gradients
+            self.count += 1
+        except BaseException:
+            self._undo()
+            raise
+        finally:
+            self.release()
+
+    def ran(
+        self,
+        node: int,
+        grad_fn: str,
+        gradient: int,
+        array: np.ndarray | None,
+        targets: Sequence[int],
+        gradients: Sequence[int],
+        arrays: Sequence[np.ndarray | None],
+    ) -> None:
+        if not self.detailed:
+            return
+        if self.count > self.limit:
+            self._give_way()
+        self.acquire()
+        try:
+            if array is not None:
+                self._snapshot(gradient, 0, array, 0)
+            batch = self.batch
+            name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
+            thread = self.last_thread if get_ident() == self.last_ident else self._thread()
+            n = len(targets)
+            batch.rows += (
+                _RECEIVED | thread,
+                0,
+                name,
+                node,
+                0,
+                0,
+                1,
+                _PRODUCED | thread,
+                0,
+                0,
+                node,
+                0,
+                0,
+                2 * n,
+            )
+            batch.links += (gradient, *targets, *gradients)
+            self.count += 1
+            for i in range(n):
+                if arrays[i] is not None:
+                    self._snapshot(gradients[i], 0, arrays[i], 0)  # type: ignore[arg-type]
             self.count += 1
         except BaseException:
             self._undo()

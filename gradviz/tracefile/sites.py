@@ -52,6 +52,7 @@ class Sites:
         """The site of the innermost user frame at or above `frame`, 0 if there is none."""
         kind_of, root = self.kinds.get, self.root
         key: tuple[int, ...] = ()
+        outermost = None
         while frame is not None:
             code = frame.f_code
             kind = kind_of(id(code)) or self._classify(code)
@@ -59,7 +60,9 @@ class Sites:
                 key += (id(code), frame.f_lasti)
                 if frame is root or len(key) > 2 * _DEEPEST:
                     break
+                outermost = frame
             elif kind == BOUNDARY:
+                self.root = outermost  # the script's own frame, which lives as long as the script
                 break
             frame = frame.f_back
         return self.numbers.get(key) or self._add(key)

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gradviz.events.kinds import Kind
+
+
+def _integers() -> array[int]:
+    return array("q")
 
 
 @dataclass
@@ -23,10 +28,10 @@ class _OpenPass:
     took, as node numbers."""
 
     number: int
-    nodes: list[int] = field(default_factory=list)
-    names: list[int] = field(default_factory=list)
-    sources: list[int] = field(default_factory=list)
-    targets: list[int] = field(default_factory=list)
+    nodes: array[int] = field(default_factory=_integers)
+    names: array[int] = field(default_factory=_integers)
+    sources: array[int] = field(default_factory=_integers)
+    targets: array[int] = field(default_factory=_integers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +106,26 @@ class Digests:
                 stack[-1].names.append(self.hashes[name])
             elif head & 0xFF == _PRODUCED:
                 half = n_links // 2
-                stack[-1].sources += [subject] * half
-                stack[-1].targets += links[end - n_links : end - half].tolist()
+                stack[-1].sources.extend([subject] * half)
+                stack[-1].targets.extend(links[end - n_links : end - half].tolist())
 
     def _take_received(self, run: _OpenPass, events: np.ndarray, ends: np.ndarray, links: np.ndarray) -> None:
-        run.nodes += events["subject"].tolist()
-        run.names += [self.hashes[name] for name in events["name"].tolist()]
+        _extend(run.nodes, events["subject"])
+        _extend(run.names, np.array(self.hashes)[events["name"]])
 
     def _take_produced(self, run: _OpenPass, events: np.ndarray, ends: np.ndarray, links: np.ndarray) -> None:
         halves = events["links"].astype(np.int64) // 2
         offsets = np.arange(halves.sum()) - np.repeat(np.cumsum(halves) - halves, halves)
-        run.targets += links[np.repeat(ends - 2 * halves, halves) + offsets].tolist()
-        run.sources += np.repeat(events["subject"], halves).tolist()
+        _extend(run.targets, links[np.repeat(ends - 2 * halves, halves) + offsets])
+        _extend(run.sources, np.repeat(events["subject"], halves))
 
     def _hash_names(self) -> None:
         texts = list(self.strings)
         self.hashes += [zlib.crc32(text.encode("utf-8", "replace")) for text in texts[len(self.hashes) :]]
+
+
+def _extend(integers: array[int], more: np.ndarray) -> None:
+    integers.frombytes(more.astype(np.int64).tobytes())
 
 
 _BEGAN, _ENDED = int(Kind.PASS_BEGAN), int(Kind.PASS_ENDED)
@@ -129,17 +138,17 @@ def digest_of(run: _OpenPass) -> str:
     """The digest of a finished pass: 16 hexadecimal digits."""
     ranks = _ranks_of_many if len(run.nodes) > _FEW else _ranks_of_few
     places = ranks(run.nodes, run.sources + run.targets)
-    content = np.array([len(run.nodes), *run.names], np.int64).tobytes() + places.tobytes()
+    content = array("q", [len(run.nodes)]).tobytes() + run.names.tobytes() + places.tobytes()
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-def _ranks_of_few(nodes: list[int], wanted: list[int]) -> np.ndarray:
+def _ranks_of_few(nodes: Sequence[int], wanted: Sequence[int]) -> np.ndarray:
     """For each wanted node its place among `nodes`, −1 for one that is not there."""
     place = {node: i for i, node in enumerate(nodes)}
     return np.array([place.get(node, -1) for node in wanted], np.int64)
 
 
-def _ranks_of_many(nodes: list[int], wanted: list[int]) -> np.ndarray:
+def _ranks_of_many(nodes: Sequence[int], wanted: Sequence[int]) -> np.ndarray:
     """As `_ranks_of_few`; quicker where there are many."""
     ran, sought = np.array(nodes, np.int64), np.array(wanted, np.int64)
     order = np.argsort(ran, kind="stable")

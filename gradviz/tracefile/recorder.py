@@ -133,10 +133,16 @@ class Recorder(Listener):
         shape = self.shapes.known.get(array.shape)
         if shape is None:
             shape = self.shapes.number(array.shape)
-        what = (_FLOAT32 if array.dtype is _float32 else DTYPE_IDS[array.dtype.name]) | flags << 8
-        if not self.keeps_values:
+        what = _FLOAT32 | flags << 8 if array.dtype is _float32 else DTYPE_IDS[array.dtype.name] | flags << 8
+        if self.keeps_values:
+            what, length = self._keep(array, what)
+            batch.snapshots += (number, version, shape, what, length, self.count)
+        else:
             batch.snapshots += (number, version, shape, what, 0, self.count)
-            return
+
+    def _keep(self, array: np.ndarray, what: int) -> tuple[int, int]:
+        """Put a tensor's value into the payload; returns `what` with the value's grade, and its length."""
+        batch = self.batch
         size = array.size
         if size <= self.most_elements:
             data = array.tobytes()
@@ -149,10 +155,10 @@ class Recorder(Listener):
             data = stats_of(array).pack()
             what |= _STATS
         batch.payload.append(data)
-        batch.snapshots += (number, version, shape, what, len(data), self.count)
         batch.bytes += len(data)
         if batch.bytes > _PAYLOAD_LIMIT:
             self.limit = 0
+        return what, len(data)
 
     # --- forward
 

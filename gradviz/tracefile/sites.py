@@ -50,6 +50,18 @@ class Sites:
 
     def number(self, frame: FrameType | None) -> int:
         """The site of the innermost user frame at or above `frame`, 0 if there is none."""
+        root = self.root
+        if frame is root and frame is not None:
+            return self.numbers.get((id(frame.f_code), frame.f_lasti)) or self._walk(frame)
+        if frame is not None and self.kinds.get(id(frame.f_code)) == USER:
+            caller = frame.f_back
+            if caller is root and caller is not None:  # a function of the script, called from its main part
+                key = (id(frame.f_code), frame.f_lasti, id(caller.f_code), caller.f_lasti)
+                return self.numbers.get(key) or self._walk(frame)
+        return self._walk(frame)
+
+    def _walk(self, frame: FrameType | None) -> int:
+        """As `number`, from however deep."""
         kind_of, root = self.kinds.get, self.root
         key: tuple[int, ...] = ()
         outermost = None

@@ -11,4 +11,5 @@ class TraceError(Exception):
 
 def damaged(path: Path, error: Exception) -> TraceError:
     """The error for a trace that is one, but cannot be read through."""
-    return TraceError(f"{path} is damaged or truncated ({error}): record it again")
+    cause = " ".join(str(error).split())[:200]  # SQLite quotes statements of several lines
+    return TraceError(f"{path} is damaged or truncated ({cause}): record it again")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import errors, ops
-from gradviz.engine.apply import as_tensor
+from gradviz.engine.apply import apply, as_tensor
+from gradviz.engine.derivatives import TABLE
 from gradviz.engine.state import is_grad_enabled, state
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, number_of
 
@@ -102,16 +103,25 @@ def copy_(x: Tensor, source: Any) -> Tensor:
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
-    """x[index] = value, where no gradient has to flow."""
-    value = value if isinstance(value, Tensor) else as_tensor(value)
+    """x[index] = value. Gradients flow to the value, and to what x was where it is not written over."""
+    value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
     check_writable(x, value)
+    place = ops.places(x.array.shape, index)
     if is_grad_enabled() and (x.requires_grad or value.requires_grad):
-        raise RuntimeError(
-            "gradviz does not differentiate assignment through an index yet. "
-            "Compute a new tensor instead: torch.where, cat or stack."
-        )
-    x.array[ops.plain_index(index)] = value.array
+        after = apply(TABLE["set_index"], (x, _fitting(value, x.array[place])), (place,))
+        x._edge = after._edge
+        overwrite(x, after.array, "setitem", after)
+        return
+    x.array[place] = value.array
     overwrite(x, x.array, "setitem")
+
+
+def _fitting(value: Tensor, there: np.ndarray) -> Tensor:
+    """A value in x's dtype, without dimensions of size 1 that the place has not."""
+    extra = value.array.ndim - there.ndim
+    if extra > 0:
+        value = ops.reshape(value, *value.array.shape[extra:])
+    return ops.to(value, there.dtype)
 
 
 def scaled(function: Callable) -> Callable:
@@ -124,30 +134,22 @@ def scaled(function: Callable) -> Callable:
     return call
 
 
+_ELEMENTWISE = """
+    abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1
+    floor fmod frac hypot i0 lgamma log log10 log1p log2 mul neg rad2deg reciprocal relu remainder rsqrt sgn sigmoid
+    sign sin sinc sinh sqrt tan tanh trunc xlogy
+""".split()
+_CHOSEN = """
+    addbmm addcdiv addcmul addmm addmv addr baddbmm clamp clamp_max clamp_min cumprod cumsum div float_power
+    index_add index_copy index_fill index_put ldexp lerp logit masked_fill masked_scatter nan_to_num pow round
+    scatter scatter_add square tril triu true_divide
+""".split()
+
 _FUNCTIONS: dict[str, Callable] = {
-    name: ops.functions[name]
-    for name in [
-        "mul",
-        "div",
-        "abs",
-        "ceil",
-        "cos",
-        "exp",
-        "floor",
-        "log",
-        "neg",
-        "reciprocal",
-        "relu",
-        "sigmoid",
-        "sin",
-        "sqrt",
-        "tanh",
-    ]
-} | {
+    **{name: ops.functions[name] for name in _ELEMENTWISE},
+    **{name: getattr(ops, name) for name in _CHOSEN},
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),
-    "pow": ops.pow,
-    "clamp": ops.clamp,
 }
 
 in_place: dict[str, Callable] = {f"{name}_": _in_place(f"{name}_", fn) for name, fn in _FUNCTIONS.items()}

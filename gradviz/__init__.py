@@ -24,6 +24,7 @@ from gradviz.engine.creation import (
     full,
     full_like,
     linspace,
+    logspace,
     ones,
     ones_like,
     rand,
@@ -31,7 +32,10 @@ from gradviz.engine.creation import (
     randint,
     randn,
     randn_like,
+    scalar_tensor,
     tensor,
+    tril_indices,
+    triu_indices,
     zeros,
     zeros_like,
 )

@@ -44,8 +44,9 @@ def _transpose(x: Tensor, axes: Any = None) -> Tensor:
 
 
 def _expand_dims(x: Tensor, axis: Any) -> Tensor:
-    axes = sorted(axis) if isinstance(axis, tuple) else [axis]
-    for dim in axes:
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    n = x.array.ndim + len(axes)
+    for dim in sorted(i % n for i in axes):
         x = ops.unsqueeze(x, dim)
     return x
 

@@ -75,6 +75,8 @@ class Op:
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
 
     def __post_init__(self) -> None:
+        if {"n", "g"} & {*self.inputs, *self.args}:
+            raise TypeError(f"{self.name}: n and g are the node and the gradient; call an argument otherwise")
         for derivative in self.derivatives.values():
             unknown = set(derivative.needs) - self._nameable()
             if unknown:

@@ -71,8 +71,20 @@ def title(entry: Any) -> str:
     return f"{entry.name}.{entry.variant_test_name}" if entry.variant_test_name else entry.name
 
 
+CALLS: dict[str, Callable] = {  # entries whose samples have another order of arguments, or write in place
+    "einsum": lambda tensors, equation: gradviz.einsum(equation, tensors),
+    "polygamma": lambda x, n: gradviz.polygamma(n, x),
+    "special.polygamma": lambda x, n: gradviz.special.polygamma(n, x),
+    "where": lambda x, condition, other: gradviz.where(condition, x, other),
+    "zero_": lambda x: x.clone().zero_(),
+    "fill": lambda x, value: x.clone().fill_(value),
+}
+
+
 def ours(name: str) -> Callable | None:
     """gradviz's function of that name, or its method; None where it has neither."""
+    if name in CALLS:
+        return CALLS[name]
     found: Any = gradviz
     for part in name.split("."):
         found = vars(found).get(part) if hasattr(found, "__dict__") else None
@@ -269,7 +281,7 @@ def compare_tangents(sample: Sample) -> None:
             for o in flat(sample.in_torch(duals))
             if isinstance(o, torch.Tensor)
         ]
-        expected = [None if t is None else t.detach().clone() for t in expected]
+        expected = [None if t is None else t.detach() + torch.zeros(t.shape, dtype=t.dtype) for t in expected]
     with forward_ad.dual_level():
         our_duals = [
             forward_ad.make_dual(mine_of(leaf), mine_of(t))

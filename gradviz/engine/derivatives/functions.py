@@ -91,8 +91,8 @@ elementwise("lgamma", scipy.special.gammaln,
     x=d("digamma(x)", lambda g, x: g * scipy.special.psi(x)))
 elementwise("digamma", scipy.special.psi,
     x=d("polygamma(1, x)", lambda g, x: g * k.polygamma(x, 1)))
-elementwise("polygamma", k.polygamma, args="n",
-    x=d("polygamma(n + 1, x)", lambda g, x, n: g * k.polygamma(x, n + 1)))
+elementwise("polygamma", k.polygamma, args="order",
+    x=d("polygamma(order + 1, x)", lambda g, x, order: g * k.polygamma(x, order + 1)))
 elementwise("i0", scipy.special.i0,
     x=d("I₁(x)", lambda g, x: g * scipy.special.i1(x)))
 elementwise("i0e", scipy.special.i0e, name="special_i0e",

@@ -61,7 +61,8 @@ general("solve", k.solve, name="linalg_solve", node_name="LinalgSolveExBackward0
         -np.matmul(k.solve(k.transposed(x), g), k.transposed(out)), x_shape)),
     y=d("x⁻ᵀ g", lambda g, x, y_shape: k.sum_to(k.solve(k.transposed(x), g), y_shape)))
 general("cholesky", k.cholesky, name="linalg_cholesky", node_name="LinalgCholeskyExBackward0",
-    x=d("L⁻ᵀ Φ(Lᵀ g) L⁻¹", lambda g, out: k.cholesky_back(g, out)))
+    x=d("L⁻ᵀ Φ(Lᵀ g) L⁻¹", lambda g, out: k.cholesky_back(g, out)),
+    jvp=lambda tangents, inputs, outputs, args: k.cholesky_forward(tangents[0], outputs[0]))
 general("pinv", k.pinv, name="linalg_pinv",
     x=d("−Pᵀ g Pᵀ + …", lambda g, x, out: k.pinv_back(g, x, out)))
 general("eigh", k.eigh, name="linalg_eigh", args="lower", outputs=2,

@@ -28,7 +28,7 @@ general("amax", k.amax, args="dim keepdim",
     x=d("x is max, shared by ties", lambda g, x, out, dim, keepdim: k.to_extremes(g, x, out, dim, keepdim)))
 general("amin", k.amin, args="dim keepdim",
     x=d("x is min, shared by ties", lambda g, x, out, dim, keepdim: k.to_extremes(g, x, out, dim, keepdim)))
-linear("nansum", k.nansum, args="dim keepdim",
+general("nansum", k.nansum, args="dim keepdim",
     x=d("1 where x is a number, spread", lambda g, x, dim, keepdim:
         k.spread(g, x.shape, dim, keepdim) * np.logical_not(np.isnan(x))))
 general("prod", k.prod, args="dim keepdim",

@@ -16,8 +16,8 @@ linear("reshape", np.reshape, args="shape", node_name="ViewBackward0", view=True
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
 linear("t", np.transpose, node_name="TBackward0", view=True,
     x=d("1, transposed", lambda g: np.transpose(g)))
-linear("transpose", np.swapaxes, args="dim0 dim1", view=True,
-    x=d("1, transposed", lambda g, dim0, dim1: np.swapaxes(g, dim0, dim1)))
+linear("transpose", k.swapped, args="dim0 dim1", view=True,
+    x=d("1, transposed", lambda g, dim0, dim1: k.swapped(g, dim0, dim1)))
 linear("permute", np.transpose, args="dims", view=True,
     x=d("1, permuted back", lambda g, dims: np.transpose(g, k.inverse_permutation(dims))))
 linear("expand", np.broadcast_to, args="size", view=True,
@@ -25,6 +25,8 @@ linear("expand", np.broadcast_to, args="size", view=True,
 linear("squeeze", k.squeeze, args="dim", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
 linear("squeeze_dim", k.squeeze, name="squeeze", node_name="SqueezeBackward1", args="dim", view=True,
+    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
+linear("squeeze_dims", k.squeeze, name="squeeze", node_name="SqueezeBackward2", args="dim", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
 linear("unsqueeze", np.expand_dims, args="dim", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))

@@ -80,9 +80,9 @@ def share(wins: Any, ties: Any) -> Any:
     return np.where(ties, 0.5, 1.0 * wins).astype(np.float32)
 
 @row("polygamma")
-def polygamma(x: Any, n: int) -> Any:
-    """The n-th derivative of digamma."""
-    return scipy.special.polygamma(n, x) if n else scipy.special.psi(x)
+def polygamma(x: Any, order: int) -> Any:
+    """The derivative of digamma of that order."""
+    return scipy.special.polygamma(order, x) if order else scipy.special.psi(x)
 
 
 def sinc(x: Any, out: Any = None) -> Any:

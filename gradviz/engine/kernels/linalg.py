@@ -106,6 +106,13 @@ def cholesky_back(g: Any, lower: Any) -> Any:
     return 0.5 * (middle + transposed(middle))
 
 
+def cholesky_forward(tangent: Any, lower: Any) -> Any:
+    """L Φ(L⁻¹ t L⁻ᵀ)."""
+    inverse = inv(lower)
+    middle = np.matmul(np.matmul(inverse, tangent), transposed(inverse))
+    return np.matmul(lower, tril(middle, 0) - 0.5 * middle * np.eye(lower.shape[-1]))
+
+
 def pinv(x: Any) -> Any:
     """The Moore-Penrose inverse."""
     return np.linalg.pinv(x)

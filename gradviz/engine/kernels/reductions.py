@@ -68,7 +68,7 @@ def to_extremes(g: Any, x: Any, out: Any, dim: Any = None, keepdim: bool = False
 
 def logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
     """ln Σ exp(x), shifted by the maximum so that it cannot overflow."""
-    top = np.max(x, axis=dim, keepdims=True)
+    top = np.max(x, axis=dim, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0)
     total = np.log(np.sum(np.exp(x - top), axis=dim, keepdims=True)) + top
     return total if keepdim else np.squeeze(total, axis=dim)
@@ -76,7 +76,7 @@ def logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
 
 def softmax(x: Any, dim: int) -> Any:
     """exp(x) / Σ exp(x), shifted by the maximum so that it cannot overflow."""
-    e = np.exp(x - np.max(x, axis=dim, keepdims=True))
+    e = np.exp(x - np.max(x, axis=dim, keepdims=True, initial=-np.inf))
     return e / np.sum(e, axis=dim, keepdims=True)
 
 

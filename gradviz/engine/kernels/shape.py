@@ -51,10 +51,9 @@ def unstack(g: Any, dim: int, shapes: Sequence[tuple[int, ...]]) -> list:
     return [g[(slice(None),) * (dim % g.ndim) + (i,)] for i in range(len(shapes))]
 
 
-def without_read_only(x: Any) -> Any:
-    """A view that may be written to where what it is of may."""
-    x.flags.writeable = x.base is None or getattr(x.base, "flags", x.flags).writeable
-    return x
+def swapped(x: Any, dim0: int, dim1: int) -> Any:
+    """x with two dimensions exchanged; x itself if it has none."""
+    return np.swapaxes(x, dim0, dim1) if x.ndim else x
 
 
 @row("diagonal")
@@ -128,12 +127,12 @@ def repeat(x: Any, repeats: tuple[int, ...]) -> Any:
     return np.tile(x, repeats)
 
 
-def gather_repeats(g: Any, shape: tuple[int, ...], repeats: tuple[int, ...]) -> Any:
+def gather_repeats(g: Any, x_shape: tuple[int, ...], repeats: tuple[int, ...]) -> Any:
     """The transpose of `repeat`: the copies, summed."""
-    shape = (1,) * (len(repeats) - len(shape)) + tuple(shape)
+    shape = (1,) * (len(repeats) - len(x_shape)) + tuple(x_shape)
     apart = [size for pair in zip(repeats, shape, strict=True) for size in pair]
     g = np.reshape(g, tuple(apart))
-    return np.sum(g, axis=tuple(range(0, len(apart), 2)))
+    return np.reshape(np.sum(g, axis=tuple(range(0, len(apart), 2))), x_shape)
 
 
 def split(x: Any, sizes: tuple[int, ...], dim: int) -> tuple:

@@ -127,13 +127,15 @@ def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> 
 def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
     """As `gather`, of x and indices broadcast together; of x in one dimension if `dim` is not given."""
     if dim is None:
-        return gather(flatten(x), 0, reshape(indices, -1))
+        return take_along_dim(flatten(x), reshape(indices, -1), 0)
     dim = checked_dim(dim, x.array.ndim)
     a, b = list(x.array.shape), list(indices.array.shape)
     a[dim] = b[dim] = 1
     shape = list(np.broadcast_shapes(a, b))
     full = [[*shape[:dim], t.array.shape[dim], *shape[dim + 1 :]] for t in (x, indices)]
-    return gather(expand(x, *full[0]), dim, expand(indices, *full[1]))
+    array = np.broadcast_to(_index(indices), full[1])
+    n = full[0][dim]
+    return gather(expand(x, *full[0]), dim, new_tensor(np.where(array < 0, array + n, array)))
 
 
 def _scatter(key: str) -> Callable:

@@ -21,6 +21,10 @@ def dims_of(x: Tensor, dim: Any) -> Any:
     """`dim` as NumPy's axis, counted from the front: None, an int or a tuple of ints."""
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return None
+    if not x.array.ndim:
+        for i in dim if isinstance(dim, (tuple, list)) else (dim,):
+            checked_dim(i, 0)
+        return None
     if isinstance(dim, (tuple, list)):
         return tuple(checked_dim(i, x.array.ndim) for i in dim)
     return checked_dim(dim, x.array.ndim)

@@ -73,6 +73,8 @@ def expand(x: Tensor, *size: Any) -> Tensor:
 
 def squeeze(x: Tensor, dim: Any = None) -> Tensor:
     """x without its dimensions of size 1, or without those of `dim` that are."""
+    if isinstance(dim, (tuple, list)):
+        return apply(TABLE["squeeze_dims"], (x,), (dims_of(x, dim) or (),))
     return apply(TABLE["squeeze" if dim is None else "squeeze_dim"], (x,), (dims_of(x, dim),))
 
 
@@ -195,8 +197,9 @@ def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     return apply(TABLE["triu"], (x,), (int(diagonal),))
 
 
-def flip(x: Tensor, *dims: Any) -> Tensor:
-    """x backwards along `dims`."""
+def flip(x: Tensor, *axes: Any, dims: Any = ()) -> Tensor:
+    """x backwards along `dims`, given one by one or as a sequence."""
+    dims = axes or ((dims,) if isinstance(dims, int) else dims)
     wanted = tuple(checked_dim(i, x.array.ndim) for i in sizes(dims))
     return apply(TABLE["flip"], (x,), (wanted if x.array.ndim else (),))
 
@@ -376,7 +379,6 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
         for i, tensor in enumerate(given)
     ]
     if swaps:
-        grids = [transpose(grid, 0, 1) for grid in grids]
         grids[0], grids[1] = grids[1], grids[0]
     return tuple(grids)
 

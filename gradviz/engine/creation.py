@@ -111,7 +111,9 @@ ones, zeros, empty, rand, randn = (_full(name, fill) for name, fill in _FILLS.it
 ones_like, zeros_like, empty_like, rand_like, randn_like = (_like(n, fill) for n, fill in _FILLS.items())
 
 
-def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def full(
+    size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor of the given sizes, filled with one value."""
     array = np.full(sizes((size,)), fill_value, None if dtype is None else to_numpy(dtype))
     return made(array_of(array.tolist(), dtype) if dtype is None else array, "full", requires_grad)
@@ -207,9 +209,15 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
     return made(array.astype(np.int64 if dtype is None else to_numpy(dtype)), "triu_indices")
 
 
-def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def scalar_tensor(
+    value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor of no dimensions."""
-    return made(np.asarray(value, default_dtype() if dtype is None else to_numpy(dtype)), "scalar_tensor", requires_grad)
+    return made(
+        np.asarray(value, default_dtype() if dtype is None else to_numpy(dtype)),
+        "scalar_tensor",
+        requires_grad,
+    )
 
 
 def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None) -> Tensor:
@@ -230,7 +238,9 @@ def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
 def _new(name: str, create: Callable) -> Callable:
     """`x.new_zeros(...)`: a tensor in the dtype of x."""
 
-    def call(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    def call(
+        x: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
         kind = x.array.dtype if dtype is None else dtype
         return create(*args, dtype=kind, requires_grad=requires_grad)
 

@@ -205,7 +205,9 @@ def _transposed(
     slots = [new_tensor(np.zeros_like(output.array), LEAF_EDGE) for output in made]
     cotangents = [slot for slot, has in zip(slots, smooth, strict=True) if has]
     upstream: Any = (
-        slots[0] if op.outputs == 1 else tuple(s if has else None for s, has in zip(slots, smooth, strict=True))
+        slots[0]
+        if op.outputs == 1
+        else tuple(s if has else None for s, has in zip(slots, smooth, strict=True))
     )
     with enable_grad():
         parts, weights = [], []

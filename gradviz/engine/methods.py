@@ -6,8 +6,6 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
-import numpy as np
-
 from gradviz.engine import ops
 from gradviz.engine.dtypes import BY_NAME
 from gradviz.engine.inplace import in_place, scaled, setitem

@@ -31,7 +31,7 @@ from gradviz.engine.node import (
     unpack_nth,
     unpack_out,
 )
-from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.engine.tensor import new_tensor
 
 
 @dataclass(frozen=True, slots=True)

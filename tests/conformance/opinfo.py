@@ -98,7 +98,7 @@ def convert(value: Any, tensor: Callable) -> Any:
     if isinstance(value, torch.Tensor):
         return tensor(value)
     if isinstance(value, torch.dtype):
-        return gradviz.tensor([]).dtype if value is None else getattr(gradviz, str(value).split(".")[1])
+        return getattr(gradviz, str(value).split(".")[1])
     if isinstance(value, torch.device):
         return str(value)
     if isinstance(value, (torch.memory_format, torch.layout)):
@@ -131,7 +131,9 @@ class Sample:
             found = look_up(t)
             return gradviz.from_numpy(t.numpy().copy()) if found is t else found
 
-        input, args, kwargs = convert((self.raw.input, self.raw.args, {**self.extra, **self.raw.kwargs}), tensor)
+        input, args, kwargs = convert(
+            (self.raw.input, self.raw.args, {**self.extra, **self.raw.kwargs}), tensor
+        )
         return self.function(input, *args, **kwargs)
 
     def by_leaf(self, replaced: list) -> Callable:
@@ -142,9 +144,7 @@ class Sample:
         return [leaf.detach().clone().requires_grad_() for leaf in self.leaves]
 
     def our_leaves(self) -> list[Any]:
-        return [
-            gradviz.from_numpy(leaf.detach().numpy().copy()).requires_grad_() for leaf in self.leaves
-        ]
+        return [gradviz.from_numpy(leaf.detach().numpy().copy()).requires_grad_() for leaf in self.leaves]
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -256,9 +256,7 @@ def compare_gradients(
         return
     second = cotangents([a for a, _ in pairs])
     wanted, our_wanted = [*theirs, *weights], [*mine, *our_weights]
-    expected = filled(
-        torch.autograd.grad([a for a, _ in pairs], wanted, second, allow_unused=True), wanted
-    )
+    expected = filled(torch.autograd.grad([a for a, _ in pairs], wanted, second, allow_unused=True), wanted)
     ours_connected = [(b, mine_of(w)) for (_, b), w in zip(pairs, second, strict=True) if b.requires_grad]
     if not ours_connected:
         raise Mismatch("second gradient: gradients are not differentiable")
@@ -452,7 +450,13 @@ def markdown(results: list[Result]) -> str:
     lines += ["", "## Node names that differ", "", "| entry | PyTorch's | gradviz's |", "|-|-|-|"]
     for result in sorted(results, key=lambda r: r.name):
         lines += [f"| `{result.name}` | {theirs} | {ours} |" for theirs, ours in sorted(result.nodes)]
-    lines += ["", "## Entries that gradviz has not", "", ", ".join(f"`{name}`" for name in missing()) + ".", ""]
+    lines += [
+        "",
+        "## Entries that gradviz has not",
+        "",
+        ", ".join(f"`{name}`" for name in missing()) + ".",
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -16,6 +16,9 @@ elementwise("add", np.add,
 elementwise("sub", np.subtract,
     x=d("1", lambda g: g),
     y=d("−1", lambda g: -g))
+elementwise("rsub_tensor", k.reversed_subtract, name="rsub",
+    x=d("−1", lambda g: -g),
+    y=d("1", lambda g: g))
 elementwise("rsub", k.reversed_subtract, node_name="RsubBackward1",
     x=d("−1", lambda g: -g),
     y=d("1", lambda g: g))
@@ -46,7 +49,7 @@ elementwise("maximum", np.maximum,
 elementwise("minimum", np.minimum,
     x=d("x < y", lambda g, x, y: g * k.share(x < y, x == y)),
     y=d("y < x", lambda g, x, y: g * k.share(y < x, x == y)))
-elementwise("clamp", k.clamp, args="min max",
+elementwise("clamp", k.clamp, args="min max", node_name="ClampBackward1",
     x=d("min ≤ x ≤ max", lambda g, x, min, max: g * k.inside(x, min, max)))
 elementwise("clamp_min", np.maximum, node_name="ClampMinBackward1",
     x=d("x ≥ y", lambda g, x, y: g * (x >= y)),
@@ -54,7 +57,7 @@ elementwise("clamp_min", np.maximum, node_name="ClampMinBackward1",
 elementwise("clamp_max", np.minimum, node_name="ClampMaxBackward1",
     x=d("x ≤ y", lambda g, x, y: g * (x <= y)),
     y=d("x > y", lambda g, x, y: g * (x > y)))
-elementwise("clamp_between", k.clamp_between, name="clamp", node_name="ClampBackward1", inputs="x min max",
+elementwise("clamp_between", k.clamp_between, name="clamp", inputs="x min max",
     x=d("min ≤ x ≤ max", lambda g, x, min, max: g * ((min <= x) & (x <= max))),
     min=d("x < min < max", lambda g, x, min, max: g * ((x < min) & (min < max))),
     max=d("x > max or max < min", lambda g, x, min, max: g * ((x > max) | (max < min))))

@@ -34,7 +34,7 @@ elementwise("logaddexp2", np.logaddexp2,
 elementwise("xlogy", scipy.special.xlogy,
     x=d("ln y", lambda g, x, y: g * np.where((x == 0) & (y <= 0), 0, np.log(np.where((x == 0) & (y <= 0), 1, y)))),
     y=d("x / y", lambda g, x, y: g * (x / y)))
-elementwise("xlog1py", scipy.special.xlog1py, name="special_xlog1py",
+elementwise("xlog1py", scipy.special.xlog1py, name="special_xlog1py", node_name="SpecialXlog1PyBackward0",
     x=d("ln(1 + y)", lambda g, x, y: g * np.where((x == 0) & (y <= -1), 0, np.log1p(np.where((x == 0) & (y <= -1), 0, y)))),
     y=d("x / (1 + y)", lambda g, x, y: g * (x / (1 + y))))
 elementwise("sqrt", np.sqrt,
@@ -95,11 +95,11 @@ elementwise("polygamma", k.polygamma, args="order",
     x=d("polygamma(order + 1, x)", lambda g, x, order: g * k.polygamma(x, order + 1)))
 elementwise("i0", scipy.special.i0,
     x=d("I₁(x)", lambda g, x: g * scipy.special.i1(x)))
-elementwise("i0e", scipy.special.i0e, name="special_i0e",
+elementwise("i0e", scipy.special.i0e, name="special_i0e", node_name="SpecialI0EBackward0",
     x=d("I₁ₑ(x) − sign(x) I₀ₑ(x)", lambda g, x, out: g * (scipy.special.i1e(x) - np.sign(x) * out)))
 elementwise("i1", scipy.special.i1, name="special_i1",
     x=d("I₀(x) − I₁(x) / x", lambda g, x, out: g * k.i1_slope(x, out)))
-elementwise("i1e", scipy.special.i1e, name="special_i1e",
+elementwise("i1e", scipy.special.i1e, name="special_i1e", node_name="SpecialI1EBackward0",
     x=d("I₀ₑ(x) − I₁ₑ(x) (sign(x) + 1/x)", lambda g, x, out: g * k.i1e_slope(x, out)))
 elementwise("entr", scipy.special.entr, name="special_entr",
     x=d("−1 − ln x", lambda g, x: g * (-(np.log(x)) - 1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.engine import kernels as k
-from gradviz.engine.derivatives.rows import linear
+from gradviz.engine.derivatives.rows import general, linear
 from gradviz.engine.op import d
 
 # fmt: off
@@ -35,19 +35,25 @@ linear("index_copy", k.index_copy, args="dim index",
     y=d("1, taken", lambda g, y_shape, dim, index: k.taken_slices(g, y_shape, dim, index)))
 linear("index_fill", k.index_fill, args="dim index", node_name="IndexFillBackward1",
     x=d("1 where not written over", lambda g, dim, index: k.cleared(g, dim, index)),
-    y=d("1, summed", lambda g, dim, index: np.sum(k.index_select(g, dim, index))))
+    y=d("1 where filled, summed", lambda g, dim, index: np.sum(g - k.cleared(g, dim, index))))
 linear("masked_fill", k.with_masked_fill, args="mask", node_name="MaskedFillBackward1",
     x=d("1 where not filled", lambda g, x_shape, mask: k.sum_to(np.where(mask, 0, g), x_shape)),
     y=d("1 where filled, summed", lambda g, mask: np.sum(np.where(mask, g, 0))))
+general("masked_fill_number", k.with_number_masked, name="masked_fill", args="value mask",
+    x=d("1 where not filled", lambda g, x_shape, mask: k.sum_to(np.where(mask, 0, g), x_shape)))
+general("index_fill_number", k.with_number_filled, name="index_fill", args="value dim index",
+    x=d("1 where not written over", lambda g, dim, index: k.cleared(g, dim, index)))
+general("scatter_number", k.with_number_scattered, name="scatter", node_name="ScatterBackward1", args="value dim index",
+    x=d("1 where not written over", lambda g, dim, index: k.blank(g, dim, index)))
 linear("masked_scatter", k.masked_scatter, args="mask",
     x=d("1 where not written over", lambda g, x_shape, mask: k.sum_to(np.where(mask, 0, g), x_shape)),
     y=d("1, taken in order", lambda g, y_shape, mask: k.masked_source(g, y_shape, mask)))
-linear("set_index", k.with_set, name="copy_slices", node_name="CopySlices", args="index",
-    x=d("1 where not written over", lambda g, index: k.outside(g, index)),
-    y=d("1, taken", lambda g, y_shape, index: k.sum_to(k.index(g, index), y_shape)))
-linear("index_put", k.with_set, args="index",
-    x=d("1 where not written over", lambda g, index: k.outside(g, index)),
-    y=d("1, taken", lambda g, y_shape, index: k.sum_to(k.index(g, index), y_shape)))
+for key, node_name in [
+    ("set_index", "CopySlices"), ("index_put", ""), ("select_scatter", ""), ("slice_scatter", ""),
+]:
+    linear(key, k.with_set, node_name=node_name, args="index",
+        x=d("1 where not written over", lambda g, index: k.outside(g, index)),
+        y=d("1, taken", lambda g, y_shape, index: k.sum_to(k.index(g, index), y_shape)))
 linear("index_put_added", k.with_added, name="index_put", args="index",
     x=d("1", lambda g: g),
     y=d("1, taken", lambda g, y_shape, index: k.sum_to(k.index(g, index), y_shape)))

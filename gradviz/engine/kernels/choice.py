@@ -21,6 +21,12 @@ def same(x: Any) -> Any:
     """x."""
     return x
 
+
 def with_masked_fill(x: Any, value: Any, mask: Any) -> Any:
     """x, but `value` where `mask`."""
     return np.where(mask, value, x)
+
+
+def with_number_masked(x: Any, value: Any, mask: Any) -> Any:
+    """`masked_fill` with a number."""
+    return np.where(mask, np.asarray(value, x.dtype), x)

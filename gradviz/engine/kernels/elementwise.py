@@ -79,6 +79,7 @@ def share(wins: Any, ties: Any) -> Any:
     """1 where `wins`, a half where `ties`."""
     return np.where(ties, 0.5, 1.0 * wins).astype(np.float32)
 
+
 @row("polygamma")
 def polygamma(x: Any, order: int) -> Any:
     """The derivative of digamma of that order."""

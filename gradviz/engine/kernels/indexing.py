@@ -24,7 +24,6 @@ def select(x: Any, dim: int, index: int) -> Any:
     return x[at(dim, index)]
 
 
-
 @row("put_back")
 def put_back(g: Any, shape: tuple[int, ...], index: Any) -> Any:
     """The transpose of indexing: zeros of `shape` with `g` added at `index`."""
@@ -45,8 +44,8 @@ def along(index: np.ndarray, dim: int) -> tuple:
 @row("gather")
 def gather(x: Any, dim: int, index: np.ndarray) -> Any:
     """The elements of x that `index` names along `dim`."""
-    if x.ndim == 0:
-        return np.broadcast_to(x, index.shape).copy()
+    if x.ndim == 0 or not index.size:
+        return np.broadcast_to(x.reshape(-1)[:1].sum(), index.shape).copy()
     return x[along(index.reshape(1) if index.ndim == 0 else index, dim)].reshape(index.shape)
 
 
@@ -176,3 +175,13 @@ def masked_source(g: Any, shape: tuple[int, ...], mask: np.ndarray) -> Any:
     """The gradient of the source of `masked_scatter`."""
     flat = put_back(g[mask], (int(np.prod(shape)),), (slice(int(mask.sum())),))
     return np.reshape(flat, shape)
+
+
+def with_number_filled(x: Any, value: Any, dim: int, index: np.ndarray) -> Any:
+    """`index_fill` with a number."""
+    return index_fill(x, value, dim, index)
+
+
+def with_number_scattered(x: Any, value: Any, dim: int, index: np.ndarray) -> Any:
+    """`scatter` of a number."""
+    return scatter(x, value, dim, index)

@@ -26,6 +26,7 @@ def addmm(bias: Any, x: Any, y: Any) -> Any:
     product += bias
     return product
 
+
 @row("outer")
 def outer_product(x: Any, y: Any) -> Any:
     """x yᵀ of two vectors."""

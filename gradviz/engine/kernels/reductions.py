@@ -9,6 +9,7 @@ import numpy as np
 from gradviz.engine.kernels.indexing import spread_out
 from gradviz.engine.kernels.row import row
 
+
 def sum(x: Any, dim: Any, keepdim: bool) -> Any:
     """The sum over `dim` (None: over all); of bools and small integers in int64."""
     return np.sum(x, axis=dim, keepdims=keepdim, dtype=None if x.dtype.kind in "fc" else np.int64)
@@ -83,6 +84,7 @@ def softmax(x: Any, dim: int) -> Any:
 def log_softmax(x: Any, dim: int) -> Any:
     """ln softmax(x)."""
     return x - logsumexp(x, dim, True)
+
 
 def others(x: Any, dim: int) -> Any:
     """For each element the product of all the others along `dim`; exact where there are zeros."""
@@ -279,7 +281,7 @@ def var_back(g: Any, x: Any, dim: Any, correction: float, keepdim: bool) -> Any:
     if dim is not None and not x.shape:
         dim = None
     free = count(x.shape, dim) - correction
-    factor = 2 / free if free > 0 else np.nan if free == 0 else np.nan
+    factor = 2 / free if free > 0 else np.nan
     return spread(g, x.shape, dim, keepdim) * (factor * (x - np.mean(x, axis=dim, keepdims=True)))
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.kernels.indexing import at, index, put_back
+from gradviz.engine.kernels.indexing import at
 from gradviz.engine.kernels.row import row
+
 
 def inverse_permutation(dims: Sequence[int]) -> tuple[int, ...]:
     """The permutation that undoes `dims`."""
@@ -138,9 +139,7 @@ def gather_repeats(g: Any, x_shape: tuple[int, ...], repeats: tuple[int, ...]) -
 def split(x: Any, sizes: tuple[int, ...], dim: int) -> tuple:
     """x cut into pieces of `sizes` along `dim`."""
     starts = np.cumsum((0, *sizes))
-    return tuple(
-        x[at(dim, slice(start, end))] for start, end in zip(starts[:-1], starts[1:], strict=True)
-    )
+    return tuple(x[at(dim, slice(start, end))] for start, end in zip(starts[:-1], starts[1:], strict=True))
 
 
 def joined(pieces: Any, shape: tuple[int, ...], sizes: tuple[int, ...], dim: int) -> Any:
@@ -178,7 +177,7 @@ def _together(join: Any, pieces: list, dim: int) -> Any:
 def unfold(x: Any, dim: int, size: int, step: int) -> Any:
     """All windows of `size` along `dim`, as a new last dimension."""
     if x.ndim == 0:
-        return x[None][: size]
+        return x[None][:size]
     windows = np.lib.stride_tricks.sliding_window_view(x, size, dim)
     return windows[at(dim, slice(None, None, step))]
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
+from gradviz.engine.apply import apply, as_tensor, operands
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import to_numpy
-from gradviz.engine.state import state
-from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import Tensor, new_tensor
+
 
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """x where the condition holds, else y; without them, the places where it holds, a tensor a dimension."""
@@ -50,5 +48,3 @@ def to(x: Tensor, dtype: Any) -> Tensor:
     """x in another dtype; x itself where it has it already."""
     wanted = to_numpy(dtype)
     return x if wanted == x.array.dtype else apply(TABLE["to"], (x,), (wanted,))
-
-

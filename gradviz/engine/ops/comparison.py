@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.special
 
-from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
-from gradviz.engine.derivatives import TABLE
-from gradviz.engine.dtypes import result_type, to_numpy
+from gradviz.engine.apply import as_tensor, operands
+from gradviz.engine.dtypes import result_type
 from gradviz.engine.state import state
 from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import Tensor, new_tensor
@@ -58,11 +57,12 @@ plain: dict[str, Callable] = {name: _plain(name, ufunc) for name, ufunc in PLAIN
 plain |= {name: _plain(name, ufunc, 1) for name, ufunc in PLAIN_UNARY.items()}
 
 
-
 def as_equals(name: str, compare: Callable) -> Callable:
     """A comparison of two tensors up to tolerances."""
 
-    def call(x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    def call(
+        x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    ) -> Any:
         return compare(x.array, other.array, rtol, atol, equal_nan)
 
     call.__name__ = name

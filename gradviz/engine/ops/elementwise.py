@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
+from gradviz.engine.apply import apply, binary, operands, unary
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.dtypes import to_numpy
-from gradviz.engine.state import state
-from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import Tensor, new_tensor
 
-_CHOSEN = {"pow", "rsub", "square", "div", "clamp", "lerp", "round"}  # functions below choose their row
+_CHOSEN = {
+    "pow",
+    "rsub",
+    "rsub_tensor",
+    "square",
+    "div",
+    "clamp",
+    "lerp",
+    "round",
+}  # functions below choose their row
 
 
 def _rows(inputs: int) -> list:
@@ -45,7 +51,7 @@ def _elementwise(key: str, *tensors: Any, args: tuple = ()) -> Any:
 
 
 _pow_tensors = binary(TABLE["pow"])
-_rsub = binary(TABLE["rsub"])
+_rsub, _rsub_tensor = binary(TABLE["rsub"]), binary(TABLE["rsub_tensor"])
 
 
 def pow(x: Any, exponent: Any) -> Any:
@@ -64,7 +70,9 @@ def rpow(x: Any, base: Any) -> Any:
 
 def rsub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     """other − alpha · x."""
-    return _rsub(x, other) if alpha == 1 else sub(other, mul(x, alpha))
+    if alpha != 1:
+        return sub(other, mul(x, alpha))
+    return _rsub_tensor(x, other) if isinstance(other, Tensor) else _rsub(x, other)
 
 
 def rdiv(x: Any, other: Any) -> Any:
@@ -99,20 +107,23 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if not (isinstance(min, Tensor) or isinstance(max, Tensor)):
         return apply(TABLE["clamp"], (x,), (min, max))
     if max is None:
-        return functions["clamp_min"](x, min)
+        return _below(x, min)
     if min is None:
-        return functions["clamp_max"](x, max)
+        return _above(x, max)
     return _elementwise("clamp_between", x, min, max)
+
+
+_below, _above = functions["clamp_min"], functions["clamp_max"]
 
 
 def clamp_min(x: Tensor, min: Any) -> Tensor:
     """x, but not below `min`."""
-    return clamp(x, min=min)
+    return _below(x, min) if isinstance(min, Tensor) else clamp(x, min=min)
 
 
 def clamp_max(x: Tensor, max: Any) -> Tensor:
     """x, but not above `max`."""
-    return clamp(x, max=max)
+    return _above(x, max) if isinstance(max, Tensor) else clamp(x, max=max)
 
 
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
+from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.dtypes import to_numpy
-from gradviz.engine.state import state
-from gradviz.engine.tell import tell_op
-from gradviz.engine.tensor import Tensor, new_tensor
-
 from gradviz.engine.kernels import at
 from gradviz.engine.ops.reductions import checked_dim
 from gradviz.engine.ops.shape import expand, flatten, reshape
+from gradviz.engine.tensor import Tensor, new_tensor
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
@@ -113,7 +109,7 @@ def _checked_places(x: Tensor, dim: int, index: Tensor) -> tuple[int, np.ndarray
     """`dim` and the index, within x along `dim`: negative indices are refused, as PyTorch refuses them."""
     dim, array = checked_dim(dim, x.array.ndim), _index(index)
     n = x.array.shape[dim] if x.array.ndim else 1
-    if array.size and not (0 <= array.min() and array.max() < n):
+    if array.size and not (array.min() >= 0 and array.max() < n):
         wrong = array.min() if array.min() < 0 else array.max()
         raise IndexError(f"index {wrong} is out of bounds for dimension {dim} with size {n}")
     return dim, array
@@ -139,22 +135,24 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
 
 
 def _scatter(key: str) -> Callable:
-    def call(x: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: Any = None) -> Tensor:
+    def call(
+        x: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: Any = None
+    ) -> Tensor:
         if reduce is not None:
             raise NotImplementedError(f"gradviz does not support {key} with reduce={reduce!r}")
         src = value if src is None else src
         if isinstance(src, Tensor) and src.array.ndim != index.array.ndim:
             raise RuntimeError(f"{key}(): Expected src and index to have the same number of dimensions")
-        source = src if isinstance(src, Tensor) else _filler(x, src, index.array.shape)
-        return apply(TABLE[key], (x, source), _checked_places(x, dim, index))
+        places = _checked_places(x, dim, index)
+        if isinstance(src, Tensor):
+            return apply(TABLE[key], (x, src), places)
+        if key == "scatter":
+            return apply(TABLE["scatter_number"], (x,), (src, *places))
+        raise TypeError(f"{key}(): src must be a Tensor, not {type(src).__name__}")
 
     call.__name__ = key
     call.__doc__ = f"{key}: the elements of `src` at the places along `dim` that `index` names."
     return call
-
-
-def _filler(x: Tensor, value: Any, shape: tuple[int, ...]) -> Tensor:
-    return new_tensor(np.full(shape, value, x.array.dtype))
 
 
 scatter, scatter_add = _scatter("scatter"), _scatter("scatter_add")
@@ -177,20 +175,23 @@ def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
 
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """x with `value` at the places along `dim` that `index` names."""
-    return apply(TABLE["index_fill"], (x, _scalar(x, value)), _checked_places(x, dim, index))
-
-
-def _scalar(x: Tensor, value: Any) -> Tensor:
+    places = _checked_places(x, dim, index)
     if isinstance(value, Tensor):
-        if value.array.ndim:
-            raise RuntimeError(f"expected a value of 0 dimensions, got a tensor of {value.array.ndim}")
-        return value
-    return new_tensor(np.asarray(value, x.array.dtype))
+        return apply(TABLE["index_fill"], (x, _scalar(value)), places)
+    return apply(TABLE["index_fill_number"], (x,), (value, *places))
+
+
+def _scalar(value: Tensor) -> Tensor:
+    if value.array.ndim:
+        raise RuntimeError(f"expected a value of 0 dimensions, got a tensor of {value.array.ndim}")
+    return value
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """x, but `value` where the mask is true."""
-    return apply(TABLE["masked_fill"], (x, _scalar(x, value)), (_mask(mask),))
+    if isinstance(value, Tensor):
+        return apply(TABLE["masked_fill"], (x, _scalar(value)), (_mask(mask),))
+    return apply(TABLE["masked_fill_number"], (x,), (value, _mask(mask)))
 
 
 def _mask(mask: Tensor) -> np.ndarray:
@@ -222,15 +223,22 @@ def index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False)
     return apply(TABLE["index_put_added" if accumulate else "index_put"], (x, values), (index,))
 
 
-def _with_slice(x: Tensor, source: Tensor, index: tuple) -> Tensor:
-    return apply(TABLE["set_index"], (x, source), (index,))
+def _with_slice(key: str, x: Tensor, source: Tensor, index: tuple) -> Tensor:
+    if x.array[index].shape != source.array.shape:
+        raise RuntimeError(
+            f"expected src to have a size equal to the slice of self. src size = {list(source.shape)}, "
+            f"slice size = {list(x.array[index].shape)}"
+        )
+    return apply(TABLE[key], (x, source), (index,))
 
 
 def select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """x with `src` as one of its slices along `dim`."""
-    return _with_slice(x, src, at(checked_dim(dim, x.array.ndim), index))
+    return _with_slice("select_scatter", x, src, at(checked_dim(dim, x.array.ndim), index))
 
 
-def slice_scatter(x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+def slice_scatter(
+    x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Tensor:
     """x with `src` at a slice along `dim`."""
-    return _with_slice(x, src, at(checked_dim(dim, x.array.ndim), slice(start, end, step)))
+    return _with_slice("slice_scatter", x, src, at(checked_dim(dim, x.array.ndim), slice(start, end, step)))

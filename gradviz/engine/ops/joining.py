@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
+from gradviz.engine.apply import apply, as_tensor
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.dtypes import to_numpy
-from gradviz.engine.state import state
-from gradviz.engine.tell import tell_op
-from gradviz.engine.tensor import Tensor, new_tensor
-
-from gradviz.engine.ops.reductions import checked_dim
-from gradviz.engine.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand, flatten, reshape, unsqueeze
 from gradviz.engine.ops.indexing import index_select
+from gradviz.engine.ops.reductions import checked_dim
+from gradviz.engine.ops.shape import atleast_1d, atleast_2d, atleast_3d, flatten, reshape
+from gradviz.engine.tensor import Tensor, new_tensor
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -31,7 +27,6 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors side by side along a new dimension."""
     tensors = tuple(as_tensor(tensor) for tensor in tensors)
     return apply(TABLE["stack"], tensors, (checked_dim(dim, tensors[0].array.ndim + 1),))
-
 
 
 concat = concatenate = cat

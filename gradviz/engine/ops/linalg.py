@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
+from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.dtypes import to_numpy
-from gradviz.engine.state import state
-from gradviz.engine.tell import tell_op
-from gradviz.engine.tensor import Tensor, new_tensor
-
-from gradviz.engine.ops.elementwise import abs_, add, div, log, mul
-from gradviz.engine.ops.products import matmul, mm, mv
+from gradviz.engine.ops.elementwise import abs_, add, log, mul
+from gradviz.engine.ops.products import matmul
 from gradviz.engine.ops.reductions import amax, amin, dims_of, sum, vector_norm
 from gradviz.engine.ops.shape import diagonal, movedim, squeeze, transpose, tril, triu, unsqueeze
+from gradviz.engine.tensor import Tensor, new_tensor
 
 EighResult = namedtuple("EighResult", ["eigenvalues", "eigenvectors"])
 SlogdetResult = namedtuple("SlogdetResult", ["sign", "logabsdet"])
@@ -233,8 +229,8 @@ def matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: boo
 
 def vander(x: Tensor, *, N: Any = None) -> Tensor:
     """The powers of x from 0 to N − 1, as a new last dimension."""
-    from gradviz.engine.ops.joining import stack
     from gradviz.engine.ops.elementwise import pow
+    from gradviz.engine.ops.joining import stack
 
     n = x.array.shape[-1] if N is None else N
     return stack([pow(x, i) for i in range(n)], -1)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
+from gradviz.engine.apply import apply, operands
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.dtypes import to_numpy
-from gradviz.engine.state import state
-from gradviz.engine.tell import tell_op
 from gradviz.engine.ops.elementwise import add, mul
 from gradviz.engine.ops.reductions import checked_dim, sum
 from gradviz.engine.ops.shape import diagonal, expand, permute, reshape, squeeze, unsqueeze
-from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.engine.tensor import Tensor
+
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """The inner product of two vectors."""
@@ -67,7 +65,9 @@ def baddbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1
     return _plus_product("baddbmm", bmm, bias, x, y, beta, alpha)
 
 
-def _plus_product(key: str, product: Callable, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any) -> Tensor:
+def _plus_product(
+    key: str, product: Callable, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any
+) -> Tensor:
     """One row where nothing is scaled; else the scaled terms, added. A bias times 0 counts for nothing, NaN or not."""
     if beta == 1 and alpha == 1:
         return apply(TABLE[key], (bias, x, y))
@@ -123,7 +123,6 @@ def _batched_matmul(x: Tensor, y: Tensor) -> Tensor:
     product = reshape(bmm(x3, y3), *batch, x.array.shape[-2], y.array.shape[-1])
     product = squeeze(product, -2) if row else product
     return squeeze(product, -1) if column else product
-
 
 
 def outer(x: Tensor, vec2: Tensor) -> Tensor:
@@ -194,7 +193,9 @@ def cross(x: Tensor, other: Tensor, dim: Any = None) -> Tensor:
 
 def einsum(equation: str, *operands: Any) -> Tensor:
     """Einstein's sums: `einsum("ij,jk->ik", a, b)`. Letters are dimensions; what the result lacks is summed over."""
-    given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+    given = (
+        list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+    )
     if not isinstance(equation, str):
         raise NotImplementedError("gradviz does not support einsum with lists of numbers; write letters")
     inputs, result = _parsed(equation, given)
@@ -218,7 +219,9 @@ def _parsed(equation: str, given: list) -> tuple[list[str], str]:
     for i, (part, tensor) in enumerate(zip(parts, given, strict=True)):
         hidden = tensor.array.ndim - len(part.replace("...", ""))
         if hidden < 0 or (hidden and "..." not in part):
-            raise RuntimeError("einsum(): the number of subscripts does not match the dimensions of an operand")
+            raise RuntimeError(
+                "einsum(): the number of subscripts does not match the dimensions of an operand"
+            )
         most = builtins.max(most, hidden)
         parts[i] = part.replace("...", "".join(spare[:hidden][::-1]))
     ellipsis = "".join(spare[:most][::-1])
@@ -248,7 +251,9 @@ def _summed(x: Tensor, labels: list[str], kept: set[str]) -> tuple[Tensor, list[
     return (sum(x, gone), [c for c in labels if c in kept]) if gone else (x, labels)
 
 
-def _contracted(x: Tensor, a: list[str], y: Tensor, b: list[str], later: set[str]) -> tuple[Tensor, list[str]]:
+def _contracted(
+    x: Tensor, a: list[str], y: Tensor, b: list[str], later: set[str]
+) -> tuple[Tensor, list[str]]:
     """The product of two operands, summed over the letters that nobody needs later."""
     x, a = _summed(x, a, later | set(b))
     y, b = _summed(y, b, later | set(a))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
+from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.dtypes import to_numpy
-from gradviz.engine.state import state
-from gradviz.engine.tell import tell_op
 from gradviz.engine.ops.choice import to
 from gradviz.engine.ops.elementwise import add, div, mul, sub
 from gradviz.engine.tensor import Tensor, new_tensor
+
 
 def dims_of(x: Tensor, dim: Any) -> Any:
     """`dim` as NumPy's axis, counted from the front: None, an int or a tuple of ints."""
@@ -150,7 +148,9 @@ def norm(x: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, d
     return vector_norm(x, 2 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)
 
 
-def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def vector_norm(
+    x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
     """(Σ |x|^ord)^(1/ord) of all elements or along `dim`."""
     x = x if dtype is None else to(x, dtype)
     return apply(TABLE["vector_norm"], (x,), (float(ord), dims_of(x, dim), keepdim))
@@ -223,4 +223,3 @@ def log_softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """ln softmax(x) along `dim`."""
     x = x if dtype is None else to(x, dtype)
     return apply(TABLE["log_softmax"], (x,), (dims_of(x, dim),))
-

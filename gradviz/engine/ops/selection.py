@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
+from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.dtypes import to_numpy
-from gradviz.engine.state import state
-from gradviz.engine.tell import tell_op
-from gradviz.engine.ops.choice import to
 from gradviz.engine.ops.elementwise import maximum, minimum
-from gradviz.engine.tensor import Tensor, new_tensor
-
 from gradviz.engine.ops.reductions import dims_of
+from gradviz.engine.tensor import Tensor, new_tensor
 
 
 def _pair(name: str) -> Any:

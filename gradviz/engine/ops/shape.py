@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.apply import apply, as_tensor, binary, operands, unary
+from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.dtypes import to_numpy
-from gradviz.engine.state import state
-from gradviz.engine.tell import tell_op
 from gradviz.engine.kernels import at, sum_to
 from gradviz.engine.op import with_outputs
 from gradviz.engine.ops.reductions import checked_dim, dims_of
-from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.engine.tensor import Tensor
+
 
 def sizes(shape: tuple) -> tuple[int, ...]:
     """Sizes given one by one or as one sequence."""
@@ -318,7 +316,8 @@ def _split_along(name: str, dim: int, least: int) -> Any:
 
 
 hsplit, vsplit, dsplit = (
-    _split_along(name, dim, least) for name, dim, least in [("hsplit", 1, 1), ("vsplit", 0, 2), ("dsplit", 2, 3)]
+    _split_along(name, dim, least)
+    for name, dim, least in [("hsplit", 1, 1), ("vsplit", 0, 2), ("dsplit", 2, 3)]
 )
 
 
@@ -366,9 +365,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """The coordinates of a grid, a tensor a dimension."""
     given = tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
     if indexing not in ("ij", "xy"):
-        raise RuntimeError(
-            f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}'
-        )
+        raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
     given = list(given)
     swaps = indexing == "xy" and len(given) > 1
     if swaps:

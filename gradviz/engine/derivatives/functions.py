@@ -32,10 +32,10 @@ elementwise("logaddexp2", np.logaddexp2,
     x=d("1 / (1 + 2^(y − x))", lambda g, x, y: g / (1 + np.exp2(y - x))),
     y=d("1 / (1 + 2^(x − y))", lambda g, x, y: g / (1 + np.exp2(x - y))))
 elementwise("xlogy", scipy.special.xlogy,
-    x=d("ln y", lambda g, x, y: g * np.where((x == 0) & (y <= 0), 0, np.log(np.where((x == 0) & (y <= 0), 1, y)))),
+    x=d("ln y", lambda g, x, y: g * k.log_or_zero(y, (x == 0) & (y <= 0))),
     y=d("x / y", lambda g, x, y: g * (x / y)))
 elementwise("xlog1py", scipy.special.xlog1py, name="special_xlog1py", node_name="SpecialXlog1PyBackward0",
-    x=d("ln(1 + y)", lambda g, x, y: g * np.where((x == 0) & (y <= -1), 0, np.log1p(np.where((x == 0) & (y <= -1), 0, y)))),
+    x=d("ln(1 + y)", lambda g, x, y: g * k.log_or_zero(1 + y, (x == 0) & (y <= -1))),
     y=d("x / (1 + y)", lambda g, x, y: g * (x / (1 + y))))
 elementwise("sqrt", np.sqrt,
     x=d("1 / (2√x)", lambda g, out: g / (2 * out)))

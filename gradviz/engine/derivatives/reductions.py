@@ -62,8 +62,8 @@ for key, kernel in [("max", k.max_along), ("min", k.min_along), ("median", k.med
         x=d("1 where chosen", lambda g, x_shape, out, dim, keepdim: k.cut_out(g[0], x_shape, out[1], dim, keepdim)))
 general("kthvalue", k.kth, args="k dim keepdim", outputs=2,
     x=d("1 where chosen", lambda g, x_shape, out, dim, keepdim: k.cut_out(g[0], x_shape, out[1], dim, keepdim)))
-for key, kernel in [("cummax", k.cummax), ("cummin", k.cummin)]:
-    general(key, kernel, args="dim", outputs=2,
+for key, running in [("cummax", k.cummax), ("cummin", k.cummin)]:
+    general(key, running, args="dim", outputs=2,
         x=d("1 where chosen, summed", lambda g, x_shape, out, dim: k.cut_out(g[0], x_shape, out[1], dim, True)))
 general("sort", k.sort, args="dim descending", outputs=2,
     x=d("1 where it was", lambda g, x_shape, out, dim: k.cut_out(g[0], x_shape, out[1], dim, True)))

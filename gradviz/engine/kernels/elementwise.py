@@ -177,3 +177,8 @@ def ratio_or_zero(x: Any, y: Any) -> Any:
 def sgn(x: Any, out: Any = None) -> Any:
     """The sign of x: −1, 0 or 1."""
     return np.sign(x)
+
+
+def log_or_zero(x: Any, zero: Any) -> Any:
+    """ln x; 0 where `zero`."""
+    return np.where(zero, 0, np.log(np.where(zero, 1, x)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ def gather_repeats(g: Any, x_shape: tuple[int, ...], repeats: tuple[int, ...]) -
 def split(x: Any, sizes: tuple[int, ...], dim: int) -> tuple:
     """x cut into pieces of `sizes` along `dim`."""
     starts = np.cumsum((0, *sizes))
-    return tuple(x[at(dim, slice(start, end))] for start, end in zip(starts[:-1], starts[1:], strict=True))
+    return tuple(x[at(dim, slice(start, end))] for start, end in pairwise(starts))
 
 
 def joined(pieces: Any, shape: tuple[int, ...], sizes: tuple[int, ...], dim: int) -> Any:

@@ -10,10 +10,11 @@ import numpy as np
 
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.ops.choice import to
 from gradviz.engine.ops.elementwise import abs_, add, log, mul
 from gradviz.engine.ops.products import matmul
 from gradviz.engine.ops.reductions import amax, amin, dims_of, sum, vector_norm
-from gradviz.engine.ops.shape import diagonal, movedim, squeeze, transpose, tril, triu, unsqueeze
+from gradviz.engine.ops.shape import diagonal, movedim, reshape, squeeze, transpose, tril, triu, unsqueeze
 from gradviz.engine.tensor import Tensor, new_tensor
 
 EighResult = namedtuple("EighResult", ["eigenvalues", "eigenvectors"])
@@ -165,7 +166,7 @@ def matrix_norm(
     if ord == "fro":
         return vector_norm(A, 2, (rows, columns), keepdim, dtype=dtype)
     if dtype is not None:
-        A = A.to(dtype)
+        A = to(A, dtype)
     if ord in ("nuc", 2, -2):
         values = svdvals(movedim(A, (rows, columns), (-2, -1)))
         reduced = sum(values, -1) if ord == "nuc" else amax(values, -1) if ord == 2 else amin(values, -1)
@@ -217,7 +218,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     """The inverse of A as a map from its last dimensions to its first `ind`."""
     shape = A.array.shape
     size = int(np.prod(shape[:ind]))
-    return inv(A.reshape(size, -1)).reshape(*shape[ind:], *shape[:ind])
+    return reshape(inv(reshape(A, size, -1)), *shape[ind:], *shape[:ind])
 
 
 def matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:

@@ -113,8 +113,7 @@ def _spread_measure(key: str) -> Callable:
         if unbiased is not None:
             correction = int(unbiased)
         correction = 1 if correction is None else correction
-        out = apply(TABLE[key], (x,), (dims_of(x, dim), correction, keepdim))
-        return out
+        return apply(TABLE[key], (x,), (dims_of(x, dim), correction, keepdim))
 
     call.__name__ = key
     call.__doc__ = f"{key} over `dim`, dividing by n − correction."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -297,11 +298,8 @@ def tensor_split(x: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Ten
         where = where.array.tolist()
     if isinstance(where, int):
         where = [i * (n // where) + min(i, n % where) for i in range(1, where)]
-    cuts = [slice(None, None).indices(n)[0], *where, n]
-    return tuple(
-        apply(TABLE["index"], (x,), (at(dim, slice(start, end)),))
-        for start, end in zip(cuts[:-1], cuts[1:], strict=True)
-    )
+    cuts = [0, *where, n]
+    return tuple(apply(TABLE["index"], (x,), (at(dim, slice(start, end)),)) for start, end in pairwise(cuts))
 
 
 def _split_along(name: str, dim: int, least: int) -> Any:

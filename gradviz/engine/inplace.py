@@ -14,8 +14,9 @@ import numpy as np
 from gradviz.engine import errors, ops
 from gradviz.engine.apply import apply, as_tensor
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.node import edge_node
 from gradviz.engine.state import is_grad_enabled, state
-from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, number_of
+from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_tensor, number_of
 
 
 def check_writable(x: Tensor, *others: Tensor) -> None:
@@ -50,6 +51,37 @@ def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> 
     return x
 
 
+def keep_original(node: Any, x: Tensor) -> None:
+    """Let a node that saved x keep a copy of what x is now, before x is written over."""
+    copy = None
+    for slot in ("x", "y"):
+        if getattr(node, slot, None) is x:
+            copy = copy or new_tensor(x.array.copy(), x._edge)
+            setattr(node, slot, copy)
+            if hasattr(node, f"{slot}_version"):
+                setattr(node, f"{slot}_version", 0)
+    tensors = getattr(node, "tensors", None)
+    if tensors is not None and any(tensor is x for tensor in tensors):
+        copy = new_tensor(x.array.copy(), x._edge)
+        node.versions = tuple(
+            0 if tensor is x else version for tensor, version in zip(tensors, node.versions, strict=True)
+        )
+        node.tensors = tuple(copy if tensor is x else tensor for tensor in tensors)
+
+
+def take_tangent(x: Tensor, result: Tensor | None, how: str) -> None:
+    """Give x, which was written over, the tangent of the result; none if that has none."""
+    if not state.dual_level:
+        return
+    from gradviz.engine.forward_mode import set_tangent, tangent_of
+
+    tangent = None if result is None else tangent_of(result)
+    if tangent is not None:
+        set_tangent(x, tangent, how)
+    elif x._rare is not None:
+        x._rare.tangent = None
+
+
 def _in_place(name: str, function: Callable) -> Callable:
     """The in-place form of a function: the same op, written over its first tensor."""
 
@@ -70,13 +102,16 @@ def _in_place(name: str, function: Callable) -> Callable:
                 f"result type {result.dtype} can't be cast to the desired output type {x.dtype}"
             )
         if with_graph:
+            node = edge_node(result._edge)
+            keep_original(node, x)
             x._edge = result._edge
-            node = x.grad_fn
             if node is not None and getattr(node, "out", None) is result.array:
                 node.out = x.array  # type: ignore[attr-defined]
                 node.out_counter = counter_of(x)  # type: ignore[attr-defined]
                 node.out_version = x._version + 1  # type: ignore[attr-defined]
-        return overwrite(x, result.array, name, result)
+        overwrite(x, result.array, name, result)
+        take_tangent(x, result, name)
+        return x
 
     call.__name__ = name
     return call
@@ -87,6 +122,7 @@ def _filled(name: str, value: Callable) -> Callable:
         check_writable(x)
         if is_grad_enabled() and x.requires_grad:
             x._edge = ops.mul(x, 0)._edge
+        take_tangent(x, None, name)
         return overwrite(x, value(x, *args, **kwargs), name)
 
     call.__name__ = name
@@ -97,8 +133,12 @@ def copy_(x: Tensor, source: Any) -> Tensor:
     """Write the values of `source` over x; gradients flow to `source`."""
     source = as_tensor(source)
     check_writable(x, source)
+    result = source
+    if (is_grad_enabled() and (x.requires_grad or source.requires_grad)) or state.dual_level:
+        result = ops.copy(ops.to(ops.expand(source, *x.array.shape), x.array.dtype))
     if is_grad_enabled() and (x.requires_grad or source.requires_grad):
-        x._edge = ops.copy(ops.expand(source, *x.array.shape))._edge
+        x._edge = result._edge
+    take_tangent(x, result, "copy_")
     return overwrite(x, source.array, "copy_", source)
 
 
@@ -107,9 +147,12 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
     check_writable(x, value)
     place = ops.places(x.array.shape, index)
-    if is_grad_enabled() and (x.requires_grad or value.requires_grad):
+    with_graph = is_grad_enabled() and (x.requires_grad or value.requires_grad)
+    if with_graph or state.dual_level:
         after = apply(TABLE["set_index"], (x, _fitting(value, x.array[place])), (place,))
-        x._edge = after._edge
+        if with_graph:
+            x._edge = after._edge
+        take_tangent(x, after, "setitem")
         overwrite(x, after.array, "setitem", after)
         return
     x.array[place] = value.array

@@ -41,7 +41,7 @@ OPERATORS: dict[str, Callable] = {
     "__rsub__": ops.rsub,
     "__mul__": ops.mul,
     "__rmul__": ops.mul,
-    "__truediv__": ops.div,
+    "__truediv__": ops.functions["div"],
     "__rtruediv__": ops.rdiv,
     "__pow__": ops.pow,
     "__rpow__": ops.rpow,

@@ -120,9 +120,14 @@ class Sample:
         everything = (raw.input, raw.args, raw.kwargs)
         self.leaves = [t for t in tensors_in(everything) if t.requires_grad]
 
+    in_place = False
+
     def in_torch(self, replaced: list[torch.Tensor]) -> Any:
         args = map_tensors((self.raw.input, self.raw.args, self.raw.kwargs), self.by_leaf(replaced))
-        return self.entry.op(args[0], *args[1], **args[2])
+        if self.in_place:
+            args = (args[0].clone(), *args[1:])
+        operation = self.entry.inplace_variant if self.in_place else self.entry.op
+        return operation(args[0], *args[1], **args[2])
 
     def in_gradviz(self, replaced: list[Any]) -> Any:
         look_up = self.by_leaf(replaced)
@@ -134,7 +139,7 @@ class Sample:
         input, args, kwargs = convert(
             (self.raw.input, self.raw.args, {**self.extra, **self.raw.kwargs}), tensor
         )
-        return self.function(input, *args, **kwargs)
+        return self.function(input.clone() if self.in_place else input, *args, **kwargs)
 
     def by_leaf(self, replaced: list) -> Callable:
         table = {id(leaf): other for leaf, other in zip(self.leaves, replaced, strict=True)}
@@ -279,7 +284,7 @@ def compare_tangents(sample: Sample) -> None:
             for o in flat(sample.in_torch(duals))
             if isinstance(o, torch.Tensor)
         ]
-        expected = [None if t is None else t.detach() + torch.zeros(t.shape, dtype=t.dtype) for t in expected]
+        expected = [None if t is None or t._is_zerotensor() else t.detach().clone() for t in expected]
     with forward_ad.dual_level():
         our_duals = [
             forward_ad.make_dual(mine_of(leaf), mine_of(t))
@@ -311,15 +316,21 @@ def says_unsupported(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "support" in str(error)
 
 
-def run_entry(entry: Any, function: Callable, report: Callable | None = None) -> Result:
-    """All samples of one entry."""
-    result = Result(title(entry), area_of(entry))
+def run_entry(
+    entry: Any, function: Callable, report: Callable | None = None, in_place: bool = False
+) -> Result:
+    """All samples of one entry; in place, on a copy, those that PyTorch can do in place."""
+    name = title(entry) + "_" * in_place
+    result = Result(name, "in place" if in_place else area_of(entry))
     torch.manual_seed(0)
     np.random.seed(0)
     differentiable = entry.supports_autograd
     twice_left = SAMPLES_DIFFERENTIATED_TWICE
     for raw in entry.sample_inputs("cpu", torch.float64, requires_grad=differentiable):
         sample = Sample(entry, raw, function)
+        sample.in_place = in_place
+        if in_place and not possible(sample):
+            continue
         small = sum(leaf.numel() for leaf in sample.leaves) <= SMALL
         twice = entry.supports_gradgrad and small and twice_left > 0
         twice_left -= twice
@@ -339,8 +350,22 @@ def run_entry(entry: Any, function: Callable, report: Callable | None = None) ->
         if reason:
             result.reasons[f"{outcome}: {reason}"] += 1
         if reason and report is not None:
-            report(f"{title(entry)}: {outcome}: {reason}: {raw!r:.200}")
+            report(f"{name}: {outcome}: {reason}: {raw!r:.200}")
     return result
+
+
+def possible(sample: Sample) -> bool:
+    """Whether PyTorch can do this in place: most cannot where the result is greater or of another dtype."""
+    try:
+        sample.in_torch(sample.torch_leaves())
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return isinstance(sample.raw.input, torch.Tensor)
+
+
+def in_place_form(entry: Any) -> Callable | None:
+    """gradviz's in-place method for an entry that PyTorch has in place."""
+    return vars(gradviz.Tensor).get(f"{entry.name}_") if entry.inplace_variant is not None else None
 
 
 def entries(names: list[str] | None = None) -> list[tuple[Any, Callable]]:
@@ -366,14 +391,19 @@ def run(names: list[str] | None = None, report: Callable | None = None) -> list[
     """The results of all entries (or those named)."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        return [run_entry(entry, function, report) for entry, function in entries(names)]
+        results = []
+        for entry, function in entries(names):
+            results.append(run_entry(entry, function, report))
+            if (form := in_place_form(entry)) is not None:
+                results.append(run_entry(entry, form, report, in_place=True))
+        return results
 
 
 # --- the report
 
 AREAS = [
     "elementwise unary", "elementwise binary", "reductions", "shape", "indexing", "linear algebra",
-    "nn.functional", "other",
+    "nn.functional", "other", "in place",
 ]  # fmt: skip
 SHAPE = """atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to cat chunk clone column_stack
     contiguous diag diag_embed diagflat diagonal dsplit dstack expand expand_as flatten flip fliplr flipud hsplit
@@ -431,7 +461,8 @@ def markdown(results: list[Result]) -> str:
         "of every entry whose name gradviz has is run by both, in float64. A sample has passed when the value (with",
         "its shape and dtype), the gradients for a random cotangent, the tangent of forward mode, and, for the",
         f"first {SAMPLES_DIFFERENTIATED_TWICE} small samples of an entry, the gradients of the gradients are",
-        "PyTorch's. “Not supported” means that gradviz raised an error saying so. Written by",
+        "PyTorch's. An operation that both can do in place is run so too, on a copy.",
+        "“Not supported” means that gradviz raised an error saying so. Written by",
         "`python -m tests.conformance.opinfo`; no sample is left out. Entries whose results are random or undefined",
         f"are not compared: {', '.join(sorted((RANDOM | UNDEFINED) & {e.name for e in op_db}))}.",
         "",

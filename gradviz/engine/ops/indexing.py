@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import at
 from gradviz.engine.ops.reductions import checked_dim
-from gradviz.engine.ops.shape import expand, flatten, reshape
+from gradviz.engine.ops.shape import expand, flatten, reshape, unsqueeze
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
@@ -25,12 +25,37 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         return apply(TABLE["select"], (x,), (0, index % n))
     parts = index if isinstance(index, tuple) else (index,)
     if not any(isinstance(part, np.ndarray) for part in parts):
-        if any(isinstance(part, slice) and (part.step or 1) < 0 for part in parts):
-            raise ValueError("step must be greater than zero. Use torch.flip to turn a dimension around.")
-        return apply(TABLE["index"], (x,), (index,))
-    if any(part is None or isinstance(part, (int, slice)) for part in parts):
+        return _sliced(x, _without_ellipsis(parts, x.array.ndim))
+    if any(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts):
         x, parts = _sliced_first(x, parts)
     return apply(TABLE["gather_index"], (x,), (parts,))
+
+
+def _sliced(x: Tensor, parts: Sequence[Any]) -> Tensor:
+    """x[parts] without arrays, one part after another: a node for each that does something, as in PyTorch."""
+    whole, dim = x, 0
+    for part in parts:
+        if part is None:
+            x = unsqueeze(x, dim)
+        elif isinstance(part, slice):
+            if (part.step or 1) < 0:
+                raise ValueError("step must be greater than zero. Use torch.flip to turn a dimension around.")
+            if part.indices(_size(x, dim)) != (0, _size(x, dim), 1):
+                x = apply(TABLE["index"], (x,), (at(dim, part),))
+        else:
+            n = _size(x, dim)
+            if not -n <= part < n:
+                raise IndexError(f"index {part} is out of bounds for dimension {dim} with size {n}")
+            x = apply(TABLE["select"], (x,), (dim, part % n))
+            continue
+        dim += 1
+    return apply(TABLE["index"], (x,), (tuple(parts),)) if x is whole else x
+
+
+def _size(x: Tensor, dim: int) -> int:
+    if dim >= x.array.ndim:
+        raise IndexError(f"too many indices for tensor of dimension {x.array.ndim}")
+    return x.array.shape[dim]
 
 
 def _sliced_first(x: Tensor, parts: tuple) -> tuple[Tensor, tuple]:
@@ -48,9 +73,8 @@ def _sliced_first(x: Tensor, parts: tuple) -> tuple[Tensor, tuple]:
             basic.append(part)
             if not isinstance(part, int):
                 rest.append(slice(None))
-    if any(part != slice(None) for part in basic):
-        x = apply(TABLE["index"], (x,), (tuple(basic),))
-    return x, tuple(rest)
+    does_something = any(part != slice(None) for part in basic)
+    return (_sliced(x, basic) if does_something else x), tuple(rest)
 
 
 def _consumed(part: Any) -> int:

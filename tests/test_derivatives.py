@@ -124,6 +124,13 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "split_with_sizes": [([values(5, 2)], ((1, 4), 0))],
     "unbind": [([values(2, 3)], (0,))],
     "squeeze_dims": [([values(2, 1, 3, 1)], ((1, 3),))],
+    "constant_pad_nd": [([values(2, 3)], ((1, 0), (0, -1), 7.0))],
+    "padded_with_zeros": [([values(2, 3)], ((1, 0), (0, -1)))],
+    **{
+        f"{mode}_pad{n}d": [([values(2, 3, 3, 3)], ((np.array([1, 0, 1, 2, 1]),) + (np.arange(2),) * (n - 1),))]
+        for mode in ("reflection", "replication")
+        for n in (1, 2, 3)
+    },
     # indexing
     "gather": [([values(4, 3)], (0, np.array([[0, 2, 0], [1, 1, 3]])))],
     "spread_out": [([values(2, 3)], ((4, 3), 0, np.array([[0, 2, 0], [1, 1, 3]])))],

@@ -138,7 +138,7 @@ def arange(
 ) -> Tensor:
     """start, start + step, ... below end."""
     if len(bounds) == 1:
-        end = bounds[0]
+        start, end = (start, bounds[0]) if end is None else (bounds[0], end)
     elif bounds:
         start, end, step = (*bounds, step)[:3]
     if end is None:

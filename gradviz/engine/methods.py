@@ -93,7 +93,7 @@ _SHARED = """
     vsplit
     gather index_add index_copy index_fill index_put index_select masked_fill masked_scatter masked_select
     scatter scatter_add select_scatter slice_scatter take take_along_dim
-    allclose argwhere bincount equal isclose isin nonzero
+    allclose argwhere bincount diff equal isclose isin nonzero
 """.split()
 
 # Functions that are methods under another name, or none.
@@ -102,7 +102,7 @@ FUNCTIONS: dict[str, Callable] = {
     for name in """
     cat concat concatenate stack hstack vstack row_stack dstack column_stack block_diag atleast_1d atleast_2d
     atleast_3d meshgrid broadcast_tensors einsum where std_mean var_mean trapezoid trapz polygamma bucketize
-    searchsorted rsub
+    searchsorted rsub constant_pad_nd
     """.split()
 }
 

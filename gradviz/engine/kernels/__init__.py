@@ -8,5 +8,6 @@ from gradviz.engine.kernels.choice import *
 from gradviz.engine.kernels.elementwise import *
 from gradviz.engine.kernels.indexing import *
 from gradviz.engine.kernels.linalg import *
+from gradviz.engine.kernels.padding import *
 from gradviz.engine.kernels.reductions import *
 from gradviz.engine.kernels.shape import *

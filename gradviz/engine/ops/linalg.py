@@ -233,5 +233,6 @@ def vander(x: Tensor, *, N: Any = None) -> Tensor:
     from gradviz.engine.ops.elementwise import pow
     from gradviz.engine.ops.joining import stack
 
+    x = x if x.array.ndim else unsqueeze(x, 0)
     n = x.array.shape[-1] if N is None else N
     return stack([pow(x, i) for i in range(n)], -1)

@@ -47,9 +47,13 @@ UNDEFINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empt
 
 NOTES = {
     "logcumsumexp": "PyTorch's tangent is off by up to 6e-6; gradviz's agrees with finite differences",
-    "linalg.svd": "singular vectors are unique up to their sign, which LAPACK and MKL choose differently",
-    "linalg.eigh": "eigenvectors are unique up to their sign, which LAPACK and MKL choose differently",
 }
+
+
+SIGNLESS = {
+    "linalg.eigh": (1,),
+    "linalg.svd": (0, 2),
+}  # outputs unique up to their sign: their squares compare
 
 
 class Mismatch(Exception):
@@ -135,7 +139,7 @@ class Sample:
         if self.in_place:
             args = (args[0].clone(), *args[1:])
         operation = self.entry.inplace_variant if self.in_place else self.entry.op
-        return operation(args[0], *args[1], **args[2])
+        return self.signless(operation(args[0], *args[1], **args[2]))
 
     def in_gradviz(self, replaced: list[Any]) -> Any:
         look_up = self.by_leaf(replaced)
@@ -147,7 +151,11 @@ class Sample:
         input, args, kwargs = convert(
             (self.raw.input, self.raw.args, {**self.extra, **self.raw.kwargs}), tensor
         )
-        return self.function(input.clone() if self.in_place else input, *args, **kwargs)
+        return self.signless(self.function(input.clone() if self.in_place else input, *args, **kwargs))
+
+    def signless(self, out: Any) -> Any:
+        which = SIGNLESS.get(self.entry.name, ())
+        return [part * part if i in which else part for i, part in enumerate(out)] if which else out
 
     def by_leaf(self, replaced: list) -> Callable:
         table = {id(leaf): other for leaf, other in zip(self.leaves, replaced, strict=True)}

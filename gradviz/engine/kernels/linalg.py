@@ -142,13 +142,14 @@ def eigh(x: Any, lower: bool) -> tuple:
 
 
 def eigh_back(g_values: Any, g_vectors: Any, values: Any, vectors: Any) -> Any:
-    """V (diag(g_λ) + (Vᵀ g_V) / (λⱼ − λᵢ)) Vᵀ."""
+    """V (diag(g_λ) + skew(Vᵀ g_V) / (λⱼ − λᵢ)) Vᵀ."""
     n = values.shape[-1]
     identity = np.eye(n)
     middle: Any = 0
     if g_vectors is not None:
         gaps = np.expand_dims(values, -2) - np.expand_dims(values, -1) + identity
-        middle = np.matmul(transposed(vectors), g_vectors) / gaps * (1 - identity)
+        turned = np.matmul(transposed(vectors), g_vectors)
+        middle = 0.5 * (turned - transposed(turned)) / gaps * (1 - identity)
     if g_values is not None:
         middle = middle + np.expand_dims(g_values, -1) * identity
     return np.matmul(np.matmul(vectors, middle), transposed(vectors))

@@ -78,6 +78,8 @@ def _circular(x: Tensor, widths: list[tuple[int, int]]) -> Tensor:
 
 def diff(x: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
     """The differences of neighbours along `dim`, taken n times."""
+    if n == 0:
+        return x
     parts = [part for part in (prepend, x, append) if part is not None]
     x = cat(parts, dim) if len(parts) > 1 else x
     for _ in range(n):

@@ -13,8 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradviz import engine
-from gradviz import autograd, draw, nn, optim
-from gradviz.engine import ops as _ops
+from gradviz import autograd, draw, linalg, nn, optim, special
 from gradviz.engine.creation import (
     arange,
     as_tensor,
@@ -25,6 +24,7 @@ from gradviz.engine.creation import (
     full,
     full_like,
     linspace,
+    logspace,
     ones,
     ones_like,
     rand,
@@ -32,14 +32,17 @@ from gradviz.engine.creation import (
     randint,
     randn,
     randn_like,
+    scalar_tensor,
     tensor,
+    tril_indices,
+    triu_indices,
     zeros,
     zeros_like,
 )
 from gradviz.engine.dtypes import PUBLIC as _dtypes
 from gradviz.engine.dtypes import dtype, get_default_dtype, set_default_dtype
+from gradviz.engine.methods import FUNCTIONS as _functions
 from gradviz.engine.methods import METHODS as _methods
-from gradviz.engine.ops import cat, stack, where
 from gradviz.engine.printing import set_printoptions
 from gradviz.engine.random import initial_seed, manual_seed
 from gradviz.engine.state import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
@@ -59,6 +62,15 @@ _METHODS_ONLY = {
     "long",
     "int",
     "bool",
+    "short",
+    "char",
+    "byte",
+    "repeat",
+    "unfold",
+    "sum_to_size",
+    "type_as",
+    "data_ptr",
+    "is_contiguous",
 }
 
 globals().update(_dtypes)
@@ -69,8 +81,7 @@ globals().update(
         if name not in _METHODS_ONLY and not name.endswith(("_", "_as"))
     }
 )
-concat = concatenate = cat
-absolute = _ops.abs_
+globals().update(_functions)
 from math import inf, nan, pi
 
 

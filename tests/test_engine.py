@@ -192,11 +192,35 @@ def test_a_change_through_a_detached_alias_is_found_out() -> None:
         y.sum().backward()
 
 
+def test_assignment_through_an_index_is_differentiated() -> None:
+    x, v = torch.ones(3, requires_grad=True), torch.tensor(2.0, requires_grad=True)
+    y = x * 3
+    y[1:] = v * v
+    assert y.grad_fn.name() == "CopySlices"
+    y.sum().backward()
+    assert y.tolist() == [3.0, 4.0, 4.0]
+    assert x.grad.tolist() == [3.0, 0.0, 0.0]
+    assert v.grad.item() == 8.0
+
+
+def test_what_was_saved_is_checked_after_assignment_through_an_index() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = torch.exp(x)
+    y[0] = 2.0
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
 def test_what_is_not_supported_raises() -> None:
     x = torch.ones(3, requires_grad=True)
     y = x * 1
-    with pytest.raises(RuntimeError, match="does not differentiate assignment through an index yet"):
-        y[0] = 2.0
+    with pytest.raises(RuntimeError, match="does not differentiate in-place operations on views yet"):
+        y[:2].mul_(2)
+
+
+def test_an_attribute_that_a_tensor_has_not_is_answered_with_the_nearest() -> None:
+    with pytest.raises(AttributeError, match="the nearest is requires_grad"):
+        torch.ones(3).require_grad  # noqa: B018
 
 
 def test_floats_of_python_take_the_dtype_of_the_tensor() -> None:

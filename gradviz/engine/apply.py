@@ -157,7 +157,8 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
             array = settle(op, array, inputs)
         outputs = (new_tensor(array),)
     if op.view:
-        _share_memory(inputs[0], outputs[0])
+        for output in outputs:
+            _share_memory(inputs[0], output)
     node = None
     if state.modes.grad_enabled and op.derivatives and outputs[0].array.dtype.kind in "fc":
         edges = tuple(gradient_edge(tensor) for tensor in inputs)
@@ -210,7 +211,8 @@ def make_node(
         node.out_counter = None
         node.out = outputs[0].array if op.outputs == 1 else tuple(output.array for output in outputs)
     for nr, output in enumerate(outputs):
-        output._edge = node if op.outputs == 1 else Output(node, nr)
+        if output.array.dtype.kind in "fc":
+            output._edge = node if op.outputs == 1 else Output(node, nr)
     return node
 
 

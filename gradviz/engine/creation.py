@@ -111,21 +111,43 @@ ones, zeros, empty, rand, randn = (_full(name, fill) for name, fill in _FILLS.it
 ones_like, zeros_like, empty_like, rand_like, randn_like = (_like(n, fill) for n, fill in _FILLS.items())
 
 
-def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def full(
+    size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor of the given sizes, filled with one value."""
     array = np.full(sizes((size,)), fill_value, None if dtype is None else to_numpy(dtype))
     return made(array_of(array.tolist(), dtype) if dtype is None else array, "full", requires_grad)
 
 
-def full_like(x: Tensor, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def full_like(
+    x: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """A tensor of the sizes and dtype of x, filled with one value."""
     kind = x.array.dtype if dtype is None else to_numpy(dtype)
     return made(np.full(x.array.shape, fill_value, kind), "full_like", requires_grad)
 
 
-def arange(*bounds: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def arange(
+    *bounds: Any,
+    start: Any = 0,
+    end: Any = None,
+    step: Any = 1,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """start, start + step, ... below end."""
-    array = np.arange(*bounds)
+    if len(bounds) == 1:
+        start, end = (start, bounds[0]) if end is None else (bounds[0], end)
+    elif bounds:
+        start, end, step = (*bounds, step)[:3]
+    if end is None:
+        raise TypeError("arange() needs an end")
+    start, end, step = (value.item() if isinstance(value, Tensor) else value for value in (start, end, step))
+    if step == 0 or (end - start) * step < 0:
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign, or step is 0")
+    n = int(np.ceil((end - start) / step))
+    array = start + np.arange(n) * step
     if dtype is not None:
         array = array.astype(to_numpy(dtype))
     elif array.dtype.kind == "f":
@@ -133,18 +155,69 @@ def arange(*bounds: Any, dtype: Any = None, requires_grad: bool = False) -> Tens
     return made(array, "arange", requires_grad)
 
 
+def _between(
+    name: str, start: Any, end: Any, steps: int, make: Callable, dtype: Any, requires_grad: bool
+) -> Tensor:
+    if any(isinstance(bound, Tensor) and bound.array.ndim for bound in (start, end)):
+        raise RuntimeError(f"{name} only supports 0-dimensional start and end tensors")
+    if steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    kind = default_dtype() if dtype is None else to_numpy(dtype)
+    array = make(float(start), float(end), steps)
+    return made((np.trunc(array) if kind.kind in "iu" else array).astype(kind), name, requires_grad)
+
+
 def linspace(
-    start: float, end: float, steps: int, *, dtype: Any = None, requires_grad: bool = False
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` values from start to end, both included."""
-    kind = default_dtype() if dtype is None else to_numpy(dtype)
-    return made(np.linspace(start, end, steps).astype(kind), "linspace", requires_grad)
+    return _between("linspace", start, end, steps, np.linspace, dtype, requires_grad)
 
 
-def eye(n: int, m: int | None = None, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """base to the power of `steps` values from start to end, both included."""
+    make = lambda low, high, n: float(base) ** np.linspace(low, high, n)
+    return _between("logspace", start, end, steps, make, dtype, requires_grad)
+
+
+def eye(
+    n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Ones on the diagonal, zeros elsewhere."""
     kind = default_dtype() if dtype is None else to_numpy(dtype)
     return made(np.eye(n, m, dtype=kind), "eye", requires_grad)
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """The places of a matrix that `tril` keeps: their rows, and their columns."""
+    array = np.stack(np.tril_indices(row, offset, col))
+    return made(array.astype(np.int64 if dtype is None else to_numpy(dtype)), "tril_indices")
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """The places of a matrix that `triu` keeps: their rows, and their columns."""
+    array = np.stack(np.triu_indices(row, offset, col))
+    return made(array.astype(np.int64 if dtype is None else to_numpy(dtype)), "triu_indices")
+
+
+def scalar_tensor(
+    value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of no dimensions."""
+    return made(
+        np.asarray(value, default_dtype() if dtype is None else to_numpy(dtype)),
+        "scalar_tensor",
+        requires_grad,
+    )
 
 
 def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None) -> Tensor:
@@ -160,3 +233,28 @@ def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
     twin._edge = LEAF_EDGE if requires_grad else None
     announce(twin, "Variable")
     return twin
+
+
+def _new(name: str, create: Callable) -> Callable:
+    """`x.new_zeros(...)`: a tensor in the dtype of x."""
+
+    def call(
+        x: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
+        kind = x.array.dtype if dtype is None else dtype
+        return create(*args, dtype=kind, requires_grad=requires_grad)
+
+    call.__name__ = name
+    call.__doc__ = f"A tensor in the dtype of x: {name}."
+    return call
+
+
+NEW_METHODS: dict[str, Callable] = {
+    "new_zeros": _new("new_zeros", zeros),
+    "new_ones": _new("new_ones", ones),
+    "new_empty": _new("new_empty", empty),
+    "new_full": _new("new_full", full),
+    "new_tensor": _new("new_tensor", tensor),
+}
+for _name, _function in NEW_METHODS.items():
+    setattr(Tensor, _name, _function)

@@ -117,6 +117,8 @@ def push_tangents(
     results = _pushed(op, inputs, outputs, args, tangents)
     pairs = []
     for output, tangent in zip(outputs, results, strict=True):
+        if output.array.dtype.kind not in "fc":
+            continue
         if getattr(tangent, "_number", 0) <= 0:
             tangent._number = next_tensor_number()
         tensor_rare(output).tangent = (_epoch[0], tangent)
@@ -199,8 +201,14 @@ def _transposed(
 
     as_tensors = [value if recorded else new_tensor(value) for value in values]
     made = [output if recorded else new_tensor(output) for output in outputs]
-    cotangents = [new_tensor(np.zeros_like(output.array), LEAF_EDGE) for output in made]
-    upstream: Any = cotangents[0] if op.outputs == 1 else tuple(cotangents)
+    smooth = [output.array.dtype.kind in "fc" for output in made]
+    slots = [new_tensor(np.zeros_like(output.array), LEAF_EDGE) for output in made]
+    cotangents = [slot for slot, has in zip(slots, smooth, strict=True) if has]
+    upstream: Any = (
+        slots[0]
+        if op.outputs == 1
+        else tuple(s if has else None for s, has in zip(slots, smooth, strict=True))
+    )
     with enable_grad():
         parts, weights = [], []
         for name, tangent in zip(op.inputs, tangents, strict=True):
@@ -214,7 +222,8 @@ def _transposed(
                 )
             )
             weights.append(tangent if isinstance(tangent, Tensor) else new_tensor(tangent))
-        results = grad(parts, cotangents, weights, create_graph=recorded, allow_unused=True)
+        found = iter(grad(parts, cotangents, weights, create_graph=recorded, allow_unused=True))
+    results = [next(found) if has else None for has in smooth]
     zeros = [np.zeros_like(output.array) for output in made]
     filled = [
         zero if r is None else r if recorded else r.array for r, zero in zip(results, zeros, strict=True)

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import errors, ops
-from gradviz.engine.apply import as_tensor
+from gradviz.engine.apply import apply, as_tensor
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.node import edge_node
 from gradviz.engine.state import is_grad_enabled, state
-from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, number_of
+from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_tensor, number_of
 
 
 def check_writable(x: Tensor, *others: Tensor) -> None:
@@ -49,6 +51,37 @@ def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> 
     return x
 
 
+def keep_original(node: Any, x: Tensor) -> None:
+    """Let a node that saved x keep a copy of what x is now, before x is written over."""
+    copy = None
+    for slot in ("x", "y"):
+        if getattr(node, slot, None) is x:
+            copy = copy or new_tensor(x.array.copy(), x._edge)
+            setattr(node, slot, copy)
+            if hasattr(node, f"{slot}_version"):
+                setattr(node, f"{slot}_version", 0)
+    tensors = getattr(node, "tensors", None)
+    if tensors is not None and any(tensor is x for tensor in tensors):
+        copy = new_tensor(x.array.copy(), x._edge)
+        node.versions = tuple(
+            0 if tensor is x else version for tensor, version in zip(tensors, node.versions, strict=True)
+        )
+        node.tensors = tuple(copy if tensor is x else tensor for tensor in tensors)
+
+
+def take_tangent(x: Tensor, result: Tensor | None, how: str) -> None:
+    """Give x, which was written over, the tangent of the result; none if that has none."""
+    if not state.dual_level:
+        return
+    from gradviz.engine.forward_mode import set_tangent, tangent_of
+
+    tangent = None if result is None else tangent_of(result)
+    if tangent is not None:
+        set_tangent(x, tangent, how)
+    elif x._rare is not None:
+        x._rare.tangent = None
+
+
 def _in_place(name: str, function: Callable) -> Callable:
     """The in-place form of a function: the same op, written over its first tensor."""
 
@@ -69,13 +102,16 @@ def _in_place(name: str, function: Callable) -> Callable:
                 f"result type {result.dtype} can't be cast to the desired output type {x.dtype}"
             )
         if with_graph:
+            node = edge_node(result._edge)
+            keep_original(node, x)
             x._edge = result._edge
-            node = x.grad_fn
             if node is not None and getattr(node, "out", None) is result.array:
                 node.out = x.array  # type: ignore[attr-defined]
                 node.out_counter = counter_of(x)  # type: ignore[attr-defined]
                 node.out_version = x._version + 1  # type: ignore[attr-defined]
-        return overwrite(x, result.array, name, result)
+        overwrite(x, result.array, name, result)
+        take_tangent(x, result, name)
+        return x
 
     call.__name__ = name
     return call
@@ -88,6 +124,7 @@ def _filled(name: str, value: Callable) -> Callable:
         if is_grad_enabled() and x.requires_grad:
             source = ops.mul(x, 0)
             x._edge = source._edge
+        take_tangent(x, None, name)
         return overwrite(x, value(x, *args, **kwargs), name, source)
 
     call.__name__ = name
@@ -98,23 +135,38 @@ def copy_(x: Tensor, source: Any) -> Tensor:
     """Write the values of `source` over x; gradients flow to `source`."""
     source = as_tensor(source)
     check_writable(x, source)
+    result = source
+    if (is_grad_enabled() and (x.requires_grad or source.requires_grad)) or state.dual_level:
+        result = ops.copy(ops.to(ops.expand(source, *x.array.shape), x.array.dtype))
     if is_grad_enabled() and (x.requires_grad or source.requires_grad):
-        source = ops.copy(ops.expand(source, *x.array.shape))
-        x._edge = source._edge
-    return overwrite(x, source.array, "copy_", source)
+        x._edge = result._edge
+    take_tangent(x, result, "copy_")
+    return overwrite(x, source.array, "copy_", result)
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
-    """x[index] = value, where no gradient has to flow."""
-    value = value if isinstance(value, Tensor) else as_tensor(value)
+    """x[index] = value. Gradients flow to the value, and to what x was where it is not written over."""
+    value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
     check_writable(x, value)
-    if is_grad_enabled() and (x.requires_grad or value.requires_grad):
-        raise RuntimeError(
-            "gradviz does not differentiate assignment through an index yet. "
-            "Compute a new tensor instead: torch.where, cat or stack."
-        )
-    x.array[ops.plain_index(index)] = value.array
+    place = ops.places(x.array.shape, index)
+    with_graph = is_grad_enabled() and (x.requires_grad or value.requires_grad)
+    if with_graph or state.dual_level:
+        after = apply(TABLE["set_index"], (x, _fitting(value, x.array[place])), (place,))
+        if with_graph:
+            x._edge = after._edge
+        take_tangent(x, after, "setitem")
+        overwrite(x, after.array, "setitem", after)
+        return
+    x.array[place] = value.array
     overwrite(x, x.array, "setitem")
+
+
+def _fitting(value: Tensor, there: np.ndarray) -> Tensor:
+    """A value in x's dtype, without dimensions of size 1 that the place has not."""
+    extra = value.array.ndim - there.ndim
+    if extra > 0:
+        value = ops.reshape(value, *value.array.shape[extra:])
+    return ops.to(value, there.dtype)
 
 
 def scaled(function: Callable) -> Callable:
@@ -127,30 +179,22 @@ def scaled(function: Callable) -> Callable:
     return call
 
 
+_ELEMENTWISE = """
+    abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1
+    floor fmod frac hypot i0 lgamma log log10 log1p log2 mul neg rad2deg reciprocal relu remainder rsqrt sgn sigmoid
+    sign sin sinc sinh sqrt tan tanh trunc xlogy
+""".split()
+_CHOSEN = """
+    addbmm addcdiv addcmul addmm addmv addr baddbmm clamp clamp_max clamp_min cumprod cumsum div float_power
+    index_add index_copy index_fill index_put ldexp lerp logit masked_fill masked_scatter nan_to_num pow round
+    scatter scatter_add square tril triu true_divide
+""".split()
+
 _FUNCTIONS: dict[str, Callable] = {
-    name: ops.functions[name]
-    for name in [
-        "mul",
-        "div",
-        "abs",
-        "ceil",
-        "cos",
-        "exp",
-        "floor",
-        "log",
-        "neg",
-        "reciprocal",
-        "relu",
-        "sigmoid",
-        "sin",
-        "sqrt",
-        "tanh",
-    ]
-} | {
+    **{name: ops.functions[name] for name in _ELEMENTWISE},
+    **{name: getattr(ops, name) for name in _CHOSEN},
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),
-    "pow": ops.pow,
-    "clamp": ops.clamp,
 }
 
 in_place: dict[str, Callable] = {f"{name}_": _in_place(f"{name}_", fn) for name, fn in _FUNCTIONS.items()}

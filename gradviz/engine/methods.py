@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
-
-import numpy as np
 
 from gradviz.engine import ops
 from gradviz.engine.dtypes import BY_NAME
@@ -26,18 +25,6 @@ def _size_like(function: Callable) -> Callable:
     return lambda x, other: function(x, *other.shape)
 
 
-def _any(x: Tensor) -> Tensor:
-    return ops.new_tensor(np.asarray(np.any(x.array)))
-
-
-def _all(x: Tensor) -> Tensor:
-    return ops.new_tensor(np.asarray(np.all(x.array)))
-
-
-def _argmax(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    return ops.new_tensor(np.asarray(np.argmax(x.array, axis=dim, keepdims=keepdim)))
-
-
 def _to(x: Tensor, *args: Any, dtype: Any = None, **_: Any) -> Tensor:
     for arg in args:
         if isinstance(arg, Tensor):
@@ -54,7 +41,7 @@ OPERATORS: dict[str, Callable] = {
     "__rsub__": ops.rsub,
     "__mul__": ops.mul,
     "__rmul__": ops.mul,
-    "__truediv__": ops.div,
+    "__truediv__": ops.functions["div"],
     "__rtruediv__": ops.rdiv,
     "__pow__": ops.pow,
     "__rpow__": ops.rpow,
@@ -81,47 +68,64 @@ OPERATORS: dict[str, Callable] = {
     "__xor__": ops.plain["bitwise_xor"],
     "__invert__": ops.plain["bitwise_not"],
     "__floordiv__": ops.plain["floor_divide"],
-    "__mod__": ops.plain["remainder"],
+    "__mod__": ops.functions["remainder"],
+    "__rmod__": flipped(ops.functions["remainder"]),
+    "__rfloordiv__": flipped(ops.plain["floor_divide"]),
+    "__rand__": ops.plain["bitwise_and"],
+    "__ror__": ops.plain["bitwise_or"],
+    "__rxor__": ops.plain["bitwise_xor"],
+    "__lshift__": ops.plain["bitwise_left_shift"],
+    "__rshift__": ops.plain["bitwise_right_shift"],
 }
 
+# Functions that are methods too: `torch.f(x, ...)` and `x.f(...)`.
+_SHARED = """
+    addcdiv addcmul clamp clamp_max clamp_min div float_power ldexp lerp logit mvlgamma nan_to_num pow round square
+    true_divide positive conj resolve_conj resolve_neg real
+    all amax amin aminmax any argmax argmin argsort count_nonzero cummax cummin cumprod cumsum dist kthvalue
+    log_softmax logcumsumexp logsumexp max mean median min msort nanmean nansum norm prod softmax sort std sum topk
+    unique var
+    addbmm addmm addmv addr baddbmm bmm cross det dot ger inner inverse kron logdet matmul matrix_power mm mv outer
+    qr slogdet tensordot trace vdot
+    broadcast_to chunk clone diag diag_embed diagflat diagonal dsplit expand flatten flip fliplr flipud hsplit
+    moveaxis movedim narrow permute ravel repeat_interleave reshape roll rot90 select split split_with_sizes squeeze
+    swapaxes swapdims t tensor_split tile transpose tril triu unbind unflatten unsafe_chunk unsafe_split unsqueeze
+    vsplit
+    gather index_add index_copy index_fill index_put index_select masked_fill masked_scatter masked_select
+    scatter scatter_add select_scatter slice_scatter take take_along_dim
+    allclose argwhere bincount diff equal isclose isin nonzero
+""".split()
+
+# Functions that are methods under another name, or none.
+FUNCTIONS: dict[str, Callable] = {
+    name: getattr(ops, name)
+    for name in """
+    cat concat concatenate stack hstack vstack row_stack dstack column_stack block_diag atleast_1d atleast_2d
+    atleast_3d meshgrid broadcast_tensors einsum where std_mean var_mean trapezoid trapz polygamma bucketize
+    searchsorted rsub constant_pad_nd
+    """.split()
+}
+
+_ALIASES = {
+    "absolute": "abs", "negative": "neg", "multiply": "mul", "divide": "div", "arccos": "acos", "arccosh": "acosh",
+    "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "clip": "clamp",
+    "fix": "trunc", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
+    "special_expit": "sigmoid",
+}  # fmt: skip
+
 METHODS: dict[str, Callable] = {
-    **ops.functions,
+    **{name: f for name, f in ops.functions.items() if not name.startswith("special_")},
     **ops.plain,
     **in_place,
-    **{
-        name: getattr(ops, name)
-        for name in [
-            "pow",
-            "square",
-            "clamp",
-            "sum",
-            "mean",
-            "max",
-            "min",
-            "amax",
-            "logsumexp",
-            "softmax",
-            "log_softmax",
-            "dot",
-            "mv",
-            "mm",
-            "bmm",
-            "matmul",
-            "reshape",
-            "flatten",
-            "t",
-            "transpose",
-            "permute",
-            "expand",
-            "squeeze",
-            "unsqueeze",
-            "clone",
-        ]
-    },
+    **{name: getattr(ops, name) for name in _SHARED},
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),
+    "subtract": scaled(ops.sub),
     "view": _view,
-    "contiguous": lambda x: x,
+    "repeat": ops.repeat,
+    "unfold": ops.unfold,
+    "sum_to_size": ops.sum_to_size,
+    "contiguous": lambda x, memory_format=None: x,
     "view_as": _size_like(ops.reshape),
     "reshape_as": _size_like(ops.reshape),
     "expand_as": _size_like(ops.expand),
@@ -130,20 +134,24 @@ METHODS: dict[str, Callable] = {
     "cpu": lambda x: x,
     "type_as": lambda x, other: ops.to(x, other.dtype),
     "where": lambda x, condition, other: ops.where(condition, x, other),
-    "any": _any,
-    "all": _all,
-    "argmax": _argmax,
+    "polygamma": lambda x, n: ops.polygamma(n, x),
     "is_floating_point": lambda x: x.array.dtype.kind == "f",
     "is_contiguous": lambda x: x.array.flags.c_contiguous,
     "data_ptr": lambda x: x.array.ctypes.data,
     **{
         name: (lambda kind: lambda x: ops.to(x, kind))(BY_NAME[name])
-        for name in ("float", "double", "half", "long", "int", "bool")
+        for name in ("float", "double", "half", "long", "int", "bool", "short")
     },
+    "char": lambda x: ops.to(x, BY_NAME["int8"]),
+    "byte": lambda x: ops.to(x, BY_NAME["uint8"]),
 }
+METHODS |= {alias: METHODS[name] for alias, name in _ALIASES.items() if name in METHODS}
+METHODS |= {f"{alias}_": in_place[f"{name}_"] for alias, name in _ALIASES.items() if f"{name}_" in in_place}
 
 PROPERTIES: dict[str, Callable] = {
     "T": lambda x: ops.permute(x, *reversed(range(x.array.ndim))) if x.array.ndim != 2 else ops.t(x),
+    "H": ops.t,
+    "mH": lambda x: ops.transpose(x, -2, -1),
     "mT": lambda x: ops.transpose(x, -2, -1),
     "real": lambda x: x,
 }
@@ -155,6 +163,16 @@ def attach() -> None:
         setattr(Tensor, name, function)
     for name, getter in PROPERTIES.items():
         setattr(Tensor, name, property(getter))
+    Tensor.__getattr__ = _missing  # type: ignore[attr-defined]
+
+
+def _missing(x: Tensor, name: str) -> Any:
+    """Say which attribute a tensor has not, and the nearest that it has."""
+    if name.startswith("_"):
+        raise AttributeError(f"'Tensor' object has no attribute {name!r}", name=name, obj=x)
+    near = get_close_matches(name, [known for known in dir(Tensor) if not known.startswith("_")], n=1)
+    advice = f"; the nearest is {near[0]}" if near else ""
+    raise AttributeError(f"'Tensor' object has no attribute {name!r}{advice}", name=name, obj=x)
 
 
 attach()

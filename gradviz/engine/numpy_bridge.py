@@ -21,6 +21,7 @@ UFUNCS: dict[Any, Callable] = {
 }
 _OTHERS: dict[Any, Callable] = {
     np.power: ops.pow,
+    np.true_divide: ops.div,
     np.matmul: ops.matmul,
     np.square: ops.square,
     **{ufunc: ops.plain[name] for name, ufunc in ops.PLAIN.items()},
@@ -43,8 +44,9 @@ def _transpose(x: Tensor, axes: Any = None) -> Tensor:
 
 
 def _expand_dims(x: Tensor, axis: Any) -> Tensor:
-    axes = sorted(axis) if isinstance(axis, tuple) else [axis]
-    for dim in axes:
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    n = x.array.ndim + len(axes)
+    for dim in sorted(i % n for i in axes):
         x = ops.unsqueeze(x, dim)
     return x
 
@@ -53,7 +55,36 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
     return ops.where(condition, x, y)
 
 
+def _flip(x: Tensor, axis: Any = None) -> Tensor:
+    axes = range(x.array.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return ops.flip(x, *axes)
+
+
+def _einsum(equation: str, *operands: Tensor) -> Tensor:
+    return ops.einsum(equation, *operands)
+
+
 FUNCTIONS: dict[Any, Callable] = {
+    np.prod: _by_axis(ops.prod),
+    np.min: _by_axis(ops.amin),
+    np.any: _by_axis(ops.any),
+    np.all: _by_axis(ops.all),
+    np.cumsum: lambda x, axis: ops.cumsum(x, axis),
+    np.cumprod: lambda x, axis: ops.cumprod(x, axis),
+    np.flip: _flip,
+    np.roll: lambda x, shift, axis=None: ops.roll(x, shift, axis),
+    np.tril: ops.tril,
+    np.triu: ops.triu,
+    np.moveaxis: ops.movedim,
+    np.ravel: ops.ravel,
+    np.outer: ops.outer,
+    np.trace: ops.trace,
+    np.einsum: _einsum,
+    np.round: lambda x, decimals=0: ops.round(x, decimals=decimals),
+    np.linalg.inv: ops.inv,
+    np.linalg.det: ops.det,
+    np.linalg.solve: ops.solve,
+    np.sinc: ops.functions["sinc"],
     np.sum: _by_axis(ops.sum),
     np.mean: _by_axis(ops.mean),
     np.max: _by_axis(ops.amax),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,13 @@ from gradviz.engine.node import (
     ManyInputsNode,
     Node,
     OneInputNode,
+    Output,
     TwoInputsNode,
     unpack,
     unpack_nth,
     unpack_out,
 )
-from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.engine.tensor import new_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class Op:
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
 
     def __post_init__(self) -> None:
+        if {"n", "g"} & {*self.inputs, *self.args}:
+            raise TypeError(f"{self.name}: n and g are the node and the gradient; call an argument otherwise")
         for derivative in self.derivatives.values():
             unknown = set(derivative.needs) - self._nameable()
             if unknown:
@@ -110,6 +113,27 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+_of_outputs: dict[tuple[Op, int], Op] = {}
+
+
+def with_outputs(op: Op, n: int) -> Op:
+    """The row of an op whose number of outputs depends on its arguments (`split`, `unbind`), for n of them."""
+    if (op, n) not in _of_outputs:
+        rule = {name: d.rule for name, d in op.derivatives.items()}
+        forward, derivatives = op.forward, op.derivatives
+        if n == 1:
+            forward = lambda *arguments: op.forward(*arguments)[0]
+            derivatives = {
+                name: Derivative(d.text, _of_one(rule[name]), d.needs) for name, d in op.derivatives.items()
+            }
+        _of_outputs[op, n] = replace(op, outputs=n, forward=forward, derivatives=derivatives)
+    return _of_outputs[op, n]
+
+
+def _of_one(rule: Callable) -> Callable:
+    return lambda g, *needed: rule((g,), *needed)
 
 
 def _short(value: Any) -> str:
@@ -235,6 +259,11 @@ def reduced(gradient: Any, spec: tuple) -> Any:
     return gradient if gradient.dtype == dtype else gradient.astype(dtype)
 
 
-def out_tensor(node: Any, array: np.ndarray) -> Tensor:
-    """The saved output as the Tensor it was: the node is its grad_fn."""
-    return new_tensor(array, node)
+def out_tensor(node: Any, saved: Any) -> Any:
+    """The saved output as the Tensor it was: the node is its grad_fn. Of several outputs: all, as a tuple."""
+    if isinstance(saved, tuple):
+        return tuple(
+            new_tensor(array, Output(node, nr) if array.dtype.kind in "fc" else None)
+            for nr, array in enumerate(saved)
+        )
+    return new_tensor(saved, node)

@@ -16,6 +16,9 @@ elementwise("add", np.add,
 elementwise("sub", np.subtract,
     x=d("1", lambda g: g),
     y=d("−1", lambda g: -g))
+elementwise("rsub_tensor", k.reversed_subtract, name="rsub",
+    x=d("−1", lambda g: -g),
+    y=d("1", lambda g: g))
 elementwise("rsub", k.reversed_subtract, node_name="RsubBackward1",
     x=d("−1", lambda g: -g),
     y=d("1", lambda g: g))
@@ -46,13 +49,77 @@ elementwise("maximum", np.maximum,
 elementwise("minimum", np.minimum,
     x=d("x < y", lambda g, x, y: g * k.share(x < y, x == y)),
     y=d("y < x", lambda g, x, y: g * k.share(y < x, x == y)))
-elementwise("clamp", k.clamp, args="min max",
+elementwise("clamp", k.clamp, args="min max", node_name="ClampBackward1",
     x=d("min ≤ x ≤ max", lambda g, x, min, max: g * k.inside(x, min, max)))
+elementwise("clamp_min", np.maximum, node_name="ClampMinBackward1",
+    x=d("x ≥ y", lambda g, x, y: g * (x >= y)),
+    y=d("x < y", lambda g, x, y: g * (x < y)))
+elementwise("clamp_max", np.minimum, node_name="ClampMaxBackward1",
+    x=d("x ≤ y", lambda g, x, y: g * (x <= y)),
+    y=d("x > y", lambda g, x, y: g * (x > y)))
+elementwise("clamp_between", k.clamp_between, name="clamp", inputs="x min max",
+    x=d("min ≤ x ≤ max", lambda g, x, min, max: g * ((min <= x) & (x <= max))),
+    min=d("x < min < max", lambda g, x, min, max: g * ((x < min) & (min < max))),
+    max=d("x > max or max < min", lambda g, x, min, max: g * ((x > max) | (max < min))))
+elementwise("fmax", np.fmax,
+    x=d("x ≥ y", lambda g, x, y: g * ((x >= y) | np.isnan(y))),
+    y=d("x < y", lambda g, x, y: g * np.logical_not((x >= y) | np.isnan(y))))
+elementwise("fmin", np.fmin,
+    x=d("x ≤ y", lambda g, x, y: g * ((x <= y) | np.isnan(y))),
+    y=d("x > y", lambda g, x, y: g * np.logical_not((x <= y) | np.isnan(y))))
+elementwise("fmod", np.fmod, node_name="FmodBackward1",
+    x=d("1", lambda g: g),
+    y=d("−trunc(x / y)", lambda g, x, y: -g * np.trunc(x / y)))
+elementwise("remainder", np.remainder, node_name="RemainderBackward1",
+    x=d("1", lambda g: g),
+    y=d("−⌊x / y⌋", lambda g, x, y: -g * np.floor(x / y)))
+elementwise("div_rounded", k.divide_rounded, name="div", node_name="DivBackward2", args="rounding_mode",
+    x=d("0", lambda g: g * 0),
+    y=d("0", lambda g: g * 0))
+elementwise("copysign", np.copysign,
+    x=d("±1", lambda g, x, out: g * np.where(x == 0, 0, np.sign(x) * np.sign(out))),
+    y=d("0", lambda g: g * 0))
+elementwise("hypot", np.hypot,
+    x=d("x / √(x² + y²)", lambda g, x, out: g * (x / out)),
+    y=d("y / √(x² + y²)", lambda g, y, out: g * (y / out)))
+elementwise("lerp", k.lerp, inputs="x y", args="weight",
+    x=d("1 − w", lambda g, weight: g * (1 - weight)),
+    y=d("w", lambda g, weight: g * weight))
+elementwise("lerp_tensor", k.lerp, name="lerp", node_name="LerpBackward1", inputs="x y weight",
+    x=d("1 − w", lambda g, weight: g * (1 - weight)),
+    y=d("w", lambda g, weight: g * weight),
+    weight=d("y − x", lambda g, x, y: g * (y - x)))
+elementwise("addcmul", k.addcmul, inputs="x y z", args="value",
+    x=d("1", lambda g: g),
+    y=d("value · z", lambda g, z, value: g * (z * value)),
+    z=d("value · y", lambda g, y, value: g * (y * value)))
+elementwise("addcdiv", k.addcdiv, inputs="x y z", args="value",
+    x=d("1", lambda g: g),
+    y=d("value / z", lambda g, z, value: g * (value / z)),
+    z=d("−value · y / z²", lambda g, y, z, value: -g * (value * y / (z * z))))
 elementwise("sign", np.sign,
     x=d("0", lambda g: g * 0))
 elementwise("floor", np.floor,
     x=d("0", lambda g: g * 0))
 elementwise("ceil", np.ceil,
+    x=d("0", lambda g: g * 0))
+elementwise("trunc", np.trunc,
+    x=d("0", lambda g: g * 0))
+elementwise("round", np.round,
+    x=d("0", lambda g: g * 0))
+elementwise("round_decimals", k.round_to, name="round", node_name="RoundBackward1", args="decimals",
+    x=d("0", lambda g: g * 0))
+elementwise("sgn", k.sgn,
+    x=d("0", lambda g: g * 0))
+elementwise("frac", k.frac,
+    x=d("1", lambda g: g))
+elementwise("nan_to_num", k.nan_to_num, args="nan posinf neginf",
+    x=d("x is finite", lambda g, x: g * np.isfinite(x)))
+elementwise("deg2rad", np.deg2rad, node_name="Deg2RadBackward0",
+    x=d("π / 180", lambda g: g * (np.pi / 180)))
+elementwise("rad2deg", np.rad2deg, node_name="Rad2DegBackward0",
+    x=d("180 / π", lambda g: g * (180 / np.pi)))
+elementwise("angle", k.angle,
     x=d("0", lambda g: g * 0))
 
 # fmt: on

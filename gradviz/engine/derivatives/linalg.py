@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.engine import kernels as k
-from gradviz.engine.derivatives.rows import general
+from gradviz.engine.derivatives.rows import general, linear
 from gradviz.engine.op import d
 
 # fmt: off
@@ -26,5 +26,50 @@ general("addmm", k.addmm,
     bias=d("1, summed over rows", lambda g, bias_shape: k.sum_to(g, bias_shape)),
     x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
     y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
+general("addmv", lambda bias, x, y: bias + np.matmul(x, y), inputs="bias x y",
+    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
+    x=d("g yᵀ", lambda g, y: k.outer(g, y)),
+    y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
+general("addr", k.addr,
+    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
+    x=d("g y", lambda g, y: np.matmul(g, y)),
+    y=d("gᵀ x", lambda g, x: np.matmul(k.transposed(g), x)))
+general("addbmm", k.addbmm,
+    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
+    x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
+    y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
+general("baddbmm", k.baddbmm,
+    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
+    x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
+    y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
+linear("trace", k.trace,
+    x=d("I", lambda g, x_shape: k.on_diagonal(g, x_shape)))
+general("linalg_cross", k.cross, args="dim",
+    x=d("y × g", lambda g, y, x_shape, dim: k.sum_to(k.cross(y, g, dim), x_shape)),
+    y=d("g × x", lambda g, x, y_shape, dim: k.sum_to(k.cross(g, x, dim), y_shape)))
+
+# Inverses, determinants, factorisations
+
+general("inv", k.inv, name="linalg_inv", node_name="LinalgInvExBackward0",
+    x=d("−x⁻ᵀ g x⁻ᵀ", lambda g, out: -np.matmul(np.matmul(k.transposed(out), g), k.transposed(out))))
+general("det", k.det, name="linalg_det",
+    x=d("det(x) x⁻ᵀ", lambda g, x, out: k.on_matrices(g * out) * k.transposed(k.inv(x))))
+general("slogdet", k.slogdet, name="linalg_slogdet", outputs=2,
+    x=d("0; x⁻ᵀ", lambda g, x: x * 0 if g[1] is None else k.on_matrices(g[1]) * k.transposed(k.inv(x))))
+general("solve", k.solve, name="linalg_solve", node_name="LinalgSolveExBackward0",
+    x=d("−x⁻ᵀ g outᵀ", lambda g, x, out, x_shape: k.sum_to(
+        -np.matmul(k.solve(k.transposed(x), g), k.transposed(out)), x_shape)),
+    y=d("x⁻ᵀ g", lambda g, x, y_shape: k.sum_to(k.solve(k.transposed(x), g), y_shape)))
+general("cholesky", k.cholesky, name="linalg_cholesky", node_name="LinalgCholeskyExBackward0",
+    x=d("L⁻ᵀ Φ(Lᵀ g) L⁻¹", lambda g, out: k.cholesky_back(g, out)),
+    jvp=lambda tangents, inputs, outputs, args: k.cholesky_forward(tangents[0], outputs[0]))
+general("pinv", k.pinv, name="linalg_pinv",
+    x=d("−Pᵀ g Pᵀ + …", lambda g, x, out: k.pinv_back(g, x, out)))
+general("eigh", k.eigh, name="linalg_eigh", args="lower", outputs=2,
+    x=d("V (diag(g) + skew(Vᵀ g) / (λⱼ − λᵢ)) Vᵀ", lambda g, out: k.eigh_back(g[0], g[1], out[0], out[1])))
+general("svd", k.svd, name="linalg_svd", outputs=3,
+    x=d("U diag(g) Vᵀ + …", lambda g, out: k.svd_back(g, out[0], out[1], out[2])))
+general("qr", k.qr, name="linalg_qr", outputs=2,
+    x=d("(g + Q sym(M)) R⁻ᵀ", lambda g, out: k.qr_back(g, out[0], out[1])))
 
 # fmt: on

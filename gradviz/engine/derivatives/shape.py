@@ -8,14 +8,16 @@ from gradviz.engine import kernels as k
 from gradviz.engine.derivatives.rows import linear
 from gradviz.engine.op import d
 
+turned = k.rot90
+
 # fmt: off
 
 linear("reshape", np.reshape, args="shape", node_name="ViewBackward0", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
 linear("t", np.transpose, node_name="TBackward0", view=True,
     x=d("1, transposed", lambda g: np.transpose(g)))
-linear("transpose", np.swapaxes, args="dim0 dim1", view=True,
-    x=d("1, transposed", lambda g, dim0, dim1: np.swapaxes(g, dim0, dim1)))
+linear("transpose", k.swapped, args="dim0 dim1", view=True,
+    x=d("1, transposed", lambda g, dim0, dim1: k.swapped(g, dim0, dim1)))
 linear("permute", np.transpose, args="dims", view=True,
     x=d("1, permuted back", lambda g, dims: np.transpose(g, k.inverse_permutation(dims))))
 linear("expand", np.broadcast_to, args="size", view=True,
@@ -24,10 +26,40 @@ linear("squeeze", k.squeeze, args="dim", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
 linear("squeeze_dim", k.squeeze, name="squeeze", node_name="SqueezeBackward1", args="dim", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
+linear("squeeze_dims", k.squeeze, name="squeeze", node_name="SqueezeBackward2", args="dim", view=True,
+    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
 linear("unsqueeze", np.expand_dims, args="dim", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
 linear("index", k.index, args="index", view=True, node_name="SliceBackward0",
     x=d("1 where taken, else 0", lambda g, x_shape, index: k.put_back(g, x_shape, index)))
+linear("diagonal", k.diagonal, args="offset dim1 dim2", view=True,
+    x=d("1 on the diagonal", lambda g, x_shape, offset, dim1, dim2: k.diagonal_back(g, x_shape, offset, dim1, dim2)))
+linear("diagonal_back", k.diagonal_back, args="shape offset dim1 dim2", node_name="DiagonalBackwardBackward0",
+    x=d("1, taken", lambda g, offset, dim1, dim2: k.diagonal(g, offset, dim1, dim2)))
+linear("diag_embed", k.diag_embed, args="offset dim1 dim2",
+    x=d("1, taken", lambda g, offset, dim1, dim2: k.diagonal(g, offset, dim1, dim2)))
+linear("tril", k.tril, args="diagonal",
+    x=d("1 below the diagonal", lambda g, diagonal: k.tril(g, diagonal)))
+linear("triu", k.triu, args="diagonal",
+    x=d("1 above the diagonal", lambda g, diagonal: k.triu(g, diagonal)))
+linear("flip", k.flip, args="dims",
+    x=d("1, flipped back", lambda g, dims: k.flip(g, dims)))
+linear("roll", k.roll, args="shifts dims",
+    x=d("1, rolled back", lambda g, shifts, dims: k.roll(g, k.negated(shifts), dims)))
+linear("rot90", k.rot90, args="k dims", node_name="Rot90Backward0",
+    x=d("1, turned back", lambda g, k, dims: turned(g, -k, dims)))
+linear("repeat", k.repeat, args="repeats",
+    x=d("1, summed over the copies", lambda g, x_shape, repeats: k.gather_repeats(g, x_shape, repeats)))
+linear("unfold", k.unfold, args="dim size step", view=True,
+    x=d("1, windows added", lambda g, x_shape, dim, size, step: k.fold_windows(g, x_shape, dim, size, step)))
+linear("fold_windows", k.fold_windows, args="shape dim size step", node_name="UnfoldBackwardBackward0",
+    x=d("1, in windows", lambda g, dim, size, step: k.unfold(g, dim, size, step)))
+linear("split", k.split, args="sizes dim", view=True, outputs=2,
+    x=d("1, joined", lambda g, x_shape, sizes, dim: k.joined(g, x_shape, sizes, dim)))
+linear("split_with_sizes", k.split, args="sizes dim", view=True, outputs=2,
+    x=d("1, joined", lambda g, x_shape, sizes, dim: k.joined(g, x_shape, sizes, dim)))
+linear("unbind", k.unbind, args="dim", view=True, outputs=2,
+    x=d("1, side by side", lambda g, x_shape, dim: k.bound(g, x_shape, dim)))
 linear("put_back", k.put_back, args="shape index", node_name="SliceBackwardBackward0",
     x=d("1, taken", lambda g, index: k.index(g, index)))
 linear("select", k.select, args="dim index", view=True,

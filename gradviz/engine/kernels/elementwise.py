@@ -1,0 +1,184 @@
+"""Element by element. `out` is the ufuncs' own, so that 0-d arrays stay arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from gradviz.engine.kernels.row import row
+
+
+def reversed_subtract(x: Any, y: Any, out: Any = None) -> Any:
+    """y − x."""
+    return np.subtract(y, x, out=...)
+
+
+def reciprocal(x: Any, out: Any = None) -> Any:
+    """1 / x."""
+    return np.true_divide(1, x, out=...)
+
+
+def rsqrt(x: Any, out: Any = None) -> Any:
+    """1 / √x."""
+    return np.true_divide(1, np.sqrt(x), out=...)
+
+
+def relu(x: Any, out: Any = None) -> Any:
+    """max(x, 0), NaN kept."""
+    return np.maximum(x, 0, out=...)
+
+
+def sigmoid(x: Any, out: Any = None) -> Any:
+    """1 / (1 + exp(−x)), without overflow on either side."""
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)))
+
+
+def softplus(x: Any, beta: float, threshold: float) -> Any:
+    """ln(1 + exp(βx)) / β; x itself where βx > threshold."""
+    return np.where(x * beta > threshold, x, np.log1p(np.exp(np.minimum(x * beta, threshold))) / beta)
+
+
+def softplus_slope(x: Any, beta: float, threshold: float) -> Any:
+    """The derivative of `softplus`."""
+    z = np.minimum(x * beta, threshold)
+    return np.where(x * beta > threshold, 1, np.exp(z) / (1 + np.exp(z)))
+
+
+def power(x: Any, exponent: Any) -> Any:
+    """x to the power of a number."""
+    return np.power(x, exponent)
+
+
+def reversed_power(x: Any, base: Any) -> Any:
+    """A number to the power of x."""
+    return np.power(np.asarray(base, x.dtype), x)
+
+
+def power_slope(x: Any, exponent: Any) -> Any:
+    """n · x^(n−1); 0 where n is 0, whatever x is."""
+    return x * 0 if exponent == 0 else exponent * x ** (exponent - 1)
+
+
+def clamp(x: Any, min: Any, max: Any) -> Any:
+    """x, but not below `min` and not above `max`; either may be None."""
+    x = x if min is None else np.maximum(x, min)
+    return x if max is None else np.minimum(x, max)
+
+
+def inside(x: Any, min: Any, max: Any) -> Any:
+    """1 where x is within [min, max], else 0."""
+    above = np.asarray(True) if min is None else x >= min
+    below = np.asarray(True) if max is None else x <= max
+    return above & below
+
+
+def share(wins: Any, ties: Any) -> Any:
+    """1 where `wins`, a half where `ties`."""
+    return np.where(ties, 0.5, 1.0 * wins).astype(np.float32)
+
+
+@row("polygamma")
+def polygamma(x: Any, order: int) -> Any:
+    """The derivative of digamma of that order."""
+    return scipy.special.polygamma(order, x) if order else scipy.special.psi(x)
+
+
+def sinc(x: Any, out: Any = None) -> Any:
+    """sin(πx) / πx; 1 at 0."""
+    return np.sinc(x)
+
+
+def sinc_slope(x: Any) -> Any:
+    """The derivative of `sinc`; 0 at 0."""
+    z = np.pi * np.where(x == 0, 1, x)
+    return np.where(x == 0, 0, np.pi * (z * np.cos(z) - np.sin(z)) / (z * z))
+
+
+def i1_slope(x: Any, out: Any) -> Any:
+    """The derivative of the Bessel function I₁; ½ at 0."""
+    return np.where(x == 0, 0.5, scipy.special.i0(x) - out / np.where(x == 0, 1, x))
+
+
+def i1e_slope(x: Any, out: Any) -> Any:
+    """The derivative of e^−|x| I₁(x); ½ at 0."""
+    divisor = np.where(x == 0, 1, x)
+    return np.where(x == 0, 0.5, scipy.special.i0e(x) - out * (np.sign(x) + 1 / divisor))
+
+
+def frac(x: Any, out: Any = None) -> Any:
+    """What is behind the point, with the sign of x."""
+    return x - np.trunc(x)
+
+
+def angle(x: Any, out: Any = None) -> Any:
+    """π for negative numbers, else 0."""
+    return np.where(np.isnan(x), x, np.where(x < 0, np.asarray(np.pi, x.dtype), np.asarray(0, x.dtype)))
+
+
+def logit(x: Any, eps: float | None) -> Any:
+    """ln(x / (1 − x)), of x clamped to [eps, 1 − eps]."""
+    x = x if eps is None else clamp(x, eps, 1 - eps)
+    return np.log(x / (1 - x))
+
+
+def logit_slope(x: Any, eps: float | None) -> Any:
+    """The derivative of `logit`: 0 where x was clamped, NaN outside [0, 1] if nothing is clamped."""
+    low, outside = (0.0, np.nan) if eps is None else (eps, 0.0)
+    return np.where((x < low) | (x > 1 - low), outside, 1 / (x * (1 - x)))
+
+
+def nan_to_num(x: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
+    """x with NaN and the infinities replaced."""
+    return np.nan_to_num(x, nan=nan or 0.0, posinf=posinf, neginf=neginf)
+
+
+def round_to(x: Any, decimals: int) -> Any:
+    """x rounded to so many places behind the point."""
+    return np.round(x * 10.0**decimals) / 10.0**decimals if decimals > 0 else _round_to_tens(x, -decimals)
+
+
+def _round_to_tens(x: Any, zeros: int) -> Any:
+    return np.round(x / 10.0**zeros) * 10.0**zeros
+
+
+def divide_rounded(x: Any, y: Any, rounding_mode: str) -> Any:
+    """x / y rounded towards zero ("trunc") or down ("floor")."""
+    return np.trunc(x / y) if rounding_mode == "trunc" else np.floor_divide(x, y)
+
+
+def lerp(x: Any, y: Any, weight: Any) -> Any:
+    """x + weight (y − x), from the nearer end."""
+    return np.where(np.abs(weight) < 0.5, x + weight * (y - x), y - (y - x) * (1 - weight))
+
+
+def addcmul(x: Any, y: Any, z: Any, value: Any) -> Any:
+    """x + value · y z."""
+    return x + value * (y * z)
+
+
+def addcdiv(x: Any, y: Any, z: Any, value: Any) -> Any:
+    """x + value · y / z."""
+    return x + value * (y / z)
+
+
+def clamp_between(x: Any, min: Any, max: Any) -> Any:
+    """x, not below `min`, and then not above `max`."""
+    return np.minimum(np.maximum(x, min), max)
+
+
+def ratio_or_zero(x: Any, y: Any) -> Any:
+    """x / y; 0 where y is 0."""
+    return np.where(y == 0, 0, x / np.where(y == 0, 1, y))
+
+
+def sgn(x: Any, out: Any = None) -> Any:
+    """The sign of x: −1, 0 or 1."""
+    return np.sign(x)
+
+
+def log_or_zero(x: Any, zero: Any) -> Any:
+    """ln x; 0 where `zero`."""
+    return np.where(zero, 0, np.log(np.where(zero, 1, x)))

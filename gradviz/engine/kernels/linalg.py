@@ -1,0 +1,202 @@
+"""Products of vectors and matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.kernels.row import row
+from gradviz.engine.kernels.shape import tril, triu
+
+
+def transposed(x: Any) -> Any:
+    """The last two dimensions exchanged."""
+    return np.swapaxes(x, -1, -2)
+
+
+def outer(x: Any, y: Any) -> Any:
+    """x yᵀ of two vectors."""
+    return np.expand_dims(x, 1) * np.expand_dims(y, 0)
+
+
+def addmm(bias: Any, x: Any, y: Any) -> Any:
+    """bias + x y."""
+    product = np.matmul(x, y)
+    product += bias
+    return product
+
+
+@row("outer")
+def outer_product(x: Any, y: Any) -> Any:
+    """x yᵀ of two vectors."""
+    return np.outer(x, y)
+
+
+def baddbmm(bias: Any, x: Any, y: Any) -> Any:
+    """bias + x y, for each of a batch."""
+    return bias + np.matmul(x, y)
+
+
+def addbmm(bias: Any, x: Any, y: Any) -> Any:
+    """bias + the sum of a batch of products."""
+    return bias + np.sum(np.matmul(x, y), axis=0)
+
+
+def addr(bias: Any, x: Any, y: Any) -> Any:
+    """bias + x yᵀ."""
+    return bias + np.outer(x, y)
+
+
+def trace(x: Any) -> Any:
+    """The sum of a matrix's diagonal."""
+    return np.trace(x)
+
+
+def on_diagonal(g: Any, shape: tuple[int, ...]) -> Any:
+    """g times the identity, cut to `shape`."""
+    return g * np.eye(*shape, dtype=g.dtype if isinstance(g, np.ndarray) else g.array.dtype)
+
+
+@row("linalg_cross")
+def cross(x: Any, y: Any, dim: int) -> Any:
+    """The cross product of vectors of three along `dim`."""
+    x, y = np.broadcast_arrays(x, y)
+    return np.cross(x, y, axis=dim)
+
+
+@row("inv")
+def inv(x: Any) -> Any:
+    """The inverse."""
+    return np.linalg.inv(x)
+
+
+@row("det")
+def det(x: Any) -> Any:
+    """The determinant."""
+    return np.linalg.det(x)
+
+
+def on_matrices(g: Any) -> Any:
+    """A number for each matrix, ready to be multiplied with matrices."""
+    return np.expand_dims(g, (-2, -1))
+
+
+def slogdet(x: Any) -> tuple:
+    """The determinant's sign and the logarithm of its magnitude."""
+    return tuple(np.linalg.slogdet(x))
+
+
+@row("solve")
+def solve(a: Any, b: Any) -> Any:
+    """x such that a x = b, for matrices b."""
+    return np.linalg.solve(a, b)
+
+
+def cholesky(x: Any) -> Any:
+    """L, lower triangular, such that L Lᵀ = x."""
+    return np.linalg.cholesky(x)
+
+
+def cholesky_back(g: Any, lower: Any) -> Any:
+    """L⁻ᵀ Φ(Lᵀ g) L⁻¹, made symmetric; Φ takes the lower triangle with half the diagonal."""
+    product = np.matmul(transposed(lower), tril(g, 0))
+    half = tril(product, 0) - 0.5 * product * np.eye(lower.shape[-1])
+    inverse = inv(lower)
+    middle = np.matmul(np.matmul(transposed(inverse), half), inverse)
+    return 0.5 * (middle + transposed(middle))
+
+
+def cholesky_forward(tangent: Any, lower: Any) -> Any:
+    """L Φ(L⁻¹ t L⁻ᵀ)."""
+    inverse = inv(lower)
+    middle = np.matmul(np.matmul(inverse, tangent), transposed(inverse))
+    return np.matmul(lower, tril(middle, 0) - 0.5 * middle * np.eye(lower.shape[-1]))
+
+
+def pinv(x: Any) -> Any:
+    """The Moore-Penrose inverse."""
+    return np.linalg.pinv(x)
+
+
+def pinv_back(g: Any, x: Any, out: Any) -> Any:
+    """−Pᵀ g Pᵀ + Pᵀ P gᵀ (I − P x) + (I − x P) gᵀ P Pᵀ, with P the inverse (Golub and Pereyra)."""
+    pt = transposed(out)
+    through = np.matmul(np.matmul(pt, g), pt)
+    left = np.matmul(np.matmul(pt, out), _outside_rows(transposed(g), out, x))
+    right = np.matmul(_outside_columns(transposed(g), out, x), np.matmul(out, pt))
+    return left + right - through
+
+
+def _outside_rows(h: Any, p: Any, x: Any) -> Any:
+    return h - np.matmul(np.matmul(h, p), x)
+
+
+def _outside_columns(h: Any, p: Any, x: Any) -> Any:
+    return h - np.matmul(x, np.matmul(p, h))
+
+
+def eigh(x: Any, lower: bool) -> tuple:
+    """The eigenvalues of a symmetric matrix, and its eigenvectors as columns."""
+    return tuple(np.linalg.eigh(x, "L" if lower else "U"))
+
+
+def eigh_back(g_values: Any, g_vectors: Any, values: Any, vectors: Any) -> Any:
+    """V (diag(g_λ) + skew(Vᵀ g_V) / (λⱼ − λᵢ)) Vᵀ."""
+    n = values.shape[-1]
+    identity = np.eye(n)
+    middle: Any = 0
+    if g_vectors is not None:
+        gaps = np.expand_dims(values, -2) - np.expand_dims(values, -1) + identity
+        turned = np.matmul(transposed(vectors), g_vectors)
+        middle = 0.5 * (turned - transposed(turned)) / gaps * (1 - identity)
+    if g_values is not None:
+        middle = middle + np.expand_dims(g_values, -1) * identity
+    return np.matmul(np.matmul(vectors, middle), transposed(vectors))
+
+
+def svd(x: Any) -> tuple:
+    """U, S and Vᵀ such that x = U diag(S) Vᵀ, no more columns than the smaller side."""
+    return tuple(np.linalg.svd(x, full_matrices=False))
+
+
+def svd_back(gs: Any, u: Any, s: Any, vh: Any) -> Any:
+    """U (diag(g_S) + skew(Uᵀ g_U) / E S + S skew(Vᵀ g_V) / E) Vᵀ, and what leaves the spans of U and V."""
+    gu, g_s, gvh = gs
+    n = s.shape[-1]
+    identity = np.eye(n)
+    column, line = np.expand_dims(s, -1), np.expand_dims(s, -2)
+    gaps = line * line - column * column + identity
+    middle: Any = 0 if g_s is None else np.expand_dims(g_s, -1) * identity
+    if gu is not None:
+        turned = np.matmul(transposed(u), gu)
+        middle = middle + (turned - transposed(turned)) / gaps * (1 - identity) * line
+    if gvh is not None:
+        turned = np.matmul(vh, transposed(gvh))
+        middle = middle + column * ((turned - transposed(turned)) / gaps * (1 - identity))
+    total = np.matmul(np.matmul(u, middle), vh)
+    if gu is not None and u.shape[-2] > n:
+        beside = gu - np.matmul(u, np.matmul(transposed(u), gu))
+        total = total + np.matmul(beside / line, vh)
+    if gvh is not None and vh.shape[-1] > n:
+        beside = gvh - np.matmul(np.matmul(gvh, transposed(vh)), vh)
+        total = total + np.matmul(u, beside / column)
+    return total
+
+
+def qr(x: Any) -> tuple:
+    """Q with orthonormal columns and R, upper triangular, such that x = Q R."""
+    return tuple(np.linalg.qr(x, "reduced"))
+
+
+def qr_back(gs: Any, q: Any, r: Any) -> Any:
+    """(g_Q + Q sym(R g_Rᵀ − g_Qᵀ Q)) R⁻ᵀ, sym copying the lower triangle to the upper."""
+    gq, gr = gs
+    middle: Any = 0
+    if gr is not None:
+        middle = np.matmul(r, transposed(triu(gr, 0)))
+    if gq is not None:
+        middle = middle - np.matmul(transposed(gq), q)
+    sym = tril(middle, 0) + transposed(tril(middle, -1))
+    total = np.matmul(q, sym) if gq is None else gq + np.matmul(q, sym)
+    return np.matmul(total, transposed(inv(r)))

@@ -1,0 +1,50 @@
+"""Choice, comparison, identity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.apply import apply, as_tensor, operands
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.dtypes import to_numpy
+from gradviz.engine.tensor import Tensor, new_tensor
+
+
+def where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    """x where the condition holds, else y; without them, the places where it holds, a tensor a dimension."""
+    if x is None and y is None:
+        return tuple(new_tensor(places) for places in np.nonzero(np.atleast_1d(as_tensor(condition).array)))
+    left, right = operands(x, y)
+    if left is None:
+        raise TypeError("where() takes tensors or numbers")
+    return apply(TABLE["where"], (left, right), (as_tensor(condition).array,))
+
+
+def detach(x: Tensor) -> Tensor:
+    """The same memory without a place in the graph."""
+    out = apply(TABLE["detach"], (x,))
+    out._rare.base = None  # not a view that autograd follows, but memory and versions are shared
+    return out
+
+
+def view_as_self(x: Tensor) -> Tensor:
+    """The same memory, in the graph: what `make_dual` gives its tangent to."""
+    return apply(TABLE["make_dual"], (x,))
+
+
+def clone(x: Tensor) -> Tensor:
+    """A copy that gradients flow through."""
+    return apply(TABLE["clone"], (x,))
+
+
+def copy(x: Tensor) -> Tensor:
+    """A copy as AccumulateGrad makes it under `create_graph`: its node is CopyBackwards."""
+    return apply(TABLE["copy"], (x,))
+
+
+def to(x: Tensor, dtype: Any) -> Tensor:
+    """x in another dtype; x itself where it has it already."""
+    wanted = to_numpy(dtype)
+    return x if wanted == x.array.dtype else apply(TABLE["to"], (x,), (wanted,))

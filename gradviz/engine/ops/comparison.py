@@ -1,0 +1,117 @@
+"""What no gradient goes through: comparisons, logic, integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from gradviz.engine.apply import as_tensor, operands
+from gradviz.engine.dtypes import result_type
+from gradviz.engine.state import state
+from gradviz.engine.tell import tell_op
+from gradviz.engine.tensor import Tensor, new_tensor
+
+_NOT_DIFFERENTIATED = {"igamma", "igammac"}
+
+
+def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
+    """A function that no gradient goes through."""
+
+    def call(*tensors: Any) -> Any:
+        x, y = operands(*tensors) if nargs == 2 else (as_tensor(tensors[0]), None)
+        if x is None:
+            return NotImplemented
+        inputs = (x,) if y is None else (x, y)
+        if name in _NOT_DIFFERENTIATED and any(tensor.requires_grad for tensor in inputs):
+            raise NotImplementedError(f"gradviz does not support the derivative of {name} yet")
+        array = np.asarray(ufunc(*(tensor.array for tensor in inputs)))
+        expected = result_type(*(tensor.array for tensor in inputs))
+        if array.dtype.kind in "fc" and expected.kind in "fc" and array.dtype != expected:
+            array = array.astype(expected)
+        out = new_tensor(array)
+        if state.listener is not None:
+            tell_op(name, inputs, (out,), "", None)
+        return out
+
+    call.__name__ = name
+    return call
+
+
+PLAIN: dict[str, Callable] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
+    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
+    "floor_divide": np.floor_divide, "logical_xor": np.logical_xor, "heaviside": np.heaviside,
+    "bitwise_left_shift": np.left_shift, "bitwise_right_shift": np.right_shift, "gcd": np.gcd, "lcm": np.lcm,
+    "igamma": scipy.special.gammainc, "igammac": scipy.special.gammaincc,
+}  # fmt: skip
+PLAIN_UNARY: dict[str, Callable] = {
+    "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "logical_not": np.logical_not,
+    "bitwise_not": np.invert, "signbit": np.signbit, "isposinf": np.isposinf, "isneginf": np.isneginf,
+    "isreal": np.isreal,
+}  # fmt: skip
+plain: dict[str, Callable] = {name: _plain(name, ufunc) for name, ufunc in PLAIN.items()}
+plain |= {name: _plain(name, ufunc, 1) for name, ufunc in PLAIN_UNARY.items()}
+
+
+def as_equals(name: str, compare: Callable) -> Callable:
+    """A comparison of two tensors up to tolerances."""
+
+    def call(
+        x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    ) -> Any:
+        return compare(x.array, other.array, rtol, atol, equal_nan)
+
+    call.__name__ = name
+    call.__doc__ = f"{name}: |x − other| ≤ atol + rtol · |other|."
+    return call
+
+
+isclose = as_equals("isclose", lambda *a: new_tensor(np.asarray(np.isclose(*a))))
+allclose = as_equals("allclose", np.allclose)
+
+
+def equal(x: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and the same elements."""
+    return x.array.shape == other.array.shape and bool(np.all(x.array == other.array))
+
+
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Where the elements are among `test_elements`."""
+    found = np.isin(as_tensor(elements).array, as_tensor(test_elements).array, invert=invert)
+    return new_tensor(np.asarray(found))
+
+
+def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
+    """The places of the elements that are not 0: a row each, or a tensor a dimension."""
+    if as_tuple:
+        return tuple(new_tensor(places) for places in np.nonzero(np.atleast_1d(x.array)))
+    return new_tensor(np.argwhere(x.array))
+
+
+argwhere = nonzero
+
+
+def searchsorted(
+    sorted_sequence: Tensor, x: Any, *, out_int32: bool = False, right: bool = False, side: Any = None
+) -> Tensor:
+    """Where to put each element of x in a sorted sequence; raises NotImplementedError for several sequences."""
+    if sorted_sequence.array.ndim > 1:
+        raise NotImplementedError("gradviz does not support searchsorted with several sequences")
+    places = np.searchsorted(sorted_sequence.array, as_tensor(x).array, "right" if right else side or "left")
+    return new_tensor(np.asarray(places, np.int32 if out_int32 else np.int64))
+
+
+def bucketize(x: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """Between which boundaries each element of x is."""
+    return searchsorted(boundaries, x, out_int32=out_int32, right=right)
+
+
+def bincount(x: Tensor, weights: Any = None, minlength: int = 0) -> Tensor:
+    """How often each integer is there; raises NotImplementedError for weights."""
+    if weights is not None:
+        raise NotImplementedError("gradviz does not support weights in bincount")
+    return new_tensor(np.bincount(x.array, minlength=minlength))

@@ -1,0 +1,196 @@
+"""Functions of single elements: most are rows of the table as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.apply import apply, binary, operands, unary
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.tensor import Tensor, new_tensor
+
+_CHOSEN = {
+    "pow",
+    "rsub",
+    "rsub_tensor",
+    "square",
+    "div",
+    "clamp",
+    "lerp",
+    "round",
+}  # functions below choose their row
+
+
+def _rows(inputs: int) -> list:
+    return [
+        op
+        for key, op in TABLE.items()
+        if op.kind == "elementwise" and len(op.inputs) == inputs and not op.args and key not in _CHOSEN
+    ]
+
+
+functions: dict[str, Callable] = {op.name: unary(op) for op in _rows(1)}
+functions |= {op.name: binary(op) for op in _rows(2)}
+functions["div"] = _div = binary(TABLE["div"])
+functions["round"] = _round = unary(TABLE["round"])
+
+add, sub, mul = (functions[name] for name in ("add", "sub", "mul"))
+maximum, minimum = functions["maximum"], functions["minimum"]
+abs_, exp, log, neg, reciprocal, relu, sigmoid, sqrt, tanh = (
+    functions[name] for name in ("abs", "exp", "log", "neg", "reciprocal", "relu", "sigmoid", "sqrt", "tanh")
+)
+
+
+def _elementwise(key: str, *tensors: Any, args: tuple = ()) -> Any:
+    """A row of several tensors, of which some may be numbers."""
+    first = next(tensor for tensor in tensors if isinstance(tensor, Tensor))
+    inputs = [operands(first, tensor)[1] if tensor is not first else tensor for tensor in tensors]
+    return apply(TABLE[key], inputs, args)
+
+
+_pow_tensors = binary(TABLE["pow"])
+_rsub, _rsub_tensor = binary(TABLE["rsub"]), binary(TABLE["rsub_tensor"])
+
+
+def pow(x: Any, exponent: Any) -> Any:
+    """x to the power of a number (PowBackward0) or of a tensor (PowBackward1)."""
+    if isinstance(x, Tensor) and isinstance(exponent, (int, float)):
+        if isinstance(exponent, int) and exponent < 0 and x.array.dtype.kind in "iu":
+            raise RuntimeError("Integers to negative integer powers are not allowed.")
+        return apply(TABLE["pow_number"], (x,), (exponent,))
+    return _pow_tensors(x, exponent)
+
+
+def rpow(x: Any, base: Any) -> Any:
+    """A number to the power of x (PowBackward2)."""
+    return apply(TABLE["rpow"], (x,), (base,)) if isinstance(base, (int, float)) else _pow_tensors(base, x)
+
+
+def rsub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """other − alpha · x."""
+    if alpha != 1:
+        return sub(other, mul(x, alpha))
+    return _rsub_tensor(x, other) if isinstance(other, Tensor) else _rsub(x, other)
+
+
+def rdiv(x: Any, other: Any) -> Any:
+    """other / x: the reciprocal of x, times other."""
+    return mul(reciprocal(x), other)
+
+
+def square(x: Any) -> Any:
+    """x²."""
+    return pow(x, 2)
+
+
+def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    """x / y, rounded towards zero ("trunc") or down ("floor") if that is asked for."""
+    if rounding_mode is None:
+        return _div(x, y)
+    if rounding_mode not in ("trunc", "floor"):
+        raise RuntimeError(
+            f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'"
+        )
+    x, y = operands(x, y)
+    return apply(TABLE["div_rounded"], (x, y), (rounding_mode,))
+
+
+true_divide = div
+
+
+def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """x, but not below `min` and not above `max`: numbers or tensors."""
+    if min is None and max is None:
+        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    if not (isinstance(min, Tensor) or isinstance(max, Tensor)):
+        return apply(TABLE["clamp"], (x,), (min, max))
+    if max is None:
+        return _below(x, min)
+    if min is None:
+        return _above(x, max)
+    return _elementwise("clamp_between", x, min, max)
+
+
+_below, _above = functions["clamp_min"], functions["clamp_max"]
+
+
+def clamp_min(x: Tensor, min: Any) -> Tensor:
+    """x, but not below `min`."""
+    return _below(x, min) if isinstance(min, Tensor) else clamp(x, min=min)
+
+
+def clamp_max(x: Tensor, max: Any) -> Tensor:
+    """x, but not above `max`."""
+    return _above(x, max) if isinstance(max, Tensor) else clamp(x, max=max)
+
+
+def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """x + weight (end − x)."""
+    if isinstance(weight, Tensor):
+        return apply(TABLE["lerp_tensor"], (x, end, weight))
+    return apply(TABLE["lerp"], (x, end), (weight,))
+
+
+def addcmul(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
+    """x + value · tensor1 · tensor2."""
+    return _elementwise("addcmul", x, tensor1, tensor2, args=(value,))
+
+
+def addcdiv(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
+    """x + value · tensor1 / tensor2."""
+    return _elementwise("addcdiv", x, tensor1, tensor2, args=(value,))
+
+
+def float_power(x: Any, exponent: Any) -> Tensor:
+    """x to the power of `exponent`, computed in float64."""
+    from gradviz.engine.ops.choice import to
+
+    double = [to(value, np.float64) if isinstance(value, Tensor) else float(value) for value in (x, exponent)]
+    if not isinstance(double[0], Tensor):
+        return rpow(double[1], double[0])
+    return pow(*double)
+
+
+def ldexp(x: Tensor, other: Tensor) -> Tensor:
+    """x · 2^other."""
+    return mul(x, rpow(other, 2.0))
+
+
+def round(x: Tensor, *, decimals: int = 0) -> Tensor:
+    """x rounded to the nearest, halves to the even neighbour."""
+    return _round(x) if decimals == 0 else apply(TABLE["round_decimals"], (x,), (decimals,))
+
+
+def nan_to_num(x: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Tensor:
+    """x with NaN (0 if not said otherwise) and the infinities (the greatest finite numbers) replaced."""
+    return apply(TABLE["nan_to_num"], (x,), (nan, posinf, neginf))
+
+
+def logit(x: Tensor, eps: float | None = None) -> Tensor:
+    """ln(x / (1 − x)), of x clamped to [eps, 1 − eps]."""
+    return apply(TABLE["logit"], (x,), (eps,))
+
+
+def polygamma(n: int, x: Tensor) -> Tensor:
+    """The n-th derivative of digamma."""
+    return apply(TABLE["polygamma"], (x,), (n,))
+
+
+def mvlgamma(x: Tensor, p: int) -> Tensor:
+    """The logarithm of the multivariate gamma function of p dimensions."""
+    constant = p * (p - 1) / 4 * np.log(np.pi)
+    from gradviz.engine.ops.reductions import sum
+    from gradviz.engine.ops.shape import unsqueeze
+
+    steps = new_tensor(np.arange(0, p).astype(x.array.dtype) / 2)
+    return add(sum(functions["lgamma"](sub(unsqueeze(x, -1), steps)), -1), constant)
+
+
+def itself(x: Tensor) -> Tensor:
+    """x: what conjugating and resolving come to for real numbers."""
+    return x
+
+
+positive = conj = resolve_conj = resolve_neg = real = itself

@@ -1,0 +1,78 @@
+"""Putting tensors together."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.apply import apply, as_tensor
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.ops.indexing import index_select
+from gradviz.engine.ops.reductions import checked_dim
+from gradviz.engine.ops.shape import atleast_1d, atleast_2d, atleast_3d, flatten, reshape
+from gradviz.engine.tensor import Tensor, new_tensor
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors behind one another along `dim`."""
+    given = tuple(as_tensor(tensor) for tensor in tensors)
+    given = tuple(t for t in given if t.array.shape != (0,)) or given  # PyTorch passes over empty vectors
+    return apply(TABLE["cat"], given, (checked_dim(dim, given[0].array.ndim),))
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors side by side along a new dimension."""
+    tensors = tuple(as_tensor(tensor) for tensor in tensors)
+    return apply(TABLE["stack"], tensors, (checked_dim(dim, tensors[0].array.ndim + 1),))
+
+
+concat = concatenate = cat
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors beside one another: vectors along their only dimension, others along the second."""
+    grown = atleast_1d(tensors)
+    return cat(grown, 0 if grown[0].array.ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors below one another, vectors as rows."""
+    return cat(atleast_2d(tensors), 0)
+
+
+row_stack = vstack
+
+
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors behind one another along a third dimension."""
+    return cat(atleast_3d(tensors), 2)
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors beside one another, vectors as columns."""
+    return hstack([t if t.array.ndim > 1 else reshape(t, t.array.size, 1) for t in tensors])
+
+
+def block_diag(*tensors: Tensor) -> Tensor:
+    """A matrix with matrices on its diagonal and zeros elsewhere."""
+    blocks = [atleast_2d(tensor) for tensor in tensors]
+    width = builtins.sum(block.array.shape[1] for block in blocks)
+    rows, left = [], 0
+    for block in blocks:
+        n, m = block.array.shape
+        before, after = (new_tensor(np.zeros((n, k), block.array.dtype)) for k in (left, width - left - m))
+        rows.append(cat([before, block, after], 1))
+        left += m
+    return cat(rows, 0)
+
+
+def repeat_interleave(x: Tensor, repeats: Any = None, dim: Any = None, *, output_size: Any = None) -> Tensor:
+    """x with each element (or slice along `dim`) repeated, the copies beside one another."""
+    if repeats is None:
+        return new_tensor(np.repeat(np.arange(x.array.size), x.array))
+    x, dim = (flatten(x), 0) if dim is None else (x, checked_dim(dim, x.array.ndim))
+    times = repeats.array if isinstance(repeats, Tensor) else repeats
+    return index_select(x, dim, new_tensor(np.repeat(np.arange(x.array.shape[dim]), times)))

@@ -1,0 +1,238 @@
+"""Inverses, determinants, factorisations, norms of matrices: `torch.linalg`."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.apply import apply
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.ops.choice import to
+from gradviz.engine.ops.elementwise import abs_, add, log, mul
+from gradviz.engine.ops.products import matmul
+from gradviz.engine.ops.reductions import amax, amin, dims_of, sum, vector_norm
+from gradviz.engine.ops.shape import diagonal, movedim, reshape, squeeze, transpose, tril, triu, unsqueeze
+from gradviz.engine.tensor import Tensor, new_tensor
+
+EighResult = namedtuple("EighResult", ["eigenvalues", "eigenvectors"])
+SlogdetResult = namedtuple("SlogdetResult", ["sign", "logabsdet"])
+SvdResult = namedtuple("SvdResult", ["U", "S", "Vh"])
+QrResult = namedtuple("QrResult", ["Q", "R"])
+
+
+def _computed(key: str, *tensors: Tensor, args: tuple = ()) -> Any:
+    """A row of the table; where LAPACK finds no answer, its complaint as PyTorch's LinAlgError."""
+    for tensor in tensors[:1]:
+        if tensor.array.ndim < 2:
+            raise RuntimeError(f"linalg.{key}: The input tensor A must have at least 2 dimensions.")
+    return apply(TABLE[key], tensors, args)
+
+
+def _square(name: str, x: Tensor) -> None:
+    if x.array.ndim < 2 or x.array.shape[-1] != x.array.shape[-2]:
+        raise RuntimeError(f"linalg.{name}: A must be batches of square matrices, got {list(x.array.shape)}")
+
+
+def inv(A: Tensor) -> Tensor:
+    """The inverse of a matrix; LinAlgError if it has none."""
+    _square("inv", A)
+    return _computed("inv", A)
+
+
+inverse = inv
+
+
+def det(A: Tensor) -> Tensor:
+    """The determinant."""
+    _square("det", A)
+    return _computed("det", A)
+
+
+def slogdet(A: Tensor) -> SlogdetResult:
+    """The determinant's sign and the logarithm of its magnitude."""
+    _square("slogdet", A)
+    return SlogdetResult(*_computed("slogdet", A))
+
+
+def logdet(A: Tensor) -> Tensor:
+    """The logarithm of the determinant; NaN where that is negative."""
+    sign, logabsdet = slogdet(A)
+    return add(logabsdet, log(sign.detach()))
+
+
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """X such that A X = B (or X A = B, if not `left`)."""
+    _square("solve", A)
+    if not left:
+        return transpose(solve(transpose(A, -2, -1), transpose(B, -2, -1)), -2, -1)
+    if B.array.ndim == 1 or B.array.shape == A.array.shape[:-1]:
+        return squeeze(_computed("solve", A, unsqueeze(B, -1)), -1)
+    return _computed("solve", A, B)
+
+
+def solve_triangular(
+    A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    """As `solve`, of a triangular matrix, of which only that triangle is looked at."""
+    if unitriangular:
+        one = new_tensor(np.eye(A.array.shape[-1], dtype=A.array.dtype))
+        A = add(triu(A, 1) if upper else tril(A, -1), one)
+    else:
+        A = triu(A) if upper else tril(A)
+    return solve(A, B, left=left)
+
+
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    """L, lower triangular, such that L Lᵀ = A; or its transpose."""
+    _square("cholesky", A)
+    lower = _computed("cholesky", A)
+    return transpose(lower, -2, -1) if upper else lower
+
+
+def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
+    """The Moore-Penrose inverse; raises NotImplementedError for tolerances of one's own."""
+    if atol is not None or rtol is not None or hermitian:
+        raise NotImplementedError("gradviz does not support atol, rtol and hermitian in pinv")
+    return _computed("pinv", A)
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> EighResult:
+    """The eigenvalues of a symmetric matrix, ascending, and its eigenvectors as columns."""
+    _square("eigh", A)
+    return EighResult(*_computed("eigh", A, args=(UPLO == "L",)))
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of a symmetric matrix, ascending."""
+    return eigh(A, UPLO).eigenvalues
+
+
+def svd(A: Tensor, full_matrices: bool = True) -> SvdResult:
+    """U, S and Vᵀ such that A = U diag(S) Vᵀ; raises NotImplementedError for more columns than A's smaller side."""
+    n, m = A.array.shape[-2:]
+    if full_matrices and n != m:
+        raise NotImplementedError("gradviz does not support svd with full_matrices=True")
+    return SvdResult(*_computed("svd", A))
+
+
+def svdvals(A: Tensor) -> Tensor:
+    """The singular values, descending."""
+    return svd(A, full_matrices=False).S
+
+
+def qr(A: Tensor, mode: str = "reduced") -> QrResult:
+    """Q with orthonormal columns and R, upper triangular, such that A = Q R."""
+    n, m = A.array.shape[-2:]
+    if mode != "reduced" and not (mode == "complete" and n <= m):
+        raise NotImplementedError(f"gradviz does not support qr with mode={mode!r}")
+    if n < m and A.requires_grad:
+        raise NotImplementedError("gradviz does not support the derivative of qr of matrices wider than high")
+    return QrResult(*_computed("qr", A))
+
+
+def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
+    """The product of several matrices, of which the first and the last may be vectors."""
+    if len(tensors) < 2:
+        raise RuntimeError("multi_dot(): expected at least 2 tensors but got 1")
+    product = tensors[0]
+    for tensor in tensors[1:]:
+        product = matmul(product, tensor)
+    return product
+
+
+def matrix_power(A: Tensor, n: int) -> Tensor:
+    """The product of n times A (of its inverse, for a negative n)."""
+    _square("matrix_power", A)
+    if n < 0:
+        return matrix_power(inv(A), -n)
+    if n == 0:
+        identity = np.broadcast_to(np.eye(A.array.shape[-1], dtype=A.array.dtype), A.array.shape)
+        return add(mul(A, 0), new_tensor(identity.copy()))
+    half, odd = divmod(n, 2)
+    if n == 1:
+        return add(A, 0)
+    square = matrix_power(matmul(A, A), half) if half > 1 else matmul(A, A)
+    return matmul(square, A) if odd else square
+
+
+def matrix_norm(
+    A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    """A norm of matrices: "fro", "nuc", ±1, ±2 or ±inf."""
+    rows, columns = dims_of(A, tuple(dim))
+    if ord == "fro":
+        return vector_norm(A, 2, (rows, columns), keepdim, dtype=dtype)
+    if dtype is not None:
+        A = to(A, dtype)
+    if ord in ("nuc", 2, -2):
+        values = svdvals(movedim(A, (rows, columns), (-2, -1)))
+        reduced = sum(values, -1) if ord == "nuc" else amax(values, -1) if ord == 2 else amin(values, -1)
+        return _kept(reduced, (rows, columns)) if keepdim else reduced
+    if ord not in (1, -1, np.inf, -np.inf):
+        raise RuntimeError(f"linalg.matrix_norm: Order {ord} not supported.")
+    summed, other = (rows, columns) if abs(ord) == 1 else (columns, rows)
+    sums = sum(abs_(A), summed, True)
+    extreme = (amax if ord > 0 else amin)(sums, other, True)
+    return extreme if keepdim else squeeze(extreme, (rows, columns))
+
+
+def _kept(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    for dim in sorted(dims):
+        x = unsqueeze(x, dim)
+    return x
+
+
+def linalg_norm(
+    A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    """A norm of vectors or, where `ord` and `dim` are of matrices, of matrices."""
+    matrices = isinstance(dim, (tuple, list)) and len(dim) == 2
+    if ord is not None and (matrices or (dim is None and A.array.ndim == 2)):
+        return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
+    if ord is not None and isinstance(ord, str):
+        raise RuntimeError(f"linalg.norm: order {ord} is of matrices")
+    return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
+
+
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """The inner products of vectors along `dim`."""
+    return sum(mul(x, y), dim)
+
+
+def linalg_cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    """The cross product of vectors of three along `dim`."""
+    from gradviz.engine.ops.products import cross
+
+    return cross(x, other, dim)
+
+
+def linalg_diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """The diagonals of matrices."""
+    return diagonal(A, offset, dim1, dim2)
+
+
+def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
+    """The inverse of A as a map from its last dimensions to its first `ind`."""
+    shape = A.array.shape
+    size = int(np.prod(shape[:ind]))
+    return reshape(inv(reshape(A, size, -1)), *shape[ind:], *shape[:ind])
+
+
+def matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
+    """How many singular values are not as good as 0."""
+    if atol is not None or rtol is not None or hermitian:
+        raise NotImplementedError("gradviz does not support atol, rtol and hermitian in matrix_rank")
+    return new_tensor(np.asarray(np.linalg.matrix_rank(A.array, rtol=None), np.int64))
+
+
+def vander(x: Tensor, *, N: Any = None) -> Tensor:
+    """The powers of x from 0 to N − 1, as a new last dimension."""
+    from gradviz.engine.ops.elementwise import pow
+    from gradviz.engine.ops.joining import stack
+
+    x = x if x.array.ndim else unsqueeze(x, 0)
+    n = x.array.shape[-1] if N is None else N
+    return stack([pow(x, i) for i in range(n)], -1)

@@ -1,0 +1,286 @@
+"""Products of vectors and matrices."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.apply import apply, operands
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.ops.elementwise import add, mul
+from gradviz.engine.ops.reductions import checked_dim, sum
+from gradviz.engine.ops.shape import diagonal, expand, permute, reshape, squeeze, unsqueeze
+from gradviz.engine.tensor import Tensor
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """The inner product of two vectors."""
+    _check_product(x, y, 1, 1, "dot")
+    return apply(TABLE["dot"], (x, y))
+
+
+def mv(x: Tensor, y: Tensor) -> Tensor:
+    """Matrix times vector."""
+    _check_product(x, y, 2, 1, "mv")
+    return apply(TABLE["mv"], (x, y))
+
+
+def mm(x: Tensor, y: Tensor) -> Tensor:
+    """Matrix times matrix."""
+    _check_product(x, y, 2, 2, "mm")
+    return apply(TABLE["mm"], (x, y))
+
+
+def bmm(x: Tensor, y: Tensor) -> Tensor:
+    """Matrix times matrix, for each of a batch."""
+    _check_product(x, y, 3, 3, "bmm")
+    return apply(TABLE["bmm"], (x, y))
+
+
+def addmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · bias + alpha · x y."""
+    return _plus_product("addmm", mm, bias, x, y, beta, alpha)
+
+
+def addmv(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · bias + alpha · x y, of a matrix and a vector."""
+    return _plus_product("addmv", mv, bias, x, y, beta, alpha)
+
+
+def addr(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · bias + alpha · x yᵀ, of two vectors."""
+    return _plus_product("addr", outer, bias, x, y, beta, alpha)
+
+
+def addbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · bias + alpha · the sum of a batch of products."""
+    return _plus_product("addbmm", lambda a, b: sum(bmm(a, b), 0), bias, x, y, beta, alpha)
+
+
+def baddbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · bias + alpha · x y, for each of a batch."""
+    return _plus_product("baddbmm", bmm, bias, x, y, beta, alpha)
+
+
+def _plus_product(
+    key: str, product: Callable, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any
+) -> Tensor:
+    """One row where nothing is scaled; else the scaled terms, added. A bias times 0 counts for nothing, NaN or not."""
+    if beta == 1 and alpha == 1:
+        return apply(TABLE[key], (bias, x, y))
+    term = mul(product(x, y), alpha)
+    shape = term.array.shape
+    return term if beta == 0 else add(mul(expand(bias, *shape), beta), term)
+
+
+def _check_product(x: Tensor, y: Tensor, x_dims: int, y_dims: int, name: str) -> None:
+    if (x.array.ndim, y.array.ndim) != (x_dims, y_dims):
+        raise RuntimeError(
+            f"{name}: expected tensors of {x_dims} and {y_dims} dimensions, got {x.array.ndim} and "
+            f"{y.array.ndim}"
+        )
+    if x.array.dtype != y.array.dtype:
+        raise RuntimeError(
+            f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {y.dtype}. "
+            "Convert one of them with .to()."
+        )
+    if x.array.shape[-1] != y.array.shape[-2 if y_dims > 1 else -1]:
+        shapes = " and ".join("x".join(str(n) for n in t.array.shape) for t in (x, y))
+        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({shapes})")
+
+
+def matmul(x: Any, y: Any) -> Any:
+    """The matrix product, by the dimensions of its operands (PyTorch documentation, `torch.matmul`)."""
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        x, y = operands(x, y)
+        if x is None:
+            return NotImplemented
+    dims = x.array.ndim, y.array.ndim
+    if 0 in dims:
+        raise RuntimeError("both arguments to matmul need to be at least 1D; use * for a scalar")
+    if dims == (1, 1):
+        return dot(x, y)
+    if dims == (2, 1):
+        return mv(x, y)
+    if dims == (2, 2):
+        return mm(x, y)
+    if dims == (1, 2):
+        return squeeze(mm(unsqueeze(x, 0), y), 0)
+    return _batched_matmul(x, y)
+
+
+def _batched_matmul(x: Tensor, y: Tensor) -> Tensor:
+    row, column = x.array.ndim == 1, y.array.ndim == 1
+    x = unsqueeze(x, 0) if row else x
+    y = unsqueeze(y, 1) if column else y
+    batch = np.broadcast_shapes(x.array.shape[:-2], y.array.shape[:-2])
+    n = int(np.prod(batch, dtype=np.int64))
+    x3 = reshape(expand(x, *batch, *x.array.shape[-2:]), n, *x.array.shape[-2:])
+    y3 = reshape(expand(y, *batch, *y.array.shape[-2:]), n, *y.array.shape[-2:])
+    product = reshape(bmm(x3, y3), *batch, x.array.shape[-2], y.array.shape[-1])
+    product = squeeze(product, -2) if row else product
+    return squeeze(product, -1) if column else product
+
+
+def outer(x: Tensor, vec2: Tensor) -> Tensor:
+    """x yᵀ of two vectors."""
+    if x.array.ndim != 1 or vec2.array.ndim != 1:
+        raise RuntimeError(f"outer: Expected 1-D arguments, got {x.array.ndim}-D and {vec2.array.ndim}-D")
+    return mul(unsqueeze(x, 1), vec2)
+
+
+ger = outer
+
+
+def vdot(x: Tensor, y: Tensor) -> Tensor:
+    """The inner product of two vectors."""
+    return dot(x, y)
+
+
+def inner(x: Tensor, other: Tensor) -> Tensor:
+    """The inner products of the last dimensions."""
+    if not (x.array.ndim and other.array.ndim):
+        return mul(x, other)
+    return tensordot(x, other, ([-1], [-1]))
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """The product summed over dimensions of a and of b: so many of the last and first, or those given."""
+    if isinstance(dims, Tensor):
+        dims = dims.array.tolist()
+    if isinstance(dims, int):
+        dims = (list(range(-dims, 0)), list(range(dims)))
+    n, m = a.array.ndim, b.array.ndim
+    over_a, over_b = [i % n for i in dims[0]], [i % m for i in dims[1]]
+    for i, j in zip(over_a, over_b, strict=True):
+        if a.array.shape[i] != b.array.shape[j]:  # of which PyTorch would repeat a size of 1
+            raise NotImplementedError("gradviz does not support tensordot over dimensions of different sizes")
+    rest_a, rest_b = ([i for i in range(k) if i not in over] for k, over in ((n, over_a), (m, over_b)))
+    shape = [a.array.shape[i] for i in rest_a] + [b.array.shape[i] for i in rest_b]
+    size = int(np.prod([a.array.shape[i] for i in over_a], dtype=np.int64))
+    rows = int(np.prod([a.array.shape[i] for i in rest_a], dtype=np.int64))
+    columns = int(np.prod([b.array.shape[i] for i in rest_b], dtype=np.int64))
+    left = reshape(permute(a, *rest_a, *over_a), rows, size)
+    right = reshape(permute(b, *over_b, *rest_b), size, columns)
+    return reshape(mm(left, right), *shape)
+
+
+def kron(x: Tensor, other: Tensor) -> Tensor:
+    """The Kronecker product."""
+    n = builtins.max(x.array.ndim, other.array.ndim)
+    a, b = ((1,) * (n - t.array.ndim) + t.array.shape for t in (x, other))
+    left = reshape(x, *(size for i in a for size in (i, 1)))
+    right = reshape(other, *(size for i in b for size in (1, i)))
+    return reshape(mul(left, right), *(i * j for i, j in zip(a, b, strict=True)))
+
+
+def trace(x: Tensor) -> Tensor:
+    """The sum of a matrix's diagonal."""
+    if x.array.ndim != 2:
+        raise RuntimeError("trace: expected a matrix")
+    return apply(TABLE["trace"], (x,))
+
+
+def cross(x: Tensor, other: Tensor, dim: Any = None) -> Tensor:
+    """The cross product of vectors of three along `dim` (or the first dimension of size 3)."""
+    if dim is None:
+        dim = next((i for i, n in enumerate(x.array.shape) if n == 3), None)
+        if dim is None:
+            raise RuntimeError("no dimension of size 3 in input")
+    n = builtins.max(x.array.ndim, other.array.ndim)
+    return apply(TABLE["linalg_cross"], (x, other), (checked_dim(dim, n),))
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """Einstein's sums: `einsum("ij,jk->ik", a, b)`. Letters are dimensions; what the result lacks is summed over."""
+    given = (
+        list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+    )
+    if not isinstance(equation, str):
+        raise NotImplementedError("gradviz does not support einsum with lists of numbers; write letters")
+    inputs, result = _parsed(equation, given)
+    terms = [_labelled(tensor, labels) for tensor, labels in zip(given, inputs, strict=True)]
+    x, labels = terms[0]
+    for i, (y, y_labels) in enumerate(terms[1:], 1):
+        later = set(result).union(*(other for _, other in terms[i + 1 :]))
+        x, labels = _contracted(x, labels, y, y_labels, later)
+    x, labels = _summed(x, labels, set(result))
+    return permute(x, *(labels.index(label) for label in result)) if x.array.ndim else x
+
+
+def _parsed(equation: str, given: list) -> tuple[list[str], str]:
+    """The letters of each operand and of the result, those of an ellipsis written out."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    parts = left.split(",")
+    if len(parts) != len(given):
+        raise RuntimeError("einsum(): the number of operands does not match the equation")
+    spare = [c for c in _LETTERS if c not in equation]
+    most = 0
+    for i, (part, tensor) in enumerate(zip(parts, given, strict=True)):
+        hidden = tensor.array.ndim - len(part.replace("...", ""))
+        if hidden < 0 or (hidden and "..." not in part):
+            raise RuntimeError(
+                "einsum(): the number of subscripts does not match the dimensions of an operand"
+            )
+        most = builtins.max(most, hidden)
+        parts[i] = part.replace("...", "".join(spare[:hidden][::-1]))
+    ellipsis = "".join(spare[:most][::-1])
+    if not arrow:
+        letters = "".join(parts)
+        right = ellipsis + "".join(c for c in sorted(set(letters) - set(ellipsis)) if letters.count(c) == 1)
+    return parts, right.replace("...", ellipsis)
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def _labelled(x: Tensor, labels: str) -> tuple[Tensor, list[str]]:
+    """An operand with each letter once: dimensions of the same letter become their diagonal."""
+    letters = list(labels)
+    for letter in labels:
+        while letters.count(letter) > 1:
+            first = letters.index(letter)
+            second = letters.index(letter, first + 1)
+            x = diagonal(x, 0, first, second)
+            letters = [c for i, c in enumerate(letters) if i not in (first, second)] + [letter]
+    return x, letters
+
+
+def _summed(x: Tensor, labels: list[str], kept: set[str]) -> tuple[Tensor, list[str]]:
+    gone = [i for i, label in enumerate(labels) if label not in kept]
+    return (sum(x, gone), [c for c in labels if c in kept]) if gone else (x, labels)
+
+
+def _contracted(
+    x: Tensor, a: list[str], y: Tensor, b: list[str], later: set[str]
+) -> tuple[Tensor, list[str]]:
+    """The product of two operands, summed over the letters that nobody needs later."""
+    x, a = _summed(x, a, later | set(b))
+    y, b = _summed(y, b, later | set(a))
+    sizes = _sizes(x, a, y, b)
+    batch = [c for c in a if c in b and c in later]
+    over = [c for c in a if c in b and c not in later]
+    rows, columns = [c for c in a if c not in b], [c for c in b if c not in a]
+    left = _as_matrices(x, a, [batch, rows, over], sizes)
+    right = _as_matrices(y, b, [batch, over, columns], sizes)
+    labels = [*batch, *rows, *columns]
+    return reshape(bmm(left, right), *(sizes[c] for c in labels)), labels
+
+
+def _sizes(x: Tensor, a: list[str], y: Tensor, b: list[str]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for label, size in zip([*a, *b], [*x.array.shape, *y.array.shape], strict=True):
+        if sizes.setdefault(label, size) == 1:
+            sizes[label] = size
+        elif size not in (1, sizes[label]):
+            raise RuntimeError(f"einsum(): operands do not broadcast: {label} is {sizes[label]} and {size}")
+    return sizes
+
+
+def _as_matrices(x: Tensor, labels: list[str], groups: list[list[str]], sizes: dict[str, int]) -> Tensor:
+    x = permute(x, *(labels.index(c) for group in groups for c in group)) if labels else x
+    x = expand(x, *(sizes[c] for group in groups for c in group))
+    return reshape(x, *(int(np.prod([sizes[c] for c in group], dtype=np.int64)) for group in groups))

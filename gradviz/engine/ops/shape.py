@@ -1,0 +1,383 @@
+"""Views, indexing, joining."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.apply import apply
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.kernels import at, sum_to
+from gradviz.engine.op import with_outputs
+from gradviz.engine.ops.reductions import checked_dim, dims_of
+from gradviz.engine.tensor import Tensor
+
+
+def sizes(shape: tuple) -> tuple[int, ...]:
+    """Sizes given one by one or as one sequence."""
+    if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+        shape = tuple(shape[0])
+    return tuple(int(n) for n in shape)
+
+
+def reshape(x: Tensor, *shape: Any) -> Tensor:
+    """x in another shape; one size may be −1. Raises RuntimeError where the elements do not fit."""
+    wanted = sizes(shape)
+    try:
+        resolved = np.broadcast_to(np.empty(()), x.array.shape).reshape(wanted).shape
+    except ValueError:
+        raise RuntimeError(f"shape '{list(wanted)}' is invalid for input of size {x.array.size}") from None
+    return apply(TABLE["reshape"], (x,), (resolved,))
+
+
+def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """x with the dimensions from `start_dim` to `end_dim` made one."""
+    ndim = x.array.ndim
+    start, end = checked_dim(start_dim, ndim), checked_dim(end_dim, ndim)
+    if ndim == 0:
+        return reshape(x, 1)
+    return reshape(x, *x.array.shape[:start], -1, *x.array.shape[end + 1 :])
+
+
+def t(x: Tensor) -> Tensor:
+    """A matrix transposed; raises RuntimeError above two dimensions."""
+    if x.array.ndim > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {x.array.ndim}D")
+    return apply(TABLE["t"], (x,))
+
+
+def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
+    """x with two dimensions exchanged."""
+    n = x.array.ndim
+    return apply(TABLE["transpose"], (x,), (checked_dim(dim0, n), checked_dim(dim1, n)))
+
+
+def permute(x: Tensor, *dims: Any) -> Tensor:
+    """x with its dimensions in another order."""
+    return apply(TABLE["permute"], (x,), (tuple(checked_dim(i, x.array.ndim) for i in sizes(dims)),))
+
+
+def expand(x: Tensor, *size: Any) -> Tensor:
+    """x with dimensions of size 1 repeated, without a copy; −1 keeps a size."""
+    wanted = sizes(size)
+    extra = len(wanted) - x.array.ndim
+    full = tuple(x.array.shape[i - extra] if n == -1 else n for i, n in enumerate(wanted))
+    if full == x.array.shape:
+        return x
+    return apply(TABLE["expand"], (x,), (full,))
+
+
+def squeeze(x: Tensor, dim: Any = None) -> Tensor:
+    """x without its dimensions of size 1, or without those of `dim` that are."""
+    if isinstance(dim, (tuple, list)):
+        return apply(TABLE["squeeze_dims"], (x,), (dims_of(x, dim) or (),))
+    return apply(TABLE["squeeze" if dim is None else "squeeze_dim"], (x,), (dims_of(x, dim),))
+
+
+def unsqueeze(x: Tensor, dim: int) -> Tensor:
+    """x with a new dimension of size 1."""
+    return apply(TABLE["unsqueeze"], (x,), (checked_dim(dim, x.array.ndim + 1),))
+
+
+def swapaxes(x: Tensor, axis0: int, axis1: int) -> Tensor:
+    """x with two dimensions exchanged."""
+    return transpose(x, axis0, axis1)
+
+
+swapdims = swapaxes
+
+
+def movedim(x: Tensor, source: Any, destination: Any) -> Tensor:
+    """x with some dimensions put elsewhere."""
+    n = x.array.ndim
+    sources = [checked_dim(i, n) for i in _several(source)]
+    places = [checked_dim(i, n) for i in _several(destination)]
+    if len(set(sources)) != len(sources) or len(set(places)) != len(places) or len(sources) != len(places):
+        raise RuntimeError("movedim: repeated dim in `source` or `destination`, or not as many of both")
+    order = [i for i in range(n) if i not in sources]
+    for place, i in sorted(zip(places, sources, strict=True)):
+        order.insert(place, i)
+    return permute(x, *order) if n else x
+
+
+moveaxis = movedim
+
+
+def _several(dims: Any) -> tuple:
+    return tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
+
+
+def ravel(x: Tensor) -> Tensor:
+    """x in one dimension."""
+    return reshape(x, -1)
+
+
+def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
+    """x with one dimension made several."""
+    dim = checked_dim(dim, x.array.ndim)
+    return reshape(x, *x.array.shape[:dim], *sizes, *x.array.shape[dim + 1 :])
+
+
+def broadcast_to(x: Tensor, size: Any) -> Tensor:
+    """x with dimensions of size 1 repeated, without a copy."""
+    return expand(x, *size)
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors in the shape that they have together."""
+    shape = np.broadcast_shapes(*(tensor.array.shape for tensor in tensors))
+    return tuple(expand(tensor, *shape) for tensor in tensors)
+
+
+def narrow(x: Tensor, dim: int, start: Any, length: int) -> Tensor:
+    """`length` slices of x along `dim`, from `start` on."""
+    dim = checked_dim(dim, x.array.ndim)
+    n = x.array.shape[dim]
+    start = int(start)
+    start = start + n if start < 0 else start
+    if start + length > n:
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({n}).")
+    return apply(TABLE["index"], (x,), (at(dim, slice(start, start + length)),))
+
+
+def select(x: Tensor, dim: int, index: Any) -> Tensor:
+    """One slice of x along `dim`, which goes away."""
+    dim = checked_dim(dim, x.array.ndim)
+    n, index = x.array.shape[dim], int(index)
+    if not -n <= index < n:
+        raise IndexError(
+            f"select(): index {index} out of range for tensor of size {list(x.shape)} at dimension {dim}"
+        )
+    return apply(TABLE["select"], (x,), (dim, index % n))
+
+
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The diagonal of two dimensions, as the last dimension."""
+    n = x.array.ndim
+    dims = checked_dim(dim1, n), checked_dim(dim2, n)
+    if dims[0] == dims[1]:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    return apply(TABLE["diagonal"], (x,), (offset, *dims))
+
+
+def diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices with the last dimension of x on their diagonal."""
+    n = x.array.ndim + 1
+    return apply(TABLE["diag_embed"], (x,), (offset, checked_dim(dim1, n), checked_dim(dim2, n)))
+
+
+def diag(x: Tensor, diagonal: int = 0) -> Tensor:
+    """A vector as a diagonal matrix; of a matrix, a copy of its diagonal."""
+    if x.array.ndim == 1:
+        return diag_embed(x, diagonal)
+    if x.array.ndim != 2:
+        raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {x.array.ndim}D")
+    return _diagonal(x, diagonal)
+
+
+_diagonal = diagonal
+
+
+def diagflat(x: Tensor, offset: int = 0) -> Tensor:
+    """A matrix with the elements of x on its diagonal."""
+    return diag_embed(ravel(x), offset)
+
+
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Matrices without what is above the diagonal."""
+    return apply(TABLE["tril"], (x,), (int(diagonal),))
+
+
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Matrices without what is below the diagonal."""
+    return apply(TABLE["triu"], (x,), (int(diagonal),))
+
+
+def flip(x: Tensor, *axes: Any, dims: Any = ()) -> Tensor:
+    """x backwards along `dims`, given one by one or as a sequence."""
+    dims = axes or ((dims,) if isinstance(dims, int) else dims)
+    wanted = tuple(checked_dim(i, x.array.ndim) for i in sizes(dims))
+    return apply(TABLE["flip"], (x,), (wanted if x.array.ndim else (),))
+
+
+def fliplr(x: Tensor) -> Tensor:
+    """x backwards along its second dimension."""
+    return flip(x, 1)
+
+
+def flipud(x: Tensor) -> Tensor:
+    """x backwards along its first dimension."""
+    return flip(x, 0)
+
+
+def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    """x shifted along `dims` (or as if it had one), what falls off coming back at the other end."""
+    shifts = tuple(shifts) if isinstance(shifts, (tuple, list)) else shifts
+    axis = dims_of(x, dims)
+    if not x.array.ndim:
+        axis = None
+        shifts = 0
+    elif axis is None and isinstance(shifts, tuple):
+        (shifts,) = shifts
+    return apply(TABLE["roll"], (x,), (shifts, axis))
+
+
+def rot90(x: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
+    """x turned by k right angles in the plane of `dims`."""
+    return apply(TABLE["rot90"], (x,), (k, tuple(dims)))
+
+
+def repeat(x: Tensor, *repeats: Any) -> Tensor:
+    """Copies of x side by side."""
+    wanted = sizes(repeats)
+    if len(wanted) < x.array.ndim:
+        raise RuntimeError(
+            "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor"
+        )
+    return apply(TABLE["repeat"], (x,), (wanted,))
+
+
+def tile(x: Tensor, *dims: Any) -> Tensor:
+    """Copies of x side by side; dimensions that are not named are not repeated."""
+    wanted = sizes(dims)
+    return repeat(x, *(1,) * (x.array.ndim - len(wanted)), *wanted)
+
+
+def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """All windows of `size` along a dimension, `step` apart, as a new last dimension."""
+    dim = checked_dim(dimension, x.array.ndim)
+    return apply(TABLE["unfold"], (x,), (dim, size, step))
+
+
+def split(x: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """x cut along `dim` into pieces of a size, or of the sizes given."""
+    if isinstance(split_size_or_sections, (tuple, list)):
+        return split_with_sizes(x, split_size_or_sections, dim)
+    dim, size = checked_dim(dim, x.array.ndim), split_size_or_sections
+    n = x.array.shape[dim]
+    if size == 0 and n:
+        raise RuntimeError("split_size can only be 0 if dimension size is 0")
+    parts = tuple(min(size, n - start) for start in range(0, n, size)) if n else (0,)
+    return _pieces(apply(with_outputs(TABLE["split"], len(parts)), (x,), (parts, dim)))
+
+
+def split_with_sizes(x: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """x cut along `dim` into pieces of the sizes given."""
+    parts, dim = tuple(split_sizes), checked_dim(dim, x.array.ndim)
+    if sum(parts) != x.array.shape[dim]:
+        raise RuntimeError(
+            f"split_with_sizes expects split_sizes to sum exactly to {x.array.shape[dim]} "
+            f"(input tensor's size at dimension {dim}), but got split_sizes={list(parts)}"
+        )
+    return _pieces(apply(with_outputs(TABLE["split_with_sizes"], len(parts)), (x,), (parts, dim)))
+
+
+def _pieces(outputs: Any) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """x cut along `dim` into so many pieces, the last one smaller if need be."""
+    n = x.array.shape[checked_dim(dim, x.array.ndim)]
+    if not n:
+        return split_with_sizes(x, (0,) * chunks, dim)
+    return split(x, -(-n // chunks), dim)
+
+
+unsafe_split, unsafe_chunk = split, chunk
+
+
+def tensor_split(x: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """x cut along `dim` at the indices given, or into so many pieces as equal as can be."""
+    dim = checked_dim(dim, x.array.ndim)
+    n, where = x.array.shape[dim], indices_or_sections
+    if isinstance(where, Tensor):
+        where = where.array.tolist()
+    if isinstance(where, int):
+        where = [i * (n // where) + min(i, n % where) for i in range(1, where)]
+    cuts = [0, *where, n]
+    return tuple(apply(TABLE["index"], (x,), (at(dim, slice(start, end)),)) for start, end in pairwise(cuts))
+
+
+def _split_along(name: str, dim: int, least: int) -> Any:
+    def call(x: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+        if x.array.ndim < least:
+            raise RuntimeError(f"torch.{name} requires a tensor with at least {least} dimension")
+        return tensor_split(x, indices_or_sections, 0 if x.array.ndim == 1 else dim)
+
+    call.__name__ = name
+    call.__doc__ = f"x cut along dimension {dim}."
+    return call
+
+
+hsplit, vsplit, dsplit = (
+    _split_along(name, dim, least)
+    for name, dim, least in [("hsplit", 1, 1), ("vsplit", 0, 2), ("dsplit", 2, 3)]
+)
+
+
+def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """x cut into its slices along `dim`, which goes away."""
+    dim = checked_dim(dim, x.array.ndim)
+    n = x.array.shape[dim]
+    return _pieces(apply(with_outputs(TABLE["unbind"], n), (x,), (dim,))) if n else ()
+
+
+def _at_least(name: str, grow: Callable) -> Callable:
+    def call(*tensors: Any) -> Any:
+        if len(tensors) == 1 and isinstance(tensors[0], Tensor):
+            return grow(tensors[0])
+        given = tensors[0] if len(tensors) == 1 else tensors
+        return tuple(grow(tensor) for tensor in given)
+
+    call.__name__ = name
+    call.__doc__ = f"Tensors with new dimensions of size 1 where they have too few: {name}."
+    return call
+
+
+def _one_dim(x: Tensor) -> Tensor:
+    return x if x.array.ndim else reshape(x, 1)
+
+
+def _two_dims(x: Tensor) -> Tensor:
+    return x if x.array.ndim > 1 else reshape(x, 1, 1) if not x.array.ndim else unsqueeze(x, 0)
+
+
+def _three_dims(x: Tensor) -> Tensor:
+    if x.array.ndim > 2:
+        return x
+    if x.array.ndim == 2:
+        return unsqueeze(x, -1)
+    return reshape(x, 1, 1, 1) if not x.array.ndim else unsqueeze(unsqueeze(x, 0), -1)
+
+
+atleast_1d, atleast_2d, atleast_3d = (
+    _at_least(f"atleast_{n}d", grow) for n, grow in [(1, _one_dim), (2, _two_dims), (3, _three_dims)]
+)
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """The coordinates of a grid, a tensor a dimension."""
+    given = tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
+    given = list(given)
+    swaps = indexing == "xy" and len(given) > 1
+    if swaps:
+        given[0], given[1] = given[1], given[0]
+    shape = tuple(tensor.array.size for tensor in given)
+    grids = [
+        expand(reshape(tensor, *(-1 if i == j else 1 for j in range(len(given)))), *shape)
+        for i, tensor in enumerate(given)
+    ]
+    if swaps:
+        grids[0], grids[1] = grids[1], grids[0]
+    return tuple(grids)
+
+
+def sum_to_size(x: Tensor, *size: Any) -> Tensor:
+    """x summed over what broadcasting `size` to its shape would repeat."""
+    return sum_to(x, sizes(size))

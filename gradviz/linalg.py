@@ -1,0 +1,34 @@
+"""Linear algebra. See PyTorch's `torch.linalg`."""
+
+from gradviz.engine.ops import (
+    cholesky,
+    det,
+    eigh,
+    eigvalsh,
+    inv,
+    matmul,
+    matrix_norm,
+    matrix_power,
+    matrix_rank,
+    multi_dot,
+    pinv,
+    qr,
+    slogdet,
+    solve,
+    solve_triangular,
+    svd,
+    svdvals,
+    tensorinv,
+    vander,
+    vecdot,
+    vector_norm,
+)
+from gradviz.engine.ops import linalg_cross as cross
+from gradviz.engine.ops import linalg_diagonal as diagonal
+from gradviz.engine.ops import linalg_norm as norm
+
+__all__ = [
+    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",
+    "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals",
+    "tensorinv", "vander", "vecdot", "vector_norm",
+]  # fmt: skip

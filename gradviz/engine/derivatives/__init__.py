@@ -9,7 +9,26 @@ Begin with `arithmetic.py`. Formulas are PyTorch's, `tools/autograd/derivatives.
 so that the last bit agrees where NumPy's own functions do.
 """
 
-from gradviz.engine.derivatives import arithmetic, choice, functions, linalg, reductions, shape
+from gradviz.engine.derivatives import (
+    activations,
+    arithmetic,
+    choice,
+    functions,
+    layers,
+    linalg,
+    reductions,
+    shape,
+)
 from gradviz.engine.derivatives.rows import TABLE
 
-__all__ = ["TABLE", "arithmetic", "choice", "functions", "linalg", "reductions", "shape"]
+__all__ = [
+    "TABLE",
+    "activations",
+    "arithmetic",
+    "choice",
+    "functions",
+    "layers",
+    "linalg",
+    "reductions",
+    "shape",
+]

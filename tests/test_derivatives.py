@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import layer_samples
 import numpy as np
 import pytest
 
@@ -59,6 +60,8 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "to": [([values(3)], (np.dtype(np.float64),))],
 }  # fmt: skip
 
+SAMPLES |= layer_samples.SAMPLES
+
 NOT_SMOOTH_TWICE = {
     "maximum",
     "minimum",
@@ -99,6 +102,7 @@ def numerical(function: Callable[[list[np.ndarray]], float], arrays: list[np.nda
 
 
 def run(op: Op, tensors: list[Tensor], args: tuple) -> Tensor:
+    args = layer_samples.with_statistics([tensor.array for tensor in tensors], args)
     return apply(op, tensors, args)
 
 

@@ -55,7 +55,7 @@ def padded(x: Any, padding: Sequence[int], value: float = 0) -> Any:
         if value
         else np.zeros(x.shape[:lead] + sizes, x.dtype)
     )
-    inner = tuple(slice(p, p + n) for n, p in zip(x.shape[lead:], padding, strict=True))
+    inner: Any = tuple(slice(p, p + n) for n, p in zip(x.shape[lead:], padding, strict=True))
     whole[(..., *inner)] = x
     return whole
 
@@ -154,9 +154,7 @@ def convolution_weight(
 
 
 def per_channel(g: Any, shape: Sizes, axis: int = 1) -> Any:
-    """A gradient summed over all but the channels; of an absent parameter (0-d) over all."""
-    if not shape:
-        return np.sum(g)
+    """A gradient summed over all but the channels."""
     return np.reshape(np.sum(g, axis=tuple(i for i in range(g.ndim) if i != axis)), shape)
 
 
@@ -298,9 +296,7 @@ def normalize_weight(
 
 
 def summed_to(g: Any, parameter_shape: Sizes, shape: Sizes) -> Any:
-    """A gradient summed to a parameter that met x in `shape`; of an absent one (0-d) over all."""
-    if not parameter_shape:
-        return np.sum(g)
+    """A gradient summed to a parameter that met x in `shape`."""
     axes = tuple(i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1)
     return np.reshape(np.sum(g, axis=axes) if axes else g, parameter_shape)
 
@@ -332,6 +328,7 @@ def take_unpadded(x: Any, indices: Any, padding_idx: int) -> Any:
     return x[indices] * np.expand_dims(np.asarray(indices != padding_idx), -1).astype(np.float32)
 
 
+@recorded("constant_pad")
 def pad(x: Any, border: Sequence[tuple[int, int]], value: float) -> Any:
     """x with a border of one value; a negative width cuts instead."""
     kept = tuple(

@@ -62,7 +62,8 @@ class MultiheadAttention(Module):
         for name, parameter in self._parameters.items():
             if parameter is not None and name.endswith("weight"):
                 init.xavier_uniform_(parameter)
-        if self.out_proj.bias is not None:
+        if self.in_proj_bias is not None:
+            init.zeros_(self.in_proj_bias)
             init.zeros_(self.out_proj.bias)
 
     def _weights(self) -> tuple[Any, Any]:
@@ -114,8 +115,8 @@ class MultiheadAttention(Module):
         batch = 0 if self.batch_first else 1
         padding = None if padding is None else ops.unsqueeze(padding, 0)
         need_weights, attn_mask, average = rest
-        wide = (ops.unsqueeze(x, batch) for x in (query, key, value))
-        out, attention = self.forward(*wide, padding, need_weights, attn_mask, average)
+        query, key, value = (ops.unsqueeze(x, batch) for x in (query, key, value))
+        out, attention = self.forward(query, key, value, padding, need_weights, attn_mask, average)
         return ops.squeeze(out, batch), None if attention is None else ops.squeeze(attention, 0)
 
 

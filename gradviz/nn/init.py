@@ -9,10 +9,14 @@ import numpy as np
 
 from gradviz.engine import random
 from gradviz.engine.inplace import overwrite
-from gradviz.engine.tensor import Tensor
+from gradviz.engine.tensor import Tensor, announce
 
 
 def _fill(tensor: Tensor, array: Any, how: str) -> Tensor:
+    if tensor.__dict__.pop("unfilled", False):  # a layer's own: these are the first values it has
+        tensor.array[...] = array
+        announce(tensor, "Parameter")
+        return tensor
     return overwrite(tensor, array, how)
 
 
@@ -21,7 +25,8 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     kind = tensor.array.dtype
     draws = random.uniform(tensor.array.shape, kind)
     low, high = kind.type(a), kind.type(b)
-    return _fill(tensor, draws * (high - low) + low, "uniform_")
+    exact = draws.astype(np.float64) * np.float64(high - low) + np.float64(low)  # one rounding, as PyTorch's
+    return _fill(tensor, exact, "uniform_")
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:

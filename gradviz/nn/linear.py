@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.engine import ops
 from gradviz.engine.dtypes import default_dtype, to_numpy
-from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.engine.tensor import LEAF_EDGE, Tensor, new_tensor
 from gradviz.nn import functional as F
 from gradviz.nn import init
 from gradviz.nn.module import Module
@@ -19,7 +19,9 @@ from gradviz.nn.parameter import Parameter
 def empty_parameter(*size: int, dtype: Any = None) -> Parameter:
     """A parameter that is yet to be filled."""
     kind = default_dtype() if dtype is None else to_numpy(dtype)
-    return Parameter(new_tensor(np.zeros(size, kind)))
+    parameter = new_tensor(np.zeros(size, kind), LEAF_EDGE, Parameter)
+    parameter.unfilled = True
+    return parameter
 
 
 class Linear(Module):
@@ -140,7 +142,7 @@ class Embedding(Module):
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
         """A table of given rows, trained unless `freeze`."""
-        module = cls(*embeddings.array.shape, padding_idx=padding_idx)
+        module = cls(embeddings.array.shape[0], embeddings.array.shape[1], padding_idx)
         module.weight = Parameter(embeddings, requires_grad=not freeze)
         return module
 

@@ -39,6 +39,8 @@ class _BatchNorm(Module):
         self.register_buffer("num_batches_tracked", count)
         if affine:
             init.ones_(self.weight)
+            if self.bias is not None:
+                init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.array.ndim not in self.dims:
@@ -101,6 +103,8 @@ class LayerNorm(Module):
         self.register_parameter("bias", empty_parameter(*self.normalized_shape) if has_bias else None)
         if elementwise_affine:
             init.ones_(self.weight)
+            if self.bias is not None:
+                init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -149,6 +153,8 @@ class GroupNorm(Module):
         self.register_parameter("bias", empty_parameter(num_channels) if affine else None)
         if affine:
             init.ones_(self.weight)
+            if self.bias is not None:
+                init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradviz.engine import kernels as k
 from gradviz.engine import layer_kernels as lk
 from gradviz.engine import loss_kernels as loss
 from gradviz.engine.derivatives.rows import general, linear
@@ -62,9 +61,8 @@ linear("embedding", lk.look_up, args="indices padding_idx",
 linear("embedding_dense", lk.embedding_dense, node_name="EmbeddingDenseBackwardBackward0",
     args="rows indices padding_idx",
     x=d("1, taken", lambda g, indices, padding_idx: lk.take_unpadded(g, indices, padding_idx)))
-linear("constant_pad", lk.pad, node_name="ConstantPadNdBackward0", args="border value",
-    x=d("1, without the border", lambda g, x_shape, border:
-        k.index(g, tuple(slice(low, low + n) for n, (low, _) in zip(x_shape, border, strict=True)))))
+general("constant_pad", lk.pad, node_name="ConstantPadNdBackward0", args="border value",
+    x=d("1, without the border", lambda g, border: lk.pad(g, tuple((-low, -high) for low, high in border), 0)))
 
 for key in ("nll_loss", "nll_loss2d"):
     linear(key, loss.nll, args="share reduction",

@@ -20,9 +20,9 @@ def additive_mask(mask: Tensor, like: Tensor, hides: bool) -> Tensor:
     return new_tensor(np.where(mask.array == hides, kind.type(-np.inf), kind.type(0)))
 
 
-def _causal(rows: int, columns: int, like: Tensor) -> Tensor:
-    allowed = np.tril(np.ones((rows, columns), bool))
-    return additive_mask(new_tensor(allowed), like, hides=False)
+def _causal(scores: Tensor) -> Tensor:
+    allowed = np.tril(np.ones(scores.array.shape[-2:], bool))
+    return additive_mask(new_tensor(allowed), scores, hides=False)
 
 
 def scaled_dot_product_attention(
@@ -43,7 +43,7 @@ def scaled_dot_product_attention(
     scale = 1 / math.sqrt(query.array.shape[-1]) if scale is None else scale
     scores = ops.matmul(ops.mul(query, scale), ops.transpose(key, -2, -1))
     if is_causal:
-        scores = ops.add(scores, _causal(*scores.array.shape[-2:], scores))
+        scores = ops.add(scores, _causal(scores))
     elif attn_mask is not None:
         scores = ops.add(scores, additive_mask(attn_mask, scores, hides=False))
     weights = dropout(softmax(scores, -1), dropout_p) if dropout_p else softmax(scores, -1)

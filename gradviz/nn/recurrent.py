@@ -226,7 +226,7 @@ class _Recurrent(Module):
 
     def _one_way(self, x: Tensor, state: State, suffix: str, backwards: bool) -> tuple[Tensor, State]:
         """One layer in one direction over all steps."""
-        own: dict[str, Any] = self._parameters  # type: ignore[assignment]
+        own: dict[str, Any] = self._parameters
         from_x = F.linear(x, own[f"weight_ih_{suffix}"], own.get(f"bias_ih_{suffix}"))
         w_h, b_h = own[f"weight_hh_{suffix}"], own.get(f"bias_hh_{suffix}")
         step, length = _STEPS[self.kind][0], x.array.shape[0]

@@ -396,3 +396,238 @@ def test_nodes_have_torchs_names(name: str) -> None:
         tensors = [library.tensor(array, requires_grad=True) for array in arrays]
         graphs.append(names(function(library, *tensors)))
     assert graphs[0] == graphs[1]
+
+
+# --- what a Module promises, with and without PyTorch
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.rest = nn.Sequential(OrderedDict(act=nn.ReLU(), last=nn.Linear(3, 1)))
+        self.register_buffer("scale", gradviz.ones(1))
+        self.register_buffer("scratch", gradviz.zeros(1), persistent=False)
+
+    def forward(self, x: gradviz.Tensor) -> gradviz.Tensor:
+        return self.rest(self.norm(self.first(x))) * self.scale
+
+
+PATHS = [
+    "scale",
+    "first.weight",
+    "first.bias",
+    "norm.weight",
+    "norm.bias",
+    "norm.running_mean",
+    "norm.running_var",
+    "norm.num_batches_tracked",
+    "rest.last.weight",
+    "rest.last.bias",
+]
+
+
+def test_a_module_finds_what_is_assigned_to_it() -> None:
+    net = Net()
+    assert [name for name, _ in net.named_children()] == ["first", "norm", "rest"]
+    assert [name for name, _ in net.named_modules()] == ["", "first", "norm", "rest", "rest.act", "rest.last"]
+    assert [name for name, _ in net.named_parameters()] == [
+        p for p in PATHS if p.endswith(("weight", "bias"))
+    ]
+    assert [name for name, _ in net.named_buffers()] == [
+        "scale",
+        "scratch",
+        *[p for p in PATHS if "running" in p],
+        PATHS[7],
+    ]
+    assert net.get_submodule("rest.last") is net.rest.last is net.rest[1]
+    assert net.get_parameter("rest.last.bias") is net.rest[-1].bias
+    assert list(net.state_dict()) == PATHS
+    with pytest.raises(AttributeError, match="Net has no attribute `nowhere`"):
+        net.get_submodule("nowhere")
+
+
+def test_a_state_dict_goes_round() -> None:
+    source, target = Net(), Net()
+    source(gradviz.randn(8, 2))
+    assert str(target.load_state_dict(source.state_dict())) == "<All keys matched successfully>"
+    for path, tensor in source.state_dict().items():
+        assert target.state_dict()[path].tolist() == tensor.tolist()
+    assert target.first.weight is not source.first.weight
+    assert target.first.weight.requires_grad
+
+
+def test_a_state_dict_that_does_not_fit_is_told_in_full_and_changes_nothing() -> None:
+    net = Net()
+    saved = {**net.state_dict(), "extra": gradviz.ones(1), "first.weight": gradviz.ones(3, 3)}
+    del saved["rest.last.bias"]
+    before = net.first.bias.tolist()
+    saved["first.bias"] = gradviz.full((3,), 7.0)
+    with pytest.raises(RuntimeError) as caught:
+        net.load_state_dict(saved)
+    assert str(caught.value) == (
+        "Error(s) in loading state_dict for Net:\n\t"
+        'Unexpected key(s) in state_dict: "extra". \n\t'
+        'Missing key(s) in state_dict: "rest.last.bias". \n\t'
+        "size mismatch for first.weight: copying a param with shape torch.Size([3, 3]) from checkpoint, the shape "
+        "in current model is torch.Size([3, 2])."
+    )
+    assert net.first.bias.tolist() == before
+    del saved["first.weight"]
+    result = net.load_state_dict(saved, strict=False)
+    assert (result.missing_keys, result.unexpected_keys) == (["first.weight", "rest.last.bias"], ["extra"])
+    assert net.first.bias.tolist() == [7.0] * 3
+
+
+def test_hooks_see_and_change_what_goes_in_and_comes_out() -> None:
+    layer, seen = nn.Identity(), []
+    before = layer.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    after = layer.register_forward_hook(lambda module, args, out: seen.append(args[0].item()) or out * 10)
+    assert layer(gradviz.tensor(1.0)).item() == 20.0
+    assert seen == [2.0]
+    before.remove()
+    after.remove()
+    assert layer(gradviz.tensor(1.0)).item() == 1.0
+
+
+def test_attributes_move_between_kinds_and_go() -> None:
+    module = nn.Module()
+    module.x = 1
+    module.x = nn.Parameter(gradviz.ones(1))
+    assert list(dict(module.named_parameters())) == ["x"]
+    with pytest.raises(TypeError, match="cannot assign 'Tensor' as parameter 'x'"):
+        module.x = gradviz.ones(1)
+    module.x = None
+    assert list(module.parameters()) == []
+    module.x = nn.Linear(1, 1)
+    assert [name for name, _ in module.named_children()] == ["x"]
+    del module.x
+    with pytest.raises(AttributeError, match="'Module' object has no attribute 'x'"):
+        module.x  # noqa: B018
+    with pytest.raises(KeyError, match='parameter name can\'t contain "."'):
+        module.register_parameter("a.b", None)
+
+
+def test_converting_keeps_the_parameters_and_leaves_integers_alone() -> None:
+    net = Net()
+    weight = net.first.weight
+    net(gradviz.randn(4, 2)).sum().backward()
+    net.double()
+    assert net.first.weight is weight
+    assert weight.dtype == weight.grad.dtype == gradviz.float64
+    assert net.norm.num_batches_tracked.dtype == gradviz.int64
+    assert net(gradviz.randn(4, 2, dtype=gradviz.float64)).dtype == gradviz.float64
+
+
+def test_a_copied_module_is_apart() -> None:
+    net = Net()
+    twin = copy.deepcopy(net)
+    with gradviz.no_grad():
+        twin.first.weight.zero_()
+    assert net.first.weight.abs().sum().item() > 0
+    assert list(twin.state_dict()) == PATHS
+
+
+def test_apply_train_and_eval_reach_everything() -> None:
+    net, visited = Net(), []
+    net.apply(lambda module: visited.append(type(module).__name__))
+    assert visited == ["Linear", "BatchNorm1d", "ReLU", "Linear", "Sequential", "Net"]
+    net.eval()
+    assert not any(module.training for module in net.modules())
+    count = net.norm.num_batches_tracked.item()
+    net(gradviz.randn(3, 2))
+    assert net.norm.num_batches_tracked.item() == count
+
+
+def test_sequences_of_modules_are_cut_and_extended() -> None:
+    layers = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
+    assert [type(layer).__name__ for layer in layers[:2]] == ["Linear", "ReLU"]
+    layers.append(nn.Tanh())
+    del layers[1]
+    assert [name for name, _ in layers.named_children()] == ["0", "1", "2"]
+    listed = nn.ModuleList([nn.ReLU()])
+    listed.extend([nn.Tanh(), nn.Tanh()]).insert(0, nn.Identity())
+    assert [type(layer).__name__ for layer in listed] == ["Identity", "ReLU", "Tanh", "Tanh"]
+
+
+def test_a_convolution_by_hand() -> None:
+    x = gradviz.arange(9.0).reshape(1, 1, 3, 3).requires_grad_()
+    w = gradviz.tensor([[[[1.0, 0.0], [0.0, -1.0]]]], requires_grad=True)
+    out = F.conv2d(x, w)
+    assert out.tolist() == [[[[-4.0, -4.0], [-4.0, -4.0]]]]
+    assert out.grad_fn.name() == "ConvolutionBackward0"
+    out.sum().backward()
+    assert w.grad.tolist() == [[[[8.0, 12.0], [20.0, 24.0]]]]
+    assert x.grad.tolist() == [[[[1.0, 1.0, 0.0], [1.0, 0.0, -1.0], [0.0, -1.0, -1.0]]]]
+
+
+def test_pooling_by_hand() -> None:
+    x = gradviz.tensor([[[[1.0, 2.0], [4.0, 3.0]]]], requires_grad=True)
+    F.max_pool2d(x, 2).sum().backward()
+    assert x.grad.tolist() == [[[[0.0, 0.0], [1.0, 0.0]]]]
+    assert F.avg_pool2d(x, 2).item() == 2.5
+
+
+def test_the_padding_row_of_an_embedding_stays() -> None:
+    table = nn.Embedding(3, 2, padding_idx=1)
+    table(gradviz.tensor([0, 1, 1, 0])).sum().backward()
+    assert table.weight.grad.tolist() == [[2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
+    with pytest.raises(IndexError, match="index out of range in self"):
+        table(gradviz.tensor([3]))
+
+
+def test_normalized_means_nought_and_variance_one() -> None:
+    x = gradviz.randn(16, 4, 5) * 3 + 2
+    for out, axes in (
+        (nn.BatchNorm1d(4)(x), (0, 2)),
+        (nn.LayerNorm((4, 5))(x), (1, 2)),
+        (nn.GroupNorm(1, 4)(x), (1, 2)),
+    ):
+        np.testing.assert_allclose(out.detach().numpy().mean(axes), 0, atol=1e-5)
+        np.testing.assert_allclose(out.detach().numpy().var(axes), 1, atol=1e-3)
+
+
+def test_cross_entropy_by_hand() -> None:
+    x = gradviz.zeros(2, 4, requires_grad=True)
+    loss = F.cross_entropy(x, gradviz.tensor([1, -100]))
+    assert loss.item() == pytest.approx(np.log(4))
+    loss.backward()
+    assert x.grad.tolist() == [[0.25, -0.75, 0.25, 0.25], [0.0, 0.0, 0.0, 0.0]]
+    with pytest.raises(IndexError, match="Target 4 is out of bounds"):
+        F.cross_entropy(x, gradviz.tensor([1, 4]))
+
+
+def test_gradients_are_clipped_together() -> None:
+    a, b = gradviz.tensor([3.0], requires_grad=True), gradviz.tensor([4.0], requires_grad=True)
+    ((a * a + b * b) / 2).backward()
+    assert nn.utils.clip_grad_norm_([a, b], 1.0).item() == 5.0
+    assert [a.grad.item(), b.grad.item()] == pytest.approx([0.6, 0.8], abs=1e-6)
+    nn.utils.clip_grad_value_([a, b], 0.7)
+    assert b.grad.item() == pytest.approx(0.7)
+    vector = nn.utils.parameters_to_vector([a, b])
+    assert vector.tolist() == [3.0, 4.0]
+    nn.utils.vector_to_parameters(vector.detach() * 2, [a, b])
+    assert [a.item(), b.item()] == [6.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: nn.Conv2d(3, 4, 3, padding_mode="reflect"), NotImplementedError, "zeros only"),
+        (lambda: F.conv2d(gradviz.ones(1, 2, 4, 4), gradviz.ones(1, 3, 2, 2)), RuntimeError, "to have 3 channels"),
+        (lambda: F.conv2d(gradviz.ones(1, 1, 2, 2), gradviz.ones(1, 1, 3, 3)), RuntimeError, "Kernel size can't be greater"),
+        (lambda: F.max_pool2d(gradviz.ones(1, 1, 4, 4), 2, padding=2), RuntimeError, "at most half"),
+        (lambda: nn.BatchNorm2d(3)(gradviz.ones(2, 3)), ValueError, "expected 4D input"),
+        (lambda: nn.BatchNorm1d(3)(gradviz.ones(1, 3)), ValueError, "more than 1 value per channel"),
+        (lambda: F.mse_loss(gradviz.ones(2), gradviz.ones(2), reduction="avg"), ValueError, "not a valid value"),
+        (lambda: F.binary_cross_entropy(gradviz.ones(1) * 2, gradviz.ones(1)), RuntimeError, "between 0 and 1"),
+        (lambda: nn.Dropout(1.5), ValueError, "between 0 and 1"),
+        (lambda: nn.LSTM(2, 3, proj_size=1), NotImplementedError, "proj_size"),
+        (lambda: nn.init.calculate_gain("nothing"), ValueError, "Unsupported nonlinearity nothing"),
+        (lambda: nn.Module()(1), NotImplementedError, 'missing the required "forward"'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_one_sentence(call: Callable, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()

@@ -44,19 +44,29 @@ def _called(func: Callable, inputs: Any, name: str, keep_graph: bool) -> tuple[A
 
 
 def _gradients(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Sequence[Any], create_graph: bool, strict: bool
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    vectors: Sequence[Any],
+    create_graph: bool,
+    strict: bool,
 ) -> tuple[Tensor, ...]:
     """The gradients of the outputs that require grad; zeros where an input is not used (an error if `strict`)."""
     pairs = [(out, v) for out, v in zip(outputs, vectors, strict=True) if out.requires_grad]
     if strict and len(pairs) < len(outputs):
-        raise RuntimeError("The output of the user-provided function is independent of the input. This is not allowed in strict mode.")
+        raise RuntimeError(
+            "The output of the user-provided function is independent of the input. This is not allowed in strict mode."
+        )
     found: tuple[Any, ...] = (None,) * len(inputs)
     if pairs:
         roots, upstream = zip(*pairs, strict=True)
         found = grad(roots, inputs, upstream, retain_graph=True, create_graph=create_graph, allow_unused=True)
     if strict and any(g is None for g in found):
-        raise RuntimeError("The output of the user-provided function is independent of an input. This is not allowed in strict mode.")
-    return tuple(new_tensor(np.zeros_like(x.array)) if g is None else g for g, x in zip(found, inputs, strict=True))
+        raise RuntimeError(
+            "The output of the user-provided function is independent of an input. This is not allowed in strict mode."
+        )
+    return tuple(
+        new_tensor(np.zeros_like(x.array)) if g is None else g for g, x in zip(found, inputs, strict=True)
+    )
 
 
 def _vectors(v: Any, like: Sequence[Tensor], name: str) -> tuple[Tensor, ...]:
@@ -70,7 +80,9 @@ def _vectors(v: Any, like: Sequence[Tensor], name: str) -> tuple[Tensor, ...]:
         return (new_tensor(np.ones_like(like[0].array)),)
     given, _ = _as_tuple(v, "vector v", name)
     if [part.array.shape for part in given] != [part.array.shape for part in like]:
-        raise RuntimeError(f"{name}: v has shapes {[list(p.shape) for p in given]}, expected {[list(p.shape) for p in like]}")
+        raise RuntimeError(
+            f"{name}: v has shapes {[list(p.shape) for p in given]}, expected {[list(p.shape) for p in like]}"
+        )
     return given
 
 
@@ -128,7 +140,10 @@ def _rows(out: Tensor, inputs: Sequence[Tensor], create_graph: bool, strict: boo
     shape = out.array.shape
     if not by_element:
         return [new_tensor(np.zeros((*shape, *x.array.shape), x.array.dtype)) for x in inputs]
-    return [ops.reshape(ops.stack(column), *shape, *column[0].array.shape) for column in zip(*by_element, strict=True)]
+    return [
+        ops.reshape(ops.stack(column), *shape, *column[0].array.shape)
+        for column in zip(*by_element, strict=True)
+    ]
 
 
 def _scalar(func: Callable, name: str) -> Callable:
@@ -137,7 +152,9 @@ def _scalar(func: Callable, name: str) -> Callable:
         if not isinstance(out, Tensor):
             raise RuntimeError(f"The function given to {name} should return a single Tensor")
         if out.array.size != 1:
-            raise RuntimeError(f"The Tensor returned by the function given to {name} should contain a single element")
+            raise RuntimeError(
+                f"The Tensor returned by the function given to {name} should contain a single element"
+            )
         return ops.reshape(out, ()) if out.array.ndim else out
 
     return call

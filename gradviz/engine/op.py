@@ -30,6 +30,7 @@ from gradviz.engine.node import (
     unpack_nth,
     unpack_out,
 )
+from gradviz.engine.state import state
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
@@ -237,4 +238,9 @@ def reduced(gradient: Any, spec: tuple) -> Any:
 
 def out_tensor(node: Any, array: np.ndarray) -> Tensor:
     """The saved output as the Tensor it was: the node is its grad_fn."""
-    return new_tensor(array, node)
+    out = new_tensor(array, node)
+    if state.dual_level:
+        from gradviz.engine.forward_mode import restore_tangent
+
+        restore_tangent(out, node)
+    return out

@@ -152,7 +152,7 @@ def test_anomaly_mode_names_the_node_that_returned_nan() -> None:
     with gradviz.autograd.detect_anomaly():
         loss = (gradviz.sqrt(x) * 0).sum()
         with pytest.raises(
-            RuntimeError, match="Function 'SqrtBackward0' returned nan values in its 0th output."
+            RuntimeError, match=r"Function 'SqrtBackward0' returned nan values in its 0th output\."
         ):
             loss.backward()
     (gradviz.sqrt(x) * 0).sum().backward()
@@ -242,7 +242,7 @@ def _archive(tree: Any, **arrays: Any) -> bytes:
 def test_a_file_from_a_stranger_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "strange"
     path.write_bytes(content)
-    with pytest.raises(RuntimeError, match="is not a file that gradviz.save wrote"):
+    with pytest.raises(RuntimeError, match=r"is not a file that gradviz\.save wrote"):
         gradviz.load(path)
     with pytest.raises(FileNotFoundError):
         gradviz.load(tmp_path / "nowhere")

@@ -53,19 +53,21 @@ def _gradients(
     """The gradients of the outputs that require grad; zeros where an input is not used (an error if `strict`)."""
     pairs = [(out, v) for out, v in zip(outputs, vectors, strict=True) if out.requires_grad]
     if strict and len(pairs) < len(outputs):
-        raise RuntimeError(
-            "The output of the user-provided function is independent of the input. This is not allowed in strict mode."
-        )
+        raise _independent("the input")
     found: tuple[Any, ...] = (None,) * len(inputs)
     if pairs:
         roots, upstream = zip(*pairs, strict=True)
         found = grad(roots, inputs, upstream, retain_graph=True, create_graph=create_graph, allow_unused=True)
     if strict and any(g is None for g in found):
-        raise RuntimeError(
-            "The output of the user-provided function is independent of an input. This is not allowed in strict mode."
-        )
+        raise _independent("one of the inputs")
     return tuple(
         new_tensor(np.zeros_like(x.array)) if g is None else g for g, x in zip(found, inputs, strict=True)
+    )
+
+
+def _independent(what: str) -> Exception:
+    return RuntimeError(
+        f"The output of the user-provided function is independent of {what}. This is not allowed in strict mode."
     )
 
 
@@ -80,9 +82,8 @@ def _vectors(v: Any, like: Sequence[Tensor], name: str) -> tuple[Tensor, ...]:
         return (new_tensor(np.ones_like(like[0].array)),)
     given, _ = _as_tuple(v, "vector v", name)
     if [part.array.shape for part in given] != [part.array.shape for part in like]:
-        raise RuntimeError(
-            f"{name}: v has shapes {[list(p.shape) for p in given]}, expected {[list(p.shape) for p in like]}"
-        )
+        shapes, expected = ([list(part.shape) for part in parts] for parts in (given, like))
+        raise RuntimeError(f"{name}: v has shapes {shapes}, expected {expected}")
     return given
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.backward import grad
-from gradviz.engine.state import no_grad
+from gradviz.engine.state import enable_grad, no_grad
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, new_tensor
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
@@ -65,7 +65,8 @@ def _check(
     positions = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad]
     if not positions:
         raise ValueError(
-            "gradcheck expects at least one input tensor to require gradient, but none of the them have requires_grad=True."
+            "gradcheck expects at least one input tensor to require gradient, but none of the them have "
+            "requires_grad=True."
         )
     for i in positions:
         if inputs[i].array.dtype.kind == "c":
@@ -124,7 +125,8 @@ def _by_backward(func: Callable, inputs: list[Any], i: int, nr: int, tolerance: 
             continue
         if again is None or np.abs(first.array - again.array).max(initial=0) > tolerance:
             raise GradcheckError(
-                "Backward is not reentrant, i.e., running backward with same input and grad_output multiple times gives different values."
+                "Backward is not reentrant, i.e., running backward with same input and grad_output multiple "
+                "times gives different values."
             )
         jacobian[:, column] = first.array.ravel()
     return jacobian
@@ -178,8 +180,6 @@ def gradgradcheck(
         if len(wanted) < sum(isinstance(x, Tensor) and x.requires_grad for x in listed):
             given = tuple(_leaf(x, old) for x, old in zip(given, [*listed, *upstream], strict=True))
             wanted = [x for x in given[:n] if isinstance(x, Tensor) and x.requires_grad]
-        from gradviz.engine.state import enable_grad
-
         with enable_grad():
             results = [out for out in _outputs(func, given[:n]) if out.requires_grad]
             found = grad(results, wanted, list(given[n:]), create_graph=True, allow_unused=True)

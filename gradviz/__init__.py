@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradviz import engine
-from gradviz import autograd, draw, linalg, nn, optim, special
+from gradviz import autograd, draw, func, linalg, nn, optim, special
 from gradviz.engine.creation import (
     arange,
     as_tensor,
@@ -45,6 +45,7 @@ from gradviz.engine.methods import FUNCTIONS as _functions
 from gradviz.engine.methods import METHODS as _methods
 from gradviz.engine.printing import set_printoptions
 from gradviz.engine.random import initial_seed, manual_seed
+from gradviz.engine.saving import load, save
 from gradviz.engine.state import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from gradviz.engine.tensor import Size, Tensor
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import layer_samples
 import numpy as np
 import pytest
 
@@ -156,6 +157,8 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
 OF_SYMMETRIC = {"linalg_cholesky", "linalg_eigh"}  # matrices
 OVER_ONE = {"arccosh"}  # defined only there
 
+SAMPLES |= layer_samples.SAMPLES
+
 NOT_SMOOTH_TWICE = {
     "maximum",
     "minimum",
@@ -208,6 +211,7 @@ def numerical(function: Callable[[list[np.ndarray]], float], arrays: list[np.nda
 def run(op: Op, tensors: list[Tensor], args: tuple) -> Tensor:
     if op.name in OF_SYMMETRIC:
         tensors = [(x + x.mT) / 2 for x in tensors]
+    args = layer_samples.with_statistics([tensor.array for tensor in tensors], args)
     out = apply(op, tensors, args)
     if isinstance(out, tuple):  # as one vector
         return torch.cat([part.reshape(-1) for part in out if part.is_floating_point()])

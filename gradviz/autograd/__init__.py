@@ -1,6 +1,8 @@
 """Differentiation: `backward`, `grad`, custom Functions, forward mode. See PyTorch's `torch.autograd`."""
 
-from gradviz.autograd import forward_ad, function
+from gradviz.autograd import forward_ad, function, functional
+from gradviz.autograd.anomaly_mode import detect_anomaly, set_detect_anomaly
+from gradviz.autograd.gradcheck import gradcheck, gradgradcheck
 from gradviz.engine.backward import backward, grad
 from gradviz.engine.creation import Variable
 from gradviz.engine.function import Function
@@ -10,10 +12,15 @@ __all__ = [
     "Function",
     "Variable",
     "backward",
+    "detect_anomaly",
     "enable_grad",
     "forward_ad",
     "function",
+    "functional",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
     "no_grad",
+    "set_detect_anomaly",
     "set_grad_enabled",
 ]

@@ -38,7 +38,7 @@ def backward(
     if inputs is not None and not wanted:
         raise RuntimeError("`inputs` argument to `backward` cannot be empty.")
     retain = create_graph if retain_graph is None else retain_graph
-    if state.listener is not None or state.watched or wanted or create_graph:
+    if state.listener is not None or state.watched or state.anomaly or wanted or create_graph:
         WatchedPass("backward", roots, gradients, wanted, retain, create_graph).run()
     else:
         with no_grad():

@@ -84,6 +84,16 @@ def gradient_shape(position: int, node_name: str, got: tuple, expected: tuple) -
     )
 
 
+def nan_gradient(node: Any, nr: int) -> Exception:
+    """In anomaly mode a node returned NaN."""
+    inputs = ", ".join(f"{tuple(tensor.shape)}" for tensor, _ in node.saved() if tensor is not None)
+    return with_advice(
+        RuntimeError(f"Function '{node.name()}' returned nan values in its {nr}th output."),
+        f"the formula of its derivative has no value there{f' (saved: {inputs})' if inputs else ''}; "
+        "`gradviz trace` names the line that it comes from.",
+    )
+
+
 def leaf_in_place() -> Exception:
     """An in-place op on a leaf that requires grad, outside no_grad."""
     return with_advice(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from gradviz.engine.node import Node
 from gradviz.engine.op import Op
 from gradviz.engine.state import add_special, enable_grad, next_tensor_number, state
 from gradviz.engine.tensor import (
@@ -123,7 +125,19 @@ def push_tangents(
             tangent._number = next_tensor_number()
         tensor_rare(output).tangent = (_epoch[0], tangent)
         pairs.append((output, tangent))
+    if op.saves_out and op.outputs == 1 and outputs[0].grad_fn is not None:
+        _of_saved_outputs[outputs[0].grad_fn] = (_epoch[0], pairs[0][1])
     return pairs
+
+
+_of_saved_outputs: WeakKeyDictionary[Node, tuple[int, Tensor]] = WeakKeyDictionary()
+
+
+def restore_tangent(output: Tensor, node: Node) -> None:
+    """Give a node's saved output, a tensor anew, the tangent that it had: what forward over reverse needs."""
+    epoch, tangent = _of_saved_outputs.get(node, (0, None))
+    if tangent is not None and epoch == _epoch[0]:
+        tensor_rare(output).tangent = (epoch, tangent)
 
 
 def _pushed(op: Op, inputs: Any, outputs: Any, args: tuple, tangents: list[Tensor | None]) -> list[Tensor]:

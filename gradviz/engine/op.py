@@ -31,6 +31,7 @@ from gradviz.engine.node import (
     unpack_nth,
     unpack_out,
 )
+from gradviz.engine.state import state
 from gradviz.engine.tensor import new_tensor
 
 
@@ -266,4 +267,9 @@ def out_tensor(node: Any, saved: Any) -> Any:
             new_tensor(array, Output(node, nr) if array.dtype.kind in "fc" else None)
             for nr, array in enumerate(saved)
         )
-    return new_tensor(saved, node)
+    out = new_tensor(saved, node)
+    if state.dual_level:
+        from gradviz.engine.forward_mode import restore_tangent
+
+        restore_tangent(out, node)
+    return out

@@ -100,6 +100,12 @@ def _box_muller(u: np.ndarray) -> np.ndarray:
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
 
 
+def bernoulli(size: tuple[int, ...], p: float) -> np.ndarray:
+    """True with probability p."""
+    n = int(np.prod(size, dtype=np.int64))
+    return (_float64(n) < p).reshape(size)
+
+
 def integers(low: int, high: int, size: tuple[int, ...]) -> np.ndarray:
     """Integers from low to high, high excluded."""
     n = int(np.prod(size, dtype=np.int64))

@@ -22,10 +22,22 @@ class _ThreadModes(threading.local):
 class State:
     """`special` counts the reasons for leaving an op's fast path; `listener` is whom to tell, or None."""
 
-    __slots__ = ("dual_level", "first_number", "listener", "modes", "only_listener", "special", "watched")
+    __slots__ = (
+        "anomaly",
+        "check_nan",
+        "dual_level",
+        "first_number",
+        "listener",
+        "modes",
+        "only_listener",
+        "special",
+        "watched",
+    )
 
     def __init__(self) -> None:
         self.special = 0
+        self.anomaly = False  # passes look at what every node returns
+        self.check_nan = True
         self.listener: Listener | None = None
         self.only_listener: Listener | None = None  # the listener, when nothing else is special
         self.first_number = 1  # tensors of a lower number the listener has not heard of

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.errors import nan_gradient
 from gradviz.engine.hooks import run_node_posthooks, run_node_prehooks, run_tensor_hooks, shown
 from gradviz.engine.leaves import accumulate
 from gradviz.engine.node import AccumulateGrad, Edge, Node, Output, edge_node, edge_nr
@@ -76,7 +77,7 @@ class WatchedPass:
         for node in dict.fromkeys(nodes):
             if not waiting[node]:
                 heappush(ready, (priority(node), node))
-        simple = needed is None and self.listener is not None and not self.create_graph
+        simple = needed is None and self.listener is not None and not (self.create_graph or state.anomaly)
         buffers, numbers = self.buffers, self.numbers
         following: Any = None  # the one node that is ready, where there is only one
         while ready or following is not None:
@@ -195,6 +196,8 @@ class WatchedPass:
             return (None,) * n_edges, (0,) * n_edges
         self._tell_received(node, gradients, numbers)
         produced = self._differentiate(node, gradients, numbers)
+        if state.anomaly and state.check_nan:
+            check_for_nan(node, produced)
         given = [self._number_of_result(g, gradients, numbers) for g in produced]
         if node.takes_tensors and not self.create_graph:
             produced = [None if g is None else g.array for g in produced]
@@ -296,6 +299,13 @@ class WatchedPass:
             numbers[i] = next_tensor_number() if twin is None else numbers[twin]
             fresh[i] = np.asarray(gradient) if twin is None else None
         return fresh
+
+
+def check_for_nan(node: Node, gradients: Sequence[Any]) -> None:
+    """Raise RuntimeError where a node returned NaN, as anomaly mode asks."""
+    for nr, gradient in enumerate(gradients):
+        if gradient is not None and np.isnan(getattr(gradient, "array", gradient)).any():
+            raise nan_gradient(node, nr)
 
 
 def priority(node: Node) -> int:

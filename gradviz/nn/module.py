@@ -1,91 +1,304 @@
-"""Module: parameters and modules under names, and a scope in the record of a run."""
+"""Module: parameters, buffers and modules under names, and a scope in the record of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from gradviz.engine.dtypes import dtype, to_numpy
 from gradviz.engine.function import scope
+from gradviz.engine.node import HookHandle
 from gradviz.engine.state import state
-from gradviz.engine.tensor import LEAF_EDGE, Tensor, announce, new_tensor, number_of
+from gradviz.engine.tensor import Tensor, number_of
+from gradviz.nn.parameter import Buffer, Parameter
+from gradviz.nn.state_dict import StateDict
+
+__all__ = ["Module", "Parameter"]
+
+_KINDS = ("_parameters", "_buffers", "_modules")
+_DICTS = (*_KINDS, "_forward_hooks", "_forward_pre_hooks")
 
 
-class Parameter(Tensor):
-    """A leaf that a Module counts among its parameters."""
-
-    def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Any:
-        array = new_tensor(data.array) if data is not None else Tensor()
-        parameter = new_tensor(array.array, LEAF_EDGE if requires_grad else None, cls)
-        announce(parameter, "Parameter")
-        return parameter
-
-    def __repr__(self) -> str:
-        return f"Parameter containing:\n{super().__repr__()}"
-
-
-class Module:
+class Module(StateDict):
     """Base of layers and models: what is assigned to it is found by name."""
 
     training: bool
-    _parameters: dict[str, Parameter]
-    _modules: dict[str, Module]
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor | None]
+    _modules: dict[str, Any]  # a Module, or None
+    _transient: set[str]  # the buffers that are not saved
+    _forward_hooks: dict[int, tuple[Callable, bool]]  # with whether it is given the keywords too
+    _forward_pre_hooks: dict[int, tuple[Callable, bool]]
     _scope_name: str
 
     def __init__(self) -> None:
-        object.__setattr__(self, "_parameters", {})
-        object.__setattr__(self, "_modules", {})
+        for name in _DICTS:
+            object.__setattr__(self, name, {})
+        object.__setattr__(self, "_transient", set())
         object.__setattr__(self, "_scope_name", "")
-        self.training = True
+        object.__setattr__(self, "training", True)
+
+    # --- attributes
+
+    def __getattr__(self, name: str) -> Any:
+        own = self.__dict__
+        for kind in _KINDS:
+            if kind in own and name in own[kind]:
+                return own[kind][name]
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, (Parameter, Module)) and "_parameters" not in self.__dict__:
+        own = self.__dict__
+        if isinstance(value, (Parameter, Module, Buffer)) and "_parameters" not in own:
+            kind = "module" if isinstance(value, Module) else type(value).__name__.lower()
             raise AttributeError(
-                f"cannot assign {type(value).__name__.lower()} before Module.__init__() call. "
-                "Call super().__init__() first."
+                f"cannot assign {kind} before Module.__init__() call. Call super().__init__() first."
             )
         if isinstance(value, Parameter):
-            self._parameters[name] = value
+            self._forget(name)
+            self.register_parameter(name, value)
         elif isinstance(value, Module):
+            self._forget(name, except_for="_modules")
             self._modules[name] = value
-        object.__setattr__(self, name, value)
+        elif isinstance(value, Buffer):
+            self._forget(name)
+            self.register_buffer(name, value, value.persistent)
+        elif "_parameters" in own and any(name in own[kind] for kind in _KINDS):
+            self._replace(name, value)
+        else:
+            object.__setattr__(self, name, value)
 
-    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all within, each with its path."""
+    def _replace(self, name: str, value: Any) -> None:
+        """Assign to a name that a parameter, buffer or module has."""
+        kind = next(kind for kind in _KINDS if name in self.__dict__[kind])
+        fits = value is None or (kind == "_buffers" and isinstance(value, Tensor))
+        if not fits:
+            singular = {"_parameters": "parameter", "_buffers": "buffer", "_modules": "child module"}[kind]
+            expected = {
+                "_parameters": "torch.nn.Parameter",
+                "_buffers": "torch.Tensor",
+                "_modules": "torch.nn.Module",
+            }[kind]
+            raise TypeError(
+                f"cannot assign '{type(value).__name__}' as {singular} '{name}' ({expected} or None expected)"
+            )
+        self.__dict__[kind][name] = value
+
+    def _forget(self, name: str, except_for: str = "") -> None:
+        self.__dict__.pop(name, None)
+        for kind in _KINDS:
+            if kind != except_for:
+                self.__dict__[kind].pop(name, None)
+        self._transient.discard(name)
+
+    def __delattr__(self, name: str) -> None:
+        for kind in _KINDS:
+            if name in self.__dict__[kind]:
+                del self.__dict__[kind][name]
+                self._transient.discard(name)
+                return
+        object.__delattr__(self, name)
+
+    def __dir__(self) -> list[str]:
+        names = {*super().__dir__(), *self._parameters, *self._buffers, *self._modules}
+        return sorted(name for name in names if not name[:1].isdigit())
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Keep a parameter (or None) under a name; raises KeyError for a name that cannot be one."""
+        self._check_name(name, "_parameters", "parameter")
+        if param is not None and not isinstance(param, Parameter):
+            raise TypeError(
+                f"cannot assign '{type(param).__name__}' object to parameter '{name}' "
+                "(torch.nn.Parameter or None required)"
+            )
+        self._parameters[name] = param
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Keep a tensor that is not trained; unless `persistent`, `state_dict` leaves it out."""
+        self._check_name(name, "_buffers", "buffer")
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (torch Tensor or None required)"
+            )
+        self._buffers[name] = tensor
+        if persistent:
+            self._transient.discard(name)
+        else:
+            self._transient.add(name)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Keep a module (or None) under a name."""
+        self._check_name(name, "_modules", "module")
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"{type(module).__name__} is not a Module subclass")
+        self._modules[name] = module
+
+    register_module = add_module
+
+    def _check_name(self, name: str, kind: str, what: str) -> None:
+        if "_parameters" not in self.__dict__:
+            raise AttributeError(f"cannot assign {what} before Module.__init__() call")
+        if not isinstance(name, str):
+            raise TypeError(f"{what} name should be a string. Got {type(name).__name__}")
+        if "." in name:
+            raise KeyError(f'{what} name can\'t contain "."')
+        if not name:
+            raise KeyError(f'{what} name can\'t be empty string ""')
+        if hasattr(self, name) and name not in self.__dict__[kind]:
+            raise KeyError(f"attribute '{name}' already exists")
+
+    # --- walking
+
+    def named_modules(
+        self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
+        """This module and all within, each with its path; a shared one once."""
+        memo = set() if memo is None else memo
+        if self in memo:
+            return
+        if remove_duplicate:
+            memo.add(self)
         yield prefix, self
         for name, module in self._modules.items():
-            yield from module.named_modules(f"{prefix}.{name}" if prefix else name)
+            if module is not None:
+                yield from module.named_modules(
+                    memo, f"{prefix}.{name}" if prefix else name, remove_duplicate
+                )
 
-    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """All parameters, each with its path; a shared one once."""
+    def _named_members(
+        self, kind: str, prefix: str, recurse: bool, unique: bool
+    ) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
-        for path, module in self.named_modules(prefix):
-            for name, parameter in module._parameters.items():
-                if parameter is not None and id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield (f"{path}.{name}" if path else name), parameter
+        inside = self.named_modules(None, prefix, unique) if recurse else [(prefix, self)]
+        for path, module in inside:
+            for name, tensor in module.__dict__[kind].items():
+                if tensor is not None and not (unique and id(tensor) in seen):
+                    seen.add(id(tensor))
+                    yield (f"{path}.{name}" if path else name), tensor
 
-    def parameters(self) -> Iterator[Parameter]:
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """All parameters, each with its path; a shared one once."""
+        return self._named_members("_parameters", prefix, recurse, remove_duplicate)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """All parameters."""
-        for _, parameter in self.named_parameters():
-            yield parameter
+        return (parameter for _, parameter in self.named_parameters(recurse=recurse))
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """All buffers, each with its path; a shared one once."""
+        return self._named_members("_buffers", prefix, recurse, remove_duplicate)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """All buffers."""
+        return (buffer for _, buffer in self.named_buffers(recurse=recurse))
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules directly within, each with its name; a shared one once."""
+        seen: set[int] = set()
+        for name, module in self._modules.items():
+            if module is not None and id(module) not in seen:
+                seen.add(id(module))
+                yield name, module
 
     def children(self) -> Iterator[Module]:
         """The modules directly within."""
-        return iter(self._modules.values())
+        return (module for _, module in self.named_children())
 
     def modules(self) -> Iterator[Module]:
         """This module and all within."""
-        for _, module in self.named_modules():
-            yield module
+        return (module for _, module in self.named_modules())
+
+    def get_submodule(self, target: str) -> Module:
+        """The module at a path such as `net.0`; raises AttributeError where there is none."""
+        module: Any = self
+        for name in target.split(".") if target else ():
+            if not hasattr(module, name):
+                raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
+            module = getattr(module, name)
+            if not isinstance(module, Module):
+                raise AttributeError(f"`{name}` is not an nn.Module")
+        return module
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter at a path such as `net.0.weight`; raises AttributeError where there is none."""
+        path, _, name = target.rpartition(".")
+        owner = self.get_submodule(path)
+        if name not in owner._parameters:
+            raise AttributeError(f"{type(owner).__name__} has no parameter `{name}`")
+        return owner._parameters[name]  # type: ignore[return-value]
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer at a path such as `norm.running_mean`; raises AttributeError where there is none."""
+        path, _, name = target.rpartition(".")
+        owner = self.get_submodule(path)
+        if name not in owner._buffers:
+            raise AttributeError(f"{type(owner).__name__} has no buffer `{name}`")
+        return owner._buffers[name]  # type: ignore[return-value]
+
+    # --- changing all at once
+
+    def apply(self, fn: Callable[[Module], Any]) -> Module:
+        """Call `fn` with every module within, and with this one last."""
+        for module in self.children():
+            module.apply(fn)
+        fn(self)
+        return self
+
+    def to(self, *args: Any, dtype: Any = None, **_: Any) -> Module:
+        """Convert all floating-point parameters and buffers to a dtype; a device is taken as it is."""
+        for arg in args:
+            if isinstance(arg, Tensor):
+                dtype = arg.dtype
+            elif not isinstance(arg, (str, bool)):
+                dtype = arg
+        return self if dtype is None else self._convert(dtype)
+
+    def _convert(self, kind: Any) -> Module:
+        wanted = to_numpy(kind)
+        if wanted.kind not in "fc":
+            raise TypeError(
+                f"nn.Module.to only accepts floating point or complex dtypes, but got {dtype(wanted)}"
+            )
+        for tensor in (*self.parameters(), *self.buffers()):
+            if tensor.array.dtype.kind in "fc" and tensor.array.dtype != wanted:
+                tensor.data = Tensor.to(tensor.detach(), wanted)  # type: ignore[attr-defined]
+                if tensor.is_leaf and tensor.grad is not None:
+                    tensor.grad.data = Tensor.to(tensor.grad.detach(), wanted)  # type: ignore[attr-defined]
+        return self
+
+    def float(self) -> Module:
+        """All floating-point parameters and buffers in float32."""
+        return self._convert("float32")
+
+    def double(self) -> Module:
+        """All floating-point parameters and buffers in float64."""
+        return self._convert("float64")
+
+    def half(self) -> Module:
+        """All floating-point parameters and buffers in float16."""
+        return self._convert("float16")
+
+    def cpu(self) -> Module:
+        """This module: everything is on the CPU."""
+        return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the `.grad` of all parameters."""
         for parameter in self.parameters():
             if parameter._rare is not None and parameter._rare.grad is not None:
-                parameter.grad = None
+                if set_to_none:
+                    parameter.grad = None
+                else:
+                    parameter._rare.grad.detach().zero_()  # type: ignore[attr-defined]
 
     def train(self, mode: bool = True) -> Module:
         """Switch to training (or evaluation)."""
+        if not isinstance(mode, bool):
+            raise ValueError("training mode is expected to be boolean")
         for module in self.modules():
             module.training = mode
         return self
@@ -100,6 +313,8 @@ class Module:
             parameter.requires_grad_(requires_grad)
         return self
 
+    # --- running
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the module's output; subclasses say how."""
         raise NotImplementedError(
@@ -108,11 +323,40 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.listener is None:
+            if self._forward_hooks or self._forward_pre_hooks:
+                return self._call_with_hooks(args, kwargs)
             return self.forward(*args, **kwargs)
         if not self._scope_name:
             self._name_all()
         with scope("module", self._scope_name):
-            return self.forward(*args, **kwargs)
+            return self._call_with_hooks(args, kwargs)
+
+    def register_forward_pre_hook(
+        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Call `hook(module, args)` before forward; what it returns replaces the arguments."""
+        return _add(self._forward_pre_hooks, (hook, with_kwargs), prepend)
+
+    def register_forward_hook(
+        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Call `hook(module, args, output)` after forward; what it returns replaces the output."""
+        return _add(self._forward_hooks, (hook, with_kwargs), prepend)
+
+    def _call_with_hooks(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        for hook, with_kwargs in list(self._forward_pre_hooks.values()):
+            result = hook(self, args, kwargs) if with_kwargs else hook(self, args)
+            if result is None:
+                continue
+            if with_kwargs:
+                args, kwargs = result
+            else:
+                args = result if isinstance(result, tuple) else (result,)
+        output = self.forward(*args, **kwargs)
+        for hook, with_kwargs in list(self._forward_hooks.values()):
+            result = hook(self, args, kwargs, output) if with_kwargs else hook(self, args, output)
+            output = output if result is None else result
+        return output
 
     def _name_all(self) -> None:
         """Tell the listener the names of all parameters, from the outermost module called."""
@@ -123,13 +367,34 @@ class Module:
         for path, parameter in self.named_parameters():
             state.listener.named(number_of(parameter), path)
 
+    # --- as text
+
+    def _get_name(self) -> str:
+        return type(self).__name__
+
     def extra_repr(self) -> str:
         """What stands in the module's brackets when it is printed."""
         return ""
 
     def __repr__(self) -> str:
-        lines = [
-            f"  ({name}): " + repr(module).replace("\n", "\n  ") for name, module in self._modules.items()
+        extra = self.extra_repr()
+        extra_lines = extra.split("\n") if extra else []
+        children = [
+            f"({name}): " + repr(module).replace("\n", "\n  ") for name, module in self._modules.items()
         ]
-        inside = "\n" + "\n".join(lines) + "\n" if lines else self.extra_repr()
-        return f"{type(self).__name__}({inside})"
+        lines = extra_lines + children
+        if not lines:
+            return f"{self._get_name()}()"
+        if len(extra_lines) == 1 and not children:
+            return f"{self._get_name()}({extra})"
+        return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+def _add(hooks: dict[int, tuple[Callable, bool]], entry: tuple[Callable, bool], prepend: bool) -> HookHandle:
+    handle = HookHandle(hooks)  # type: ignore[arg-type]
+    others = dict(hooks) if prepend else {}
+    if prepend:
+        hooks.clear()
+    hooks[handle.id] = entry
+    hooks.update(others)
+    return handle

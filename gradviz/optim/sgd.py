@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gradviz.engine.tensor import Tensor
-from gradviz.optim.optimizer import Optimizer
+from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.optim.optimizer import Optimizer, check
 
 
 class SGD(Optimizer):
@@ -22,11 +22,13 @@ class SGD(Optimizer):
         dampening: float = 0,
         weight_decay: float = 0,
         nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        if lr < 0:
-            raise ValueError(f"Invalid learning rate: {lr}")
-        if momentum < 0:
-            raise ValueError(f"Invalid momentum value: {momentum}")
+        check(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
         settings = {
@@ -35,6 +37,10 @@ class SGD(Optimizer):
             "dampening": dampening,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
         }
         super().__init__(params, settings)
 
@@ -46,9 +52,8 @@ class SGD(Optimizer):
             memory = self.state.setdefault(parameter, {})
             held = memory.get("momentum_buffer")
             if held is None:
-                held = gradient.copy()
+                held = memory["momentum_buffer"] = new_tensor(gradient.copy())
             else:
-                held = group["momentum"] * held + (1 - group["dampening"]) * gradient
-            memory["momentum_buffer"] = held
-            gradient = gradient + group["momentum"] * held if group["nesterov"] else held
+                held.array[...] = group["momentum"] * held.array + (1 - group["dampening"]) * gradient
+            gradient = gradient + group["momentum"] * held.array if group["nesterov"] else held.array
         return value - group["lr"] * gradient

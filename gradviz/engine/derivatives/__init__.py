@@ -10,10 +10,12 @@ so that the last bit agrees where NumPy's own functions do.
 """
 
 from gradviz.engine.derivatives import (
+    activations,
     arithmetic,
     choice,
     functions,
     indexing,
+    layers,
     linalg,
     padding,
     reductions,
@@ -23,10 +25,12 @@ from gradviz.engine.derivatives.rows import TABLE
 
 __all__ = [
     "TABLE",
+    "activations",
     "arithmetic",
     "choice",
     "functions",
     "indexing",
+    "layers",
     "linalg",
     "padding",
     "reductions",

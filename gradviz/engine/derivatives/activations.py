@@ -1,0 +1,51 @@
+"""Activations of layers beyond `functions.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradviz.engine import activation_kernels as ak
+from gradviz.engine.derivatives.rows import elementwise, general
+from gradviz.engine.op import d
+
+# fmt: off
+
+elementwise("leaky_relu", ak.leaky_relu, args="negative_slope",
+    x=d("x > 0, else slope", lambda g, x, negative_slope: g * ak.step(x > 0, 1, negative_slope, x)))
+elementwise("elu", ak.elu, args="alpha scale input_scale",
+    x=d("1, for x ≤ 0: α e^x", lambda g, x, alpha, scale, input_scale:
+        g * ak.elu_slope(x, alpha, scale, input_scale)))
+elementwise("celu", ak.celu, args="alpha",
+    x=d("1, for x ≤ 0: e^(x/α)", lambda g, x, alpha: g * ak.elu_slope(x, alpha, 1.0, 1 / alpha)))
+elementwise("normal_cdf", ak.normal_cdf,
+    x=d("φ(x)", lambda g, x: g * ak.normal_density(x)))
+elementwise("gelu", ak.gelu,
+    x=d("Φ(x) + x φ(x)", lambda g, x: g * (ak.normal_cdf(x) + x * ak.normal_density(x))))
+elementwise("gelu_tanh", ak.gelu_tanh, name="gelu", node_name="GeluBackward0",
+    x=d("by tanh(√(2/π)(x + 0.044715 x³))", lambda g, x: g * ak.gelu_tanh_slope(x)))
+elementwise("silu", ak.silu,
+    x=d("σ(x)(1 + x(1 − σ(x)))", lambda g, x: g * ak.silu_slope(x)))
+elementwise("mish", ak.mish,
+    x=d("tanh(s) + x σ(x)(1 − tanh²(s)), s = softplus(x)", lambda g, x: g * ak.mish_slope(x)))
+elementwise("hardtanh", ak.hardtanh, args="min_val max_val",
+    x=d("min < x < max", lambda g, x, min_val, max_val:
+        g * ak.step((x > min_val) & (x < max_val), 1, 0, x)))
+elementwise("softshrink", ak.softshrink, args="lambd",
+    x=d("|x| > λ", lambda g, x, lambd: g * ak.step((x > lambd) | (x < -lambd), 1, 0, x)))
+elementwise("hardshrink", ak.hardshrink, args="lambd",
+    x=d("|x| > λ", lambda g, x, lambd: g * ak.step((x > lambd) | (x < -lambd), 1, 0, x)))
+elementwise("log_sigmoid", ak.log_sigmoid, node_name="LogSigmoidBackward0",
+    x=d("1 − σ(x)", lambda g, x: g * ak.sigmoid(-x)))
+elementwise("hardsigmoid", ak.hardsigmoid,
+    x=d("1/6 for −3 < x < 3", lambda g, x: g * ak.step((x > -3) & (x < 3), 1 / 6, 0, x)))
+elementwise("hardswish", ak.hardswish,
+    x=d("x/3 + 1/2 for −3 < x < 3, then 1", lambda g, x: g * ak.hardswish_slope(x)))
+elementwise("threshold", ak.threshold, args="threshold value",
+    x=d("x > threshold", lambda g, x, threshold: g * ak.step(x > threshold, 1, 0, x)))
+elementwise("prelu", ak.prelu, node_name="PreluKernelBackward0",
+    x=d("x > 0, else w", lambda g, x, y: np.where(x > 0, g, g * y)),
+    y=d("x, for x ≤ 0", lambda g, x: g * np.minimum(x, 0)))
+general("glu", ak.glu, args="dim",
+    x=d("σ(b), a σ(b)(1 − σ(b))", lambda g, x, dim: ak.glu_back(g, x, dim)))
+
+# fmt: on

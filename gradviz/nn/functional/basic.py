@@ -1,0 +1,125 @@
+"""Linear maps, dropout, lookups, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradviz.engine import ops, random
+from gradviz.engine.apply import apply
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.tensor import Tensor, new_tensor
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b; weight is (out, in)."""
+    if x.array.ndim == 2 and bias is not None:
+        return ops.addmm(bias, x, ops.t(weight))
+    product = ops.matmul(x, ops.t(weight))
+    return product if bias is None else ops.add(product, bias)
+
+
+def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x1ᵀ W x2 + b; weight is (out, in1, in2)."""
+    out, n1, n2 = weight.array.shape
+    lead = x1.array.shape[:-1]
+    if x2.array.shape[:-1] != lead:
+        raise RuntimeError("bilinear(): input batch dimensions do not match")
+    left, right = ops.reshape(x1, -1, n1), ops.reshape(x2, -1, n2)
+    rows = ops.reshape(ops.matmul(left, ops.reshape(ops.permute(weight, 1, 0, 2), n1, out * n2)), -1, out, n2)
+    product = ops.reshape(ops.sum(ops.mul(rows, ops.unsqueeze(right, 1)), -1), *lead, out)
+    return product if bias is None else ops.add(product, bias)
+
+
+def checked_probability(p: float) -> float:
+    """p; raises ValueError unless it is a probability."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    return p
+
+
+def _dropped(x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
+    """x times noise of `shape`: 0 with probability p, else 1 / (1 − p)."""
+    dtype = x.array.dtype
+    if p == 1:
+        return ops.mul(x, new_tensor(np.zeros(shape, dtype)))
+    kept = random.bernoulli(shape, 1 - p)
+    return ops.mul(x, new_tensor(kept.astype(dtype) / dtype.type(1 - p)))
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """In training, each element 0 with probability p, and the others greater by 1 / (1 − p)."""
+    if not training or checked_probability(p) == 0 or not x.array.size:
+        checked_probability(p)
+        return x
+    out = _dropped(x, p, x.array.shape)
+    return x.copy_(out) if inplace else out  # type: ignore[attr-defined]
+
+
+def _dropout_channels(x: Tensor, p: float, training: bool, dims: Sequence[int], name: str) -> Tensor:
+    if x.array.ndim not in dims:
+        raise RuntimeError(f"{name}: expected an input of {dims[-1]} dimensions, got {x.array.ndim}")
+    if not training or checked_probability(p) == 0:
+        checked_probability(p)
+        return x
+    return _dropped(x, p, x.array.shape[:2] + (1,) * (x.array.ndim - 2))
+
+
+def dropout1d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """`dropout` of whole channels; (N, C, L)."""
+    return _dropout_channels(x, p, training, (3,), "dropout1d")
+
+
+def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """`dropout` of whole channels; (N, C, H, W)."""
+    return _dropout_channels(x, p, training, (4,), "dropout2d")
+
+
+def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """The rows of `weight` at the indices x; the row `padding_idx` gets no gradient."""
+    indices = x.array
+    if indices.dtype.kind not in "iu":
+        raise RuntimeError(
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; "
+            f"but got {x.dtype} instead (while checking arguments for embedding)"
+        )
+    rows = weight.array.shape[0]
+    if padding_idx is not None and not -rows <= padding_idx < rows:
+        raise AssertionError("Padding_idx must be within num_embeddings")
+    if indices.size and not (indices.min() >= 0 and indices.max() < rows):
+        raise IndexError(f"index out of range in self: indices have to lie in 0 ... {rows - 1}")
+    padding = -1 if padding_idx is None else padding_idx % rows
+    return apply(TABLE["embedding"], (weight,), (indices.copy(), padding))
+
+
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """For each class of x a row of zeros with a 1 at the class."""
+    n = int(x.array.max()) + 1 if num_classes == -1 else num_classes
+    if x.array.size and (x.array.min() < 0 or x.array.max() >= n):
+        raise RuntimeError("Class values must be non-negative and smaller than num_classes.")
+    return new_tensor(np.eye(n, dtype=np.int64)[x.array])
+
+
+def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """x with a border of `value`; `pad` gives (before, after) from the last dimension on."""
+    if mode != "constant":
+        raise NotImplementedError(f"gradviz pads with mode='constant' only, not {mode!r}.")
+    if len(pad) % 2 or len(pad) // 2 > x.array.ndim:
+        raise RuntimeError(
+            "Padding length should be a multiple of two, and at most twice the input's dimensions"
+        )
+    border = [(0, 0)] * x.array.ndim
+    for i in range(len(pad) // 2):
+        border[-1 - i] = (int(pad[2 * i]), int(pad[2 * i + 1]))
+    if any(n + low + high < 0 for n, (low, high) in zip(x.array.shape, border, strict=True)):
+        raise RuntimeError("The padding cuts away more than the input has")
+    return apply(TABLE["constant_pad"], (x,), (tuple(border), value or 0))
+
+
+def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """x divided by its p-norm along `dim`."""
+    if p != 2.0:
+        raise NotImplementedError("gradviz normalizes by the 2-norm only.")
+    norm = ops.sqrt(ops.sum(ops.mul(x, x), dim, True))
+    return ops.div(x, ops.expand(ops.clamp(norm, eps), *x.array.shape))

@@ -1,0 +1,240 @@
+"""Losses. `reduction` is mean, sum or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine import ops
+from gradviz.engine.apply import apply
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.nn.functional.activation import log_softmax
+
+
+def reduced(losses: Tensor, reduction: str) -> Tensor:
+    """Losses as `reduction` asks: their mean, their sum, or each ("none")."""
+    _check_reduction(reduction)
+    return {"mean": ops.mean, "sum": ops.sum, "none": lambda x: x}[reduction](losses)
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{reduction} is not a valid value for reduction: mean, sum or none")
+
+
+def _alike(x: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """Input and target, broadcast to one shape."""
+    _check_reduction(reduction)
+    if x.array.shape == target.array.shape:
+        return x, target
+    shape = np.broadcast_shapes(x.array.shape, target.array.shape)
+    return ops.expand(x, *shape), ops.expand(target, *shape)
+
+
+def _same(x: Tensor, target: Tensor, name: str, reduction: str) -> None:
+    _check_reduction(reduction)
+    if x.array.shape != target.array.shape:
+        raise ValueError(f"{name}: target size ({target.shape}) must be the same as input size ({x.shape})")
+
+
+def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The squared difference."""
+    return apply(TABLE["mse_loss"], _alike(x, target, reduction), (reduction,))
+
+
+def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The absolute difference."""
+    x, target = _alike(x, target, reduction)
+    return reduced(ops.abs_(ops.sub(x, target)), reduction)
+
+
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """The squared difference over 2β where it is below β, else the absolute one less β/2."""
+    if beta < 0:
+        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    if beta == 0:
+        return l1_loss(x, target, reduction)
+    return apply(TABLE["smooth_l1_loss"], _alike(x, target, reduction), (beta, reduction))
+
+
+def huber_loss(x: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """Half the squared difference where it is below δ, else δ times the absolute one less δ²/2."""
+    if delta <= 0:
+        raise RuntimeError("huber_loss does not support non-positive values for delta.")
+    return apply(TABLE["huber_loss"], _alike(x, target, reduction), (delta, reduction))
+
+
+def nll_loss(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Minus the log-probability of the target class; (N, C, ...) and (N, ...), or (C,) and one class."""
+    _check_reduction(reduction)
+    if x.array.ndim == 1:
+        row = nll_loss(ops.unsqueeze(x, 0), ops.unsqueeze(target, 0), weight, ignore_index, reduction)
+        return ops.squeeze(row, 0) if reduction == "none" else row
+    _check_classes(x, target, ignore_index)
+    share = _shares(x, target.array, weight, ignore_index)
+    if reduction == "mean":
+        share = share / share.sum()
+    key = "nll_loss" if x.array.ndim == 2 else "nll_loss2d"
+    return apply(TABLE[key], (x,), (share, reduction))
+
+
+def _check_classes(x: Tensor, target: Tensor, ignore_index: int) -> None:
+    if target.array.dtype.kind not in "iu":
+        raise RuntimeError(f"expected scalar type Long but found {target.dtype}: classes are whole numbers")
+    expected = (x.array.shape[0], *x.array.shape[2:])
+    if target.array.shape != expected:
+        raise ValueError(
+            f"Expected input batch_size ({x.array.shape[0]}) to match target batch_size: target is "
+            f"{list(target.shape)}, expected {list(expected)}"
+        )
+    used = target.array[target.array != ignore_index]
+    if used.size and (used.min() < 0 or used.max() >= x.array.shape[1]):
+        bad = used.min() if used.min() < 0 else used.max()
+        raise IndexError(f"Target {bad} is out of bounds.")
+
+
+def _shares(x: Tensor, target: np.ndarray, weight: Tensor | None, ignore_index: int) -> np.ndarray:
+    """How much each log-probability counts: the class's weight at the target, else 0; shaped as x."""
+    kept = np.asarray(target != ignore_index)
+    safe = np.where(kept, target, 0)
+    counts = np.ones(x.array.shape[1], x.array.dtype) if weight is None else weight.array
+    values = (counts[safe] * kept).astype(x.array.dtype)
+    share = np.zeros(x.array.shape, x.array.dtype)
+    np.put_along_axis(share, np.expand_dims(safe, 1), np.expand_dims(values, 1), axis=1)
+    return share
+
+
+def cross_entropy(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Minus the log of the softmax at the target: classes (N, ...), or probabilities shaped as x."""
+    _check_reduction(reduction)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    axis = 0 if x.array.ndim == 1 else 1
+    log_probabilities = log_softmax(x, axis)
+    if target.array.dtype.kind == "f":
+        if target.array.shape != x.array.shape:
+            raise ValueError(
+                "cross_entropy: probabilities need the shape of the input; classes are whole numbers"
+            )
+        return _cross_entropy_soft(log_probabilities, target, weight, reduction, label_smoothing, axis)
+    picked = nll_loss(log_probabilities, target, weight, ignore_index, reduction)
+    if label_smoothing == 0:
+        return picked
+    smooth = _smooth_part(log_probabilities, target, weight, ignore_index, reduction, axis)
+    return ops.add(
+        ops.mul(picked, 1 - label_smoothing), ops.mul(smooth, label_smoothing / x.array.shape[axis])
+    )
+
+
+def _smooth_part(
+    log_p: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, axis: int
+) -> Tensor:
+    """Minus the sum over the classes, as each were the target; what is ignored does not count."""
+    weighted = log_p if weight is None else ops.mul(log_p, _by_class(weight, log_p, axis))
+    kept = np.asarray(target.array != ignore_index)
+    losses = ops.where(kept, ops.neg(ops.sum(weighted, axis)), new_tensor(np.zeros((), log_p.array.dtype)))
+    if reduction != "mean":
+        return reduced(losses, reduction)
+    count = kept.sum() if weight is None else weight.array[np.where(kept, target.array, 0)][kept].sum()
+    return ops.div(ops.sum(losses), float(count))
+
+
+def _by_class(weight: Tensor, x: Tensor, axis: int) -> Tensor:
+    return new_tensor(weight.array.reshape(-1, *(1,) * (x.array.ndim - 1 - axis)))
+
+
+def _cross_entropy_soft(
+    log_p: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float, axis: int
+) -> Tensor:
+    if smoothing:
+        target = ops.add(ops.mul(target, 1 - smoothing), smoothing / log_p.array.shape[axis])
+    terms = ops.mul(log_p, target)
+    terms = terms if weight is None else ops.mul(terms, _by_class(weight, log_p, axis))
+    if reduction == "none":
+        return ops.neg(ops.sum(terms, axis))
+    total = ops.neg(ops.sum(terms))
+    return total if reduction == "sum" else ops.div(total, log_p.array.size // log_p.array.shape[axis])
+
+
+def _plain_weight(weight: Tensor | None, x: Tensor) -> Any:
+    if weight is None:
+        return x.array.dtype.type(1)
+    return np.broadcast_to(weight.array, x.array.shape).astype(x.array.dtype)
+
+
+def binary_cross_entropy(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """−(y ln x + (1 − y) ln(1 − x)) of probabilities x."""
+    _same(x, target, "binary_cross_entropy", reduction)
+    if x.array.size and not (x.array.min() >= 0 and x.array.max() <= 1):
+        raise RuntimeError("all elements of input should be between 0 and 1")
+    return apply(TABLE["binary_cross_entropy"], (x, target), (_plain_weight(weight, x), reduction))
+
+
+def binary_cross_entropy_with_logits(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """`binary_cross_entropy` of sigmoid(x), without overflow."""
+    _same(x, target, "binary_cross_entropy_with_logits", reduction)
+    weights = _plain_weight(weight, x), _plain_weight(pos_weight, x)
+    return apply(TABLE["binary_cross_entropy_with_logits"], (x, target), (*weights, reduction))
+
+
+def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target (ln target − x), of log-probabilities x; `batchmean` divides by the batch only."""
+    x, target = _alike(x, target, "sum" if reduction == "batchmean" else reduction)
+    if log_target:
+        losses = ops.mul(ops.exp(target), ops.sub(target, x))
+    else:
+        losses = ops.sub(_x_log_x(target), ops.mul(target, x))
+    if reduction == "batchmean":
+        return ops.div(ops.sum(losses), x.array.shape[0])
+    return reduced(losses, reduction)
+
+
+def _x_log_x(x: Tensor) -> Tensor:
+    """x ln x, 0 at 0."""
+    positive = np.asarray(x.array > 0)
+    one, zero = new_tensor(np.ones((), x.array.dtype)), new_tensor(np.zeros((), x.array.dtype))
+    return ops.where(positive, ops.mul(x, ops.log(ops.where(positive, x, one))), zero)
+
+
+def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
+    """x where the target is 1; max(0, margin − x) where it is −1."""
+    zero = new_tensor(np.zeros((), x.array.dtype))
+    far = ops.where(target.array != 1, ops.clamp(ops.rsub(x, margin), 0), zero)
+    near = ops.where(target.array != -1, x, zero)
+    return reduced(ops.add(far, near), reduction)
+
+
+def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """ln(1 + exp(−y x))."""
+    return reduced(ops.log1p(ops.exp(ops.neg(ops.mul(target, x)))), reduction)
+
+
+def margin_ranking_loss(
+    x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """max(0, −y (x1 − x2) + margin)."""
+    gap = ops.mul(ops.neg(target), ops.sub(x1, x2))
+    return reduced(ops.clamp(ops.add(gap, margin) if margin else gap, 0), reduction)

@@ -1,0 +1,111 @@
+"""Normalization: over the batch, a layer, groups of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine import layer_kernels as lk
+from gradviz.engine import ops
+from gradviz.engine.apply import apply, constant
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.inplace import overwrite
+from gradviz.engine.tensor import Tensor
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """x with its weight and bias; 1 and 0, which no gradient goes to, where there is none."""
+    one = constant(1.0, x.array) if weight is None else weight
+    return x, one, constant(0.0, x.array) if bias is None else bias
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Each channel of (N, C, ...) normalized: in training by the batch, which the running statistics follow."""
+    if x.array.ndim < 2:
+        raise RuntimeError(f"batch_norm takes an input (N, C, ...), got {list(x.shape)}")
+    axes = (0, *range(2, x.array.ndim))
+    shape = (1, -1) + (1,) * (x.array.ndim - 2)
+    shape = tuple(x.array.shape[1] if n == -1 else n for n in shape)
+    if not training:
+        if running_mean is None or running_var is None:
+            raise RuntimeError("Expected running_mean and running_var to be defined when training=False")
+        fixed = (
+            running_mean.array.reshape(shape),
+            1 / np.sqrt(running_var.array.reshape(shape) + x.array.dtype.type(eps)),
+        )
+        return apply(TABLE["fixed_norm"], _affine(x, weight, bias), (shape, fixed))
+    n = x.array.size // max(x.array.shape[1], 1)
+    if n <= 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
+    stats = lk.moments(x.array, axes, eps)
+    if running_mean is not None and running_var is not None:
+        variance = 1 / stats[1] ** 2 - eps
+        _follow(running_mean, stats[0], momentum)
+        _follow(running_var, variance * (n / (n - 1)), momentum)
+    return apply(
+        TABLE["native_batch_norm"], _affine(x, weight, bias), (x.array.shape, axes, shape, eps, stats)
+    )
+
+
+def _follow(running: Tensor, found: Any, momentum: float) -> None:
+    """Move a running statistic towards what this batch has."""
+    new = (1 - momentum) * running.array + momentum * found.reshape(running.array.shape)
+    overwrite(running, new, "batch_norm")
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """x normalized over its last dimensions, which have `normalized_shape`."""
+    wanted = tuple(normalized_shape)
+    if not wanted or x.array.shape[-len(wanted) :] != wanted:
+        raise RuntimeError(
+            f"Given normalized_shape={list(wanted)}, expected input with shape "
+            f"[*, {', '.join(map(str, wanted))}], but got input of size{list(x.shape)}"
+        )
+    lead = x.array.ndim - len(wanted)
+    axes = tuple(range(lead, x.array.ndim))
+    args = (x.array.shape, axes, (1,) * lead + wanted, eps, lk.moments(x.array, axes, eps))
+    return apply(TABLE["native_layer_norm"], _affine(x, weight, bias), args)
+
+
+def group_norm(
+    x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """(N, C, ...) normalized over each group of channels."""
+    if x.array.ndim < 2 or x.array.shape[1] % num_groups:
+        raise RuntimeError(
+            "Expected number of channels in input to be divisible by num_groups, but got input of shape "
+            f"{list(x.shape)} and num_groups={num_groups}"
+        )
+    n, channels = x.array.shape[:2]
+    view = (n, num_groups, channels // num_groups, *x.array.shape[2:])
+    axes = tuple(range(2, len(view)))
+    shape = (1, num_groups, channels // num_groups) + (1,) * (len(view) - 3)
+    args = (view, axes, shape, eps, lk.moments(x.array.reshape(view), axes, eps))
+    return apply(TABLE["native_group_norm"], _affine(x, weight, bias), args)
+
+
+def rms_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """x divided by the root of its mean square over its last dimensions."""
+    dims = tuple(range(x.array.ndim - len(tuple(normalized_shape)), x.array.ndim))
+    eps = float(np.finfo(x.array.dtype).eps) if eps is None else eps
+    out = ops.mul(x, ops.rsqrt(ops.add(ops.mean(ops.mul(x, x), dims, True), eps)))
+    return out if weight is None else ops.mul(out, weight)

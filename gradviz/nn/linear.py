@@ -1,0 +1,198 @@
+"""Linear maps, and modules that only reshape or pass on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine import ops
+from gradviz.engine.dtypes import default_dtype, to_numpy
+from gradviz.engine.tensor import LEAF_EDGE, Tensor, new_tensor
+from gradviz.nn import functional as F
+from gradviz.nn import init
+from gradviz.nn.module import Module
+from gradviz.nn.parameter import Parameter
+
+
+def empty_parameter(*size: int, dtype: Any = None) -> Parameter:
+    """A parameter that is yet to be filled."""
+    kind = default_dtype() if dtype is None else to_numpy(dtype)
+    parameter = new_tensor(np.zeros(size, kind), LEAF_EDGE, Parameter)
+    parameter.unfilled = True
+    return parameter
+
+
+class Linear(Module):
+    """x Wᵀ + b, with weights uniform within ±1/√in (PyTorch documentation, `torch.nn.Linear`)."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = empty_parameter(out_features, in_features, dtype=dtype)
+        self.register_parameter("bias", empty_parameter(out_features, dtype=dtype) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        init.default_(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        bias = self.bias is not None
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={bias}"
+
+
+class Bilinear(Module):
+    """x1ᵀ W x2 + b."""
+
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
+        self.weight = empty_parameter(out_features, in1_features, in2_features)
+        self.register_parameter("bias", empty_parameter(out_features) if bias else None)
+        bound = 1 / math.sqrt(in1_features)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return F.bilinear(x1, x2, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        sizes = f"in1_features={self.in1_features}, in2_features={self.in2_features}"
+        return f"{sizes}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class Identity(Module):
+    """x."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+class Flatten(Module):
+    """The dimensions from `start_dim` to `end_dim` made one."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.flatten(x, self.start_dim, self.end_dim)
+
+    def extra_repr(self) -> str:
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """One dimension made several."""
+
+    def __init__(self, dim: int, unflattened_size: Any) -> None:
+        super().__init__()
+        self.dim, self.unflattened_size = dim, unflattened_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        dim = ops.checked_dim(self.dim, x.array.ndim)
+        return ops.reshape(x, *x.array.shape[:dim], *self.unflattened_size, *x.array.shape[dim + 1 :])
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+
+
+class Embedding(Module):
+    """A table of rows, taken by index; the row `padding_idx` is zeros and stays as it is."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if max_norm is not None or scale_grad_by_freq or sparse:
+            raise NotImplementedError("gradviz's Embedding has no max_norm, scale_grad_by_freq or sparse.")
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise AssertionError("Padding_idx must be within num_embeddings")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.weight = empty_parameter(num_embeddings, embedding_dim, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the rows anew."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            self.weight.array[self.padding_idx] = 0
+
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
+    ) -> Embedding:
+        """A table of given rows, trained unless `freeze`."""
+        module = cls(embeddings.array.shape[0], embeddings.array.shape[1], padding_idx)
+        module.weight = Parameter(embeddings, requires_grad=not freeze)
+        return module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding(x, self.weight, self.padding_idx)
+
+    def extra_repr(self) -> str:
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+
+class Dropout(Module):
+    """In training, each element 0 with probability p."""
+
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+        self.p, self.inplace = p, inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.p, self.training, self.inplace)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, inplace={self.inplace}"
+
+
+class Dropout1d(Dropout):
+    """`Dropout` of whole channels, (N, C, L)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout1d(x, self.p, self.training)
+
+
+class Dropout2d(Dropout):
+    """`Dropout` of whole channels, (N, C, H, W)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout2d(x, self.p, self.training)
+
+
+class ZeroPad2d(Module):
+    """A border of zeros: (left, right, top, bottom), or one width."""
+
+    def __init__(self, padding: Any) -> None:
+        super().__init__()
+        self.padding = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x, self.padding)
+
+    def extra_repr(self) -> str:
+        return str(self.padding)

@@ -1,0 +1,139 @@
+"""Adam, and those made after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.optim.optimizer import Optimizer, check, check_betas
+
+
+class Adam(Optimizer):
+    """Steps in units of each gradient's own size (Kingma and Ba 2015)."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        check(lr=lr, eps=eps, weight_decay=weight_decay)
+        check_betas(betas)
+        settings = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
+            "decoupled_weight_decay": decoupled_weight_decay,
+        }
+        super().__init__(params, settings)
+
+    def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
+        value, lr, (beta1, beta2) = parameter.array, group["lr"], group["betas"]
+        memory = self.memory(parameter, "exp_avg", "exp_avg_sq")
+        n = self.count(memory)
+        if group["weight_decay"] and group["decoupled_weight_decay"]:
+            value = value * (1 - lr * group["weight_decay"])
+        elif group["weight_decay"]:
+            gradient = gradient + group["weight_decay"] * value
+        mean, square = memory["exp_avg"].array, memory["exp_avg_sq"].array
+        mean += (1 - beta1) * (gradient - mean)
+        square *= beta2
+        square += (1 - beta2) * gradient * gradient
+        if group["amsgrad"]:
+            greatest = memory.setdefault("max_exp_avg_sq", new_tensor(np.zeros_like(square)))
+            np.maximum(greatest.array, square, out=greatest.array)
+            square = greatest.array
+        size = np.sqrt(square) / math.sqrt(1 - beta2**n) + group["eps"]
+        return value - lr / (1 - beta1**n) * (mean / size)
+
+
+class AdamW(Adam):
+    """Adam whose weight decay is apart from the gradient (Loshchilov and Hutter 2019)."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        **others: Any,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **others, decoupled_weight_decay=True)
+
+
+class NAdam(Optimizer):
+    """Adam with Nesterov's momentum (Dozat 2016)."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check(lr=lr, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay)
+        check_betas(betas)
+        settings = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum_decay": momentum_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+        }
+        super().__init__(params, settings)
+
+    def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
+        value, lr, (beta1, beta2) = parameter.array, group["lr"], group["betas"]
+        memory = self.memory(parameter, "exp_avg", "exp_avg_sq")
+        product = memory.setdefault("mu_product", new_tensor(np.ones((), np.float32)))
+        n = self.count(memory)
+        if group["weight_decay"] and group["decoupled_weight_decay"]:
+            value = value * (1 - lr * group["weight_decay"])
+        elif group["weight_decay"]:
+            gradient = gradient + group["weight_decay"] * value
+        now, following = (beta1 * (1 - 0.5 * 0.96 ** (k * group["momentum_decay"])) for k in (n, n + 1))
+        product.array[...] *= now
+        done = float(product.array)
+        mean, square = memory["exp_avg"].array, memory["exp_avg_sq"].array
+        mean += (1 - beta1) * (gradient - mean)
+        square *= beta2
+        square += (1 - beta2) * gradient * gradient
+        size = np.sqrt(square / (1 - beta2**n)) + group["eps"]
+        step = (1 - now) / (1 - done) * (gradient / size) + following / (1 - done * following) * (mean / size)
+        return value - lr * step

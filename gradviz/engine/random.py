@@ -114,13 +114,3 @@ def permutation(n: int) -> np.ndarray:
         j = i + int(draws[i]) % (n - i)
         order[i], order[j] = order[j], order[i]
     return order
-
-
-def permutation(n: int) -> np.ndarray:
-    """The numbers below n in random order: Fisher and Yates's shuffle with PyTorch's draws."""
-    order = np.arange(n)
-    draws = _generator.draws(max(n - 1, 0))
-    for i, draw in enumerate(draws):
-        j = i + int(draw) % (n - i)
-        order[i], order[j] = order[j], order[i]
-    return order

@@ -32,6 +32,7 @@ from gradviz.engine.creation import (
     randint,
     randn,
     randn_like,
+    randperm,
     scalar_tensor,
     tensor,
     tril_indices,

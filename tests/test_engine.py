@@ -329,3 +329,30 @@ def test_matmul_of_every_rank() -> None:
         moved[(0,) * a.ndim] += 1e-6
         slope = (np.sum(moved @ b) - np.sum(a @ b)) / 1e-6
         np.testing.assert_allclose(x.grad.array[(0,) * a.ndim], slope, rtol=1e-4)
+
+
+def test_an_index_of_several_parts_is_several_nodes() -> None:
+    y = torch.ones(3, 4, requires_grad=True) * 1
+    node = y[1:, 2].grad_fn
+    assert node.name() == "SelectBackward0"
+    assert node.next_functions[0][0].name() == "SliceBackward0"
+
+
+def test_an_integer_beside_a_tensor_in_an_index_is_a_slice() -> None:
+    x = torch.arange(24).reshape(2, 3, 4)
+    assert x[0, :, torch.tensor([0, 1])].shape == (3, 2)
+    x[0, :, torch.tensor([0, 1])] = torch.arange(6).reshape(3, 2)
+    assert x[0, :, :2].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_an_op_in_place_keeps_what_its_derivative_needs() -> None:
+    x = torch.tensor([0.5, 1.0], requires_grad=True)
+    y = x * 1
+    y.sin_()
+    y.sum().backward()
+    assert torch.allclose(x.grad, torch.cos(x.detach()))
+
+
+def test_a_random_permutation_is_pytorchs() -> None:
+    torch.manual_seed(0)
+    assert torch.randperm(8).tolist() == [4, 0, 7, 3, 2, 5, 1, 6]

@@ -154,7 +154,7 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
     else:
         array = np.asarray(result)
         if array.dtype is not float32 and op.kind == "elementwise":
-            array = settle(op, array, inputs)
+            array = settle(op, array, inputs, args)
         outputs = (new_tensor(array),)
     if op.view:
         for output in outputs:
@@ -297,7 +297,7 @@ def constant(value: Any, beside: np.ndarray) -> Tensor:
     return tensor
 
 
-def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor]) -> np.ndarray:
+def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor], args: tuple = ()) -> np.ndarray:
     """The op's result in PyTorch's dtype, where NumPy promotes otherwise."""
     arrays = [tensor.array for tensor in inputs]
     expected = result_type(*arrays)
@@ -307,4 +307,4 @@ def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor]) -> np.ndarray:
         expected = default_dtype()
     if array.dtype == expected:
         return array
-    return np.asarray(op.forward(*(a.astype(expected) for a in arrays)))
+    return np.asarray(op.forward(*(a.astype(expected) for a in arrays), *args))

@@ -227,6 +227,12 @@ def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None) 
     return made(random.integers(low, high, sizes((size,))), "randint")
 
 
+def randperm(n: int, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """The integers below n in random order."""
+    order = random.permutation(n)
+    return made(order if dtype is None else order.astype(to_numpy(dtype)), "randperm")
+
+
 def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
     """Old spelling of a tensor with `requires_grad`: a leaf on the memory of `data`."""
     twin = new_tensor(data.array)

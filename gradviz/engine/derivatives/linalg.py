@@ -66,7 +66,8 @@ general("cholesky", k.cholesky, name="linalg_cholesky", node_name="LinalgCholesk
 general("pinv", k.pinv, name="linalg_pinv",
     x=d("−Pᵀ g Pᵀ + …", lambda g, x, out: k.pinv_back(g, x, out)))
 general("eigh", k.eigh, name="linalg_eigh", args="lower", outputs=2,
-    x=d("V (diag(g) + skew(Vᵀ g) / (λⱼ − λᵢ)) Vᵀ", lambda g, out: k.eigh_back(g[0], g[1], out[0], out[1])))
+    x=d("V (diag(g) + skew(Vᵀ g) / (λⱼ − λᵢ)) Vᵀ", lambda g, out: k.eigh_back(g[0], g[1], out[0], out[1])),
+    jvp=lambda tangents, inputs, outputs, args: k.eigh_forward(tangents[0], outputs[0], outputs[1]))
 general("svd", k.svd, name="linalg_svd", outputs=3,
     x=d("U diag(g) Vᵀ + …", lambda g, out: k.svd_back(g, out[0], out[1], out[2])))
 general("qr", k.qr, name="linalg_qr", outputs=2,

@@ -146,7 +146,11 @@ def _round_to_tens(x: Any, zeros: int) -> Any:
 
 def divide_rounded(x: Any, y: Any, rounding_mode: str) -> Any:
     """x / y rounded towards zero ("trunc") or down ("floor")."""
-    return np.trunc(x / y) if rounding_mode == "trunc" else np.floor_divide(x, y)
+    if rounding_mode == "floor":
+        return np.floor_divide(x, y)
+    if x.dtype.kind in "iu" and y.dtype.kind in "iu":
+        return (x - np.fmod(x, y)) // y
+    return np.trunc(x / y)
 
 
 def lerp(x: Any, y: Any, weight: Any) -> Any:

@@ -155,6 +155,14 @@ def eigh_back(g_values: Any, g_vectors: Any, values: Any, vectors: Any) -> Any:
     return np.matmul(np.matmul(vectors, middle), transposed(vectors))
 
 
+def eigh_forward(tangent: Any, values: Any, vectors: Any) -> tuple:
+    """With P = Vᵀ t V: its diagonal, and V (P / (λⱼ − λᵢ))."""
+    identity = np.eye(values.shape[-1])
+    turned = np.matmul(np.matmul(transposed(vectors), tangent), vectors)
+    gaps = np.expand_dims(values, -2) - np.expand_dims(values, -1) + identity
+    return np.sum(turned * identity, axis=-1), np.matmul(vectors, turned / gaps * (1 - identity))
+
+
 def svd(x: Any) -> tuple:
     """U, S and Vᵀ such that x = U diag(S) Vᵀ, no more columns than the smaller side."""
     return tuple(np.linalg.svd(x, full_matrices=False))

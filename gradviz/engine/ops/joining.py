@@ -10,6 +10,8 @@ import numpy as np
 
 from gradviz.engine.apply import apply, as_tensor
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.dtypes import result_type
+from gradviz.engine.ops.choice import to
 from gradviz.engine.ops.indexing import index_select
 from gradviz.engine.ops.reductions import checked_dim
 from gradviz.engine.ops.shape import atleast_1d, atleast_2d, atleast_3d, flatten, reshape
@@ -20,12 +22,21 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors behind one another along `dim`."""
     given = tuple(as_tensor(tensor) for tensor in tensors)
     given = tuple(t for t in given if t.array.shape != (0,)) or given  # PyTorch passes over empty vectors
+    given = _of_one_dtype(given)
     return apply(TABLE["cat"], given, (checked_dim(dim, given[0].array.ndim),))
+
+
+def _of_one_dtype(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Tensors in the dtype that PyTorch joins them in."""
+    if len({tensor.array.dtype for tensor in tensors}) == 1:
+        return tensors
+    wanted = result_type(*(tensor.array for tensor in tensors))
+    return tuple(to(tensor, wanted) for tensor in tensors)
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors side by side along a new dimension."""
-    tensors = tuple(as_tensor(tensor) for tensor in tensors)
+    tensors = _of_one_dtype(tuple(as_tensor(tensor) for tensor in tensors))
     return apply(TABLE["stack"], tensors, (checked_dim(dim, tensors[0].array.ndim + 1),))
 
 

@@ -97,6 +97,11 @@ def nanmean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
     return div(nansum(x, dim, keepdim, dtype=dtype), counts)
 
 
+def _floating(x: Tensor, complaint: str) -> None:
+    if x.array.dtype.kind not in "fc":
+        raise RuntimeError(f"{complaint} Got: {x.dtype}. Convert it with .float() first.")
+
+
 def _spread_measure(key: str) -> Callable:
     """`var`, `std` and their pairs with the mean: PyTorch's several ways to say what they are of."""
 
@@ -113,6 +118,7 @@ def _spread_measure(key: str) -> Callable:
         if unbiased is not None:
             correction = int(unbiased)
         correction = 1 if correction is None else correction
+        _floating(x, "std and var only support floating point and complex dtypes")
         return apply(TABLE[key], (x,), (dims_of(x, dim), correction, keepdim))
 
     call.__name__ = key
@@ -152,6 +158,7 @@ def vector_norm(
 ) -> Tensor:
     """(Σ |x|^ord)^(1/ord) of all elements or along `dim`."""
     x = x if dtype is None else to(x, dtype)
+    _floating(x, "linalg.vector_norm: Expected a floating point or complex tensor as input.")
     return apply(TABLE["vector_norm"], (x,), (float(ord), dims_of(x, dim), keepdim))
 
 

@@ -634,3 +634,63 @@ def test_gradients_are_clipped_together() -> None:
 def test_what_cannot_be_is_refused_in_one_sentence(call: Callable, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def losses_of_a_network_of_everything(torch: Any) -> list[float]:
+    """Three steps of a convolution, an LSTM, attention and dropout under AdamW and a scheduler."""
+    layers, functional = torch.nn, torch.nn.functional
+
+    class Everything(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.pool = (
+                layers.Conv2d(1, 4, 3),
+                layers.BatchNorm2d(4),
+                layers.MaxPool2d(2),
+            )
+            self.table, self.rnn = layers.Embedding(5, 9), layers.LSTM(9, 6, batch_first=True)
+            self.attention = layers.MultiheadAttention(6, 2, batch_first=True)
+            self.drop, self.last_norm, self.out = (
+                layers.Dropout(0.1),
+                layers.LayerNorm(6),
+                layers.Linear(6, 3),
+            )
+
+        def forward(self, x: Any, i: Any) -> Any:
+            h = self.pool(functional.relu(self.norm(self.conv(x)))).flatten(2)
+            h, _ = self.rnn(h + self.table(i))
+            h, _ = self.attention(h, h, h)
+            return self.out(self.last_norm(self.drop(h)).mean(1))
+
+    torch.manual_seed(0)
+    net = Everything()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    words, classes = torch.tensor([[0, 1, 2, 3], [1, 1, 4, 0]]), torch.tensor([0, 2])
+    seen = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(net(torch.randn(2, 1, 8, 8), words), classes)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        seen.append(loss.item())
+    return seen
+
+
+def test_a_network_of_everything_trains_as_in_pytorch() -> None:
+    assert losses_of_a_network_of_everything(gradviz) == pytest.approx([1.6841, 1.2781, 0.9168], abs=2e-4)
+
+
+@pytest.mark.torch
+def test_a_network_of_everything_trains_beside_torch() -> None:
+    torch = pytest.importorskip("torch")
+    expected = losses_of_a_network_of_everything(torch)
+    assert losses_of_a_network_of_everything(gradviz) == pytest.approx(expected, abs=1e-4)
+
+
+def test_targets_of_another_dtype_are_refused() -> None:
+    x = gradviz.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="Found dtype Double but expected Float"):
+        F.mse_loss(x, gradviz.ones(2, dtype=gradviz.float64))

@@ -44,8 +44,15 @@ def _dropped(x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
     dtype = x.array.dtype
     if p == 1:
         return ops.mul(x, new_tensor(np.zeros(shape, dtype)))
-    kept = random.bernoulli(shape, 1 - p)
+    kept = _in_memory_order(x.array, 1 - p) if shape == x.array.shape else random.bernoulli(shape, 1 - p)
     return ops.mul(x, new_tensor(kept.astype(dtype) / dtype.type(1 - p)))
+
+
+def _in_memory_order(like: np.ndarray, p: float) -> np.ndarray:
+    """Draws that follow one another as the elements of `like` do in memory: a transposed array's too."""
+    order = sorted(range(like.ndim), key=lambda i: -abs(like.strides[i]))
+    draws = random.bernoulli(tuple(like.shape[i] for i in order), p)
+    return draws.transpose(np.argsort(order)) if like.ndim else draws
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 from gradviz.engine import ops
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.dtypes import torch_type_name
 from gradviz.engine.tensor import Tensor, new_tensor
 from gradviz.nn.functional.activation import log_softmax
 
@@ -27,14 +28,28 @@ def _check_reduction(reduction: str) -> None:
 def _alike(x: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
     """Input and target, broadcast to one shape."""
     _check_reduction(reduction)
+    _check_dtypes(x, target)
     if x.array.shape == target.array.shape:
         return x, target
     shape = np.broadcast_shapes(x.array.shape, target.array.shape)
     return ops.expand(x, *shape), ops.expand(target, *shape)
 
 
+def _check_dtypes(x: Tensor, target: Tensor) -> None:
+    if x.array.dtype.kind not in "fc":
+        raise RuntimeError(
+            f"losses are computed of floating-point numbers, not {x.dtype}: convert with .float()"
+        )
+    if x.requires_grad and target.array.dtype != x.array.dtype:
+        found, expected = (torch_type_name(t.array.dtype)[6:].removesuffix("Tensor") for t in (target, x))
+        raise RuntimeError(
+            f"Found dtype {found} but expected {expected}: convert the target with .to(input.dtype)"
+        )
+
+
 def _same(x: Tensor, target: Tensor, name: str, reduction: str) -> None:
     _check_reduction(reduction)
+    _check_dtypes(x, target)
     if x.array.shape != target.array.shape:
         raise ValueError(f"{name}: target size ({target.shape}) must be the same as input size ({x.shape})")
 

@@ -694,3 +694,41 @@ def test_targets_of_another_dtype_are_refused() -> None:
     x = gradviz.ones(2, requires_grad=True)
     with pytest.raises(RuntimeError, match="Found dtype Double but expected Float"):
         F.mse_loss(x, gradviz.ones(2, dtype=gradviz.float64))
+
+
+def backward_hooks(torch: Any) -> list[Any]:
+    torch.manual_seed(0)
+    net, seen = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)), []
+
+    def hook(module: Any, grad_input: tuple, grad_output: tuple) -> Any:
+        shapes = [[None if g is None else tuple(g.shape) for g in side] for side in (grad_input, grad_output)]
+        seen.append((type(module).__name__, shapes, float(grad_output[0].sum())))
+        return (grad_input[0] * 2,) if isinstance(module, torch.nn.Tanh) else None
+
+    handles = [layer.register_full_backward_hook(hook) for layer in net]
+    net(torch.ones(4, 2)).sum().backward()
+    for handle in handles:
+        handle.remove()
+    return [seen, net[0].weight.grad.tolist()]
+
+
+@pytest.mark.torch
+def test_backward_hooks_are_given_what_torchs_are() -> None:
+    torch = pytest.importorskip("torch")
+    (ours, our_gradient), (theirs, their_gradient) = backward_hooks(gradviz), backward_hooks(torch)
+    assert [entry[:2] for entry in ours] == [entry[:2] for entry in theirs]
+    assert [entry[2] for entry in ours] == pytest.approx([entry[2] for entry in theirs])
+    np.testing.assert_allclose(our_gradient, their_gradient, rtol=1e-5)
+
+
+def test_backward_hooks_see_the_gradients() -> None:
+    seen = backward_hooks(gradviz)[0]
+    assert [entry[0] for entry in seen] == ["Linear", "Tanh", "Linear"]
+    assert seen[0][1:] == ([[(4, 3)], [(4, 1)]], 4.0)
+
+
+def test_a_padded_window_of_minus_infinity_takes_an_element_and_not_the_border() -> None:
+    x = gradviz.full((1, 1, 2, 2), -float("inf"))
+    out, at = F.max_pool2d(x, 2, 2, 1, return_indices=True)
+    assert out.tolist() == [[[[-np.inf] * 2] * 2]]
+    assert at.tolist() == [[[[0, 1], [2, 3]]]]

@@ -10,13 +10,14 @@ from gradviz.engine.function import scope
 from gradviz.engine.node import HookHandle
 from gradviz.engine.state import state
 from gradviz.engine.tensor import Tensor, number_of
+from gradviz.nn.backward_hooks import HookedCall
 from gradviz.nn.parameter import Buffer, Parameter
 from gradviz.nn.state_dict import StateDict
 
 __all__ = ["Module", "Parameter"]
 
 _KINDS = ("_parameters", "_buffers", "_modules")
-_DICTS = (*_KINDS, "_forward_hooks", "_forward_pre_hooks")
+_DICTS = (*_KINDS, "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 
 class Module(StateDict):
@@ -29,6 +30,7 @@ class Module(StateDict):
     _transient: set[str]  # the buffers that are not saved
     _forward_hooks: dict[int, tuple[Callable, bool]]  # with whether it is given the keywords too
     _forward_pre_hooks: dict[int, tuple[Callable, bool]]
+    _backward_hooks: dict[int, Callable]
     _scope_name: str
 
     def __init__(self) -> None:
@@ -323,7 +325,7 @@ class Module(StateDict):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.listener is None:
-            if self._forward_hooks or self._forward_pre_hooks:
+            if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
                 return self._call_with_hooks(args, kwargs)
             return self.forward(*args, **kwargs)
         if not self._scope_name:
@@ -343,6 +345,12 @@ class Module(StateDict):
         """Call `hook(module, args, output)` after forward; what it returns replaces the output."""
         return _add(self._forward_hooks, (hook, with_kwargs), prepend)
 
+    def register_full_backward_hook(self, hook: Callable) -> HookHandle:
+        """Call `hook(module, grad_input, grad_output)` in backward; what it returns replaces grad_input."""
+        handle = HookHandle(self._backward_hooks)
+        self._backward_hooks[handle.id] = hook
+        return handle
+
     def _call_with_hooks(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         for hook, with_kwargs in list(self._forward_pre_hooks.values()):
             result = hook(self, args, kwargs) if with_kwargs else hook(self, args)
@@ -352,11 +360,12 @@ class Module(StateDict):
                 args, kwargs = result
             else:
                 args = result if isinstance(result, tuple) else (result,)
-        output = self.forward(*args, **kwargs)
+        watched = HookedCall(self, list(self._backward_hooks.values())) if self._backward_hooks else None
+        output = self.forward(*(args if watched is None else watched.inputs(args)), **kwargs)
         for hook, with_kwargs in list(self._forward_hooks.values()):
             result = hook(self, args, kwargs, output) if with_kwargs else hook(self, args, output)
             output = output if result is None else result
-        return output
+        return output if watched is None else watched.outputs(output)
 
     def _name_all(self) -> None:
         """Tell the listener the names of all parameters, from the outermost module called."""

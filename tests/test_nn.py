@@ -732,3 +732,17 @@ def test_a_padded_window_of_minus_infinity_takes_an_element_and_not_the_border()
     out, at = F.max_pool2d(x, 2, 2, 1, return_indices=True)
     assert out.tolist() == [[[[-np.inf] * 2] * 2]]
     assert at.tolist() == [[[[0, 1], [2, 3]]]]
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (gradviz.ones(2, 4), r"mat1 and mat2 shapes cannot be multiplied \(2x4 and 3x2\)"),
+        (gradviz.ones(5, 2, 4), r"mat1 and mat2 shapes cannot be multiplied \(10x4 and 3x2\)"),
+        (gradviz.ones(2, 3, dtype=gradviz.float64), "mat1 and mat2 must have the same dtype"),
+        (gradviz.ones(2, 3, dtype=gradviz.int64), "mat1 and mat2 must have the same dtype"),
+    ],
+)
+def test_a_linear_layer_says_what_does_not_fit(x: gradviz.Tensor, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        nn.Linear(3, 2)(x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from gradviz.engine.dtypes import dtype, to_numpy
@@ -13,6 +13,7 @@ from gradviz.engine.tensor import Tensor, number_of
 from gradviz.nn.backward_hooks import HookedCall
 from gradviz.nn.parameter import Buffer, Parameter
 from gradviz.nn.state_dict import StateDict
+from gradviz.nn.tree import Tree
 
 __all__ = ["Module", "Parameter"]
 
@@ -20,7 +21,7 @@ _KINDS = ("_parameters", "_buffers", "_modules")
 _DICTS = (*_KINDS, "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 
-class Module(StateDict):
+class Module(Tree, StateDict):
     """Base of layers and models: what is assigned to it is found by name."""
 
     training: bool
@@ -148,98 +149,6 @@ class Module(StateDict):
             raise KeyError(f'{what} name can\'t be empty string ""')
         if hasattr(self, name) and name not in self.__dict__[kind]:
             raise KeyError(f"attribute '{name}' already exists")
-
-    # --- walking
-
-    def named_modules(
-        self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Module]]:
-        """This module and all within, each with its path; a shared one once."""
-        memo = set() if memo is None else memo
-        if self in memo:
-            return
-        if remove_duplicate:
-            memo.add(self)
-        yield prefix, self
-        for name, module in self._modules.items():
-            if module is not None:
-                yield from module.named_modules(
-                    memo, f"{prefix}.{name}" if prefix else name, remove_duplicate
-                )
-
-    def _named_members(
-        self, kind: str, prefix: str, recurse: bool, unique: bool
-    ) -> Iterator[tuple[str, Any]]:
-        seen: set[int] = set()
-        inside = self.named_modules(None, prefix, unique) if recurse else [(prefix, self)]
-        for path, module in inside:
-            for name, tensor in module.__dict__[kind].items():
-                if tensor is not None and not (unique and id(tensor) in seen):
-                    seen.add(id(tensor))
-                    yield (f"{path}.{name}" if path else name), tensor
-
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Parameter]]:
-        """All parameters, each with its path; a shared one once."""
-        return self._named_members("_parameters", prefix, recurse, remove_duplicate)
-
-    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """All parameters."""
-        return (parameter for _, parameter in self.named_parameters(recurse=recurse))
-
-    def named_buffers(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Tensor]]:
-        """All buffers, each with its path; a shared one once."""
-        return self._named_members("_buffers", prefix, recurse, remove_duplicate)
-
-    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """All buffers."""
-        return (buffer for _, buffer in self.named_buffers(recurse=recurse))
-
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly within, each with its name; a shared one once."""
-        seen: set[int] = set()
-        for name, module in self._modules.items():
-            if module is not None and id(module) not in seen:
-                seen.add(id(module))
-                yield name, module
-
-    def children(self) -> Iterator[Module]:
-        """The modules directly within."""
-        return (module for _, module in self.named_children())
-
-    def modules(self) -> Iterator[Module]:
-        """This module and all within."""
-        return (module for _, module in self.named_modules())
-
-    def get_submodule(self, target: str) -> Module:
-        """The module at a path such as `net.0`; raises AttributeError where there is none."""
-        module: Any = self
-        for name in target.split(".") if target else ():
-            if not hasattr(module, name):
-                raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
-            module = getattr(module, name)
-            if not isinstance(module, Module):
-                raise AttributeError(f"`{name}` is not an nn.Module")
-        return module
-
-    def get_parameter(self, target: str) -> Parameter:
-        """The parameter at a path such as `net.0.weight`; raises AttributeError where there is none."""
-        path, _, name = target.rpartition(".")
-        owner = self.get_submodule(path)
-        if name not in owner._parameters:
-            raise AttributeError(f"{type(owner).__name__} has no parameter `{name}`")
-        return owner._parameters[name]  # type: ignore[return-value]
-
-    def get_buffer(self, target: str) -> Tensor:
-        """The buffer at a path such as `norm.running_mean`; raises AttributeError where there is none."""
-        path, _, name = target.rpartition(".")
-        owner = self.get_submodule(path)
-        if name not in owner._buffers:
-            raise AttributeError(f"{type(owner).__name__} has no buffer `{name}`")
-        return owner._buffers[name]  # type: ignore[return-value]
 
     # --- changing all at once
 

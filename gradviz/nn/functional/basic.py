@@ -12,8 +12,22 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
+def _unfit(x: Tensor, weight: Tensor) -> Exception:
+    """Why x cannot be multiplied with the weight."""
+    if x.array.dtype != weight.array.dtype:
+        return RuntimeError(
+            f"mat1 and mat2 must have the same dtype, but got {x.dtype} and {weight.dtype}. "
+            "Convert the input with .to(weight.dtype)."
+        )
+    out, width = weight.array.shape
+    rows, given = x.array.size // max((x.array.shape or (1,))[-1], 1), (x.array.shape or (1,))[-1]
+    return RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({rows}x{given} and {width}x{out})")
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b; weight is (out, in)."""
+    if x.array.shape[-1:] != weight.array.shape[1:] or x.array.dtype != weight.array.dtype:
+        raise _unfit(x, weight)
     if x.array.ndim == 2 and bias is not None:
         return ops.addmm(bias, x, ops.t(weight))
     product = ops.matmul(x, ops.t(weight))

@@ -96,7 +96,8 @@ def nll_loss(
     _check_classes(x, target, ignore_index)
     share = _shares(x, target.array, weight, ignore_index)
     if reduction == "mean":
-        share = share / share.sum()
+        with np.errstate(invalid="ignore"):  # where all is ignored the mean is NaN, as in PyTorch
+            share = share / share.sum()
     key = "nll_loss" if x.array.ndim == 2 else "nll_loss2d"
     return apply(TABLE[key], (x,), (share, reduction))
 
@@ -143,8 +144,9 @@ def cross_entropy(
     log_probabilities = log_softmax(x, axis)
     if target.array.dtype.kind == "f":
         if target.array.shape != x.array.shape:
-            raise ValueError(
-                "cross_entropy: probabilities need the shape of the input; classes are whole numbers"
+            raise RuntimeError(
+                f"expected target dtype to be Long or Byte, but got {target.dtype}: classes are whole numbers, and "
+                "probabilities have the shape of the input"
             )
         return _cross_entropy_soft(log_probabilities, target, weight, reduction, label_smoothing, axis)
     picked = nll_loss(log_probabilities, target, weight, ignore_index, reduction)

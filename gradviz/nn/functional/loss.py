@@ -108,8 +108,9 @@ def _check_classes(x: Tensor, target: Tensor, ignore_index: int) -> None:
     expected = (x.array.shape[0], *x.array.shape[2:])
     if target.array.shape != expected:
         raise ValueError(
-            f"Expected input batch_size ({x.array.shape[0]}) to match target batch_size: target is "
-            f"{list(target.shape)}, expected {list(expected)}"
+            f"Expected input batch_size ({x.array.shape[0]}) to match target batch_size "
+            f"({target.array.shape[0] if target.array.ndim else 1}). The target has shape {list(target.shape)}, "
+            f"where {list(expected)} is expected."
         )
     used = target.array[target.array != ignore_index]
     if used.size and (used.min() < 0 or used.max() >= x.array.shape[1]):

@@ -154,9 +154,9 @@ def grad_and_value(func: Callable, argnums: Argnums = 0, has_aux: bool = False) 
                     else type(value).__name__
                 )
                 raise RuntimeError(
-                    "Expected f(*args) to return a scalar tensor, got "
+                    "grad_and_value(f)(*args): Expected f(*args) to return a scalar Tensor, got "
                     + shown
-                    + ". Reduce it with .sum() or .mean()."
+                    + ". Reduce it with .sum() or .mean(), or use vjp or jacrev."
                 )
             gradients = _gradients([value], inputs, [None])
             tree = _rebuilt(chosen, list(gradients))

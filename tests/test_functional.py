@@ -246,3 +246,31 @@ def test_a_file_from_a_stranger_is_one_clear_error(tmp_path: Path, content: byte
         gradviz.load(path)
     with pytest.raises(FileNotFoundError):
         gradviz.load(tmp_path / "nowhere")
+
+
+class Exponential(gradviz.autograd.Function):
+    """Saves its output, and pushes tangents."""
+
+    @staticmethod
+    def forward(ctx: Any, x: gradviz.Tensor) -> gradviz.Tensor:
+        out = gradviz.exp(x)
+        ctx.save_for_backward(out)
+        ctx.save_for_forward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: gradviz.Tensor) -> gradviz.Tensor:
+        (out,) = ctx.saved_tensors
+        return g * out
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: gradviz.Tensor) -> gradviz.Tensor:
+        (out,) = ctx.saved_tensors
+        return tangent * out
+
+
+@pytest.mark.parametrize("exponential", [gradviz.exp, Exponential.apply])
+def test_forward_over_reverse_goes_through_saved_outputs(exponential: Callable) -> None:
+    x = gradviz.tensor([0.5, -1.0])
+    second = func.jacfwd(func.jacrev(lambda x: exponential(x).sum()))(x)
+    np.testing.assert_allclose(second.numpy(), np.diag(np.exp(x.numpy())), rtol=1e-6)

@@ -634,3 +634,115 @@ def test_gradients_are_clipped_together() -> None:
 def test_what_cannot_be_is_refused_in_one_sentence(call: Callable, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def losses_of_a_network_of_everything(torch: Any) -> list[float]:
+    """Three steps of a convolution, an LSTM, attention and dropout under AdamW and a scheduler."""
+    layers, functional = torch.nn, torch.nn.functional
+
+    class Everything(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.pool = (
+                layers.Conv2d(1, 4, 3),
+                layers.BatchNorm2d(4),
+                layers.MaxPool2d(2),
+            )
+            self.table, self.rnn = layers.Embedding(5, 9), layers.LSTM(9, 6, batch_first=True)
+            self.attention = layers.MultiheadAttention(6, 2, batch_first=True)
+            self.drop, self.last_norm, self.out = (
+                layers.Dropout(0.1),
+                layers.LayerNorm(6),
+                layers.Linear(6, 3),
+            )
+
+        def forward(self, x: Any, i: Any) -> Any:
+            h = self.pool(functional.relu(self.norm(self.conv(x)))).flatten(2)
+            h, _ = self.rnn(h + self.table(i))
+            h, _ = self.attention(h, h, h)
+            return self.out(self.last_norm(self.drop(h)).mean(1))
+
+    torch.manual_seed(0)
+    net = Everything()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    words, classes = torch.tensor([[0, 1, 2, 3], [1, 1, 4, 0]]), torch.tensor([0, 2])
+    seen = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(net(torch.randn(2, 1, 8, 8), words), classes)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        seen.append(loss.item())
+    return seen
+
+
+def test_a_network_of_everything_trains_as_in_pytorch() -> None:
+    assert losses_of_a_network_of_everything(gradviz) == pytest.approx([1.6841, 1.2781, 0.9168], abs=2e-4)
+
+
+@pytest.mark.torch
+def test_a_network_of_everything_trains_beside_torch() -> None:
+    torch = pytest.importorskip("torch")
+    expected = losses_of_a_network_of_everything(torch)
+    assert losses_of_a_network_of_everything(gradviz) == pytest.approx(expected, abs=1e-4)
+
+
+def test_targets_of_another_dtype_are_refused() -> None:
+    x = gradviz.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="Found dtype Double but expected Float"):
+        F.mse_loss(x, gradviz.ones(2, dtype=gradviz.float64))
+
+
+def backward_hooks(torch: Any) -> list[Any]:
+    torch.manual_seed(0)
+    net, seen = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)), []
+
+    def hook(module: Any, grad_input: tuple, grad_output: tuple) -> Any:
+        shapes = [[None if g is None else tuple(g.shape) for g in side] for side in (grad_input, grad_output)]
+        seen.append((type(module).__name__, shapes, float(grad_output[0].sum())))
+        return (grad_input[0] * 2,) if isinstance(module, torch.nn.Tanh) else None
+
+    handles = [layer.register_full_backward_hook(hook) for layer in net]
+    net(torch.ones(4, 2)).sum().backward()
+    for handle in handles:
+        handle.remove()
+    return [seen, net[0].weight.grad.tolist()]
+
+
+@pytest.mark.torch
+def test_backward_hooks_are_given_what_torchs_are() -> None:
+    torch = pytest.importorskip("torch")
+    (ours, our_gradient), (theirs, their_gradient) = backward_hooks(gradviz), backward_hooks(torch)
+    assert [entry[:2] for entry in ours] == [entry[:2] for entry in theirs]
+    assert [entry[2] for entry in ours] == pytest.approx([entry[2] for entry in theirs])
+    np.testing.assert_allclose(our_gradient, their_gradient, rtol=1e-5)
+
+
+def test_backward_hooks_see_the_gradients() -> None:
+    seen = backward_hooks(gradviz)[0]
+    assert [entry[0] for entry in seen] == ["Linear", "Tanh", "Linear"]
+    assert seen[0][1:] == ([[(4, 3)], [(4, 1)]], 4.0)
+
+
+def test_a_padded_window_of_minus_infinity_takes_an_element_and_not_the_border() -> None:
+    x = gradviz.full((1, 1, 2, 2), -float("inf"))
+    out, at = F.max_pool2d(x, 2, 2, 1, return_indices=True)
+    assert out.tolist() == [[[[-np.inf] * 2] * 2]]
+    assert at.tolist() == [[[[0, 1], [2, 3]]]]
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (gradviz.ones(2, 4), r"mat1 and mat2 shapes cannot be multiplied \(2x4 and 3x2\)"),
+        (gradviz.ones(5, 2, 4), r"mat1 and mat2 shapes cannot be multiplied \(10x4 and 3x2\)"),
+        (gradviz.ones(2, 3, dtype=gradviz.float64), "mat1 and mat2 must have the same dtype"),
+        (gradviz.ones(2, 3, dtype=gradviz.int64), "mat1 and mat2 must have the same dtype"),
+    ],
+)
+def test_a_linear_layer_says_what_does_not_fit(x: gradviz.Tensor, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        nn.Linear(3, 2)(x)

@@ -125,17 +125,24 @@ def push_tangents(
             tangent._number = next_tensor_number()
         tensor_rare(output).tangent = (_epoch[0], tangent)
         pairs.append((output, tangent))
-    if op.saves_out and op.outputs == 1 and outputs[0].grad_fn is not None:
-        _of_saved_outputs[outputs[0].grad_fn] = (_epoch[0], pairs[0][1])
+    if op.saves_out and op.outputs == 1:
+        keep_tangent(outputs[0])
     return pairs
 
 
-_of_saved_outputs: WeakKeyDictionary[Node, tuple[int, Tensor]] = WeakKeyDictionary()
+_of_saved_outputs: WeakKeyDictionary[Node, dict[int, tuple[int, Tensor]]] = WeakKeyDictionary()
 
 
-def restore_tangent(output: Tensor, node: Node) -> None:
+def keep_tangent(output: Tensor) -> None:
+    """Remember the tangent of an output that its node saves."""
+    node, tangent = output.grad_fn, tangent_of(output)
+    if node is not None and tangent is not None:
+        _of_saved_outputs.setdefault(node, {})[output.output_nr] = (_epoch[0], tangent)
+
+
+def restore_tangent(output: Tensor, node: Node, nr: int = 0) -> None:
     """Give a node's saved output, a tensor anew, the tangent that it had: what forward over reverse needs."""
-    epoch, tangent = _of_saved_outputs.get(node, (0, None))
+    epoch, tangent = _of_saved_outputs.get(node, {}).get(nr, (0, None))
     if tangent is not None and epoch == _epoch[0]:
         tensor_rare(output).tangent = (epoch, tangent)
 

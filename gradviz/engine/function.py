@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import errors
-from gradviz.engine.forward_mode import tangent_of
+from gradviz.engine.forward_mode import keep_tangent, restore_tangent, tangent_of
 from gradviz.engine.node import Edge, Node, Output
 from gradviz.engine.state import (
     enable_grad,
@@ -76,7 +76,10 @@ class FunctionNode(Node):
             raise errors.mutated_since_saved(self, maker, array, version, counter.n)
         if isinstance(tensor, tuple):  # an output of ours: its tensor would make a cycle
             nr, array = tensor
-            return new_tensor(array, self if self.outputs == 1 else Output(self, nr))
+            output = new_tensor(array, self if self.outputs == 1 else Output(self, nr))
+            if state.dual_level:
+                restore_tangent(output, self, nr)
+            return output
         return tensor
 
     def _keep(self, results: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -229,6 +232,7 @@ class Function:
         ):
             if tangent is not None:
                 set_tangent(output, tangent, cls.__name__)
+                keep_tangent(output)
 
 
 def node_output(node: FunctionNode, result: Any, args: tuple) -> Any:

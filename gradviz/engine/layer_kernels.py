@@ -168,8 +168,11 @@ def max_positions(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation
         for o, s, d, k, n, p in zip(out, stride, dilation, kernel, x.shape[2:], padding, strict=True)
     )
     border = [(0, 0), (0, 0), *zip(padding, need, strict=True)]
-    low = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    whole = np.pad(x, border, constant_values=low) if any(padding) or any(need) else x
+    whole = x
+    if any(padding) or any(need):  # the border is below everything, even −∞
+        floats = x.dtype.kind == "f"
+        low = -np.inf if floats else np.iinfo(x.dtype).min
+        whole = np.pad(np.maximum(x, np.finfo(x.dtype).min) if floats else x, border, constant_values=low)
     view = windows(whole, kernel, stride, dilation)
     view = view[(..., *(slice(o) for o in out))]
     best = np.argmax(view.reshape(*x.shape[:2], int(np.prod(kernel)), *out), axis=2)  # NaN counts as greatest

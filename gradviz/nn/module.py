@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from gradviz.engine.dtypes import dtype, to_numpy
@@ -10,16 +10,18 @@ from gradviz.engine.function import scope
 from gradviz.engine.node import HookHandle
 from gradviz.engine.state import state
 from gradviz.engine.tensor import Tensor, number_of
+from gradviz.nn.backward_hooks import HookedCall
 from gradviz.nn.parameter import Buffer, Parameter
 from gradviz.nn.state_dict import StateDict
+from gradviz.nn.tree import Tree
 
 __all__ = ["Module", "Parameter"]
 
 _KINDS = ("_parameters", "_buffers", "_modules")
-_DICTS = (*_KINDS, "_forward_hooks", "_forward_pre_hooks")
+_DICTS = (*_KINDS, "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 
-class Module(StateDict):
+class Module(Tree, StateDict):
     """Base of layers and models: what is assigned to it is found by name."""
 
     training: bool
@@ -29,6 +31,7 @@ class Module(StateDict):
     _transient: set[str]  # the buffers that are not saved
     _forward_hooks: dict[int, tuple[Callable, bool]]  # with whether it is given the keywords too
     _forward_pre_hooks: dict[int, tuple[Callable, bool]]
+    _backward_hooks: dict[int, Callable]
     _scope_name: str
 
     def __init__(self) -> None:
@@ -147,98 +150,6 @@ class Module(StateDict):
         if hasattr(self, name) and name not in self.__dict__[kind]:
             raise KeyError(f"attribute '{name}' already exists")
 
-    # --- walking
-
-    def named_modules(
-        self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Module]]:
-        """This module and all within, each with its path; a shared one once."""
-        memo = set() if memo is None else memo
-        if self in memo:
-            return
-        if remove_duplicate:
-            memo.add(self)
-        yield prefix, self
-        for name, module in self._modules.items():
-            if module is not None:
-                yield from module.named_modules(
-                    memo, f"{prefix}.{name}" if prefix else name, remove_duplicate
-                )
-
-    def _named_members(
-        self, kind: str, prefix: str, recurse: bool, unique: bool
-    ) -> Iterator[tuple[str, Any]]:
-        seen: set[int] = set()
-        inside = self.named_modules(None, prefix, unique) if recurse else [(prefix, self)]
-        for path, module in inside:
-            for name, tensor in module.__dict__[kind].items():
-                if tensor is not None and not (unique and id(tensor) in seen):
-                    seen.add(id(tensor))
-                    yield (f"{path}.{name}" if path else name), tensor
-
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Parameter]]:
-        """All parameters, each with its path; a shared one once."""
-        return self._named_members("_parameters", prefix, recurse, remove_duplicate)
-
-    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """All parameters."""
-        return (parameter for _, parameter in self.named_parameters(recurse=recurse))
-
-    def named_buffers(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Tensor]]:
-        """All buffers, each with its path; a shared one once."""
-        return self._named_members("_buffers", prefix, recurse, remove_duplicate)
-
-    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """All buffers."""
-        return (buffer for _, buffer in self.named_buffers(recurse=recurse))
-
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly within, each with its name; a shared one once."""
-        seen: set[int] = set()
-        for name, module in self._modules.items():
-            if module is not None and id(module) not in seen:
-                seen.add(id(module))
-                yield name, module
-
-    def children(self) -> Iterator[Module]:
-        """The modules directly within."""
-        return (module for _, module in self.named_children())
-
-    def modules(self) -> Iterator[Module]:
-        """This module and all within."""
-        return (module for _, module in self.named_modules())
-
-    def get_submodule(self, target: str) -> Module:
-        """The module at a path such as `net.0`; raises AttributeError where there is none."""
-        module: Any = self
-        for name in target.split(".") if target else ():
-            if not hasattr(module, name):
-                raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
-            module = getattr(module, name)
-            if not isinstance(module, Module):
-                raise AttributeError(f"`{name}` is not an nn.Module")
-        return module
-
-    def get_parameter(self, target: str) -> Parameter:
-        """The parameter at a path such as `net.0.weight`; raises AttributeError where there is none."""
-        path, _, name = target.rpartition(".")
-        owner = self.get_submodule(path)
-        if name not in owner._parameters:
-            raise AttributeError(f"{type(owner).__name__} has no parameter `{name}`")
-        return owner._parameters[name]  # type: ignore[return-value]
-
-    def get_buffer(self, target: str) -> Tensor:
-        """The buffer at a path such as `norm.running_mean`; raises AttributeError where there is none."""
-        path, _, name = target.rpartition(".")
-        owner = self.get_submodule(path)
-        if name not in owner._buffers:
-            raise AttributeError(f"{type(owner).__name__} has no buffer `{name}`")
-        return owner._buffers[name]  # type: ignore[return-value]
-
     # --- changing all at once
 
     def apply(self, fn: Callable[[Module], Any]) -> Module:
@@ -323,7 +234,7 @@ class Module(StateDict):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.listener is None:
-            if self._forward_hooks or self._forward_pre_hooks:
+            if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
                 return self._call_with_hooks(args, kwargs)
             return self.forward(*args, **kwargs)
         if not self._scope_name:
@@ -343,6 +254,12 @@ class Module(StateDict):
         """Call `hook(module, args, output)` after forward; what it returns replaces the output."""
         return _add(self._forward_hooks, (hook, with_kwargs), prepend)
 
+    def register_full_backward_hook(self, hook: Callable) -> HookHandle:
+        """Call `hook(module, grad_input, grad_output)` in backward; what it returns replaces grad_input."""
+        handle = HookHandle(self._backward_hooks)
+        self._backward_hooks[handle.id] = hook
+        return handle
+
     def _call_with_hooks(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         for hook, with_kwargs in list(self._forward_pre_hooks.values()):
             result = hook(self, args, kwargs) if with_kwargs else hook(self, args)
@@ -352,11 +269,12 @@ class Module(StateDict):
                 args, kwargs = result
             else:
                 args = result if isinstance(result, tuple) else (result,)
-        output = self.forward(*args, **kwargs)
+        watched = HookedCall(self, list(self._backward_hooks.values())) if self._backward_hooks else None
+        output = self.forward(*(args if watched is None else watched.inputs(args)), **kwargs)
         for hook, with_kwargs in list(self._forward_hooks.values()):
             result = hook(self, args, kwargs, output) if with_kwargs else hook(self, args, output)
             output = output if result is None else result
-        return output
+        return output if watched is None else watched.outputs(output)
 
     def _name_all(self) -> None:
         """Tell the listener the names of all parameters, from the outermost module called."""

@@ -45,7 +45,9 @@ class Optimizer:
         tensors = [given] if isinstance(given, Tensor) else [_unnamed(entry) for entry in given]
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
-                raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {tensor!r}")
+                raise TypeError(
+                    f"optimizer can only optimize Tensors, but one of the params is {type(tensor).__name__}"
+                )
             if not tensor.is_leaf:
                 raise ValueError("can't optimize a non-leaf Tensor")
         known = {id(tensor) for group in self.param_groups for tensor in group["params"]}

@@ -12,8 +12,22 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
+def _unfit(x: Tensor, weight: Tensor) -> Exception:
+    """Why x cannot be multiplied with the weight."""
+    if x.array.dtype != weight.array.dtype:
+        return RuntimeError(
+            f"mat1 and mat2 must have the same dtype, but got {x.dtype} and {weight.dtype}. "
+            "Convert the input with .to(weight.dtype)."
+        )
+    out, width = weight.array.shape
+    rows, given = x.array.size // max((x.array.shape or (1,))[-1], 1), (x.array.shape or (1,))[-1]
+    return RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({rows}x{given} and {width}x{out})")
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b; weight is (out, in)."""
+    if x.array.shape[-1:] != weight.array.shape[1:] or x.array.dtype != weight.array.dtype:
+        raise _unfit(x, weight)
     if x.array.ndim == 2 and bias is not None:
         return ops.addmm(bias, x, ops.t(weight))
     product = ops.matmul(x, ops.t(weight))
@@ -44,8 +58,15 @@ def _dropped(x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
     dtype = x.array.dtype
     if p == 1:
         return ops.mul(x, new_tensor(np.zeros(shape, dtype)))
-    kept = random.bernoulli(shape, 1 - p)
+    kept = _in_memory_order(x.array, 1 - p) if shape == x.array.shape else random.bernoulli(shape, 1 - p)
     return ops.mul(x, new_tensor(kept.astype(dtype) / dtype.type(1 - p)))
+
+
+def _in_memory_order(like: np.ndarray, p: float) -> np.ndarray:
+    """Draws that follow one another as the elements of `like` do in memory: a transposed array's too."""
+    order = sorted(range(like.ndim), key=lambda i: -abs(like.strides[i]))
+    draws = random.bernoulli(tuple(like.shape[i] for i in order), p)
+    return draws.transpose(np.argsort(order)) if like.ndim else draws
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 from gradviz.engine import ops
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.dtypes import torch_type_name
 from gradviz.engine.tensor import Tensor, new_tensor
 from gradviz.nn.functional.activation import log_softmax
 
@@ -27,14 +28,28 @@ def _check_reduction(reduction: str) -> None:
 def _alike(x: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
     """Input and target, broadcast to one shape."""
     _check_reduction(reduction)
+    _check_dtypes(x, target)
     if x.array.shape == target.array.shape:
         return x, target
     shape = np.broadcast_shapes(x.array.shape, target.array.shape)
     return ops.expand(x, *shape), ops.expand(target, *shape)
 
 
+def _check_dtypes(x: Tensor, target: Tensor) -> None:
+    if x.array.dtype.kind not in "fc":
+        raise RuntimeError(
+            f"losses are computed of floating-point numbers, not {x.dtype}: convert with .float()"
+        )
+    if x.requires_grad and target.array.dtype != x.array.dtype:
+        found, expected = (torch_type_name(t.array.dtype)[6:].removesuffix("Tensor") for t in (target, x))
+        raise RuntimeError(
+            f"Found dtype {found} but expected {expected}: convert the target with .to(input.dtype)"
+        )
+
+
 def _same(x: Tensor, target: Tensor, name: str, reduction: str) -> None:
     _check_reduction(reduction)
+    _check_dtypes(x, target)
     if x.array.shape != target.array.shape:
         raise ValueError(f"{name}: target size ({target.shape}) must be the same as input size ({x.shape})")
 
@@ -81,7 +96,8 @@ def nll_loss(
     _check_classes(x, target, ignore_index)
     share = _shares(x, target.array, weight, ignore_index)
     if reduction == "mean":
-        share = share / share.sum()
+        with np.errstate(invalid="ignore"):  # where all is ignored the mean is NaN, as in PyTorch
+            share = share / share.sum()
     key = "nll_loss" if x.array.ndim == 2 else "nll_loss2d"
     return apply(TABLE[key], (x,), (share, reduction))
 
@@ -92,8 +108,9 @@ def _check_classes(x: Tensor, target: Tensor, ignore_index: int) -> None:
     expected = (x.array.shape[0], *x.array.shape[2:])
     if target.array.shape != expected:
         raise ValueError(
-            f"Expected input batch_size ({x.array.shape[0]}) to match target batch_size: target is "
-            f"{list(target.shape)}, expected {list(expected)}"
+            f"Expected input batch_size ({x.array.shape[0]}) to match target batch_size "
+            f"({target.array.shape[0] if target.array.ndim else 1}). The target has shape {list(target.shape)}, "
+            f"where {list(expected)} is expected."
         )
     used = target.array[target.array != ignore_index]
     if used.size and (used.min() < 0 or used.max() >= x.array.shape[1]):
@@ -128,8 +145,9 @@ def cross_entropy(
     log_probabilities = log_softmax(x, axis)
     if target.array.dtype.kind == "f":
         if target.array.shape != x.array.shape:
-            raise ValueError(
-                "cross_entropy: probabilities need the shape of the input; classes are whole numbers"
+            raise RuntimeError(
+                f"expected target dtype to be Long or Byte, but got {target.dtype}: classes are whole numbers, and "
+                "probabilities have the shape of the input"
             )
         return _cross_entropy_soft(log_probabilities, target, weight, reduction, label_smoothing, axis)
     picked = nll_loss(log_probabilities, target, weight, ignore_index, reduction)

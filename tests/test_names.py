@@ -23,9 +23,9 @@ def test_only_the_last_op_of_a_library_call_gives_what_is_assigned(tmp_path: Pat
     with record(tmp_path / "run.gradviz"):
         layer = nn.Linear(2, 3)
         out = layer(torch.ones(4, 2))
-        loss = nn.functional.mse_loss(out, torch.zeros(4, 3))
+        loss = (out * out).mean()
     assert loss.requires_grad
-    expected = [("t", None), ("addmm", "out"), ("sub", None), ("pow", None), ("mean", "loss")]
+    expected = [("t", None), ("addmm", "out"), ("mul", None), ("mean", "loss")]
     assert named(tmp_path / "run.gradviz") == expected
 
 

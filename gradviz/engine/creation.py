@@ -150,7 +150,7 @@ def arange(
     array = start + np.arange(n) * step
     if dtype is not None:
         array = array.astype(to_numpy(dtype))
-    elif array.dtype.kind == "f":
+    elif any(isinstance(value, float) for value in (start, end, step)):
         array = array.astype(default_dtype())
     return made(array, "arange", requires_grad)
 

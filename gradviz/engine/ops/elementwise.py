@@ -41,6 +41,7 @@ maximum, minimum = functions["maximum"], functions["minimum"]
 abs_, exp, log, neg, reciprocal, relu, sigmoid, sqrt, tanh = (
     functions[name] for name in ("abs", "exp", "log", "neg", "reciprocal", "relu", "sigmoid", "sqrt", "tanh")
 )
+log1p, rsqrt = functions["log1p"], functions["rsqrt"]
 
 
 def _elementwise(key: str, *tensors: Any, args: tuple = ()) -> Any:

@@ -55,7 +55,6 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "fixed_norm": [([values(2, 3), values(3), values(3)], ((1, 3), (values(1, 3), values(1, 3))))],
     "embedding": [([values(4, 3)], (np.array([[0, 2], [2, 3]]), -1))],
     "embedding_dense": [([values(3, 2)], (4, np.array([0, 2, 0]), 2))],
-    "constant_pad": [([values(2, 3)], (((1, 0), (0, 2)), 0.5)), ([values(2, 3)], (((0, 0), (-1, 1)), 0.0))],
     "nll_loss": [([values(2, 3)], (SHARE, "sum")), ([values(2, 3)], (SHARE, "none"))],
     "nll_loss2d": [([values(2, 3, 2)], (values(2, 3, 2), "none"))],
     "mse_loss": [([values(2, 3), values(2, 3)], (how,)) for how in ("mean", "sum", "none")],

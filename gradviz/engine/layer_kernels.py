@@ -329,13 +329,3 @@ def embedding_dense(g: Any, rows: int, indices: Any, padding_idx: int) -> Any:
 def take_unpadded(x: Any, indices: Any, padding_idx: int) -> Any:
     """The rows of x at `indices`, zeros for `padding_idx`."""
     return x[indices] * np.expand_dims(np.asarray(indices != padding_idx), -1).astype(np.float32)
-
-
-@recorded("constant_pad")
-def pad(x: Any, border: Sequence[tuple[int, int]], value: float) -> Any:
-    """x with a border of one value; a negative width cuts instead."""
-    kept = tuple(
-        slice(max(-low, 0), n - max(-high, 0)) for n, (low, high) in zip(x.shape, border, strict=True)
-    )
-    widths = [(max(low, 0), max(high, 0)) for low, high in border]
-    return np.pad(x[kept], widths, constant_values=value)

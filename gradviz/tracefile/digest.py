@@ -90,10 +90,16 @@ class Digests:
             if not stack:
                 continue
             run = stack[-1]
-            for kind, take in ((_RECEIVED, self._take_received), (_PRODUCED, self._take_produced)):
-                found = np.flatnonzero(events["head"] & 0xFFFF00FF == kind | thread << 16)
-                if len(found):
-                    take(run, events[found], ends[found], links)
+            heads = events["head"] & 0xFFFF00FF  # without flags
+            received = heads == _RECEIVED | thread << 16
+            _extend(run.nodes, events["subject"][received])
+            _extend(run.names, np.array(self.hashes)[events["name"][received]])
+            produced = heads == _PRODUCED | thread << 16
+            counts = events["links"][produced].astype(np.int64)
+            halves = counts // 2
+            offsets = np.arange(halves.sum()) - np.repeat(np.cumsum(halves) - halves, halves)
+            _extend(run.targets, links[np.repeat(ends[produced] - counts, halves) + offsets])
+            _extend(run.sources, np.repeat(events["subject"][produced], halves))
 
     def _take_in_few(self, rows: list[tuple], ends: list[int], links: np.ndarray) -> None:
         """The same, row by row, which is quicker for the few events of a small pass."""
@@ -108,16 +114,6 @@ class Digests:
                 half = n_links // 2
                 stack[-1].sources.extend([subject] * half)
                 stack[-1].targets.extend(links[end - n_links : end - half].tolist())
-
-    def _take_received(self, run: _OpenPass, events: np.ndarray, ends: np.ndarray, links: np.ndarray) -> None:
-        _extend(run.nodes, events["subject"])
-        _extend(run.names, np.array(self.hashes)[events["name"]])
-
-    def _take_produced(self, run: _OpenPass, events: np.ndarray, ends: np.ndarray, links: np.ndarray) -> None:
-        halves = events["links"].astype(np.int64) // 2
-        offsets = np.arange(halves.sum()) - np.repeat(np.cumsum(halves) - halves, halves)
-        _extend(run.targets, links[np.repeat(ends - 2 * halves, halves) + offsets])
-        _extend(run.sources, np.repeat(events["subject"], halves))
 
     def _hash_names(self) -> None:
         texts = list(self.strings)

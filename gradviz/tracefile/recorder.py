@@ -189,9 +189,10 @@ class Recorder(Listener):
             self._give_way()
         self.acquire()
         try:
-            for i, array in enumerate(arrays):
+            snapshot = self._snapshot
+            for number, array in zip(outputs, arrays):  # noqa: B905
                 if array is not None:
-                    self._snapshot(outputs[i], 0, array, flags)
+                    snapshot(number, 0, array, flags)
             batch = self.batch
             batch.rows += (
                 _OP | flags << 8 | (self.last_thread if get_ident() == self.last_ident else self._thread()),
@@ -297,7 +298,7 @@ class Recorder(Listener):
             self._give_way()
         self.acquire()
         try:
-            for i, array in enumerate(arrays):
+            for i, array in enumerate(arrays if self.keeps_values else ()):
                 if array is not None:
                     self._snapshot(gradients[i], 0, array, 0)
             batch = self.batch
@@ -325,7 +326,7 @@ class Recorder(Listener):
             self._give_way()
         self.acquire()
         try:
-            for i, array in enumerate(arrays):
+            for i, array in enumerate(arrays if self.keeps_values else ()):
                 if array is not None:
                     self._snapshot(gradients[i], 0, array, 0)
             batch = self.batch
@@ -356,7 +357,8 @@ class Recorder(Listener):
             self._give_way()
         self.acquire()
         try:
-            if array is not None:
+            valued = self.keeps_values
+            if valued and array is not None:
                 self._snapshot(gradient, 0, array, 0)
             batch = self.batch
             name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
@@ -380,9 +382,10 @@ class Recorder(Listener):
             )
             batch.links += (gradient, *targets, *gradients)
             self.count += 1
-            for i in range(n):
-                if arrays[i] is not None:
-                    self._snapshot(gradients[i], 0, arrays[i], 0)  # type: ignore[arg-type]
+            if valued:
+                for i in range(n):
+                    if arrays[i] is not None:
+                        self._snapshot(gradients[i], 0, arrays[i], 0)  # type: ignore[arg-type]
             self.count += 1
         except BaseException:
             self._undo()

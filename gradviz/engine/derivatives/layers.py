@@ -61,8 +61,6 @@ linear("embedding", lk.look_up, args="indices padding_idx",
 linear("embedding_dense", lk.embedding_dense, node_name="EmbeddingDenseBackwardBackward0",
     args="rows indices padding_idx",
     x=d("1, taken", lambda g, indices, padding_idx: lk.take_unpadded(g, indices, padding_idx)))
-general("constant_pad", lk.pad, node_name="ConstantPadNdBackward0", args="border value",
-    x=d("1, without the border", lambda g, border: lk.pad(g, tuple((-low, -high) for low, high in border), 0)))
 
 for key in ("nll_loss", "nll_loss2d"):
     linear(key, loss.nll, args="share reduction",

@@ -28,8 +28,17 @@ def select(x: Any, dim: int, index: int) -> Any:
 def put_back(g: Any, shape: tuple[int, ...], index: Any) -> Any:
     """The transpose of indexing: zeros of `shape` with `g` added at `index`."""
     whole = np.zeros(shape, g.dtype)
-    np.add.at(whole, index, g)
+    if takes_each_once(index):
+        whole[index] = g
+    else:
+        np.add.at(whole, index, g)
     return whole
+
+
+def takes_each_once(index: Any) -> bool:
+    """Whether an index is made of slices and single places only, so that it takes no element twice."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts)
 
 
 def along(index: np.ndarray, dim: int) -> tuple:

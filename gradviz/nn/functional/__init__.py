@@ -1,5 +1,6 @@
 """Layers as functions. See PyTorch's `torch.nn.functional`."""
 
+from gradviz.engine.ops import pad
 from gradviz.nn.functional.activation import (
     celu,
     elu,
@@ -38,7 +39,6 @@ from gradviz.nn.functional.basic import (
     linear,
     normalize,
     one_hot,
-    pad,
 )
 from gradviz.nn.functional.conv import conv1d, conv2d, fold, unfold
 from gradviz.nn.functional.loss import (

@@ -122,22 +122,6 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     return new_tensor(np.eye(n, dtype=np.int64)[x.array])
 
 
-def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """x with a border of `value`; `pad` gives (before, after) from the last dimension on."""
-    if mode != "constant":
-        raise NotImplementedError(f"gradviz pads with mode='constant' only, not {mode!r}.")
-    if len(pad) % 2 or len(pad) // 2 > x.array.ndim:
-        raise RuntimeError(
-            "Padding length should be a multiple of two, and at most twice the input's dimensions"
-        )
-    border = [(0, 0)] * x.array.ndim
-    for i in range(len(pad) // 2):
-        border[-1 - i] = (int(pad[2 * i]), int(pad[2 * i + 1]))
-    if any(n + low + high < 0 for n, (low, high) in zip(x.array.shape, border, strict=True)):
-        raise RuntimeError("The padding cuts away more than the input has")
-    return apply(TABLE["constant_pad"], (x,), (tuple(border), value or 0))
-
-
 def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """x divided by its p-norm along `dim`."""
     if p != 2.0:

@@ -8,8 +8,8 @@ from gradviz.engine import layer_kernels as lk
 from gradviz.engine import ops
 from gradviz.engine.apply import apply, constant
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.ops import pad
 from gradviz.engine.tensor import Tensor
-from gradviz.nn.functional.basic import pad
 
 
 def sizes_of(value: Any, n: int) -> tuple[int, ...]:

@@ -9,6 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does; that is for benchmarks to say.
+settings.register_profile("gradviz", deadline=None)
+settings.load_profile("gradviz")
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))

@@ -9,7 +9,7 @@ from gradviz.engine.node import Node, Output
 from gradviz.engine.op import Op
 from gradviz.engine.state import next_tensor_number, state
 from gradviz.engine.tensor import Tensor, flags_of, number_of
-from gradviz.events.listener import LEAF, REQUIRES_GRAD, Listener
+from gradviz.events.listener import LEAF, REQUIRES_GRAD, Listener, op_links
 
 
 def heard_of(tensor: Tensor) -> int:
@@ -33,22 +33,19 @@ def tell_plain(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor
     numbers = [heard_of(tensor) for tensor in inputs]
     out._number = number = next_tensor_number()
     args = "" if all(numbers) else constants_text(inputs)
-    listener.op(op.name, numbers, (number,), (out.array,), LEAF, args, 0, "", (), ())
+    listener.op(op.name, (out.array,), LEAF, args, 0, "", (len(numbers), 1, 0, *numbers, number))
 
 
 def tell_unary(listener: Listener, op: Op, x: Tensor, out: Tensor, node: Any) -> None:
     """An elementwise op of one tensor ran and recorded `node`."""
     n = heard_of(x)
     out._number = number = next_tensor_number()
-    saved: tuple[int, ...] = ()
+    links: tuple[int, ...] = (1, 1, 2, n, number, *edge_numbers(node.a))
     if op.saves_out:
-        saved = (number, 0)
+        links += (number, 0)
     elif op.saves_inputs:
-        saved = (n, x._version)
-    edges = edge_numbers(node.a)
-    listener.op(
-        op.name, (n,), (number,), (out.array,), REQUIRES_GRAD, "", node.number, node.label, edges, saved
-    )
+        links += (n, x._version)
+    listener.op(op.name, (out.array,), REQUIRES_GRAD, "", node.number, node.label, links)
 
 
 def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, node: Any) -> None:
@@ -61,23 +58,21 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
         n, m = heard_of(x), heard_of(y)
     out._number = number = next_tensor_number()
     a, b = node.a, node.b
+    links: tuple[int, ...]
     if b is None and type(a) is not Output:
-        edges = (a.number, 0, 0, 0)
+        links = (2, 1, 4, n, m, number, a.number, 0, 0, 0)
     else:
-        edges = (*edge_numbers(a), *edge_numbers(b))
-    saved: tuple[int, ...] = ()
+        links = (2, 1, 4, n, m, number, *edge_numbers(a), *edge_numbers(b))
     if op.saves_inputs:
         by_a, by_b = op.saved_by
         if n and ((a is not None and "x" in by_a) or (b is not None and "x" in by_b)):
-            saved = (n, 0 if x._rare is None else x._version)
+            links += (n, 0 if x._rare is None else x._version)
         if m and ((a is not None and "y" in by_a) or (b is not None and "y" in by_b)):
-            saved += (m, 0 if y._rare is None else y._version)
+            links += (m, 0 if y._rare is None else y._version)
     if op.saves_out:
-        saved += (number, 0)
+        links += (number, 0)
     args = "" if n and m else constants_text((x, y))
-    listener.op(
-        op.name, (n, m), (number,), (out.array,), REQUIRES_GRAD, args, node.number, node.label, edges, saved
-    )
+    listener.op(op.name, (out.array,), REQUIRES_GRAD, args, node.number, node.label, links)
 
 
 def edge_numbers(edge: Any) -> tuple[int, int]:
@@ -101,7 +96,7 @@ def tell_op(
     arrays = [tensor.array for tensor in outputs]
     flags = flags_of(outputs[0]) if outputs else 0
     if node is None:
-        listener.op(name, numbers, made, arrays, flags, args, 0, "", (), ())
+        listener.op(name, arrays, flags, args, 0, "", op_links(numbers, made, (), ()))
         return
     edges: list[int] = []
     for edge in node.edges:
@@ -114,4 +109,5 @@ def tell_op(
     if getattr(node, "out", None) is not None:
         for number in made:
             saved += (number, 0)
-    listener.op(name, numbers, made, arrays, flags, args, node.number, node.label, edges, saved)
+    links = op_links(numbers, made, edges, saved)
+    listener.op(name, arrays, flags, args, node.number, node.label, links)

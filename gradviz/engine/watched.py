@@ -145,23 +145,21 @@ class WatchedPass:
         except BaseException:
             listener.received(node.number, node.label, (number,), (fresh,))
             raise
-        numbers: tuple[int, ...]
         told: tuple[Any, ...]
         a = node.a
         if node.arity == 1:
             target = a.node if type(a) is Output else a
-            if result is gradient:
-                numbers, told = (number,), (None,)
-            else:
-                numbers, told = (next_tensor_number(),), (result,)
-            listener.ran(node.number, node.label, number, fresh, (target.number,), numbers, told)
-            return (result,), numbers
+            passed_on = result is gradient
+            n = number if passed_on else next_tensor_number()
+            told = (None if passed_on else result,)
+            listener.ran(node.number, node.label, (number, target.number, n), fresh, told)
+            return (result,), (n,)
         first, second = result
         b = node.b
         if b is None and type(a) is not Output and first is not gradient:
-            numbers = (next_tensor_number(), 0)
-            listener.ran(node.number, node.label, number, fresh, (a.number, 0), numbers, (first, None))
-            return result, numbers
+            n = next_tensor_number()
+            listener.ran(node.number, node.label, (number, a.number, 0, n, 0), fresh, (first, None))
+            return result, (n, 0)
         n = 0 if first is None else number if first is gradient else next_tensor_number()
         if second is None:
             m = 0
@@ -169,12 +167,10 @@ class WatchedPass:
             m = number
         else:
             m = n if second is first else next_tensor_number()
-        targets = (
-            0 if a is None else a.node.number if type(a) is Output else a.number,
-            0 if b is None else b.node.number if type(b) is Output else b.number,
-        )
+        to_a = 0 if a is None else a.node.number if type(a) is Output else a.number
+        to_b = 0 if b is None else b.node.number if type(b) is Output else b.number
         told = (first if n != number else None, second if m not in (number, n) else None)
-        listener.ran(node.number, node.label, number, fresh, targets, (n, m), told)
+        listener.ran(node.number, node.label, (number, to_a, to_b, n, m), fresh, told)
         return result, (n, m)
 
     def _run(self, node: Any, needed: set[Node] | None) -> tuple[Sequence[Any], Sequence[int]]:

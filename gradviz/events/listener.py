@@ -20,6 +20,15 @@ REQUIRES_GRAD = 2
 VIEW = 4
 
 
+def op_links(
+    inputs: Sequence[int], outputs: Sequence[int], edges: Sequence[int], saved: Sequence[int]
+) -> tuple[int, ...]:
+    """What an op is linked to, in one row: how many inputs, outputs and edge numbers there are, then those, then
+    what was saved. Among the inputs 0 stands for a number; edges and saved tensors belong to the node: edges as
+    `node, output_nr, ...`, saved as `tensor, version, ...`."""
+    return (len(inputs), len(outputs), len(edges), *inputs, *outputs, *edges, *saved)
+
+
 class Listener:
     """Hears every event and does nothing with it."""
 
@@ -32,19 +41,15 @@ class Listener:
     def op(
         self,
         name: str,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
         arrays: Sequence[np.ndarray | None],
         flags: int,
         args: str,
         node: int,
         grad_fn: str,
-        edges: Sequence[int],
-        saved: Sequence[int],
+        links: tuple[int, ...],
     ) -> None:
-        """An op ran. `arrays` (None: unknown) and `flags` are those of `outputs`; among `inputs`, 0 stands for
-        a number; `args` are the non-tensor arguments as text; `edges` and `saved` belong to the node: edges as a flat
-        `node, output_nr, ...`, saved as a flat `tensor, version, ...`."""
+        """An op ran. `arrays` (None: unknown) and `flags` are those of its outputs; `args` are the non-tensor
+        arguments as text; `links` are the numbers that `op_links` puts in a row."""
 
     def mutated(
         self, number: int, array: np.ndarray, flags: int, version: int, how: str, source: int
@@ -102,16 +107,16 @@ class Listener:
         self,
         node: int,
         grad_fn: str,
-        gradient: int,
+        links: tuple[int, ...],
         array: np.ndarray | None,
-        targets: Sequence[int],
-        gradients: Sequence[int],
         arrays: Sequence[np.ndarray | None],
     ) -> None:
         """`received` and `produced` of a node of one output, told together once it has run. A source may do so
-        where nothing can have happened between the two."""
-        self.received(node, grad_fn, (gradient,), (array,))
-        self.produced(node, targets, gradients, arrays)
+        where nothing can have happened between the two. `links` are the gradient that it received (value
+        `array`), then its targets, then the gradients that it produced (values `arrays`)."""
+        n = len(arrays)
+        self.received(node, grad_fn, links[:1], (array,))
+        self.produced(node, links[1 : 1 + n], links[1 + n :], arrays)
 
     def accumulated(
         self, number: int, node: int, gradient: int, grad: int, array: np.ndarray, version: int

@@ -14,7 +14,7 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.node import AccumulateGrad, Edge, Node, edge_node, edge_nr
 from gradviz.engine.state import next_tensor_number
 from gradviz.engine.tensor import Tensor, flags_of, gradient_edge
-from gradviz.events.listener import REQUIRES_GRAD
+from gradviz.events.listener import REQUIRES_GRAD, op_links
 from gradviz.graph.build import build
 from gradviz.sources.record import run_meta
 from gradviz.tracefile import Recorder, Sites, open_trace
@@ -105,9 +105,8 @@ class _Live:
             outputs.append(number)
         arrays: list[Any] = [self._array(node, nr) for nr in range(node.outputs)]
         op = node.op.name if hasattr(node, "op") else node.label.removesuffix("Backward")
-        self.listener.op(
-            op, inputs, outputs, arrays, REQUIRES_GRAD, "", node.number, node.label, edges, self._saved(node)
-        )
+        links = op_links(inputs, outputs, edges, self._saved(node))
+        self.listener.op(op, arrays, REQUIRES_GRAD, "", node.number, node.label, links)
         for nr, number in enumerate(outputs):
             if (node.number, nr) in self.names:
                 self.listener.named(number, self.names[node.number, nr])

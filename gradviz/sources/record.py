@@ -72,7 +72,7 @@ class record:
     def __enter__(self) -> record:
         sites = self.sites or Sites()
         if self.sites is None:
-            sites.root = sys._getframe(1)
+            sites.begin_at(sys._getframe(1))
         meta = {**run_meta(), **(self.meta or {})}
         formulas = {op.node_name: op.formula for op in reversed(TABLE.values()) if op.derivatives}
         self.recorder = Recorder(self.path, *self.settings, sites, meta, formulas)
@@ -85,7 +85,7 @@ class record:
             return
         listen(self.previous)
         _recording.remove(self)
-        self.recorder.sites.root = None
+        self.recorder.sites.begin_at(None)
         self.recorder.close(**end_meta(error or self.error))
         self.recorder = None
 

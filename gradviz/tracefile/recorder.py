@@ -171,15 +171,12 @@ class Recorder(Listener):
     def op(
         self,
         name: str,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
         arrays: Sequence[np.ndarray | None],
         flags: int,
         args: str,
         node: int,
         grad_fn: str,
-        edges: Sequence[int],
-        saved: Sequence[int],
+        links: tuple[int, ...],
     ) -> None:
         if not self.detailed:
             return
@@ -189,11 +186,18 @@ class Recorder(Listener):
             self._give_way()
         self.acquire()
         try:
-            snapshot = self._snapshot
-            for number, array in zip(outputs, arrays):  # noqa: B905
-                if array is not None:
-                    snapshot(number, 0, array, flags)
             batch = self.batch
+            first = 3 + links[0]  # of the outputs
+            if links[1] == 1 and not self.keeps_values and (array := arrays[0]) is not None:
+                shape = self.shapes.known.get(array.shape)  # as _snapshot does, without a call
+                if shape is not None and array.dtype is _float32:
+                    batch.snapshots += (links[first], 0, shape, _FLOAT32 | flags << 8, 0, self.count)
+                else:
+                    self._snapshot(links[first], 0, array, flags)
+            else:
+                for number, array in zip(links[first:], arrays):  # noqa: B905
+                    if array is not None:
+                        self._snapshot(number, 0, array, flags)
             batch.rows += (
                 _OP | flags << 8 | (self.last_thread if get_ident() == self.last_ident else self._thread()),
                 site,
@@ -201,14 +205,9 @@ class Recorder(Listener):
                 node,
                 strings.get(grad_fn) or self.strings.number(grad_fn),
                 self.strings.number(args) if args else 0,
-                3 + len(inputs) + len(outputs) + len(edges) + len(saved),
+                len(links),
             )
-            links = batch.links
-            links += (len(inputs), len(outputs), len(edges))
-            links += inputs
-            links += outputs
-            links += edges
-            links += saved
+            batch.links += links
             self.count += 1
         except BaseException:
             self._undo()
@@ -345,10 +344,8 @@ class Recorder(Listener):
         self,
         node: int,
         grad_fn: str,
-        gradient: int,
+        links: tuple[int, ...],
         array: np.ndarray | None,
-        targets: Sequence[int],
-        gradients: Sequence[int],
         arrays: Sequence[np.ndarray | None],
     ) -> None:
         if not self.detailed:
@@ -359,11 +356,10 @@ class Recorder(Listener):
         try:
             valued = self.keeps_values
             if valued and array is not None:
-                self._snapshot(gradient, 0, array, 0)
+                self._snapshot(links[0], 0, array, 0)
             batch = self.batch
             name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
             thread = self.last_thread if get_ident() == self.last_ident else self._thread()
-            n = len(targets)
             batch.rows += (
                 _RECEIVED | thread,
                 0,
@@ -378,14 +374,14 @@ class Recorder(Listener):
                 node,
                 0,
                 0,
-                2 * n,
+                len(links) - 1,
             )
-            batch.links += (gradient, *targets, *gradients)
+            batch.links += links
             self.count += 1
             if valued:
-                for i in range(n):
-                    if arrays[i] is not None:
-                        self._snapshot(gradients[i], 0, arrays[i], 0)  # type: ignore[arg-type]
+                for number, produced in zip(links[1 + len(arrays) :], arrays):  # noqa: B905
+                    if produced is not None:
+                        self._snapshot(number, 0, produced, 0)
             self.count += 1
         except BaseException:
             self._undo()

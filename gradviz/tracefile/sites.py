@@ -42,22 +42,26 @@ class Sites:
         self.kinds: dict[int, int] = {}
         self.codes: list[CodeType] = []  # kept alive: `kinds` knows them by address
         self.numbers: dict[tuple[int, ...], int] = {}
-        self.root: FrameType | None = None  # the frame that began the recording: its callers are left out
+        self.begin_at(None)
         self._new: deque[tuple[int, int, CodeType, int]] = deque()  # added to while it is being written
         self._names: dict[int, tuple[str, ...]] = {}
         for code in boundary:
             self._classify(code, BOUNDARY)
 
-    def number(self, frame: FrameType | None) -> int:
+    def begin_at(self, root: FrameType | None) -> None:
+        """Leave out the callers of `root`, the frame that began the recording."""
+        self.root = root
+        self.root_code = 0 if root is None else id(root.f_code)
+
+    def number(self, frame: FrameType) -> int:
         """The site of the innermost user frame at or above `frame`, 0 if there is none."""
         root = self.root
-        if frame is root and frame is not None:
+        if frame is root:
             return self.numbers.get((id(frame.f_code), frame.f_lasti)) or self._walk(frame)
-        if frame is not None and self.kinds.get(id(frame.f_code)) == USER:
-            caller = frame.f_back
-            if caller is root and caller is not None:  # a function of the script, called from its main part
-                key = (id(frame.f_code), frame.f_lasti, id(caller.f_code), caller.f_lasti)
-                return self.numbers.get(key) or self._walk(frame)
+        caller = frame.f_back
+        if caller is root and caller is not None:  # maybe a function of the script, called from its main part
+            key = (id(frame.f_code), frame.f_lasti, self.root_code, caller.f_lasti)
+            return self.numbers.get(key) or self._walk(frame)
         return self._walk(frame)
 
     def _walk(self, frame: FrameType | None) -> int:
@@ -74,7 +78,7 @@ class Sites:
                     break
                 outermost = frame
             elif kind == BOUNDARY:
-                self.root = outermost  # the script's own frame, which lives as long as the script
+                self.begin_at(outermost)  # the script's own frame, which lives as long as the script
                 break
             frame = frame.f_back
         return self.numbers.get(key) or self._add(key)

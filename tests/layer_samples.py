@@ -34,7 +34,7 @@ def _normalized(view: tuple, axes: tuple, shape: tuple, weights: tuple) -> tuple
 
 
 X = both_signs(2, 3)
-SHARE = np.array([[0.0, 0.5, 0.0], [0.25, 0.0, 0.0]])
+CLASSES, SHARE = np.array([1, 0]), np.array([0.5, 0.25])
 TAKEN = np.array([[[[0, 3], [5, 5]]]])
 
 SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
@@ -55,8 +55,8 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "fixed_norm": [([values(2, 3), values(3), values(3)], ((1, 3), (values(1, 3), values(1, 3))))],
     "embedding": [([values(4, 3)], (np.array([[0, 2], [2, 3]]), -1))],
     "embedding_dense": [([values(3, 2)], (4, np.array([0, 2, 0]), 2))],
-    "nll_loss": [([values(2, 3)], (SHARE, "sum")), ([values(2, 3)], (SHARE, "none"))],
-    "nll_loss2d": [([values(2, 3, 2)], (values(2, 3, 2), "none"))],
+    "nll_loss": [([values(2, 3)], (CLASSES, SHARE, how)) for how in ("sum", "none")],
+    "nll_loss2d": [([values(2, 3, 2)], (np.array([[1, 0], [2, 2]]), values(2, 2), "none"))],
     "mse_loss": [([values(2, 3), values(2, 3)], (how,)) for how in ("mean", "sum", "none")],
     "huber_loss": [([values(2, 3), values(2, 3) * 5], (1.0, "mean"))],
     "smooth_l1_loss": [([values(2, 3), values(2, 3) * 5], (0.7, "none"))],

@@ -152,7 +152,7 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
     if op.outputs > 1:
         outputs = tuple(new_tensor(np.asarray(array)) for array in result)
     else:
-        array = np.asarray(result)
+        array = result if type(result) is ndarray else asarray(result)
         if array.dtype is not float32 and op.kind == "elementwise":
             array = settle(op, array, inputs, args)
         outputs = (new_tensor(array),)
@@ -160,9 +160,9 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
         for output in outputs:
             _share_memory(inputs[0], output)
     node = None
-    if state.modes.grad_enabled and op.derivatives and outputs[0].array.dtype.kind in "fc":
-        edges = tuple(gradient_edge(tensor) for tensor in inputs)
-        if any(edge is not None for edge in edges):
+    if op.derivatives and outputs[0].array.dtype.kind in "fc" and state.modes.grad_enabled:
+        edges = tuple([gradient_edge(tensor) for tensor in inputs])
+        if edges.count(None) < len(edges):
             node = make_node(op, inputs, edges, args, outputs)
     if state.dual_level:
         from gradviz.engine.forward_mode import push_tangents
@@ -189,11 +189,9 @@ def make_node(
     node.number = next_node_number()
     node.rare = None
     node.args = args
-    arrays = [tensor.array for tensor in inputs]
     node.spec = None
-    out = outputs[0].array
-    if op.needs_spec or op.variadic or any(a.shape != out.shape or a.dtype != out.dtype for a in arrays):
-        node.spec = tuple((array.shape, array.dtype) for array in arrays)
+    if op.needs_spec or (op.kind == "elementwise" and _were_converted(inputs, outputs[0].array)):
+        node.spec = tuple([(tensor.array.shape, tensor.array.dtype) for tensor in inputs])
     kept = saved_inputs(op, inputs, edges)
     if isinstance(node, ManyInputsNode):
         node._edges = edges
@@ -216,16 +214,19 @@ def make_node(
     return node
 
 
+def _were_converted(inputs: Sequence[Tensor], out: np.ndarray) -> bool:
+    """Whether an input was broadcast or cast to give `out`."""
+    return any(tensor.array.shape != out.shape or tensor.array.dtype != out.dtype for tensor in inputs)
+
+
 def saved_inputs(op: Op, inputs: Sequence[Tensor], edges: Sequence[Edge]) -> tuple[Tensor | None, ...]:
     """The inputs that the derivatives which will be asked for need; None for the others."""
+    if not op.saves_inputs:
+        return (None,) * len(inputs)
     if op.variadic:
-        saves = op.inputs[0] in op.derivatives[op.inputs[0]].needs
-        return tuple(inputs) if saves else (None,) * len(inputs)
-    needed: set[str] = set()
-    for name, edge in zip(op.inputs, edges, strict=True):
-        if edge is not None and name in op.derivatives:
-            needed.update(op.derivatives[name].needs)
-    return tuple(tensor if name in needed else None for name, tensor in zip(op.inputs, inputs, strict=True))
+        return tuple(inputs)
+    keeps = op.keeps(tuple([edge is not None for edge in edges]))
+    return tuple([tensor if kept else None for tensor, kept in zip(inputs, keeps, strict=True)])
 
 
 def _share_memory(base: Tensor, view: Tensor) -> None:

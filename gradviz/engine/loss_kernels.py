@@ -21,17 +21,29 @@ def part(g: Any, x: Any, reduction: str) -> Any:
     return g / int(np.prod(x.shape)) if reduction == "mean" else g
 
 
-def to_each(g: Any, reduction: str, axis: int) -> Any:
-    """The gradient as it meets the inputs of each loss, whose classes are at `axis`."""
-    return np.expand_dims(g, axis) if reduction == "none" else g
-
-
-def nll(x: Any, share: Any, reduction: str) -> Any:
-    """−share · x, summed over the classes (axis 1) and, unless reduction is none, over all.
+def nll(x: Any, target: np.ndarray, share: np.ndarray, reduction: str) -> Any:
+    """−share · x at the target class (axis 1), summed unless reduction is none.
 
     Where share is 0 the log-probability does not count, even if it is −inf."""
-    losses = -np.sum(np.where(share == 0, 0, x * share), axis=1)
+    losses = -x[_at_classes(target)] * share
+    if not share.all():
+        losses = np.where(share == 0, 0, losses)
     return losses if reduction == "none" else np.sum(losses)
+
+
+def nll_back(g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.ndarray, reduction: str) -> Any:
+    """The gradient of `nll`: −share at the target class, 0 elsewhere."""
+    slope = np.zeros(x_shape, share.dtype)
+    slope[_at_classes(target)] = -share
+    return (np.expand_dims(g, 1) if reduction == "none" else g) * slope
+
+
+def _at_classes(target: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The index of the target classes in an array that has them along axis 1."""
+    if target.ndim == 1:
+        return np.arange(len(target)), target
+    grid: tuple[np.ndarray, ...] = np.indices(target.shape, sparse=True)
+    return grid[0], target, *grid[1:]
 
 
 def mse(x: Any, y: Any, reduction: str) -> Any:

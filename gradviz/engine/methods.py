@@ -125,7 +125,7 @@ METHODS: dict[str, Callable] = {
     "repeat": ops.repeat,
     "unfold": ops.unfold,
     "sum_to_size": ops.sum_to_size,
-    "contiguous": lambda x, memory_format=None: x,
+    "contiguous": ops.contiguous,
     "view_as": _size_like(ops.reshape),
     "reshape_as": _size_like(ops.reshape),
     "expand_as": _size_like(ops.expand),

@@ -74,6 +74,7 @@ class Op:
     saves_inputs: bool = field(init=False)
     saved_by: tuple[frozenset[str], ...] = field(init=False)  # what each derivative needs
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
+    _keeps: dict[tuple[bool, ...], tuple[bool, ...]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if {"n", "g"} & {*self.inputs, *self.args}:
@@ -86,7 +87,7 @@ class Op:
         self.saves_out = bool(self.needs("out"))
         self.saved_by = tuple(frozenset(rule.needs) for rule in self.derivatives.values())
         self.saves_inputs = any(self.needs(name) for name in self.inputs)
-        self.needs_spec = any(
+        self.needs_spec = self.variadic or any(
             self.needs(f"{name}_{what}") for name in self.inputs for what in ("shape", "dtype")
         )
         self.node_class = make_node_class(self)
@@ -98,6 +99,16 @@ class Op:
     def needs(self, what: str) -> tuple[str, ...]:
         """The inputs whose derivative needs `what`."""
         return tuple(name for name, rule in self.derivatives.items() if what in rule.needs)
+
+    def keeps(self, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Which inputs have to be saved where the gradients of those `wanted` will be asked for."""
+        known = self._keeps.get(wanted)
+        if known is None:
+            rules = [self.derivatives[name] for name, asked in zip(self.inputs, wanted, strict=True)
+                     if asked and name in self.derivatives]  # fmt: skip
+            needs = {need for rule in rules for need in rule.needs}
+            known = self._keeps[wanted] = tuple(name in needs for name in self.inputs)
+        return known
 
     @property
     def formula(self) -> str:

@@ -13,7 +13,7 @@ from gradviz.engine.op import d
 linear("where", k.where, inputs="x y", args="condition",
     x=d("where condition", lambda g, x_shape, condition: k.sum_to(np.where(condition, g, 0), x_shape)),
     y=d("where not condition", lambda g, y_shape, condition: k.sum_to(np.where(condition, 0, g), y_shape)))
-linear("clone", np.copy,
+linear("clone", k.cloned, args="contiguous",
     x=d("1", lambda g: g))
 linear("copy", np.copy, node_name="CopyBackwards",
     x=d("1", lambda g: g))

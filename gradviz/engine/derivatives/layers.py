@@ -63,9 +63,10 @@ linear("embedding_dense", lk.embedding_dense, node_name="EmbeddingDenseBackwardB
     x=d("1, taken", lambda g, indices, padding_idx: lk.take_unpadded(g, indices, padding_idx)))
 
 for key in ("nll_loss", "nll_loss2d"):
-    linear(key, loss.nll, args="share reduction",
+    linear(key, loss.nll, args="target share reduction",
         node_name="NllLossBackward0" if key == "nll_loss" else "NllLoss2DBackward0",
-        x=d("−w at the target", lambda g, share, reduction: loss.to_each(g, reduction, 1) * -share))
+        x=d("−w at the target", lambda g, x_shape, target, share, reduction:
+            loss.nll_back(g, x_shape, target, share, reduction)))
 general("mse_loss", loss.mse, args="reduction",
     x=d("2 (x − y) / n", lambda g, x, y, reduction: loss.part(g, x, reduction) * (2 * (x - y))),
     y=d("2 (y − x) / n", lambda g, x, y, reduction: loss.part(g, x, reduction) * (2 * (y - x))))

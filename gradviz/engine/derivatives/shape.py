@@ -14,6 +14,8 @@ turned = k.rot90
 
 linear("reshape", np.reshape, args="shape", node_name="ViewBackward0", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
+linear("unsafe_view", np.reshape, args="shape", node_name="UnsafeViewBackward0",
+    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
 linear("t", np.transpose, node_name="TBackward0", view=True,
     x=d("1, transposed", lambda g: np.transpose(g)))
 linear("transpose", k.swapped, args="dim0 dim1", view=True,
@@ -25,6 +27,8 @@ linear("expand", np.broadcast_to, args="size", view=True,
 linear("squeeze", k.squeeze, args="dim", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
 linear("squeeze_dim", k.squeeze, name="squeeze", node_name="SqueezeBackward1", args="dim", view=True,
+    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
+linear("squeeze_dim_", k.squeeze, name="squeeze_", node_name="SqueezeBackward4", args="dim", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
 linear("squeeze_dims", k.squeeze, name="squeeze", node_name="SqueezeBackward2", args="dim", view=True,
     x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))

@@ -22,6 +22,11 @@ def same(x: Any) -> Any:
     return x
 
 
+def cloned(x: Any, contiguous: bool) -> Any:
+    """A copy of x, with its elements in order in memory or laid out as they are."""
+    return np.array(x, order="C" if contiguous else "K")
+
+
 def with_masked_fill(x: Any, value: Any, mask: Any) -> Any:
     """x, but `value` where `mask`."""
     return np.where(mask, value, x)

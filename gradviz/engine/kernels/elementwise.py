@@ -49,7 +49,7 @@ def softplus_slope(x: Any, beta: float, threshold: float) -> Any:
 
 def power(x: Any, exponent: Any) -> Any:
     """x to the power of a number."""
-    return np.power(x, exponent)
+    return x**exponent
 
 
 def reversed_power(x: Any, base: Any) -> Any:

@@ -82,8 +82,9 @@ def softmax(x: Any, dim: int) -> Any:
 
 
 def log_softmax(x: Any, dim: int) -> Any:
-    """ln softmax(x)."""
-    return x - logsumexp(x, dim, True)
+    """ln softmax(x), shifted by the maximum so that it cannot overflow."""
+    shifted = x - np.max(x, axis=dim, keepdims=True, initial=-np.inf)
+    return shifted - np.log(np.sum(np.exp(shifted), axis=dim, keepdims=True))
 
 
 def others(x: Any, dim: int) -> Any:

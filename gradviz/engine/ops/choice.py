@@ -36,7 +36,12 @@ def view_as_self(x: Tensor) -> Tensor:
 
 def clone(x: Tensor) -> Tensor:
     """A copy that gradients flow through."""
-    return apply(TABLE["clone"], (x,))
+    return apply(TABLE["clone"], (x,), (False,))
+
+
+def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
+    """x where its elements lie in order in memory, else a copy in which they do."""
+    return x if x.array.flags.c_contiguous else apply(TABLE["clone"], (x,), (True,))
 
 
 def copy(x: Tensor) -> Tensor:

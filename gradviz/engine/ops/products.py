@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,20 @@ import numpy as np
 
 from gradviz.engine.apply import apply, operands
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.ops.choice import contiguous
 from gradviz.engine.ops.elementwise import add, mul
 from gradviz.engine.ops.reductions import checked_dim, sum
-from gradviz.engine.ops.shape import diagonal, expand, permute, reshape, squeeze, unsqueeze
+from gradviz.engine.ops.shape import (
+    diagonal,
+    expand,
+    permute,
+    reshape,
+    squeeze,
+    t,
+    transpose,
+    unsafe_view,
+    unsqueeze,
+)
 from gradviz.engine.tensor import Tensor
 
 
@@ -108,21 +120,54 @@ def matmul(x: Any, y: Any) -> Any:
     if dims == (2, 2):
         return mm(x, y)
     if dims == (1, 2):
-        return squeeze(mm(unsqueeze(x, 0), y), 0)
+        return apply(TABLE["squeeze_dim_"], (mm(unsqueeze(x, 0), y),), (0,))
+    if _folds(x, y):
+        return _folded_matmul(x, y)
     return _batched_matmul(x, y)
 
 
+def _folds(x: Tensor, y: Tensor) -> bool:
+    """Whether a batch of matrices and one matrix or vector are multiplied as one tall matrix: where that needs no
+    copy, or spares the gradient of the one a sum over the batch (`should_fold` in PyTorch's LinearAlgebra.cpp)."""
+    batch, one = (x.array, y) if x.array.ndim >= y.array.ndim else (y.array.swapaxes(-1, -2), x)
+    if batch.ndim < 3 or one.array.ndim > 2:
+        return False
+    if one.requires_grad:
+        return True
+    if x.array.ndim == 2:
+        return False
+    shape, strides = batch.shape, batch.strides
+    return not batch.size or all(strides[i] == strides[i + 1] * shape[i + 1] for i in range(len(shape) - 2))
+
+
+def _folded_matmul(x: Tensor, y: Tensor) -> Tensor:
+    """The product of a batch of matrices and one matrix or vector, on either side, as one tall matrix."""
+    if x.array.ndim < y.array.ndim:
+        one = t(x) if x.array.ndim == 2 else x
+        product = _folded_matmul(transpose(y, -2, -1), one)
+        return contiguous(transpose(product, -2, -1)) if x.array.ndim == 2 else product
+    *batch, inner = x.array.shape
+    tall = reshape(x, math.prod(batch), inner)
+    if y.array.ndim == 1:
+        return unsafe_view(mv(tall, y), (*batch,))
+    return unsafe_view(mm(tall, y), (*batch, y.array.shape[1]))
+
+
 def _batched_matmul(x: Tensor, y: Tensor) -> Tensor:
-    row, column = x.array.ndim == 1, y.array.ndim == 1
-    x = unsqueeze(x, 0) if row else x
-    y = unsqueeze(y, 1) if column else y
-    batch = np.broadcast_shapes(x.array.shape[:-2], y.array.shape[:-2])
-    n = int(np.prod(batch, dtype=np.int64))
-    x3 = reshape(expand(x, *batch, *x.array.shape[-2:]), n, *x.array.shape[-2:])
-    y3 = reshape(expand(y, *batch, *y.array.shape[-2:]), n, *y.array.shape[-2:])
-    product = reshape(bmm(x3, y3), *batch, x.array.shape[-2], y.array.shape[-1])
-    product = squeeze(product, -2) if row else product
-    return squeeze(product, -1) if column else product
+    """The product of two batches of matrices, which broadcast; a vector counts as a row on the left, as a column on
+    the right."""
+    rows = x.array.shape[-2:] if x.array.ndim > 1 else (1, *x.array.shape)
+    columns = y.array.shape[-2:] if y.array.ndim > 1 else y.array.shape
+    batch = x.array.shape[:-2]
+    if batch != y.array.shape[:-2]:
+        batch = np.broadcast_shapes(batch, y.array.shape[:-2])
+    n = math.prod(batch)
+    x3 = reshape(expand(x, *batch, *rows), n, *rows)
+    y3 = reshape(expand(y, *batch, *columns), n, *columns)
+    if y.array.ndim == 1:
+        return unsafe_view(squeeze(bmm(x3, unsqueeze(y3, 2)), -1), (*batch, rows[0]))
+    shape = (*batch, *rows[:1], columns[1]) if x.array.ndim > 1 else (*batch, columns[1])
+    return unsafe_view(bmm(x3, y3), shape)
 
 
 def outer(x: Tensor, vec2: Tensor) -> Tensor:

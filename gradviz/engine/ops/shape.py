@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,7 @@ from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import at, sum_to
 from gradviz.engine.op import with_outputs
+from gradviz.engine.ops.choice import contiguous
 from gradviz.engine.ops.reductions import checked_dim, dims_of
 from gradviz.engine.tensor import Tensor
 
@@ -20,17 +22,35 @@ def sizes(shape: tuple) -> tuple[int, ...]:
     """Sizes given one by one or as one sequence."""
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = tuple(shape[0])
-    return tuple(int(n) for n in shape)
+    return tuple(map(int, shape))
 
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     """x in another shape; one size may be −1. Raises RuntimeError where the elements do not fit."""
     wanted = sizes(shape)
+    if math.prod(wanted) != x.array.size or min(wanted, default=0) < 0:
+        wanted = _resolved(wanted, x)
+    if x.array.flags.c_contiguous or _is_view(x.array.reshape(wanted), x.array):
+        return apply(TABLE["reshape"], (x,), (wanted,))
+    return unsafe_view(contiguous(x), wanted)
+
+
+def unsafe_view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """x, which nobody else has, in another shape."""
+    return apply(TABLE["unsafe_view"], (x,), (shape,))
+
+
+def _is_view(array: np.ndarray, of: np.ndarray) -> bool:
+    """Whether NumPy made an array without a copy."""
+    return array.base is (of if of.base is None else of.base)
+
+
+def _resolved(wanted: tuple[int, ...], x: Tensor) -> tuple[int, ...]:
+    """A shape that x can have, from one with a −1 in it."""
     try:
-        resolved = np.broadcast_to(np.empty(()), x.array.shape).reshape(wanted).shape
+        return np.broadcast_to(np.empty(()), x.array.shape).reshape(wanted).shape
     except ValueError:
         raise RuntimeError(f"shape '{list(wanted)}' is invalid for input of size {x.array.size}") from None
-    return apply(TABLE["reshape"], (x,), (resolved,))
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -65,8 +85,6 @@ def expand(x: Tensor, *size: Any) -> Tensor:
     wanted = sizes(size)
     extra = len(wanted) - x.array.ndim
     full = tuple(x.array.shape[i - extra] if n == -1 else n for i, n in enumerate(wanted))
-    if full == x.array.shape:
-        return x
     return apply(TABLE["expand"], (x,), (full,))
 
 

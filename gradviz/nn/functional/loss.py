@@ -93,16 +93,19 @@ def nll_loss(
     if x.array.ndim == 1:
         row = nll_loss(ops.unsqueeze(x, 0), ops.unsqueeze(target, 0), weight, ignore_index, reduction)
         return ops.squeeze(row, 0) if reduction == "none" else row
-    _check_classes(x, target, ignore_index)
-    share = _shares(x, target.array, weight, ignore_index)
+    classes, share = _classes_and_shares(x, target, weight, ignore_index)
     if reduction == "mean":
         with np.errstate(invalid="ignore"):  # where all is ignored the mean is NaN, as in PyTorch
             share = share / share.sum()
     key = "nll_loss" if x.array.ndim == 2 else "nll_loss2d"
-    return apply(TABLE[key], (x,), (share, reduction))
+    return apply(TABLE[key], (x,), (classes, share, reduction))
 
 
-def _check_classes(x: Tensor, target: Tensor, ignore_index: int) -> None:
+def _classes_and_shares(
+    x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The target classes, 0 where one is ignored, and how much each log-probability counts: the class's weight,
+    or 0. Raises where a class is none of x's."""
     if target.array.dtype.kind not in "iu":
         raise RuntimeError(f"expected scalar type Long but found {target.dtype}: classes are whole numbers")
     expected = (x.array.shape[0], *x.array.shape[2:])
@@ -112,21 +115,13 @@ def _check_classes(x: Tensor, target: Tensor, ignore_index: int) -> None:
             f"({target.array.shape[0] if target.array.ndim else 1}). The target has shape {list(target.shape)}, "
             f"where {list(expected)} is expected."
         )
-    used = target.array[target.array != ignore_index]
-    if used.size and (used.min() < 0 or used.max() >= x.array.shape[1]):
-        bad = used.min() if used.min() < 0 else used.max()
+    kept = np.asarray(target.array != ignore_index)
+    classes = np.where(kept, target.array, 0)
+    if classes.size and (classes.min() < 0 or classes.max() >= x.array.shape[1]):
+        bad = classes.min() if classes.min() < 0 else classes.max()
         raise IndexError(f"Target {bad} is out of bounds.")
-
-
-def _shares(x: Tensor, target: np.ndarray, weight: Tensor | None, ignore_index: int) -> np.ndarray:
-    """How much each log-probability counts: the class's weight at the target, else 0; shaped as x."""
-    kept = np.asarray(target != ignore_index)
-    safe = np.where(kept, target, 0)
-    counts = np.ones(x.array.shape[1], x.array.dtype) if weight is None else weight.array
-    values = (counts[safe] * kept).astype(x.array.dtype)
-    share = np.zeros(x.array.shape, x.array.dtype)
-    np.put_along_axis(share, np.expand_dims(safe, 1), np.expand_dims(values, 1), axis=1)
-    return share
+    share = kept.astype(x.array.dtype)
+    return classes, share if weight is None else share * weight.array[classes].astype(share.dtype)
 
 
 def cross_entropy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import io
 import os
 import runpy
@@ -68,12 +69,14 @@ def run(target: Target, trace: Path | str, values: str = "stats", passes: Any = 
     main = _run_module if target.is_module else _run_file
     before = sys.argv, sys.path[:], sys.modules.get("__main__")
     alias.install()
+    gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
     try:
         with recording as running:
             error = _caught(lambda: main(target))
             running.ended_by(error)
         served = "torch" in sys.modules
     finally:
+        gc.unfreeze()
         alias.uninstall()
         sys.argv, sys.path[:] = before[0], before[1]
         if before[2] is not None:

@@ -57,7 +57,8 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "cat": [([values(2, 3), values(1, 3)], (0,)), ([values(2, 1), values(2, 2)], (-1,))],
     "stack": [([values(2, 3), values(2, 3)], (1,))],
     "where": [([values(2, 3), values(3)], (np.array([[True, False, True], [False, True, True]]),))],
-    "to": [([values(3)], (np.dtype(np.float64),))],
+    "clone": [([values(3)], (None,))],
+    "to": [([values(3)], (np.dtype(np.float64), None))],
     # numbers beside the tensors
     "clamp_between": [([np.array([-1.0, 0.2, 2.0]), values(3) * 0, values(3) * 0 + 1], ())],
     "div_rounded": [([values(3), values(3)], ("trunc",)), ([values(3), values(3)], ("floor",))],
@@ -105,9 +106,9 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "slogdet": [([values(2, 2) + 2 * np.eye(2)], ())],
     "solve": [([values(2, 2) + 2 * np.eye(2), values(3, 2, 1)], ())],
     "cholesky": [([np.array([[2.0, 0.5], [0.5, 1.0]])], ())],
-    "pinv": [([values(2, 3) + np.eye(2, 3)], ()), ([values(3, 2) + np.eye(3, 2)], ())],
+    "pinv": [([values(n, m) + np.eye(n, m)], (None, None, False)) for n, m in ((2, 3), (3, 2))],
     "eigh": [([np.array([[2.0, 0.5], [0.5, 1.0]])], (True,))],
-    "svd": [([values(2, 3) + np.eye(2, 3)], ()), ([values(3, 2) + np.eye(3, 2)], ())],
+    "svd": [([values(n, m) + np.eye(n, m)], (False,)) for n, m in ((2, 3), (3, 2))],
     "qr": [([values(3, 2) + np.eye(3, 2)], ())],
     # shape
     "diagonal": [([values(2, 3, 2)], (0, 0, 1)), ([values(3, 3)], (-1, 0, 1))],

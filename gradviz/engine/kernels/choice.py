@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.memory_format import laid_out
+
 
 def where(x: Any, y: Any, condition: Any) -> Any:
     """x where the condition holds, else y."""
@@ -15,6 +17,18 @@ def where(x: Any, y: Any, condition: Any) -> Any:
 def to(x: Any, dtype: Any) -> Any:
     """x in another dtype."""
     return x.astype(dtype)
+
+
+def cast(x: Any, dtype: Any, memory_format: Any) -> Any:
+    """A copy of x in another dtype, its elements in that order in memory (None: as they lie)."""
+    copy = x.astype(dtype)
+    return copy if memory_format is None else laid_out(copy, memory_format)
+
+
+def clone(x: Any, memory_format: Any) -> Any:
+    """A copy of x, its elements in that order in memory (None: as they lie)."""
+    copy = np.copy(x)
+    return copy if memory_format is None else laid_out(copy, memory_format)
 
 
 def same(x: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from gradviz.engine.apply import apply, as_tensor, operands
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import to_numpy
+from gradviz.engine.memory_format import lies_in
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
@@ -34,9 +35,9 @@ def view_as_self(x: Tensor) -> Tensor:
     return apply(TABLE["make_dual"], (x,))
 
 
-def clone(x: Tensor) -> Tensor:
+def clone(x: Tensor, memory_format: Any = None) -> Tensor:
     """A copy that gradients flow through."""
-    return apply(TABLE["clone"], (x,))
+    return apply(TABLE["clone"], (x,), (memory_format,))
 
 
 def copy(x: Tensor) -> Tensor:
@@ -44,7 +45,9 @@ def copy(x: Tensor) -> Tensor:
     return apply(TABLE["copy"], (x,))
 
 
-def to(x: Tensor, dtype: Any) -> Tensor:
-    """x in another dtype; x itself where it has it already."""
+def to(x: Tensor, dtype: Any, memory_format: Any = None, copy: bool = False) -> Tensor:
+    """x in another dtype and order in memory; x itself where it has them already, unless `copy`."""
     wanted = to_numpy(dtype)
-    return x if wanted == x.array.dtype else apply(TABLE["to"], (x,), (wanted,))
+    if wanted == x.array.dtype and not copy and (memory_format is None or lies_in(x.array, memory_format)):
+        return x
+    return apply(TABLE["to"], (x,), (wanted, memory_format))

@@ -12,6 +12,7 @@ import gradviz as torch
 from gradviz.autograd import forward_ad
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.kernels import Geometry
 from gradviz.engine.op import Op
 from gradviz.engine.tensor import Tensor
 
@@ -110,7 +111,14 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "eigh": [([np.array([[2.0, 0.5], [0.5, 1.0]])], (True,))],
     "svd": [([values(n, m) + np.eye(n, m)], (False,)) for n, m in ((2, 3), (3, 2))],
     "qr": [([values(3, 2) + np.eye(3, 2)], ())],
+    "fill": [([values(2)], (3.0,))],
+    "fill_tensor": [([values(2, 2), values()], ())],
     # shape
+    "as_strided": [
+        ([values(3, 4)], (Geometry((2, 2), (4, 2), 1, (4, 1)),)),
+        ([values(4)], (Geometry((3, 2), (1, 1), 0, (1,)),)),
+    ],
+    "copy_slices": [([values(3, 4), values(2, 2)], (Geometry((2, 2), (4, 2), 1, (4, 1)),))],
     "diagonal": [([values(2, 3, 2)], (0, 0, 1)), ([values(3, 3)], (-1, 0, 1))],
     "diagonal_back": [([values(2)], ((3, 2), 0, 0, 1))],
     "diag_embed": [([values(2, 3)], (1, 1, 2))],

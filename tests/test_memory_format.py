@@ -11,15 +11,19 @@ from gradviz.engine.memory_format import channels_last, contiguous_format, prese
 def test_channels_last_orders_memory_and_leaves_values() -> None:
     x = gradviz.arange(24.0).reshape(1, 2, 3, 4)
     y = x.to(memory_format=channels_last)
-    assert y.is_contiguous(memory_format=channels_last) and not y.is_contiguous()
-    assert y.array.strides != x.array.strides and (y == x).all()
-    assert y.contiguous().is_contiguous() and y.contiguous(memory_format=channels_last) is y
+    assert y.is_contiguous(memory_format=channels_last)
+    assert not y.is_contiguous()
+    assert y.array.strides != x.array.strides
+    assert (y == x).all()
+    assert y.contiguous().is_contiguous()
+    assert y.contiguous(memory_format=channels_last) is y
 
 
 def test_what_lies_so_already_is_returned_itself() -> None:
     x = gradviz.ones(2, 2)
     assert x.to(memory_format=preserve_format) is x.to(memory_format=contiguous_format) is x
-    assert x.to(gradviz.float32, copy=True) is not x and x.to("cpu") is x
+    assert x.to(gradviz.float32, copy=True) is not x
+    assert x.to("cpu") is x
 
 
 def test_channels_last_is_of_four_dimensions() -> None:

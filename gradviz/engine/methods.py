@@ -112,7 +112,8 @@ _SHARED = """
     unique var
     addbmm addmm addmv addr baddbmm bmm cross det dot ger inner inverse kron logdet matmul matrix_power mm mv outer
     qr slogdet tensordot trace vdot
-    broadcast_to chunk clone diag diag_embed diagflat diagonal dsplit expand flatten flip fliplr flipud hsplit
+    as_strided broadcast_to chunk clone diag diag_embed diagflat diagonal dsplit expand flatten flip fliplr flipud
+    hsplit
     moveaxis movedim narrow permute ravel repeat_interleave reshape roll rot90 select split split_with_sizes squeeze
     swapaxes swapdims t tensor_split tile transpose tril triu unbind unflatten unsafe_chunk unsafe_split unsqueeze
     vsplit

@@ -50,6 +50,7 @@ NOTES = {
     "addbmm_": "PyTorch gives the tensor another shape, in place; gradviz refuses, as both do for `addmm_`",
     "linalg.svd": "the columns of U and V beyond the singular values are any orthonormal basis of what is left",
     "nn.functional.scaled_dot_product_attention": "those with dropout, whose draws PyTorch's kernel takes otherwise",
+    "as_strided.partial_views": "PyTorch raises this: the sample looks beyond its tensor, of which it is given a copy",
     "acosh_": "PyTorch raises this",
     "asinh_": "PyTorch raises this",
     "atanh_": "PyTorch raises this",

@@ -31,6 +31,11 @@ def clone(x: Any, memory_format: Any) -> Any:
     return copy if memory_format is None else laid_out(copy, memory_format)
 
 
+def filled(x: Any, value: Any) -> Any:
+    """An array as x, of one value."""
+    return np.full(x.shape, value, x.dtype)
+
+
 def same(x: Any) -> Any:
     """x."""
     return x

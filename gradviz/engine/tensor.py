@@ -52,6 +52,8 @@ class TensorRare:
         "hooks",
         "retains_grad",
         "tangent",
+        "view_kind",
+        "views",
     )
 
     def __init__(self) -> None:
@@ -62,6 +64,8 @@ class TensorRare:
         self.accumulator: weakref.ref[AccumulateGrad] | None = None
         self.counter: Counter | None = None
         self.base: Tensor | None = None
+        self.view_kind = ""  # of a view that may not be followed: why (see views.py)
+        self.views: list[weakref.ref[Tensor]] | None = None
         self.alias_of = 0
         self.tangent: tuple[int, Tensor] | None = None  # with its dual level
 
@@ -145,7 +149,10 @@ class Tensor:
     @property
     def grad_fn(self) -> Node | None:
         """The node that gradients of this tensor go to; None for a leaf."""
-        return None if self.is_leaf else edge_node(self._edge)
+        node = None if self.is_leaf else edge_node(self._edge)
+        if node is not None:
+            node.complain()
+        return node
 
     @property
     def output_nr(self) -> int:
@@ -251,7 +258,9 @@ class Tensor:
         return detach(self)
 
     def detach_(self) -> Tensor:
-        """Leave the graph: this tensor becomes a leaf that does not require grad."""
+        """Leave the graph: this tensor becomes a leaf that does not require grad; raises RuntimeError for a view."""
+        if self._base is not None:
+            raise RuntimeError("Can't detach views in-place. Use detach() instead.")
         self._edge = None
         if state.listener is not None:
             state.listener.requires_grad_changed(number_of(self), flags_of(self))
@@ -265,6 +274,9 @@ class Tensor:
     @property
     def _base(self) -> Tensor | None:
         return self._rare.base if self._rare is not None else None
+
+    def _is_view(self) -> bool:
+        return self._base is not None
 
     @property
     def shape(self) -> Size:
@@ -331,7 +343,9 @@ class Tensor:
     def __iter__(self) -> Any:
         if self.array.ndim == 0:
             raise TypeError("iteration over a 0-d tensor")
-        return iter([self[i] for i in range(len(self.array))])  # type: ignore[index]
+        from gradviz.engine.ops import unbind
+
+        return iter(unbind(self))
 
     def __bool__(self) -> bool:
         if self.array.size != 1:
@@ -379,7 +393,7 @@ class Tensor:
     def __repr__(self) -> str:
         suffixes = []
         if self.grad_fn is not None:
-            suffixes.append(f"grad_fn=<{self.grad_fn.name()}>")
+            suffixes.append(f"grad_fn=<{self.grad_fn.label}>")
         elif self.requires_grad:
             suffixes.append("requires_grad=True")
         tangent = self._rare.tangent if self._rare is not None else None
@@ -457,7 +471,8 @@ def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
 def flags_of(tensor: Tensor) -> int:
     """LEAF, REQUIRES_GRAD and VIEW, as events carry them."""
     flags = (LEAF if tensor.is_leaf else 0) | (REQUIRES_GRAD if tensor.requires_grad else 0)
-    return flags | VIEW if tensor._base is not None else flags
+    rare = tensor._rare
+    return flags | VIEW if rare is not None and (rare.base is not None or rare.alias_of) else flags
 
 
 def number_of(tensor: Tensor) -> int:

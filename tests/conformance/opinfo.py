@@ -47,6 +47,13 @@ UNDEFINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empt
 
 NOTES = {
     "logcumsumexp": "PyTorch's tangent is off by up to 6e-6; gradviz's agrees with finite differences",
+    "addbmm_": "PyTorch gives the tensor another shape, in place; gradviz refuses, as both do for `addmm_`",
+    "linalg.svd": "the columns of U and V beyond the singular values are any orthonormal basis of what is left",
+    "nn.functional.scaled_dot_product_attention": "those with dropout, whose draws PyTorch's kernel takes otherwise",
+    "as_strided.partial_views": "PyTorch raises this: the sample looks beyond its tensor, of which it is given a copy",
+    "acosh_": "PyTorch raises this",
+    "asinh_": "PyTorch raises this",
+    "atanh_": "PyTorch raises this",
 }
 
 
@@ -90,6 +97,10 @@ CALLS: dict[str, Callable] = {
     "where": lambda x, condition, other: gradviz.where(condition, x, other),
     "zero_": lambda x: x.clone().zero_(),
     "fill": lambda x, value: x.clone().fill_(value),
+    "nn.functional.embedding": lambda weight, x, **options: gradviz.nn.functional.embedding(
+        x, weight, **options
+    ),
+    "linalg.pinv.singular": lambda a, b: gradviz.linalg.pinv(a @ b.mT),
 }
 
 
@@ -113,7 +124,9 @@ def convert(value: Any, tensor: Callable) -> Any:
         return getattr(gradviz, str(value).split(".")[1])
     if isinstance(value, torch.device):
         return str(value)
-    if isinstance(value, (torch.memory_format, torch.layout)):
+    if isinstance(value, torch.memory_format):
+        return getattr(gradviz, str(value).split(".")[1])
+    if isinstance(value, torch.layout):
         raise NotImplementedError(f"gradviz does not support {value}")
     if isinstance(value, dict):
         return {key: convert(part, tensor) for key, part in value.items()}
@@ -139,7 +152,9 @@ class Sample:
         if self.in_place:
             args = (args[0].clone(), *args[1:])
         operation = self.entry.inplace_variant if self.in_place else self.entry.op
-        return self.signless(operation(args[0], *args[1], **args[2]))
+        with torch.random.fork_rng():  # both draw the same; the samples to come stay what they are
+            torch.manual_seed(1)
+            return self.signless(operation(args[0], *args[1], **args[2]))
 
     def in_gradviz(self, replaced: list[Any]) -> Any:
         look_up = self.by_leaf(replaced)
@@ -151,6 +166,7 @@ class Sample:
         input, args, kwargs = convert(
             (self.raw.input, self.raw.args, {**self.extra, **self.raw.kwargs}), tensor
         )
+        gradviz.manual_seed(1)
         return self.signless(self.function(input.clone() if self.in_place else input, *args, **kwargs))
 
     def signless(self, out: Any) -> Any:
@@ -394,7 +410,7 @@ def entries(names: list[str] | None = None) -> list[tuple[Any, Callable]]:
             continue
         if names and entry.name not in names and title(entry) not in names:
             continue
-        function = ours(entry.name)
+        function = CALLS.get(title(entry)) or ours(entry.name)
         if function is not None:
             found.append((entry, function))
     return found

@@ -63,12 +63,12 @@ general("solve", k.solve, name="linalg_solve", node_name="LinalgSolveExBackward0
 general("cholesky", k.cholesky, name="linalg_cholesky", node_name="LinalgCholeskyExBackward0",
     x=d("L⁻ᵀ Φ(Lᵀ g) L⁻¹", lambda g, out: k.cholesky_back(g, out)),
     jvp=lambda tangents, inputs, outputs, args: k.cholesky_forward(tangents[0], outputs[0]))
-general("pinv", k.pinv, name="linalg_pinv",
+general("pinv", k.pinv, name="linalg_pinv", args="atol rtol hermitian",
     x=d("−Pᵀ g Pᵀ + …", lambda g, x, out: k.pinv_back(g, x, out)))
 general("eigh", k.eigh, name="linalg_eigh", args="lower", outputs=2,
     x=d("V (diag(g) + skew(Vᵀ g) / (λⱼ − λᵢ)) Vᵀ", lambda g, out: k.eigh_back(g[0], g[1], out[0], out[1])),
     jvp=lambda tangents, inputs, outputs, args: k.eigh_forward(tangents[0], outputs[0], outputs[1]))
-general("svd", k.svd, name="linalg_svd", outputs=3,
+general("svd", k.svd, name="linalg_svd", args="full_matrices", outputs=3,
     x=d("U diag(g) Vᵀ + …", lambda g, out: k.svd_back(g, out[0], out[1], out[2])))
 general("qr", k.qr, name="linalg_qr", outputs=2,
     x=d("(g + Q sym(M)) R⁻ᵀ", lambda g, out: k.qr_back(g, out[0], out[1])))

@@ -15,13 +15,16 @@ def at(dim: int, index: Any) -> tuple:
 
 
 def index(x: Any, index: Any) -> Any:
-    """x[index]."""
-    return x[index]
+    """x[index]; of an array, a single element too is a view."""
+    taken = x[index]
+    if isinstance(taken, np.generic):
+        return x[(*index, ...) if isinstance(index, tuple) else (index, ...)]
+    return taken
 
 
 def select(x: Any, dim: int, index: int) -> Any:
-    """x[:, ..., index] along `dim`."""
-    return x[at(dim, index)]
+    """x[:, ..., index] along `dim`; of an array, a single element too is a view."""
+    return x[(*at(dim, index), ...)] if isinstance(x, np.ndarray) else x[at(dim, index)]
 
 
 @row("put_back")

@@ -201,8 +201,15 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     n, m = a.array.ndim, b.array.ndim
     over_a, over_b = [i % n for i in dims[0]], [i % m for i in dims[1]]
     for i, j in zip(over_a, over_b, strict=True):
-        if a.array.shape[i] != b.array.shape[j]:  # of which PyTorch would repeat a size of 1
-            raise NotImplementedError("gradviz does not support tensordot over dimensions of different sizes")
+        if a.array.shape[i] == 1:
+            b = sum(b, j, True)
+        elif b.array.shape[j] == 1:
+            a = sum(a, i, True)
+        elif a.array.shape[i] != b.array.shape[j]:
+            raise RuntimeError(
+                "contracted dimensions need to match, but first has size "
+                f"{a.array.shape[i]} in dim {i} and second has size {b.array.shape[j]} in dim {j}"
+            )
     rest_a, rest_b = ([i for i in range(k) if i not in over] for k, over in ((n, over_a), (m, over_b)))
     shape = [a.array.shape[i] for i in rest_a] + [b.array.shape[i] for i in rest_b]
     size = int(np.prod([a.array.shape[i] for i in over_a], dtype=np.int64))

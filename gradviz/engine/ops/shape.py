@@ -11,7 +11,7 @@ import numpy as np
 
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.kernels import at, sum_to
+from gradviz.engine.kernels import Geometry, at, geometry_of, sum_to
 from gradviz.engine.op import with_outputs
 from gradviz.engine.ops.choice import contiguous
 from gradviz.engine.ops.reductions import checked_dim, dims_of
@@ -60,6 +60,24 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if ndim == 0:
         return reshape(x, 1)
     return reshape(x, *x.array.shape[:start], -1, *x.array.shape[end + 1 :])
+
+
+def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """The view of x's memory with that size; `stride` and `storage_offset` count elements.
+
+    Raises RuntimeError where it would reach beyond the memory of x."""
+    base = x._base if x._base is not None else x
+    own = geometry_of(x.array, base.array)
+    offset = (own.offset if storage_offset is None else storage_offset) - own.offset
+    wanted = Geometry(tuple(size), tuple(stride), offset, own.stride)
+    last = offset + sum((n - 1) * s for n, s in zip(wanted.size, wanted.stride, strict=True))
+    reach = sum((n - 1) * s for n, s in zip(x.array.shape, own.stride, strict=True))
+    if offset < 0 or (last > reach and 0 not in wanted.size):
+        raise RuntimeError(
+            f"as_strided: size {list(wanted.size)}, stride {list(wanted.stride)} and storage offset "
+            f"{storage_offset or 0} reach beyond the {x.array.size} elements of the tensor"
+        )
+    return apply(TABLE["as_strided"], (x,), (wanted,))
 
 
 def t(x: Tensor) -> Tensor:

@@ -124,7 +124,5 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """x divided by its p-norm along `dim`."""
-    if p != 2.0:
-        raise NotImplementedError("gradviz normalizes by the 2-norm only.")
-    norm = ops.sqrt(ops.sum(ops.mul(x, x), dim, True))
-    return ops.div(x, ops.expand(ops.clamp(norm, eps), *x.array.shape))
+    norm = ops.clamp_min(ops.vector_norm(x, p, dim, True), eps)
+    return ops.div(x, ops.expand(norm, *x.array.shape))

@@ -43,6 +43,10 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "mv": [([values(2, 3), values(3)], ())],
     "mm": [([values(2, 3), values(3, 4)], ())],
     "bmm": [([values(2, 2, 3), values(2, 3, 2)], ())],
+    "addmm_scaled": [
+        ([values(4), values(2, 3), values(3, 4)], (0.5, -2)),
+        ([values(4), values(2, 3), values(3, 4)], (0, 3)),
+    ],
     "addmm": [([values(4), values(2, 3), values(3, 4)], ()), ([values(2, 4), values(2, 3), values(3, 4)], ())],
     "reshape": [([values(2, 3)], ((3, 2),))],
     "unsafe_view": [([values(2, 3)], ((3, 2),))],
@@ -99,9 +103,25 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "sort": [([values(2, 4)], (1, True))],
     "topk": [([values(2, 4)], (2, 1, True))],
     # linear algebra
+    "addmv_scaled": [
+        ([values(2), values(2, 3), values(3)], (0.5, -2)),
+        ([values(2), values(2, 3), values(3)], (0, 3)),
+    ],
     "addmv": [([values(2), values(2, 3), values(3)], ())],
+    "addr_scaled": [
+        ([values(2, 3), values(2), values(3)], (0.5, -2)),
+        ([values(2, 3), values(2), values(3)], (0, 3)),
+    ],
     "addr": [([values(2, 3), values(2), values(3)], ())],
+    "addbmm_scaled": [
+        ([values(2, 2), values(3, 2, 2), values(3, 2, 2)], (0.5, -2)),
+        ([values(2, 2), values(3, 2, 2), values(3, 2, 2)], (0, 3)),
+    ],
     "addbmm": [([values(2, 2), values(3, 2, 2), values(3, 2, 2)], ())],
+    "baddbmm_scaled": [
+        ([values(2, 2), values(3, 2, 2), values(3, 2, 2)], (0.5, -2)),
+        ([values(2, 2), values(3, 2, 2), values(3, 2, 2)], (0, 3)),
+    ],
     "baddbmm": [([values(2, 2), values(3, 2, 2), values(3, 2, 2)], ())],
     "trace": [([values(2, 3)], ())],
     "linalg_cross": [([values(2, 3), values(3)], (1,))],
@@ -122,6 +142,7 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
         ([values(4)], (Geometry((3, 2), (1, 1), 0, (1,)),)),
     ],
     "copy_slices": [([values(3, 4), values(2, 2)], (Geometry((2, 2), (4, 2), 1, (4, 1)),))],
+    "diagonal_copy": [([values(3, 3)], (1, 0, 1))],
     "diagonal": [([values(2, 3, 2)], (0, 0, 1)), ([values(3, 3)], (-1, 0, 1))],
     "diagonal_back": [([values(2)], ((3, 2), 0, 0, 1))],
     "diag_embed": [([values(2, 3)], (1, 1, 2))],

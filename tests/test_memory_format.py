@@ -40,3 +40,17 @@ def test_gradients_flow_through_a_change_of_order() -> None:
 def test_there_is_no_other_device() -> None:
     with pytest.raises(RuntimeError, match="gradviz computes on the CPU"):
         gradviz.ones(2).to("cuda")
+
+
+def test_a_view_that_would_need_a_copy_is_refused_as_in_pytorch() -> None:
+    x = gradviz.randn(3, 4)
+    assert x.view(2, -1).shape == (2, 6)
+    assert x[:, :2].view(3, 2, 1).shape == (3, 2, 1)
+    with pytest.raises(RuntimeError, match="Use .reshape"):
+        x.t().view(12)
+    assert x.t().reshape(12).shape == (12,)
+
+
+def test_memory_is_not_seen_as_another_dtype() -> None:
+    with pytest.raises(NotImplementedError, match=r"use .to\(dtype\)"):
+        gradviz.ones(2).view(gradviz.int32)

@@ -18,10 +18,6 @@ def flipped(function: Callable) -> Callable:
     return lambda x, y: function(y, x)
 
 
-def _view(x: Tensor, *shape: Any) -> Tensor:
-    return ops.reshape(x, *shape)
-
-
 def _size_like(function: Callable) -> Callable:
     return lambda x, other: function(x, *other.shape)
 
@@ -143,12 +139,12 @@ METHODS: dict[str, Callable] = {
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),
     "subtract": scaled(ops.sub),
-    "view": _view,
+    "view": ops.view,
     "repeat": ops.repeat,
     "unfold": ops.unfold,
     "sum_to_size": ops.sum_to_size,
     "contiguous": ops.contiguous,
-    "view_as": _size_like(ops.reshape),
+    "view_as": _size_like(ops.view),
     "reshape_as": _size_like(ops.reshape),
     "expand_as": _size_like(ops.expand),
     "astype": ops.to,  # as the rules say it, in NumPy's words

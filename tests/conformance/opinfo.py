@@ -161,7 +161,7 @@ class Sample:
 
         def tensor(t: torch.Tensor) -> Any:
             found = look_up(t)
-            return gradviz.from_numpy(t.numpy().copy()) if found is t else found
+            return mine_of(t) if found is t else found
 
         input, args, kwargs = convert(
             (self.raw.input, self.raw.args, {**self.extra, **self.raw.kwargs}), tensor
@@ -181,7 +181,7 @@ class Sample:
         return [leaf.detach().clone().requires_grad_() for leaf in self.leaves]
 
     def our_leaves(self) -> list[Any]:
-        return [gradviz.from_numpy(leaf.detach().numpy().copy()).requires_grad_() for leaf in self.leaves]
+        return [mine_of(leaf).requires_grad_() for leaf in self.leaves]
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -242,7 +242,7 @@ def cotangents(outs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def mine_of(tensor: torch.Tensor) -> Any:
-    return gradviz.from_numpy(tensor.detach().numpy().copy())
+    return gradviz.from_numpy(tensor.detach().numpy().copy(order="K"))
 
 
 def filled(gradients: Any, leaves: Any) -> list:
@@ -264,6 +264,8 @@ def check(sample: Sample, result: Result, twice: bool) -> None:
     for a, b in pairs:
         if a.requires_grad != b.requires_grad:
             raise Mismatch(f"requires_grad is {b.requires_grad} for {a.requires_grad}")
+        if a.layout == torch.strided and a.is_contiguous() and not b.is_contiguous():
+            raise Mismatch("memory: not contiguous")
         if a.grad_fn is not None and b.grad_fn is not None and a.grad_fn.name() != b.grad_fn.name():
             result.nodes.add((a.grad_fn.name(), b.grad_fn.name()))
     pairs = [(a, b) for a, b in pairs if a.requires_grad]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gradviz.engine import kernels as k
 from gradviz.engine.derivatives.rows import general, linear
-from gradviz.engine.op import d
+from gradviz.engine.op import Derivative, d
 
 # fmt: off
 
@@ -22,26 +24,29 @@ general("mm", np.matmul,
 general("bmm", np.matmul,
     x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
     y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
-general("addmm", k.addmm,
-    bias=d("1, summed over rows", lambda g, bias_shape: k.sum_to(g, bias_shape)),
-    x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
-    y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
-general("addmv", lambda bias, x, y: bias + np.matmul(x, y), inputs="bias x y",
-    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
+
+
+def _added(name: str, forward: Callable, x: Derivative, y: Derivative) -> None:
+    """The rows of bias + a product of x and y: as itself, and with `beta` and `alpha` before the terms."""
+    general(name, forward, inputs="bias x y", x=x, y=y,
+        bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)))
+    general(f"{name}_scaled", k.scaled(forward), name=name, inputs="bias x y", args="beta alpha",
+        bias=d("beta, summed", lambda g, bias_shape, beta: k.sum_to(g * beta, bias_shape)),
+        x=d(f"alpha {x.text}", lambda g, y, alpha: x.rule(g * alpha, y)),
+        y=d(f"alpha {y.text}", lambda g, x, alpha: y.rule(g * alpha, x)))
+
+
+for key, forward in ("addmm", k.addmm), ("addbmm", k.addbmm), ("baddbmm", k.baddbmm):
+    _added(key, forward,
+        x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
+        y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
+_added("addmv", k.addmv,
     x=d("g yᵀ", lambda g, y: k.outer(g, y)),
     y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
-general("addr", k.addr,
-    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
+_added("addr", k.addr,
     x=d("g y", lambda g, y: np.matmul(g, y)),
     y=d("gᵀ x", lambda g, x: np.matmul(k.transposed(g), x)))
-general("addbmm", k.addbmm,
-    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
-    x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
-    y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
-general("baddbmm", k.baddbmm,
-    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
-    x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
-    y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
+
 linear("trace", k.trace,
     x=d("I", lambda g, x_shape: k.on_diagonal(g, x_shape)))
 general("linalg_cross", k.cross, args="dim",

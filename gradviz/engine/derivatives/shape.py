@@ -43,6 +43,9 @@ linear("index", k.index, args="index", view=True, node_name="SliceBackward0",
     x=d("1 where taken, else 0", lambda g, x_shape, index: k.put_back(g, x_shape, index)))
 linear("diagonal", k.diagonal, args="offset dim1 dim2", view=True,
     x=d("1 on the diagonal", lambda g, x_shape, offset, dim1, dim2: k.diagonal_back(g, x_shape, offset, dim1, dim2)))
+linear("diagonal_copy", lambda x, offset, dim1, dim2: np.array(k.diagonal(x, offset, dim1, dim2), order="C"),
+    args="offset dim1 dim2", node_name="DiagonalBackward0_copy",
+    x=d("1 on the diagonal", lambda g, x_shape, offset, dim1, dim2: k.diagonal_back(g, x_shape, offset, dim1, dim2)))
 linear("diagonal_back", k.diagonal_back, args="shape offset dim1 dim2", node_name="DiagonalBackwardBackward0",
     x=d("1, taken", lambda g, offset, dim1, dim2: k.diagonal(g, offset, dim1, dim2)))
 linear("diag_embed", k.diag_embed, args="offset dim1 dim2",

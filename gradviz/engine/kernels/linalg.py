@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gradviz.engine.kernels.indexing import in_order
 from gradviz.engine.kernels.row import row
 from gradviz.engine.kernels.shape import tril, triu
 
@@ -25,6 +27,21 @@ def addmm(bias: Any, x: Any, y: Any) -> Any:
     product = np.matmul(x, y)
     product += bias
     return product
+
+
+def addmv(bias: Any, x: Any, y: Any) -> Any:
+    """bias + x y, of a matrix and a vector."""
+    return bias + np.matmul(x, y)
+
+
+def scaled(kernel: Callable) -> Callable:
+    """A kernel that adds a product to a bias, with factors: beta · bias + alpha · product; a bias times 0 counts for
+    nothing, NaN or not."""
+
+    def call(bias: Any, x: Any, y: Any, beta: Any, alpha: Any) -> Any:
+        return kernel(bias * beta if beta else np.zeros_like(bias), x * alpha, y)
+
+    return call
 
 
 @row("outer")
@@ -62,7 +79,7 @@ def on_diagonal(g: Any, shape: tuple[int, ...]) -> Any:
 def cross(x: Any, y: Any, dim: int) -> Any:
     """The cross product of vectors of three along `dim`."""
     x, y = np.broadcast_arrays(x, y)
-    return np.cross(x, y, axis=dim)
+    return in_order(np.cross(x, y, axis=dim))
 
 
 @row("inv")

@@ -88,8 +88,8 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
     """The places of the elements that are not 0: a row each, or a tensor a dimension."""
     if as_tuple:
-        return tuple(new_tensor(places) for places in np.nonzero(np.atleast_1d(x.array)))
-    return new_tensor(np.argwhere(x.array))
+        return tuple(new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(x.array)))
+    return new_tensor(np.ascontiguousarray(np.argwhere(x.array)))
 
 
 argwhere = nonzero

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from gradviz.engine.apply import apply, operands
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.ops.choice import contiguous
-from gradviz.engine.ops.elementwise import add, mul
+from gradviz.engine.ops.elementwise import mul
 from gradviz.engine.ops.reductions import checked_dim, sum
 from gradviz.engine.ops.shape import (
     diagonal,
@@ -54,38 +53,33 @@ def bmm(x: Tensor, y: Tensor) -> Tensor:
 
 def addmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta · bias + alpha · x y."""
-    return _plus_product("addmm", mm, bias, x, y, beta, alpha)
+    return _plus_product("addmm", bias, x, y, beta, alpha)
 
 
 def addmv(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta · bias + alpha · x y, of a matrix and a vector."""
-    return _plus_product("addmv", mv, bias, x, y, beta, alpha)
+    return _plus_product("addmv", bias, x, y, beta, alpha)
 
 
 def addr(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta · bias + alpha · x yᵀ, of two vectors."""
-    return _plus_product("addr", outer, bias, x, y, beta, alpha)
+    return _plus_product("addr", bias, x, y, beta, alpha)
 
 
 def addbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta · bias + alpha · the sum of a batch of products."""
-    return _plus_product("addbmm", lambda a, b: sum(bmm(a, b), 0), bias, x, y, beta, alpha)
+    return _plus_product("addbmm", bias, x, y, beta, alpha)
 
 
 def baddbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta · bias + alpha · x y, for each of a batch."""
-    return _plus_product("baddbmm", bmm, bias, x, y, beta, alpha)
+    return _plus_product("baddbmm", bias, x, y, beta, alpha)
 
 
-def _plus_product(
-    key: str, product: Callable, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any
-) -> Tensor:
-    """One row where nothing is scaled; else the scaled terms, added. A bias times 0 counts for nothing, NaN or not."""
+def _plus_product(key: str, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any) -> Tensor:
     if beta == 1 and alpha == 1:
         return apply(TABLE[key], (bias, x, y))
-    term = mul(product(x, y), alpha)
-    shape = term.array.shape
-    return term if beta == 0 else add(mul(expand(bias, *shape), beta), term)
+    return apply(TABLE[f"{key}_scaled"], (bias, x, y), (beta, alpha))
 
 
 def _check_product(x: Tensor, y: Tensor, x_dims: int, y_dims: int, name: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.dtypes import dtype
 from gradviz.engine.kernels import Geometry, at, geometry_of, sum_to
 from gradviz.engine.op import with_outputs
 from gradviz.engine.ops.choice import contiguous
@@ -30,9 +31,22 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
     wanted = sizes(shape)
     if math.prod(wanted) != x.array.size or min(wanted, default=0) < 0:
         wanted = _resolved(wanted, x)
-    if x.array.flags.c_contiguous or _is_view(x.array.reshape(wanted), x.array):
+    if _is_viewable(x.array, wanted):
         return apply(TABLE["reshape"], (x,), (wanted,))
     return unsafe_view(contiguous(x), wanted)
+
+
+def view(x: Tensor, *shape: Any) -> Tensor:
+    """x in another shape, on the same memory; one size may be −1. Raises RuntimeError where that cannot be."""
+    if len(shape) == 1 and isinstance(shape[0], dtype):
+        raise NotImplementedError("gradviz does not see memory as another dtype; use .to(dtype) to convert")
+    wanted = _resolved(sizes(shape), x)
+    if not _is_viewable(x.array, wanted):
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride (at least one dimension spans "
+            "across two contiguous subspaces). Use .reshape(...) instead."
+        )
+    return apply(TABLE["reshape"], (x,), (wanted,))
 
 
 def unsafe_view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -40,9 +54,15 @@ def unsafe_view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return apply(TABLE["unsafe_view"], (x,), (shape,))
 
 
-def _is_view(array: np.ndarray, of: np.ndarray) -> bool:
-    """Whether NumPy made an array without a copy."""
-    return array.base is (of if of.base is None else of.base)
+def _is_viewable(array: np.ndarray, shape: tuple[int, ...]) -> bool:
+    """Whether an array can be seen in another shape without a copy."""
+    if array.flags.c_contiguous:
+        return True
+    try:
+        array.reshape(shape, copy=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _resolved(wanted: tuple[int, ...], x: Tensor) -> tuple[int, ...]:
@@ -211,10 +231,7 @@ def diag(x: Tensor, diagonal: int = 0) -> Tensor:
         return diag_embed(x, diagonal)
     if x.array.ndim != 2:
         raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {x.array.ndim}D")
-    return _diagonal(x, diagonal)
-
-
-_diagonal = diagonal
+    return apply(TABLE["diagonal_copy"], (x,), (diagonal, 0, 1))
 
 
 def diagflat(x: Tensor, offset: int = 0) -> Tensor:

@@ -30,8 +30,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         raise _unfit(x, weight)
     if x.array.ndim == 2 and bias is not None:
         return ops.addmm(bias, x, ops.t(weight))
-    product = ops.matmul(x, ops.t(weight))
-    return product if bias is None else ops.add(product, bias)
+    if bias is None:
+        return ops.matmul(x, ops.t(weight))
+    if x.array.ndim > 2 and x.array.flags.c_contiguous:
+        rows = ops.reshape(x, -1, x.array.shape[-1])
+        return ops.view(ops.addmm(bias, rows, ops.t(weight)), *x.array.shape[:-1], len(weight.array))
+    return ops.add(ops.matmul(x, ops.t(weight)), bias)
 
 
 def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -40,34 +40,19 @@ class Counter:
 
 
 class TensorRare:
-    """What few tensors have."""
+    """What few tensors have. It starts as the class says, and is quick to make: every view has one."""
 
-    __slots__ = (
-        "accumulate_hooks",
-        "accumulator",
-        "alias_of",
-        "base",
-        "counter",
-        "grad",
-        "hooks",
-        "retains_grad",
-        "tangent",
-        "view_kind",
-        "views",
-    )
-
-    def __init__(self) -> None:
-        self.grad: Tensor | None = None
-        self.retains_grad = False
-        self.hooks: dict[int, Callable] | None = None
-        self.accumulate_hooks: dict[int, Callable] | None = None
-        self.accumulator: weakref.ref[AccumulateGrad] | None = None
-        self.counter: Counter | None = None
-        self.base: Tensor | None = None
-        self.view_kind = ""  # of a view that may not be followed: why (see views.py)
-        self.views: list[weakref.ref[Tensor]] | None = None
-        self.alias_of = 0
-        self.tangent: tuple[int, Tensor] | None = None  # with its dual level
+    grad: Tensor | None = None
+    retains_grad = False
+    hooks: dict[int, Callable] | None = None
+    accumulate_hooks: dict[int, Callable] | None = None
+    accumulator: weakref.ref[AccumulateGrad] | None = None
+    counter: Counter | None = None
+    base: Tensor | None = None
+    view_kind = ""  # of a view that may not be followed: why (see views.py)
+    views: list[weakref.ref[Tensor]] | None = None
+    alias_of = 0
+    tangent: tuple[int, Tensor] | None = None  # with its dual level
 
 
 class _Leaf:

@@ -17,7 +17,7 @@ from gradviz.engine.errors import backward_twice
 from gradviz.engine.node import Edge, Node
 from gradviz.engine.op import Op
 from gradviz.engine.state import next_node_number, state
-from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, number_of, tensor_rare
+from gradviz.engine.tensor import LEAF_EDGE, Tensor, TensorRare, counter_of, number_of, tensor_rare
 
 SEVERAL = {"split", "split_with_sizes", "unbind"}
 
@@ -42,26 +42,32 @@ MADE_IN_FUNCTION = (
 
 def share_memory(op: Op, source: Tensor, view: Tensor) -> None:
     """Make `view` a view of `source` where NumPy made it one: one version counter, one base."""
-    if view.array is not source.array and not np.may_share_memory(view.array, source.array):
+    if not _is_seen_in(source.array, view.array):
         return
     rare = tensor_rare(view)
     rare.counter = counter_of(source)
-    if state.listener is not None:
+    if state.special and state.listener is not None:
         rare.alias_of = number_of(source)
     if not op.derivatives:  # detach: the memory is shared, but no gradient is
         return
-    base = source._base
-    if base is None:
-        base = source
-    rare.base = base
-    if not state.modes.grad_enabled:
+    of_source: TensorRare = source._rare  # type: ignore[assignment]  # it has a counter
+    rare.base = base = source if of_source.base is None else of_source.base
+    if state.special and not state.modes.grad_enabled:
         rare.view_kind = MADE_WITHOUT_GRAD
     elif op.name in SEVERAL:
         rare.view_kind = ONE_OF_SEVERAL
-    elif source is not base:
-        rare.view_kind = source._rare.view_kind  # type: ignore[union-attr]
+    elif of_source.view_kind:
+        rare.view_kind = of_source.view_kind
     if base._edge is not LEAF_EDGE:
         remember(base, view)
+
+
+def _is_seen_in(source: np.ndarray, array: np.ndarray) -> bool:
+    """Whether two arrays share memory; most often the one's `base` says so."""
+    memory = array.base
+    if array is source or (memory is not None and (memory is source or memory is source.base)):
+        return True
+    return np.may_share_memory(array, source)
 
 
 def view_of_input(view: Tensor, source: Tensor) -> None:

@@ -16,7 +16,9 @@ from gradviz.engine.tensor import Tensor, new_tensor
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """x where the condition holds, else y; without them, the places where it holds, a tensor a dimension."""
     if x is None and y is None:
-        return tuple(new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(as_tensor(condition).array)))
+        return tuple(
+            new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(as_tensor(condition).array))
+        )
     left, right = operands(x, y)
     if left is None:
         raise TypeError("where() takes tensors or numbers")

@@ -18,6 +18,7 @@ from gradviz.engine.ops.shape import (
     expand,
     permute,
     reshape,
+    reshaped,
     squeeze,
     t,
     transpose,
@@ -141,7 +142,7 @@ def _folded_matmul(x: Tensor, y: Tensor) -> Tensor:
         product = _folded_matmul(transpose(y, -2, -1), one)
         return contiguous(transpose(product, -2, -1)) if x.array.ndim == 2 else product
     *batch, inner = x.array.shape
-    tall = reshape(x, math.prod(batch), inner)
+    tall = reshaped(x, (math.prod(batch), inner))
     if y.array.ndim == 1:
         return unsafe_view(mv(tall, y), (*batch,))
     return unsafe_view(mm(tall, y), (*batch, y.array.shape[1]))
@@ -156,8 +157,8 @@ def _batched_matmul(x: Tensor, y: Tensor) -> Tensor:
     if batch != y.array.shape[:-2]:
         batch = np.broadcast_shapes(batch, y.array.shape[:-2])
     n = math.prod(batch)
-    x3 = reshape(expand(x, *batch, *rows), n, *rows)
-    y3 = reshape(expand(y, *batch, *columns), n, *columns)
+    x3 = reshaped(apply(TABLE["expand"], (x,), ((*batch, *rows),)), (n, *rows))
+    y3 = reshaped(apply(TABLE["expand"], (y,), ((*batch, *columns),)), (n, *columns))
     if y.array.ndim == 1:
         return unsafe_view(squeeze(bmm(x3, unsqueeze(y3, 2)), -1), (*batch, rows[0]))
     shape = (*batch, *rows[:1], columns[1]) if x.array.ndim > 1 else (*batch, columns[1])

@@ -28,10 +28,12 @@ def sizes(shape: tuple) -> tuple[int, ...]:
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     """x in another shape; one size may be −1. Raises RuntimeError where the elements do not fit."""
-    wanted = sizes(shape)
-    if math.prod(wanted) != x.array.size or min(wanted, default=0) < 0:
-        wanted = _resolved(wanted, x)
-    if _is_viewable(x.array, wanted):
+    return reshaped(x, _resolved(sizes(shape), x))
+
+
+def reshaped(x: Tensor, wanted: tuple[int, ...]) -> Tensor:
+    """x in a shape that its elements fit into."""
+    if x.array.flags.c_contiguous or _is_viewable(x.array, wanted):
         return apply(TABLE["reshape"], (x,), (wanted,))
     return unsafe_view(contiguous(x), wanted)
 
@@ -41,7 +43,7 @@ def view(x: Tensor, *shape: Any) -> Tensor:
     if len(shape) == 1 and isinstance(shape[0], dtype):
         raise NotImplementedError("gradviz does not see memory as another dtype; use .to(dtype) to convert")
     wanted = _resolved(sizes(shape), x)
-    if not _is_viewable(x.array, wanted):
+    if not (x.array.flags.c_contiguous or _is_viewable(x.array, wanted)):
         raise RuntimeError(
             "view size is not compatible with input tensor's size and stride (at least one dimension spans "
             "across two contiguous subspaces). Use .reshape(...) instead."
@@ -56,8 +58,6 @@ def unsafe_view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _is_viewable(array: np.ndarray, shape: tuple[int, ...]) -> bool:
     """Whether an array can be seen in another shape without a copy."""
-    if array.flags.c_contiguous:
-        return True
     try:
         array.reshape(shape, copy=False)
     except ValueError:
@@ -66,7 +66,9 @@ def _is_viewable(array: np.ndarray, shape: tuple[int, ...]) -> bool:
 
 
 def _resolved(wanted: tuple[int, ...], x: Tensor) -> tuple[int, ...]:
-    """A shape that x can have, from one with a −1 in it."""
+    """A shape that x can have, from one that may have a −1 in it."""
+    if math.prod(wanted) == x.array.size and min(wanted, default=0) >= 0:
+        return wanted
     try:
         return np.broadcast_to(np.empty(()), x.array.shape).reshape(wanted).shape
     except ValueError:

@@ -48,7 +48,7 @@ from gradviz.engine.methods import METHODS as _methods
 from gradviz.engine.printing import set_printoptions
 from gradviz.engine.random import initial_seed, manual_seed
 from gradviz.engine.saving import load, save
-from gradviz.engine.state import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from gradviz.engine.state import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gradviz.engine.tensor import Size, Tensor
 
 __version__ = "0.1.0"

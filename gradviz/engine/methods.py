@@ -9,6 +9,7 @@ from typing import Any
 from gradviz.engine import ops
 from gradviz.engine.dtypes import BY_NAME
 from gradviz.engine.inplace import in_place, scaled, setitem
+from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.memory_format import contiguous_format, lies_in
 from gradviz.engine.tensor import Tensor
 
@@ -116,7 +117,7 @@ _SHARED = """
 
 # Functions that are methods under another name, or none.
 FUNCTIONS: dict[str, Callable] = {
-    name: getattr(ops, name)
+    name: with_pytorchs_names(getattr(ops, name))
     for name in """
     cat concat concatenate stack hstack vstack row_stack dstack column_stack block_diag atleast_1d atleast_2d
     atleast_3d meshgrid broadcast_tensors einsum where std_mean var_mean trapezoid trapz polygamma bucketize
@@ -160,6 +161,7 @@ METHODS: dict[str, Callable] = {
     "char": _cast(BY_NAME["int8"]),
     "byte": _cast(BY_NAME["uint8"]),
 }
+METHODS = {name: with_pytorchs_names(function) for name, function in METHODS.items()}
 METHODS |= {alias: METHODS[name] for alias, name in _ALIASES.items() if name in METHODS}
 METHODS |= {f"{alias}_": in_place[f"{name}_"] for alias, name in _ALIASES.items() if f"{name}_" in in_place}
 

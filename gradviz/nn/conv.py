@@ -74,8 +74,8 @@ class Conv1d(_Conv):
 
     n = 1
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv1d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 class Conv2d(_Conv):
@@ -83,8 +83,8 @@ class Conv2d(_Conv):
 
     n = 2
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 class _MaxPool(Module):
@@ -115,15 +115,15 @@ class _MaxPool(Module):
 class MaxPool1d(_MaxPool):
     """The maximum of each window of (N, C, L)."""
 
-    def forward(self, x: Tensor) -> Any:
-        return F.max_pool1d(x, *self._settings())
+    def forward(self, input: Tensor) -> Any:
+        return F.max_pool1d(input, *self._settings())
 
 
 class MaxPool2d(_MaxPool):
     """The maximum of each window of (N, C, H, W)."""
 
-    def forward(self, x: Tensor) -> Any:
-        return F.max_pool2d(x, *self._settings())
+    def forward(self, input: Tensor) -> Any:
+        return F.max_pool2d(input, *self._settings())
 
 
 class AvgPool1d(Module):
@@ -143,9 +143,9 @@ class AvgPool1d(Module):
         self.padding = sizes_of(padding, 1)
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         return F.avg_pool1d(
-            x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
+            input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
         )
 
     def extra_repr(self) -> str:
@@ -169,9 +169,9 @@ class AvgPool2d(Module):
         self.padding, self.ceil_mode = padding, ceil_mode
         self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         settings = self.kernel_size, self.stride, self.padding, self.ceil_mode
-        return F.avg_pool2d(x, *settings, self.count_include_pad, self.divisor_override)
+        return F.avg_pool2d(input, *settings, self.count_include_pad, self.divisor_override)
 
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
@@ -189,12 +189,12 @@ class _AdaptiveAvgPool(Module):
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
     """(N, C, L) averaged to a size."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool1d(x, self.output_size)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.adaptive_avg_pool1d(input, self.output_size)
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
     """(N, C, H, W) averaged to a size."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(x, self.output_size)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(input, self.output_size)

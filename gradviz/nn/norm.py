@@ -42,10 +42,10 @@ class _BatchNorm(Module):
             if self.bias is not None:
                 init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.array.ndim not in self.dims:
+    def forward(self, input: Tensor) -> Tensor:
+        if input.array.ndim not in self.dims:
             expected = " or ".join(f"{n}D" for n in self.dims)
-            raise ValueError(f"expected {expected} input (got {x.array.ndim}D input)")
+            raise ValueError(f"expected {expected} input (got {input.array.ndim}D input)")
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats:
             count = self.num_batches_tracked
@@ -54,7 +54,7 @@ class _BatchNorm(Module):
                 momentum = 1.0 / float(count.array)
         by_batch = self.training or not self.track_running_stats
         return F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias, by_batch, momentum, self.eps
+            input, self.running_mean, self.running_var, self.weight, self.bias, by_batch, momentum, self.eps
         )
 
     def extra_repr(self) -> str:
@@ -106,8 +106,8 @@ class LayerNorm(Module):
             if self.bias is not None:
                 init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return (
@@ -134,8 +134,8 @@ class RMSNorm(Module):
         if elementwise_affine:
             init.ones_(self.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
@@ -156,8 +156,8 @@ class GroupNorm(Module):
             if self.bias is not None:
                 init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return (

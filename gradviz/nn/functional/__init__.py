@@ -1,5 +1,6 @@
 """Layers as functions. See PyTorch's `torch.nn.functional`."""
 
+from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.ops import pad
 from gradviz.nn.functional.activation import (
     celu,
@@ -129,3 +130,5 @@ __all__ = [
     "threshold",
     "unfold",
 ]
+
+globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__})

@@ -186,6 +186,20 @@ class Dropout2d(Dropout):
         return F.dropout2d(input, self.p, self.training)
 
 
+class Dropout3d(Dropout):
+    """`Dropout` of whole channels, (N, C, D, H, W)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout3d(input, self.p, self.training)
+
+
+class AlphaDropout(Dropout):
+    """`Dropout` to the least value of SELU instead of 0."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.alpha_dropout(input, self.p, self.training, self.inplace)
+
+
 class ZeroPad2d(Module):
     """A border of zeros: (left, right, top, bottom), or one width."""
 

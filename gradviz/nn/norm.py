@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine import ops
 from gradviz.engine.dtypes import default_dtype
 from gradviz.engine.inplace import overwrite
 from gradviz.engine.tensor import Tensor, new_tensor
@@ -78,6 +79,66 @@ class BatchNorm2d(_BatchNorm):
     """Each channel of (N, C, H, W) normalized over the batch."""
 
     dims = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Each channel of (N, C, D, H, W) normalized over the batch."""
+
+    dims = (5,)
+
+
+class _InstanceNorm(_BatchNorm):
+    """Each channel of each sample normalized by itself."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+
+    def forward(self, input: Tensor) -> Tensor:
+        unbatched = input.array.ndim == self.dims[0] - 1
+        if input.array.ndim not in self.dims and not unbatched:
+            raise ValueError(
+                f"expected {self.dims[0] - 1}D or {self.dims[0]}D input (got {input.array.ndim}D input)"
+            )
+        by_itself = self.training or not self.track_running_stats
+        batch = ops.unsqueeze(input, 0) if unbatched else input
+        out = F.instance_norm(
+            batch, self.running_mean, self.running_var, self.weight, self.bias, by_itself,
+            0.0 if self.momentum is None else self.momentum, self.eps,
+        )  # fmt: skip
+        return ops.squeeze(out, 0) if unbatched else out
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Each channel of each sample of (N, C, L) normalized by itself."""
+
+    dims = (3,)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Each channel of each sample of (N, C, H, W) normalized by itself."""
+
+    dims = (4,)
+
+
+class LocalResponseNorm(Module):
+    """x over (k + alpha · the mean square of `size` neighbouring channels)^beta."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
 
 
 class LayerNorm(Module):

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors
+from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.model import GROUP, OP, Edge, Graph, Node
+from gradviz.tracefile import Snapshot
 
 MOST = 300  # things that a picture shows, by itself
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between them
@@ -94,7 +95,7 @@ def _merged(edges: Iterable[Edge], drawn_as: dict[str, Group]) -> list[Edge]:
     return list(found.values())
 
 
-def _worse(one: Edge, other: Edge) -> object:
+def _worse(one: Edge, other: Edge) -> Snapshot | None:
     """Of two gradients drawn as one edge, the one that holds NaN or inf."""
     stats = other.value.stats if other.value is not None else None
     return other.value if stats is not None and (stats.nan or stats.inf) else one.value
@@ -145,6 +146,18 @@ def _worth_opening(group: Group) -> list[str]:
 def _turn(group: Group, level: int, inside: Counter[str]) -> tuple[int, int, int, int]:
     """When a group is opened: the outer before the inner, scopes first, the small before the large."""
     return level, _OPENED_FIRST.get(group.kind, 1), inside[group.id], int(group.id.removeprefix("g"))
+
+
+def folded(graph: Graph, depth: int | None = None, unfold: Iterable[str] = (), most: int = MOST) -> Graph:
+    """The graph as a picture shows it by itself; `depth` and the names to `unfold` are the user's.
+
+    Raises FoldError where there is no such name."""
+    names = list(unfold)
+    if len(graph.nodes) <= most and depth is None and not names:
+        return graph
+    tree = groups(graph)
+    opened = [group for name in names for group in find_scopes(tree, name)]
+    return fold(graph, tree, closed_by_default(graph, tree, most, depth, opened))
 
 
 def find_scopes(tree: dict[str, Group], name: str) -> list[str]:

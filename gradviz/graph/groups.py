@@ -97,7 +97,8 @@ class _Tree:
     def _arranged(self) -> list[_Item]:
         """The ops in nested scopes, with what repeats and what runs in a row made into groups."""
         top = _Item("")
-        scopes, stack, names = [top], [top], []
+        scopes, stack = [top], [top]
+        names: list[str] = []
         for node in _rows(self.graph):
             parts = node.scope.split("/")[:DEEPEST] if node.scope else []
             same = _common(names, parts)

@@ -36,6 +36,7 @@ def caption(graph: Graph) -> list[str]:
     kinds = {name for edge in graph.edges for name in style.edge_classes(edge)}
     if any(edge.kind == "grad" and not edge.gradient for edge in graph.edges):
         kinds.add("idle")
+    lines += [plain(note, 110) for note in graph.notes]
     legend = [text for kind, text in style.LEGEND.items() if kind in kinds]
     return [*lines, "   ".join(legend)] if len(legend) > 1 else lines
 
@@ -167,6 +168,8 @@ _CUTS = {"detach": "gradient stops here", "no_grad": "gradient stops here\n(no_g
 
 
 def _edge_label(edge: Edge) -> list[str]:
+    if edge.count > 1 and not edge.cut:
+        return [f" ×{edge.count:,} "]
     if edge.cut:
         text = _CUTS.get(edge.cut, f"gradient stops here\n({plain(edge.cut, 30)})")
         return [f" {line} " for line in text.split("\n")]

@@ -84,9 +84,31 @@ def _grad_fn(node: Node, show: str) -> list[Line]:
     return lines
 
 
+_HELD = ("op", "leaf", "grad_fn")  # what a group is said to hold
+
+
+def _group(node: Node, show: str) -> list[Line]:
+    lines = [("name", plain(node.name or "", 40))]
+    counts = [f"{count:,} {_plural(kind, count)}" for kind in _HELD if (count := node.held.get(kind))]
+    if counts:
+        lines.append(("fact", " · ".join(counts)))
+    if node.line:
+        lines.append(("unnamed", f"from line {node.line}"))
+    if node.error:
+        lines += [("error", part) for part in textwrap.wrap(plain(node.error, 130), 36)]
+    return lines
+
+
+def _plural(kind: str, count: int) -> str:
+    if kind == "leaf":
+        return "leaf" if count == 1 else "leaves"
+    return kind if count == 1 else f"{kind}s"
+
+
 _WRITERS: dict[str, Callable[[Node, str], list[Line]]] = {
     "leaf": _tensor,
     "tensor": _tensor,
     "op": _op,
     "grad_fn": _grad_fn,
+    "group": _group,
 }

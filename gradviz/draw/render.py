@@ -13,6 +13,7 @@ from gradviz.draw import style
 from gradviz.draw.dot import to_dot
 from gradviz.draw.layout import LayoutError, to_svg
 from gradviz.draw.lines import lines_of
+from gradviz.draw.mermaid import to_mermaid
 from gradviz.draw.png import to_png
 from gradviz.graph.model import Graph, to_json
 
@@ -23,11 +24,12 @@ class DrawError(ValueError):
     """A graph could not be drawn or written. The message is one line: what is wrong, and what to do."""
 
 
-def save(graph: Graph, path: Path | str) -> None:
-    """Write the graph into a file, of the kind that its ending says. Raises DrawError."""
+def save(graph: Graph, path: Path | str, theme: str = "light") -> None:
+    """Write the graph into a file, of the kind that its ending says. The `theme`, light or dark, is that of .svg
+    and .png. Raises DrawError."""
     path = Path(path)
     check_path(path)
-    content = _WRITERS[path.suffix.lower()](graph)
+    content = _WRITERS[path.suffix.lower()](graph, theme)
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -50,10 +52,10 @@ def check_path(path: Path) -> None:
         raise DrawError(f"cannot write {path}: there is no directory {path.parent}")
 
 
-def svg(graph: Graph) -> str:
+def svg(graph: Graph, theme: str = "light") -> str:
     """The graph as an SVG document. Raises DrawError where it is too large or cannot be laid out."""
     try:
-        return _style_text(to_svg(_drawable(graph)), graph)
+        return style.themed(_style_text(to_svg(_drawable(graph)), graph), theme)
     except LayoutError as error:
         raise DrawError(str(error)) from error
 
@@ -88,16 +90,16 @@ def _style_text(document: str, graph: Graph) -> str:
     return _TAG.sub(styled, document)
 
 
-def _png(graph: Graph) -> bytes:
+def _png(graph: Graph, theme: str) -> bytes:
     try:
-        return to_png(svg(graph))
+        return to_png(svg(graph, theme))
     except DrawError:
         raise
     except ValueError as error:
         raise DrawError(str(error)) from error
 
 
-def _pdf(graph: Graph) -> bytes:
+def _pdf(graph: Graph, theme: str) -> bytes:
     dot = shutil.which("dot") or "dot"
     try:
         run = subprocess.run(
@@ -110,11 +112,12 @@ def _pdf(graph: Graph) -> bytes:
     return run.stdout
 
 
-_WRITERS: dict[str, Callable[[Graph], bytes]] = {
-    ".svg": lambda graph: svg(graph).encode(),
+_WRITERS: dict[str, Callable[[Graph, str], bytes]] = {
+    ".svg": lambda graph, theme: svg(graph, theme).encode(),
     ".png": _png,
     ".pdf": _pdf,
-    ".dot": lambda graph: to_dot(graph).encode(),
-    ".json": lambda graph: json.dumps(to_json(graph), indent=1, ensure_ascii=False).encode(),
+    ".dot": lambda graph, _: to_dot(graph).encode(),
+    ".mmd": lambda graph, _: to_mermaid(graph).encode(),
+    ".json": lambda graph, _: json.dumps(to_json(graph), indent=1, ensure_ascii=False).encode(),
 }
-_LATER = (".mmd", ".html")
+_LATER = (".html",)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from gradviz.draw.text import has_odd
 from gradviz.graph.model import Edge, Node
 
 FONT = "DejaVu Sans"
@@ -60,7 +63,14 @@ NODES: dict[str, dict[str, str]] = {
         "color": "#fd7e14",
         "fontcolor": "#862e00",
     },
-    "requires-grad": {"color": "#4dabf7"},
+    "group": {
+        "shape": "box3d",
+        "style": "filled",
+        "fillcolor": "#e6fcf5",
+        "color": "#087f5b",
+        "margin": "0.16,0.1",
+    },
+    "tensor requires-grad": {"color": "#4dabf7"},
     "leaf requires-grad": {"fillcolor": "#d0ebff", "color": BLUE, "penwidth": "2.2"},
     "root": {"penwidth": "2.2"},
     "cut": {"fillcolor": "white", "color": RED, "fontcolor": RED, "penwidth": "1.6"},
@@ -85,6 +95,13 @@ EDGES: dict[str, dict[str, str]] = {
         "fontcolor": ORANGE,
     },
     "flowed": {"color": "#e8590c", "penwidth": "2", "arrowhead": "normal"},
+    "odd": {
+        "color": RED,
+        "fontcolor": RED,
+        "penwidth": "3",
+        "style": "dashed,bold",
+        "arrowhead": "normaldiamond",
+    },
     "saved": {
         "style": "dotted",
         "color": "#9c36b5",
@@ -125,7 +142,49 @@ LEGEND = {
     "idle": "╌▹ next_functions",
     "saved": "┈▸ saved for backward",
     "mutation": "━▸ written over",
+    "odd": "╍▸◆ NaN or inf",
 }
+
+
+# What each colour of the light theme is in the dark one.
+DARK = {
+    "white": "#1a1d21",
+    "#212529": "#e9ecef",
+    "#495057": "#ced4da",
+    "#868e96": "#909aa3",
+    "#adb5bd": "#6c757d",
+    "#ced4da": "#495057",
+    "#f8f9fa": "#22262b",
+    "#f1f3f5": "#343a40",
+    "#d0ebff": "#10395a",
+    "#1864ab": "#74c0fc",
+    "#4dabf7": "#4dabf7",
+    "#fff4e6": "#3b2a17",
+    "#862e00": "#ffc078",
+    "#ffe8cc": "#4d3216",
+    "#fffaf5": "#26221e",
+    "#a0683c": "#c29168",
+    "#ffc078": "#a8703a",
+    "#d9480f": "#ff922b",
+    "#e8590c": "#ff922b",
+    "#c92a2a": "#ff8787",
+    "#fff5f5": "#3d1f1f",
+    "#862e9c": "#e599f7",
+    "#9c36b5": "#da77f2",
+    "#e6fcf5": "#12352c",
+    "#087f5b": "#38d9a9",
+}
+THEMES: dict[str, dict[str, str]] = {"light": {}, "dark": DARK}
+_PAINT = re.compile(r'(\b(?:fill|stroke)(?:="|: ))(white|#[0-9a-f]{6})\b')
+
+
+def themed(svg: str, theme: str) -> str:
+    """A picture in the colours of a theme; texts without a colour of their own get the theme's ink."""
+    colours = THEMES[theme]
+    if not colours:
+        return svg
+    svg = _PAINT.sub(lambda match: match[1] + colours.get(match[2], match[2]), svg)
+    return svg.replace("<svg ", f'<svg fill="{colours[INK]}" ', 1)
 
 
 def node_classes(node: Node, cut: bool) -> list[str]:
@@ -145,7 +204,8 @@ def node_classes(node: Node, cut: bool) -> list[str]:
 
 def edge_classes(edge: Edge) -> list[str]:
     """An edge's kind and flags."""
-    return [edge.kind, *(["flowed"] if edge.gradient else []), *(["cut"] if edge.cut else [])]
+    flags = {"flowed": bool(edge.gradient), "odd": has_odd(edge.value), "cut": bool(edge.cut)}
+    return [edge.kind, *(name for name, holds in flags.items() if holds)]
 
 
 def look(table: dict[str, dict[str, str]], classes: list[str]) -> dict[str, str]:

@@ -16,10 +16,10 @@ def steps(torch: Any, F: Any) -> dict[str, Callable[[], list[np.ndarray]]]:
     def leaves(*arrays: np.ndarray) -> list[Any]:
         return [torch.tensor(array, requires_grad=True) for array in arrays]
 
-    def gradients(loss: Any, tensors: list[Any]) -> list[np.ndarray]:
+    def gradients(loss: Any, tensors: list[Any], start: Any = None) -> list[np.ndarray]:
         for tensor in tensors:
             tensor.grad = None
-        loss.backward(torch.ones_like(loss))
+        loss.backward(start)
         return [tensor.grad.numpy() for tensor in tensors]
 
     one = leaves(np.ones(4, np.float32))
@@ -29,7 +29,7 @@ def steps(torch: Any, F: Any) -> dict[str, Callable[[], list[np.ndarray]]]:
         h = one[0]
         for _ in range(d.CHAIN):
             h = h * factor
-        return gradients(h, one)
+        return gradients(h, one, torch.ones_like(h))
 
     pixels, digits = torch.tensor(d.PIXELS), torch.tensor(d.DIGITS)
     layers = leaves(d.W1, d.B1, d.W2, d.B2)

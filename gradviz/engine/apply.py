@@ -13,7 +13,7 @@ import numpy as np
 from numpy import asarray, ndarray
 
 from gradviz.engine.dtypes import default_dtype, float32, result_type
-from gradviz.engine.node import Edge, ManyInputsNode, Node, Output
+from gradviz.engine.node import Edge, Node, Output
 from gradviz.engine.op import Op
 from gradviz.engine.state import next_node_number, state
 from gradviz.engine.tell import tell_binary, tell_op, tell_plain, tell_unary
@@ -159,22 +159,30 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
     if op.view:
         for output in outputs:
             _share_memory(inputs[0], output)
+    special = state.special
     node = None
-    if op.derivatives and outputs[0].array.dtype.kind in "fc" and state.modes.grad_enabled:
+    if op.derivatives and (not special or state.modes.grad_enabled) and outputs[0].array.dtype.kind in "fc":
         edges = tuple([gradient_edge(tensor) for tensor in inputs])
         if edges.count(None) < len(edges):
             node = make_node(op, inputs, edges, args, outputs)
+    if special:
+        _push_and_tell(op, inputs, outputs, args, node)
+    return outputs if op.outputs > 1 else outputs[0]
+
+
+def _push_and_tell(
+    op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor], args: tuple, node: Node | None
+) -> None:
+    """Push tangents through an op that has run, in forward mode, and tell the listener, if there is one."""
+    tangents: Sequence[tuple[Tensor, Tensor]] = ()
     if state.dual_level:
         from gradviz.engine.forward_mode import push_tangents
 
         tangents = push_tangents(op, inputs, outputs, args)
-    else:
-        tangents = []
     if state.listener is not None:
         tell_op(op.name, inputs, outputs, op.arguments_text(args), node)
         for output, tangent in tangents:
             state.listener.tangent(number_of(output), tangent._number, tangent.array, op.name)
-    return outputs if op.outputs > 1 else outputs[0]
 
 
 def make_node(
@@ -192,25 +200,29 @@ def make_node(
     node.spec = None
     if op.needs_spec or (op.kind == "elementwise" and _were_converted(inputs, outputs[0].array)):
         node.spec = tuple([(tensor.array.shape, tensor.array.dtype) for tensor in inputs])
-    kept = saved_inputs(op, inputs, edges)
-    if isinstance(node, ManyInputsNode):
+    if not node.arity:
         node._edges = edges
-        node.tensors = kept
-        node.versions = tuple(0 if tensor is None else tensor._version for tensor in kept)
-    else:
-        node.a = edges[0]
+        node.tensors = kept = saved_inputs(op, inputs, edges)
+        node.versions = tuple([0 if tensor is None else tensor._version for tensor in kept])
+    elif op.saves_inputs:
+        kept = saved_inputs(op, inputs, edges)
         if kept[0] is not None:
             node.x, node.x_version = kept[0], kept[0]._version
-        if len(edges) == 2:
-            node.b = edges[1]
-            if kept[1] is not None:
-                node.y, node.y_version = kept[1], kept[1]._version
+        if node.arity == 2 and kept[1] is not None:
+            node.y, node.y_version = kept[1], kept[1]._version
+    if node.arity == 1:
+        (node.a,) = edges
+    elif node.arity == 2:
+        node.a, node.b = edges
     if op.saves_out:
         node.out_counter = None
         node.out = outputs[0].array if op.outputs == 1 else tuple(output.array for output in outputs)
+    if op.outputs == 1:
+        outputs[0]._edge = node
+        return node
     for nr, output in enumerate(outputs):
         if output.array.dtype.kind in "fc":
-            output._edge = node if op.outputs == 1 else Output(node, nr)
+            output._edge = Output(node, nr)
     return node
 
 

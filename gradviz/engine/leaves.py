@@ -26,9 +26,18 @@ def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
     if array.shape != leaf.array.shape:
         array = np.broadcast_to(array, leaf.array.shape)
     if rare.grad is None:
-        rare.grad = new_tensor(array if unshared and array.base is None else array.copy())
+        rare.grad = new_tensor(array if unshared and _has_its_own_memory(array) else array.copy())
     elif create_graph:
         rare.grad = add(rare.grad, new_tensor(array))
     else:
         np.add(rare.grad.array, array, out=rare.grad.array)
         counter_of(rare.grad).n += 1
+
+
+def _has_its_own_memory(array: np.ndarray) -> bool:
+    """Whether nobody else can see the array's memory: it is no view, or the only one, and of the whole."""
+    whole = array.base
+    if whole is None:
+        return True
+    referrers = getrefcount(whole) - 2  # this frame's and the call's own
+    return referrers == 1 and whole.base is None and array.flags.c_contiguous and whole.size == array.size

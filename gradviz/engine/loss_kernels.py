@@ -25,10 +25,10 @@ def nll(x: Any, target: np.ndarray, share: np.ndarray, reduction: str) -> Any:
     """−share · x at the target class (axis 1), summed unless reduction is none.
 
     Where share is 0 the log-probability does not count, even if it is −inf."""
-    losses = -x[_at_classes(target)] * share
+    losses = x[_at_classes(target)] * -share
     if not share.all():
         losses = np.where(share == 0, 0, losses)
-    return losses if reduction == "none" else np.sum(losses)
+    return losses if reduction == "none" else losses.sum()
 
 
 def nll_back(g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.ndarray, reduction: str) -> Any:

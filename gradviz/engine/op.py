@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.kernels.reductions import sum_to
 from gradviz.engine.node import (
     ManyInputsNode,
     Node,
@@ -262,12 +263,7 @@ def _variadic_vjp(op: Op, recorded: bool) -> Callable:
 def reduced(gradient: Any, spec: tuple) -> Any:
     """The gradient of an input that was broadcast or cast: summed over what broadcasting repeated."""
     shape, dtype = spec
-    if gradient.shape != shape:
-        extra = gradient.ndim - len(shape)
-        axes = tuple(range(extra)) + tuple(
-            extra + i for i, size in enumerate(shape) if size == 1 and gradient.shape[extra + i] != 1
-        )
-        gradient = np.sum(gradient, axis=axes, keepdims=True).reshape(shape)
+    gradient = sum_to(gradient, shape)
     return gradient if gradient.dtype == dtype else gradient.astype(dtype)
 
 

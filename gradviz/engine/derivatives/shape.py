@@ -12,28 +12,28 @@ turned = k.rot90
 
 # fmt: off
 
-linear("reshape", np.reshape, args="shape", node_name="ViewBackward0", view=True,
-    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
-linear("unsafe_view", np.reshape, args="shape", node_name="UnsafeViewBackward0",
-    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
+linear("reshape", k.reshape, args="shape", node_name="ViewBackward0", view=True,
+    x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
+linear("unsafe_view", k.reshape, args="shape", node_name="UnsafeViewBackward0",
+    x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("t", np.transpose, node_name="TBackward0", view=True,
     x=d("1, transposed", lambda g: np.transpose(g)))
 linear("transpose", k.swapped, args="dim0 dim1", view=True,
     x=d("1, transposed", lambda g, dim0, dim1: k.swapped(g, dim0, dim1)))
 linear("permute", np.transpose, args="dims", view=True,
     x=d("1, permuted back", lambda g, dims: np.transpose(g, k.inverse_permutation(dims))))
-linear("expand", np.broadcast_to, args="size", view=True,
+linear("expand", k.expand, args="size", view=True,
     x=d("1, summed", lambda g, x_shape: k.sum_to(g, x_shape)))
 linear("squeeze", k.squeeze, args="dim", view=True,
-    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
+    x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("squeeze_dim", k.squeeze, name="squeeze", node_name="SqueezeBackward1", args="dim", view=True,
-    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
+    x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("squeeze_dim_", k.squeeze, name="squeeze_", node_name="SqueezeBackward4", args="dim", view=True,
-    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
+    x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("squeeze_dims", k.squeeze, name="squeeze", node_name="SqueezeBackward2", args="dim", view=True,
-    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
+    x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("unsqueeze", np.expand_dims, args="dim", view=True,
-    x=d("1, in x's shape", lambda g, x_shape: np.reshape(g, x_shape)))
+    x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("index", k.index, args="index", view=True, node_name="SliceBackward0",
     x=d("1 where taken, else 0", lambda g, x_shape, index: k.put_back(g, x_shape, index)))
 linear("diagonal", k.diagonal, args="offset dim1 dim2", view=True,

@@ -12,7 +12,7 @@ from gradviz.engine.kernels.shape import tril, triu
 
 def transposed(x: Any) -> Any:
     """The last two dimensions exchanged."""
-    return np.swapaxes(x, -1, -2)
+    return x.swapaxes(-1, -2)
 
 
 def outer(x: Any, y: Any) -> Any:

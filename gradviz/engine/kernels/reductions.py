@@ -41,8 +41,8 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     if g.shape == shape:
         return g
     extra = g.ndim - len(shape)
-    repeated = tuple(extra + i for i, n in enumerate(shape) if n == 1 and g.shape[extra + i] != 1)
-    return np.reshape(np.sum(g, axis=tuple(range(extra)) + repeated), shape)
+    repeated = [extra + i for i, n in enumerate(shape) if n == 1 and g.shape[extra + i] != 1]
+    return g.sum((*range(extra), *repeated)).reshape(shape)
 
 
 def max_all(x: Any) -> Any:
@@ -75,16 +75,19 @@ def logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
     return total if keepdim else np.squeeze(total, axis=dim)
 
 
-def softmax(x: Any, dim: int) -> Any:
+def softmax(x: np.ndarray, dim: int) -> np.ndarray:
     """exp(x) / Σ exp(x), shifted by the maximum so that it cannot overflow."""
-    e = np.exp(x - np.max(x, axis=dim, keepdims=True, initial=-np.inf))
-    return e / np.sum(e, axis=dim, keepdims=True)
+    e = np.asarray(x - x.max(dim, keepdims=True, initial=-np.inf))
+    np.exp(e, out=e)
+    e /= e.sum(dim, keepdims=True)
+    return e
 
 
-def log_softmax(x: Any, dim: int) -> Any:
+def log_softmax(x: np.ndarray, dim: int) -> np.ndarray:
     """ln softmax(x), shifted by the maximum so that it cannot overflow."""
-    shifted = x - np.max(x, axis=dim, keepdims=True, initial=-np.inf)
-    return shifted - np.log(np.sum(np.exp(shifted), axis=dim, keepdims=True))
+    shifted = np.asarray(x - x.max(dim, keepdims=True, initial=-np.inf))
+    shifted -= np.log(np.exp(shifted).sum(dim, keepdims=True))
+    return shifted
 
 
 def others(x: Any, dim: int) -> Any:

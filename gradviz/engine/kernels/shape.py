@@ -53,9 +53,19 @@ def unstack(g: Any, dim: int, shapes: Sequence[tuple[int, ...]]) -> list:
     return [g[(slice(None),) * (dim % g.ndim) + (i,)] for i in range(len(shapes))]
 
 
+def reshape(x: Any, shape: tuple[int, ...]) -> Any:
+    """x in another shape."""
+    return x.reshape(shape)
+
+
+def expand(x: Any, size: tuple[int, ...]) -> Any:
+    """x with dimensions of size 1 repeated, without a copy."""
+    return x if x.shape == size else np.broadcast_to(x, size)
+
+
 def swapped(x: Any, dim0: int, dim1: int) -> Any:
     """x with two dimensions exchanged; x itself if it has none."""
-    return np.swapaxes(x, dim0, dim1) if x.ndim else x
+    return x.swapaxes(dim0, dim1) if x.ndim else x
 
 
 @row("diagonal")

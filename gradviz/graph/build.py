@@ -12,6 +12,7 @@ from gradviz.graph import model as m
 from gradviz.graph import select
 from gradviz.graph.edges import edges_of
 from gradviz.graph.history import FIRST, History, State
+from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph, Node
 from gradviz.graph.names import Names
 from gradviz.graph.scopes import Scopes
@@ -27,6 +28,7 @@ class GraphError(ValueError):
     """What was asked for is not in the trace. The message is one line for the user."""
 
 
+@no_collection()
 def build(
     trace: Trace, passes: int | None = None, show: str = "both", whole: bool = False, values: bool = True
 ) -> Graph:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups
+from gradviz.graph.many import no_collection
 from gradviz.graph.model import GROUP, OP, Edge, Graph, Node
 from gradviz.tracefile import Snapshot
 
@@ -20,6 +21,7 @@ class FoldError(ValueError):
     """There is no such scope. The message is one line and names the nearest."""
 
 
+@no_collection()
 def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
     """The graph with each of the `closed` groups as one node of the kind "group"; `graph` stays as it is.
 

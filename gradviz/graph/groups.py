@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gradviz.graph.many import no_collection
 from gradviz.graph.model import DATA, GRAD_FN, LEAF, OP, TENSOR, Graph, Node
 
 SCOPE, REPEAT, RUN = "scope", "repeat", "run"
@@ -54,6 +55,7 @@ class _Item:
     kids: list[_Item] = field(default_factory=list)
 
 
+@no_collection()
 def groups(graph: Graph) -> dict[str, Group]:
     """All groups of a graph by id, each after the one around it. The same graph has the same groups and ids."""
     return _Tree(graph).groups

@@ -82,9 +82,9 @@ class History:
         return self.op(event) if self.is_op[event] else self._tensor_made(event)
 
     @cached_property
-    def is_op(self) -> np.ndarray:
+    def is_op(self) -> list[bool]:
         """Which events are OP events."""
-        return self.trace.kinds == Kind.OP
+        return (self.trace.kinds == Kind.OP).tolist()  # a list: asked for one by one
 
     @cached_property
     def _node_ops(self) -> dict[int, int]:
@@ -158,10 +158,10 @@ class History:
 
     def before(self, tensor: int, event: int) -> State:
         """What a tensor was when `event` happened."""
+        earlier = self._mutations.get(tensor)
         took = self.became.get(tensor)
         if took is not None and took.since < event:
             return took
-        earlier = self.mutations(tensor)
         if not earlier:
             return State(tensor, FIRST)
         at = bisect_right(earlier, event - 1)
@@ -199,7 +199,11 @@ class History:
             if found:
                 return changes[found - 1][1]
         event = self.maker(tensor)
-        return LEAF if event is None else int(self.trace.events["head"][event]) >> 8 & 0xFF
+        return LEAF if event is None else self._flags[event]
+
+    @cached_property
+    def _flags(self) -> list[int]:
+        return (self.trace.events["head"] >> 8 & 0xFF).tolist()
 
     def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
         """Whether a tensor was a leaf requiring grad just after event `at`."""

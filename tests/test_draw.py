@@ -241,10 +241,9 @@ def test_a_png_has_ink(traced: Traced, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("graph", "graph has no ending that says what to write: use one of .svg .png .pdf .dot .json"),
+        ("graph", "graph has no ending that says what to write: use one of .svg .png .pdf .dot"),
         ("graph.gif", "graph.gif has no ending"),
-        ("graph.html", ".html cannot be written yet: use .svg"),
-        ("graph.mmd", ".mmd cannot be written yet: use .svg"),
+        ("graph.html", "a page is made of a trace"),
         ("nowhere/graph.svg", "there is no directory nowhere"),
     ],
 )

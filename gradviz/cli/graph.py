@@ -66,11 +66,12 @@ def graph(
     only_grad: bool,
     theme: str,
 ) -> None:
-    """Draw TRACE as a graph: .svg, .png, .pdf, .dot, .mmd or .json by the ending of FILE.
+    """Draw TRACE as a graph: .svg, .png, .pdf, .html, .dot, .mmd or .json by the ending of FILE.
 
     Shows the last backward pass and what led to it; a large one is folded. Default: the newest *.gradviz here.
     """
-    from gradviz.draw.render import DrawError, check_path, save
+    from gradviz.cli.page import write_page
+    from gradviz.draw.render import PAGE, DrawError, check_path, save
     from gradviz.graph import slices
     from gradviz.graph.build import GraphError, build
     from gradviz.graph.fold import FoldError, folded
@@ -82,13 +83,19 @@ def graph(
         is_json = path.suffix.lower() == ".json"
         try:
             check_path(path)
-            built = build(recorded, number, show, whole, values=not is_json)
-            if only_grad:
-                built = slices.only_grad(built)
-            if start is not None and end is not None:
-                built = slices.between(built, start, end)
-            if around is not None:
-                built = slices.around(built, around, hops)
+
+            def built_for(wanted: int | None) -> Graph:
+                built = build(recorded, wanted, show, whole, values=not is_json)
+                if only_grad:
+                    built = slices.only_grad(built)
+                if start is not None and end is not None:
+                    built = slices.between(built, start, end)
+                return built if around is None else slices.around(built, around, hops)
+
+            if path.suffix.lower() == PAGE:
+                click.echo(write_page(recorded, built_for, number, path))
+                return
+            built = built_for(number)
             if not whole and not (is_json and depth is None and not unfold):
                 built = folded(built, depth, unfold)
             save(built, path, theme)

@@ -18,6 +18,7 @@ from gradviz.draw.png import to_png
 from gradviz.graph.model import Graph, to_json
 
 MOST_NODES = 5000  # in a picture
+PAGE = ".html"  # is made of a trace, not of a graph alone: see gradviz.draw.page
 
 
 class DrawError(ValueError):
@@ -29,6 +30,8 @@ def save(graph: Graph, path: Path | str, theme: str = "light") -> None:
     and .png. Raises DrawError."""
     path = Path(path)
     check_path(path)
+    if path.suffix.lower() == PAGE:
+        raise DrawError("a page is made of a trace: `gradviz graph TRACE -o FILE.html` writes it")
     content = _WRITERS[path.suffix.lower()](graph, theme)
     try:
         path.write_bytes(content)
@@ -39,10 +42,8 @@ def save(graph: Graph, path: Path | str, theme: str = "light") -> None:
 def check_path(path: Path) -> None:
     """Raise DrawError where a graph cannot be written to a file of this name."""
     ending = path.suffix.lower()
-    if ending in _LATER:
-        raise DrawError(f"{ending} cannot be written yet: use .svg")
-    if ending not in _WRITERS:
-        known = " ".join(_WRITERS)
+    if ending not in (*_WRITERS, PAGE):
+        known = " ".join((*_WRITERS, PAGE))
         raise DrawError(f"{path.name} has no ending that says what to write: use one of {known}")
     if ending == ".pdf" and shutil.which("dot") is None:
         raise DrawError("a .pdf needs Graphviz's `dot` on PATH, and there is none: use .svg")
@@ -120,4 +121,3 @@ _WRITERS: dict[str, Callable[[Graph, str], bytes]] = {
     ".mmd": lambda graph, _: to_mermaid(graph).encode(),
     ".json": lambda graph, _: json.dumps(to_json(graph), indent=1, ensure_ascii=False).encode(),
 }
-_LATER = (".html",)

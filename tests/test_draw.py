@@ -243,7 +243,6 @@ def test_a_png_has_ink(traced: Traced, tmp_path: Path) -> None:
     [
         ("graph", "graph has no ending that says what to write: use one of .svg .png .pdf .dot"),
         ("graph.gif", "graph.gif has no ending"),
-        ("graph.html", "a page is made of a trace"),
         ("nowhere/graph.svg", "there is no directory nowhere"),
     ],
 )

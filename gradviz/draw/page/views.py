@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gradviz.draw.page.states import States, spans
-from gradviz.draw.text import plain, value
+from gradviz.draw.text import plain, value, visible
 from gradviz.events import kinds as e
 from gradviz.events.kinds import Kind
 from gradviz.graph import model as m
@@ -22,7 +22,6 @@ from gradviz.graph.moment import Moments
 from gradviz.tracefile import PassInfo, Snapshot, Trace
 
 MOST_STEPS = 4000  # of one view; of more, some are left out
-_LINES_AROUND = 400  # of a source file, where it is long
 
 # Events that are steps even where there are too many.
 _ALWAYS = (Kind.PASS_BEGAN, Kind.PASS_ENDED, Kind.ACCUMULATED, Kind.RETAINED, Kind.STEPPED, Kind.ERROR)
@@ -65,7 +64,7 @@ class Sources:
         """A place, by its number; it is put on the page."""
         if number and number not in self.sites:
             place = self.trace.sites[number].place
-            at = [place.line, place.end_line, place.col, place.end_col, place.function]
+            at = [place.line, place.end_line, place.col, place.end_col, plain(place.function)]
             self.sites[number] = [self.file(place.file), *at]
         return number
 
@@ -76,7 +75,8 @@ class Sources:
     def data(self) -> list[dict[str, Any]]:
         """The files, each with its lines as they were when the run was recorded."""
         return [
-            {"name": Path(name).name, "path": name, "lines": self.trace.source(name)} for name in self.files
+            {"name": plain(Path(name).name, 80), "lines": [visible(line) for line in self.trace.source(name)]}
+            for name in self.files
         ]
 
 

@@ -409,7 +409,8 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         norm = snapshot.stats.rms * (3 * 4) ** 0.5
         told = dict(
             page.tab.evaluate(
-                "[...document.querySelectorAll('#legend button')].map((b) => [b.children[1].textContent, b.lastChild.textContent])"
+                "[...document.querySelectorAll('#legend button')]"
+                ".map((b) => [b.children[1].textContent, b.lastChild.textContent])"
             )
         )
         assert float(told["0.weight"]) == pytest.approx(norm, rel=1e-3)

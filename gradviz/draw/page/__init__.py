@@ -116,12 +116,6 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
         "base-uri": "none",
         "form-action": "none",
     }
-        "default-src": "none",
-        "style-src": _hash(style),
-        "script-src": _hash(script),
-        "base-uri": "none",
-        "form-action": "none",
-    }
     filled = {
         "POLICY": "; ".join(f"{what} '{source}'" for what, source in allowed.items()),
         "TITLE": _text(f"{data['script'] or data['trace']} · gradviz"),

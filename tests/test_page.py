@@ -561,6 +561,22 @@ def test_the_page_of_every_example_replays_to_its_end(
 # --- the file
 
 
+def test_a_tensor_at_hand_has_a_page(tmp_path: Path, browser: Any) -> None:
+    weight = torch.tensor([1.0, 2.0], requires_grad=True)
+    drawn = torch.draw((weight * weight).sum())
+    drawn.save(tmp_path / "live.html")
+    assert (tmp_path / "live.html").read_text() == drawn.html()
+    page = Page(browser, tmp_path / "live.html")
+    assert "weight" in str(page.boxes())
+    frame = drawn.html()._repr_html_()
+    assert frame.startswith('<iframe sandbox="allow-scripts"')
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><meta charset=utf-8>{frame}")
+    page.tab.goto((tmp_path / "notebook.html").as_uri())
+    page.tab.frame_locator("iframe").locator("body[data-ready]").wait_for()
+    assert page.wrong == []
+    page.context.close()
+
+
 def test_a_graph_alone_is_no_page(tmp_path: Path) -> None:
     with pytest.raises(DrawError, match="a page is made of a trace"):
         save(Graph(), tmp_path / "x.html")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradviz.draw.page import Build, html
-from gradviz.draw.render import DrawError
+from gradviz.draw.render import DrawError, write
 from gradviz.step.replay import Replay
 from gradviz.step.state import CommandError
 from gradviz.tracefile import Trace
@@ -17,8 +17,5 @@ def write_page(trace: Trace, build: Build, number: int | None, path: Path) -> st
         content = html(trace, Replay(trace), build, number)
     except CommandError as error:
         raise DrawError(str(error)) from None
-    try:
-        path.write_text(content, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise DrawError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
+    write(path, content.encode())
     return f"wrote {path}"

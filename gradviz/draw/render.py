@@ -33,6 +33,11 @@ def save(graph: Graph, path: Path | str, theme: str = "light") -> None:
     if path.suffix.lower() == PAGE:
         raise DrawError("a page is made of a trace: `gradviz graph TRACE -o FILE.html` writes it")
     content = _WRITERS[path.suffix.lower()](graph, theme)
+    write(path, content)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file. Raises DrawError."""
     try:
         path.write_bytes(content)
     except OSError as error:

@@ -75,7 +75,7 @@ function drawChart() {
     parts.push(label(chart.x(at), chart.h - 4, String(passes[at]), at === 0 ? "start" : at === passes.length - 1 ? "end" : "middle"));
   }
   leaves.forEach((leaf, number) => parts.push(...series(leaf, number, y, bottom)));
-  parts.push(svg("line", { id: "cursor", y1: chart.top, y2: bottom }), svg("line", { id: "here", y1: chart.top, y2: bottom }));
+  parts.push(svg("line", { id: "cursor", class: "off", y1: chart.top, y2: bottom }), svg("line", { id: "here", y1: chart.top, y2: bottom }));
   plot.setAttribute("viewBox", `0 0 ${chart.w} ${chart.h}`);
   plot.replaceChildren(...parts);
   markPass();
@@ -155,7 +155,7 @@ function hover(at) {
   chart.hovered = at;
   const cursor = $("cursor");
   if (cursor && chart.x) {
-    cursor.style.display = at < 0 ? "none" : "";
+    cursor.classList.toggle("off", at < 0);
     if (at >= 0) {
       cursor.setAttribute("x1", chart.x(at));
       cursor.setAttribute("x2", chart.x(at));
@@ -176,7 +176,7 @@ function markPass() {
   const here = $("here");
   const at = data.norms.passes.indexOf(app.view ? app.view.pass : null);
   if (here && chart.x) {
-    here.style.display = at < 0 ? "none" : "";
+    here.classList.toggle("off", at < 0);
     here.setAttribute("x1", chart.x(Math.max(at, 0)));
     here.setAttribute("x2", chart.x(Math.max(at, 0)));
   }

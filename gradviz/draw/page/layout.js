@@ -235,7 +235,7 @@ function curve(points) {
   let path = `M${first[0]} ${first[1]}`;
   let [x, y] = first;
   for (const [nx, ny] of rest) {
-    if (nx === x || ny === y) path += `L${nx} ${ny}`;
+    if (Math.abs(nx - x) < 5 || ny === y) path += `L${nx} ${ny}`;
     else {
       const middle = round((y + ny) / 2);
       path += `C${x} ${middle} ${nx} ${middle} ${nx} ${ny}`;

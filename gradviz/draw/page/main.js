@@ -164,11 +164,13 @@ function startKeys() {
 
 // --- the start
 
+const counted = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+
 function showNotes() {
   const view = app.view;
   const parts = [];
   if (view.error) parts.push(element("span", { class: "odd" }, view.error));
-  if (view.leftOut) parts.push(element("span", {}, `${view.leftOut.toLocaleString("en")} operations of the run are no part of this pass`));
+  if (view.leftOut) parts.push(element("span", {}, `${counted(view.leftOut, "operation")} of the run outside this pass`));
   for (const note of view.notes) parts.push(element("span", {}, note));
   $("notes").replaceChildren(...parts);
   $("notes").hidden = !parts.length;

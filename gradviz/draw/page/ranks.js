@@ -279,8 +279,7 @@ function measured(items, edges, rows, cells, chains, forward) {
         y[cell.i] = top + height / 2;
       }
     }
-    if (r + 1 < rows.length) top += gapBelow(row) + height;
-    else top += height;
+    top += height + (r + 1 < rows.length ? gapBelow(row, rows[r + 1], items) : 0);
   });
   const routes = edges.map((_, number) => {
     const points = chains[number].flatMap((bend) => [
@@ -292,11 +291,12 @@ function measured(items, edges, rows, cells, chains, forward) {
   return { w: right - left, h: top, x, y, routes };
 }
 
-// Rows are further apart where edges go far sideways.
-function gapBelow(row) {
+// Rows are further apart where edges go far sideways, and near where one has only ports.
+function gapBelow(row, next, items) {
+  const onlyPorts = (cells) => cells.every((cell) => cell.i < 0 || items[cell.i].pin);
   let widest = 0;
   for (const cell of row) {
-    for (const edge of cell.down) widest = Math.max(widest, Math.abs(edge.cell.x - cell.x));
+    for (const edge of cell.down) widest = Math.max(widest, Math.abs(edge.cell.x + edge.other - cell.x - edge.own));
   }
-  return GAP_Y + Math.min(60, widest / 14);
+  return (onlyPorts(row) || onlyPorts(next) ? GAP_Y / 2 : GAP_Y) + Math.min(50, widest / 18);
 }

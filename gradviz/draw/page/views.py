@@ -109,7 +109,7 @@ def view(graph: Graph, words: Words, sources: Sources, run: PassInfo | None) -> 
         "groups": [_group(group) for group in tree.values()],
         "closed": sorted(closed_by_default(graph, tree)),
         "tensors": states.of(tensors, first, last) if trace.count else {},
-        "flows": states.along(graph, first, last),
+        "flows": states.along(graph, first if run is None else run.first, last),
         "steps": [_step(k, words, sources) for k in steps],
     }
 

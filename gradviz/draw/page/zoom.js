@@ -28,7 +28,7 @@ function fit(all = true) {
   if (!layout || !w) return;
   const margin = 24;
   const whole = Math.min((w - 2 * margin) / Math.max(layout.w, 1), (h - 2 * margin) / Math.max(layout.h, 1));
-  eye.scale = Math.min(1.25, Math.max(whole, all ? LEAST : 0.55));
+  eye.scale = Math.min(1.25, Math.max(whole, all ? LEAST : 0.8));
   eye.x = (w - layout.w * eye.scale) / 2;
   eye.y = layout.h * eye.scale < h ? (h - layout.h * eye.scale) / 2 : margin;
   look();

@@ -213,7 +213,7 @@ def test_no_address_gets_into_a_picture(traced: Traced) -> None:
 def test_the_ending_says_what_is_written(traced: Traced, tmp_path: Path) -> None:
     with traced(several_paths) as trace:
         graph = build(trace)
-    for ending in (".svg", ".png", ".dot", ".json", ".SVG"):
+    for ending in (".svg", ".png", ".dot", ".mmd", ".json", ".SVG"):
         save(graph, tmp_path / f"g{ending}")
     assert ElementTree.parse(tmp_path / "g.svg").getroot().tag == f"{SVG}svg"
     assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
@@ -241,10 +241,9 @@ def test_a_png_has_ink(traced: Traced, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("graph", "graph has no ending that says what to write: use one of .svg .png .pdf .dot .json"),
+        ("graph", "graph has no ending that says what to write: use one of .svg .png .pdf .dot .mmd .json"),
         ("graph.gif", "graph.gif has no ending"),
         ("graph.html", ".html cannot be written yet: use .svg"),
-        ("graph.mmd", ".mmd cannot be written yet: use .svg"),
         ("nowhere/graph.svg", "there is no directory nowhere"),
     ],
 )

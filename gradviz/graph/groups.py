@@ -156,7 +156,7 @@ class _Tree:
         token = self._token(REPEAT, count, *(item.token for item in block))
         ops = sum(item.ops for item in items)
         if count > 2 and blocks[0].kind:  # so that one of them can be drawn, and the others as one
-            again = _Item(f"again ×{count - 1}", REPEAT, ops=ops, count=count - 1, kids=blocks[1:])
+            again = _Item(_again(blocks[1:]), REPEAT, ops=ops, count=count - 1, kids=blocks[1:])
             blocks = [blocks[0], again]
         return _Item(f"{name} ×{count}", REPEAT, token=token, ops=ops, count=count, kids=blocks)
 
@@ -320,6 +320,13 @@ def _named(items: list[_Item]) -> str:
     """The first names in a row of items."""
     names = list(dict.fromkeys(item.label for item in items))
     return " · ".join(names[:3]) + (" …" if len(names) > 3 else "")
+
+
+def _again(blocks: list[_Item]) -> str:
+    """What blocks after the first of their kind are called: `2–11 ×10` where they have names of their own."""
+    first, last = blocks[0], blocks[-1]
+    own = first.kind == SCOPE and first.label != last.label
+    return f"{first.label}–{last.label} ×{len(blocks)}" if own else f"again ×{len(blocks)}"
 
 
 def _lines(items: list[_Item]) -> str:

@@ -41,6 +41,7 @@ from gradviz.engine.creation import (
     zeros_like,
 )
 from gradviz.engine.dtypes import PUBLIC as _dtypes
+from gradviz.engine.memory_format import PUBLIC as _memory_formats
 from gradviz.engine.dtypes import dtype, get_default_dtype, set_default_dtype
 from gradviz.engine.methods import FUNCTIONS as _functions
 from gradviz.engine.methods import METHODS as _methods
@@ -76,6 +77,7 @@ _METHODS_ONLY = {
 }
 
 globals().update(_dtypes)
+globals().update(_memory_formats)
 globals().update(
     {
         name: function

@@ -196,7 +196,8 @@ def test_assignment_through_an_index_is_differentiated() -> None:
     x, v = torch.ones(3, requires_grad=True), torch.tensor(2.0, requires_grad=True)
     y = x * 3
     y[1:] = v * v
-    assert y.grad_fn.name() == "CopySlices"
+    assert y.grad_fn.name() == "torch::autograd::CopySlices"
+    assert "grad_fn=<CopySlices>" in repr(y)
     y.sum().backward()
     assert y.tolist() == [3.0, 4.0, 4.0]
     assert x.grad.tolist() == [3.0, 0.0, 0.0]
@@ -209,13 +210,6 @@ def test_what_was_saved_is_checked_after_assignment_through_an_index() -> None:
     y[0] = 2.0
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
-
-
-def test_what_is_not_supported_raises() -> None:
-    x = torch.ones(3, requires_grad=True)
-    y = x * 1
-    with pytest.raises(RuntimeError, match="does not differentiate in-place operations on views yet"):
-        y[:2].mul_(2)
 
 
 def test_an_attribute_that_a_tensor_has_not_is_answered_with_the_nearest() -> None:

@@ -21,12 +21,11 @@ from gradviz.engine.tensor import (
     LEAF_EDGE,
     Tensor,
     accumulator,
-    counter_of,
     gradient_edge,
     new_tensor,
     number_of,
-    tensor_rare,
 )
+from gradviz.engine.views import share_memory
 
 _new: Any = object.__new__
 
@@ -158,7 +157,7 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
         outputs = (new_tensor(array),)
     if op.view:
         for output in outputs:
-            _share_memory(inputs[0], output)
+            share_memory(op, inputs[0], output)
     special = state.special
     node = None
     if op.derivatives and (not special or state.modes.grad_enabled) and outputs[0].array.dtype.kind in "fc":
@@ -239,16 +238,6 @@ def saved_inputs(op: Op, inputs: Sequence[Tensor], edges: Sequence[Edge]) -> tup
         return tuple(inputs)
     keeps = op.keeps(tuple([edge is not None for edge in edges]))
     return tuple([tensor if kept else None for tensor, kept in zip(inputs, keeps, strict=True)])
-
-
-def _share_memory(base: Tensor, view: Tensor) -> None:
-    """Make `view` a view of `base` where NumPy made it one."""
-    if view.array is base.array or view.array.base is not None:
-        rare = tensor_rare(view)
-        rare.counter = counter_of(base)
-        rare.base = base._base if base._base is not None else base
-        if state.listener is not None:
-            rare.alias_of = number_of(base)
 
 
 # --- arguments

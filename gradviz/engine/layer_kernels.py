@@ -80,7 +80,7 @@ def im2col(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
     """The windows of x as columns: (N, C·kernel, windows)."""
     view = windows(padded(x, padding), kernel, stride, dilation)
     rows = x.shape[1] * int(np.prod(kernel))
-    return view.reshape(x.shape[0], rows, -1)
+    return view.reshape(x.shape[0], rows, int(np.prod(view.shape[2 + len(kernel) :])))
 
 
 @recorded("col2im")

@@ -9,6 +9,7 @@ from typing import Any
 from gradviz.engine import ops
 from gradviz.engine.dtypes import BY_NAME
 from gradviz.engine.inplace import in_place, scaled, setitem
+from gradviz.engine.memory_format import contiguous_format, lies_in
 from gradviz.engine.tensor import Tensor
 
 
@@ -17,21 +18,37 @@ def flipped(function: Callable) -> Callable:
     return lambda x, y: function(y, x)
 
 
-def _view(x: Tensor, *shape: Any) -> Tensor:
-    return ops.reshape(x, *shape)
-
-
 def _size_like(function: Callable) -> Callable:
     return lambda x, other: function(x, *other.shape)
 
 
-def _to(x: Tensor, *args: Any, dtype: Any = None, **_: Any) -> Tensor:
+def _to(
+    x: Tensor,
+    *args: Any,
+    dtype: Any = None,
+    device: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
+    """x in a dtype (a tensor's, if one is given), on a device (there is only the CPU)."""
+    flags = [arg for arg in args if isinstance(arg, bool)]
     for arg in args:
         if isinstance(arg, Tensor):
             dtype = arg.dtype
-        elif not isinstance(arg, str):
+        elif isinstance(arg, str) or type(arg).__name__ == "device":
+            device = arg
+        elif not isinstance(arg, bool) and arg is not None:
             dtype = arg
-    return x if dtype is None else ops.to(x, dtype)
+    if device is not None and str(device).partition(":")[0] != "cpu":
+        raise RuntimeError(
+            f"gradviz computes on the CPU; there is no device {str(device)!r} here. Use 'cpu'."
+        )
+    return ops.to(x, x.dtype if dtype is None else dtype, memory_format, flags[1] if flags[1:] else copy)
+
+
+def _cast(dtype: Any) -> Callable:
+    return lambda x, memory_format=None: ops.to(x, dtype, memory_format)
 
 
 OPERATORS: dict[str, Callable] = {
@@ -87,7 +104,8 @@ _SHARED = """
     unique var
     addbmm addmm addmv addr baddbmm bmm cross det dot ger inner inverse kron logdet matmul matrix_power mm mv outer
     qr slogdet tensordot trace vdot
-    broadcast_to chunk clone diag diag_embed diagflat diagonal dsplit expand flatten flip fliplr flipud hsplit
+    as_strided broadcast_to chunk clone diag diag_embed diagflat diagonal dsplit expand flatten flip fliplr flipud
+    hsplit
     moveaxis movedim narrow permute ravel repeat_interleave reshape roll rot90 select split split_with_sizes squeeze
     swapaxes swapdims t tensor_split tile transpose tril triu unbind unflatten unsafe_chunk unsafe_split unsqueeze
     vsplit
@@ -121,12 +139,12 @@ METHODS: dict[str, Callable] = {
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),
     "subtract": scaled(ops.sub),
-    "view": _view,
+    "view": ops.view,
     "repeat": ops.repeat,
     "unfold": ops.unfold,
     "sum_to_size": ops.sum_to_size,
     "contiguous": ops.contiguous,
-    "view_as": _size_like(ops.reshape),
+    "view_as": _size_like(ops.view),
     "reshape_as": _size_like(ops.reshape),
     "expand_as": _size_like(ops.expand),
     "astype": ops.to,  # as the rules say it, in NumPy's words
@@ -136,14 +154,11 @@ METHODS: dict[str, Callable] = {
     "where": lambda x, condition, other: ops.where(condition, x, other),
     "polygamma": lambda x, n: ops.polygamma(n, x),
     "is_floating_point": lambda x: x.array.dtype.kind == "f",
-    "is_contiguous": lambda x: x.array.flags.c_contiguous,
+    "is_contiguous": lambda x, memory_format=contiguous_format: lies_in(x.array, memory_format),
     "data_ptr": lambda x: x.array.ctypes.data,
-    **{
-        name: (lambda kind: lambda x: ops.to(x, kind))(BY_NAME[name])
-        for name in ("float", "double", "half", "long", "int", "bool", "short")
-    },
-    "char": lambda x: ops.to(x, BY_NAME["int8"]),
-    "byte": lambda x: ops.to(x, BY_NAME["uint8"]),
+    **{name: _cast(BY_NAME[name]) for name in ("float", "double", "half", "long", "int", "bool", "short")},
+    "char": _cast(BY_NAME["int8"]),
+    "byte": _cast(BY_NAME["uint8"]),
 }
 METHODS |= {alias: METHODS[name] for alias, name in _ALIASES.items() if name in METHODS}
 METHODS |= {f"{alias}_": in_place[f"{name}_"] for alias, name in _ALIASES.items() if f"{name}_" in in_place}

@@ -88,21 +88,40 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
     """The places of the elements that are not 0: a row each, or a tensor a dimension."""
     if as_tuple:
-        return tuple(new_tensor(places) for places in np.nonzero(np.atleast_1d(x.array)))
-    return new_tensor(np.argwhere(x.array))
+        return tuple(new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(x.array)))
+    return new_tensor(np.ascontiguousarray(np.argwhere(x.array)))
 
 
 argwhere = nonzero
 
 
 def searchsorted(
-    sorted_sequence: Tensor, x: Any, *, out_int32: bool = False, right: bool = False, side: Any = None
+    sorted_sequence: Tensor,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: Any = None,
+    sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where to put each element of x in a sorted sequence; raises NotImplementedError for several sequences."""
-    if sorted_sequence.array.ndim > 1:
-        raise NotImplementedError("gradviz does not support searchsorted with several sequences")
-    places = np.searchsorted(sorted_sequence.array, as_tensor(x).array, "right" if right else side or "left")
-    return new_tensor(np.asarray(places, np.int32 if out_int32 else np.int64))
+    """Where to put each element of x in a sorted sequence; of several sequences, in the one at its place.
+
+    `sorter` has the places that would sort the sequence, if it is not sorted."""
+    sequence, values = sorted_sequence.array, as_tensor(x).array
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise RuntimeError(f"searchsorted: side is {side!r} and right is {right}; give one of them")
+    if sorter is not None:
+        sequence = np.take_along_axis(sequence, sorter.array, -1)
+    if sequence.ndim > 1 and sequence.shape[:-1] != values.shape[:-1]:
+        raise RuntimeError(
+            "boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and "
+            f"input value tensor must match, but we got boundaries tensor {list(sequence.shape)} and input "
+            f"value tensor {list(values.shape)}"
+        )
+    places = np.empty(values.shape, np.int32 if out_int32 else np.int64)
+    for row in np.ndindex(sequence.shape[:-1]):
+        places[row] = np.searchsorted(sequence[row], values[row], "right" if right else side or "left")
+    return new_tensor(places)
 
 
 def bucketize(x: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:

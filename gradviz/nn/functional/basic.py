@@ -30,8 +30,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         raise _unfit(x, weight)
     if x.array.ndim == 2 and bias is not None:
         return ops.addmm(bias, x, ops.t(weight))
-    product = ops.matmul(x, ops.t(weight))
-    return product if bias is None else ops.add(product, bias)
+    if bias is None:
+        return ops.matmul(x, ops.t(weight))
+    if x.array.ndim > 2 and x.array.flags.c_contiguous:
+        rows = ops.reshape(x, -1, x.array.shape[-1])
+        return ops.view(ops.addmm(bias, rows, ops.t(weight)), *x.array.shape[:-1], len(weight.array))
+    return ops.add(ops.matmul(x, ops.t(weight)), bias)
 
 
 def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -124,7 +128,5 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """x divided by its p-norm along `dim`."""
-    if p != 2.0:
-        raise NotImplementedError("gradviz normalizes by the 2-norm only.")
-    norm = ops.sqrt(ops.sum(ops.mul(x, x), dim, True))
-    return ops.div(x, ops.expand(ops.clamp(norm, eps), *x.array.shape))
+    norm = ops.clamp_min(ops.vector_norm(x, p, dim, True), eps)
+    return ops.div(x, ops.expand(norm, *x.array.shape))

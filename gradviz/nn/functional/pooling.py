@@ -51,7 +51,7 @@ def max_pool2d(
 ) -> Any:
     """The maximum of each window of (N, C, H, W); the first where several are equal."""
     kernel = sizes_of(kernel_size, 2)
-    stride = kernel if stride is None or stride == [] else sizes_of(stride, 2)
+    stride = kernel if stride is None or stride in ([], ()) else sizes_of(stride, 2)
     padding, dilation = sizes_of(padding, 2), sizes_of(dilation, 2)
     x, had_batch = _batched(x, 2, "max_pool2d")
     out = _out_sizes(x.array.shape[2:], kernel, stride, padding, dilation, ceil_mode)
@@ -92,7 +92,7 @@ def avg_pool2d(
 ) -> Tensor:
     """The mean of each window of (N, C, H, W)."""
     kernel = sizes_of(kernel_size, 2)
-    stride = kernel if stride is None or stride == [] else sizes_of(stride, 2)
+    stride = kernel if stride is None or stride in ([], ()) else sizes_of(stride, 2)
     padding = sizes_of(padding, 2)
     x, had_batch = _batched(x, 2, "avg_pool2d")
     out = _out_sizes(x.array.shape[2:], kernel, stride, padding, (1, 1), ceil_mode)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradviz.draw.dot import caption
 from gradviz.draw.lines import lines_of
+from gradviz.draw.scene import caption
 from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node
 
 MOST_EDGES = 500  # as Mermaid's own limit is (maxEdges)

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from gradviz.draw import style
 from gradviz.draw.dot import to_dot
-from gradviz.draw.layout import LayoutError, to_svg
-from gradviz.draw.lines import lines_of
+from gradviz.draw.ladder import laid_out
+from gradviz.draw.layout import LayoutError
 from gradviz.draw.mermaid import to_mermaid
 from gradviz.draw.png import to_png
+from gradviz.draw.scene import Scene, scene_of
 from gradviz.graph.model import Graph, to_json
-
-MOST_NODES = 5000  # in a picture
 
 
 class DrawError(ValueError):
@@ -53,33 +52,27 @@ def check_path(path: Path) -> None:
 
 
 def svg(graph: Graph, theme: str = "light") -> str:
-    """The graph as an SVG document. Raises DrawError where it is too large or cannot be laid out."""
+    """The graph as an SVG document. Raises DrawError where the layout engine that was asked for is not there."""
+    scene = scene_of(graph)
     try:
-        return style.themed(_style_text(to_svg(_drawable(graph)), graph), theme)
+        return style.themed(_style_text(laid_out(scene), scene), theme)
     except LayoutError as error:
         raise DrawError(str(error)) from error
 
 
-def _drawable(graph: Graph) -> str:
-    if len(graph.nodes) > MOST_NODES:
-        raise DrawError(
-            f"a picture of {len(graph.nodes):,} nodes would be too large (at most {MOST_NODES:,}): draw one pass "
-            "of it (--pass N), only its --show forward or backward, or save it as .json or .dot"
-        )
-    return to_dot(graph)
-
-
 _TAG = re.compile(r'<g id="([^"]+)" class="(node|edge|cluster|graph)\b|<text ')
+_PAIRS = re.compile(r'(?:<!-- cluster_\w+ -->\n)?<g id="[^"]*" class="cluster pair">.*?</g>\n', re.DOTALL)
 
 
-def _style_text(document: str, graph: Graph) -> str:
-    """Give each line of a node its role's class and look, which DOT has no words for."""
+def _style_text(document: str, scene: Scene) -> str:
+    """Give each line of a thing its role's class and look, which DOT has no words for, and leave out the clusters
+    that only kept pairs together."""
     roles: list[str] = []
 
     def styled(match: re.Match[str]) -> str:
         if match[1] is not None:
-            node = graph.nodes.get(match[1]) if match[2] == "node" else None
-            roles[:] = [] if node is None else [role for role, _ in reversed(lines_of(node, graph.show))]
+            thing = scene.things.get(match[1]) if match[2] == "node" else None
+            roles[:] = [] if thing is None else [role for role, _ in reversed(thing.lines)]
             return match[0]
         if not roles:
             return match[0]
@@ -87,7 +80,7 @@ def _style_text(document: str, graph: Graph) -> str:
         look = "; ".join(f"{name}: {text}" for name, text in style.LINES[role].items())
         return f'<text class="{role}" style="{look}" ' if look else f'<text class="{role}" '
 
-    return _TAG.sub(styled, document)
+    return _TAG.sub(styled, _PAIRS.sub("", document))
 
 
 def _png(graph: Graph, theme: str) -> bytes:
@@ -102,9 +95,7 @@ def _png(graph: Graph, theme: str) -> bytes:
 def _pdf(graph: Graph, theme: str) -> bytes:
     dot = shutil.which("dot") or "dot"
     try:
-        run = subprocess.run(
-            [dot, "-Tpdf"], input=_drawable(graph).encode(), capture_output=True, timeout=120
-        )
+        run = subprocess.run([dot, "-Tpdf"], input=to_dot(graph).encode(), capture_output=True, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DrawError(f"{dot} could not make a PDF ({error}): use .svg") from error
     if run.returncode or not run.stdout:

@@ -170,6 +170,7 @@ class _Builder:
             grad_fn=self._grad_fn_name(grad_fn) if wanted and not is_leaf else None,
             is_leaf=is_leaf,
             requires_grad=wanted,
+            parameter=state.tensor in self.trace.parameters,
             scope="" if op_event is None else self.scopes.path(op_event),
             version=0 if state.since == FIRST else history.mutation(state.since).version,
         )

@@ -89,6 +89,7 @@ def _connect(units: list[_Unit], scene: Scene, home: Mapping[str, int]) -> None:
 
 def _rank(units: list[_Unit]) -> None:
     """Give each unit the first row that is below all above it. Where links go in a circle, one does not count."""
+    order: list[int] = []
     waits = [len(unit.above) for unit in units]
     ready = [number for number, count in enumerate(waits) if not count]
     done = [False] * len(units)
@@ -97,6 +98,7 @@ def _rank(units: list[_Unit]) -> None:
         while ready:
             number = ready.pop()
             done[number] = True
+            order.append(number)
             for below in units[number].below:
                 units[below].row = max(units[below].row, units[number].row + 1)
                 waits[below] -= 1
@@ -108,9 +110,18 @@ def _rank(units: list[_Unit]) -> None:
             break
         done[unbroken] = True
         ready.append(unbroken)
-    for unit in units:  # a leaf comes right above its first use
-        if not unit.above and unit.below:
-            unit.row = max(0, min(units[number].row for number in unit.below) - 1)
+    _lower(units, order)
+
+
+def _lower(units: list[_Unit], order: list[int]) -> None:
+    """Put leaves, and what is computed of leaves alone, right above their first use."""
+    loose = [False] * len(units)
+    for number in order:
+        loose[number] = all(loose[other] for other in units[number].above)
+    for number in reversed(order):
+        unit = units[number]
+        if loose[number] and unit.below:
+            unit.row = max(unit.row, min(units[other].row for other in unit.below) - 1)
 
 
 def _rows(units: list[_Unit]) -> list[list[int]]:

@@ -59,10 +59,10 @@ PAIR = {  # keeps an op beside its grad_fn
 # Colour and width of a gradient a thousandth, a hundredth ... of the largest in the picture; darker is wider.
 MAGNITUDES = (
     ("#f59f4c", "1"),
-    ("#f08030", "1.5"),
-    ("#e8590c", "2.1"),
-    ("#c24407", "3"),
-    ("#8f3104", "4.2"),
+    ("#f08030", "1.3"),
+    ("#e8590c", "1.8"),
+    ("#c24407", "2.4"),
+    ("#9c3a06", "3"),
 )
 
 # Looks by class; where several match, the later wins.
@@ -212,7 +212,7 @@ DARK = {
     "#e6fcf5": "#12352c",
     "#087f5b": "#38d9a9",
     "#e7f5ff": "#16324a",
-    "#8f3104": "#ffd8a8",
+    "#9c3a06": "#ffd8a8",
     "#c24407": "#ffa94d",
     "#f08030": "#b36a2a",
     "#f59f4c": "#8a5a2b",

@@ -74,10 +74,11 @@ def graph(
     from gradviz.graph import slices
     from gradviz.graph.build import GraphError, build
     from gradviz.graph.fold import FoldError, folded
+    from gradviz.graph.many import no_collection
 
     if (start is None) != (end is None):
         fail("--from and --to go together: say where the way begins and where it ends")
-    with opened(trace) as recorded:
+    with opened(trace) as recorded, no_collection():
         path = output or recorded.path.with_suffix(".svg")
         is_json = path.suffix.lower() == ".json"
         try:

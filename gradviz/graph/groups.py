@@ -81,13 +81,18 @@ class _Tree:
         self.outputs: dict[str, list[str]] = {}  # op -> tensors
         self.readers: dict[str, list[str]] = {}  # tensor -> ops
         self.inputs: dict[str, int] = {}
+        nodes, inputs = graph.nodes, self.inputs
         for edge in graph.edges:
             if edge.kind == DATA:
-                if graph.nodes[edge.source].kind == OP:
-                    self.outputs.setdefault(edge.source, []).append(edge.target)
+                source, target = edge.source, edge.target
+                into_op = nodes[source].kind != OP
+                ends = self.readers if into_op else self.outputs
+                if source in ends:
+                    ends[source].append(target)
                 else:
-                    self.readers.setdefault(edge.source, []).append(edge.target)
-                    self.inputs[edge.target] = self.inputs.get(edge.target, 0) + 1
+                    ends[source] = [target]
+                if into_op:
+                    inputs[target] = inputs.get(target, 0) + 1
         self._number(self._arranged())
         self._place_the_rest()
         for node in graph.nodes:
@@ -226,11 +231,19 @@ class _Tree:
             if nodes[row].kind == OP and nodes[row].pair in nodes:
                 self.home[nodes[row].pair] = self.home[row]
         found: dict[str, str] = {}
+        home = self.home
         for edge in self.graph.edges:
-            for name, other in ((edge.source, edge.target), (edge.target, edge.source)):
-                if name not in self.home and other in self.home:
-                    place = self.home[other]
-                    found[name] = self._around(found[name], place) if name in found else place
+            source, target = edge.source, edge.target
+            if source in home:
+                if target in home:
+                    continue
+                name, place = target, home[source]
+            elif target in home:
+                name, place = source, home[target]
+            else:
+                continue
+            before = found.get(name)
+            found[name] = place if before is None or before == place else self._around(before, place)
         for name, place in found.items():
             self.home[name] = self._out_of_scopes(name, place)
         for node in nodes.values():  # a leaf takes its AccumulateGrad along

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from gradviz.draw import style
-from gradviz.draw.dot import to_dot
+from gradviz.draw.dot import dot_of
 from gradviz.draw.ladder import laid_out
 from gradviz.draw.layout import LayoutError
+from gradviz.draw.legend import legend
 from gradviz.draw.mermaid import to_mermaid
+from gradviz.draw.pdf import NoPdf, check_pdf, to_pdf
 from gradviz.draw.png import to_png
 from gradviz.draw.scene import Scene, scene_of
 from gradviz.graph.model import Graph, to_json
@@ -24,15 +24,25 @@ class DrawError(ValueError):
 
 
 def save(graph: Graph, path: Path | str, theme: str = "light") -> None:
-    """Write the graph into a file, of the kind that its ending says. The `theme`, light or dark, is that of .svg
-    and .png. Raises DrawError."""
+    """Write the graph into a file, of the kind that its ending says. The `theme`, light or dark, is that of .svg,
+    .png and .pdf. Raises DrawError."""
     path = Path(path)
     check_path(path)
-    content = _WRITERS[path.suffix.lower()](graph, theme)
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise DrawError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
+    ending = path.suffix.lower()
+    if ending in _WRITERS:
+        _write(path, _WRITERS[ending](graph).encode())
+    else:
+        _write(path, _drawn(scene_of(graph), ending, theme))
+
+
+def save_legend(path: Path | str, theme: str = "light") -> None:
+    """Draw the legend into a file. Raises DrawError."""
+    path = Path(path)
+    check_path(path)
+    ending = path.suffix.lower()
+    if ending in _WRITERS:
+        raise DrawError(f"there is no legend as {ending}: use one of {' '.join(_PAINTERS)}")
+    _write(path, _drawn(legend(), ending, theme))
 
 
 def check_path(path: Path) -> None:
@@ -40,20 +50,41 @@ def check_path(path: Path) -> None:
     ending = path.suffix.lower()
     if ending in _LATER:
         raise DrawError(f"{ending} cannot be written yet: use .svg")
-    if ending not in _WRITERS:
-        known = " ".join(_WRITERS)
-        raise DrawError(f"{path.name} has no ending that says what to write: use one of {known}")
-    if ending == ".pdf" and shutil.which("dot") is None:
-        raise DrawError("a .pdf needs Graphviz's `dot` on PATH, and there is none: use .svg")
+    if ending not in ENDINGS:
+        raise DrawError(f"{path.name} has no ending that says what to write: use one of {' '.join(ENDINGS)}")
     if path.is_dir():
         raise DrawError(f"cannot write {path}: it is a directory")
     if not path.parent.is_dir():
         raise DrawError(f"cannot write {path}: there is no directory {path.parent}")
+    if ending == ".pdf":
+        try:
+            check_pdf()
+        except NoPdf as error:
+            raise DrawError(str(error)) from None
 
 
 def svg(graph: Graph, theme: str = "light") -> str:
     """The graph as an SVG document. Raises DrawError where the layout engine that was asked for is not there."""
-    scene = scene_of(graph)
+    return _svg(scene_of(graph), theme)
+
+
+def _drawn(scene: Scene, ending: str, theme: str) -> bytes:
+    try:
+        return _PAINTERS[ending](scene, theme)
+    except DrawError:
+        raise
+    except ValueError as error:
+        raise DrawError(str(error)) from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise DrawError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _svg(scene: Scene, theme: str) -> str:
     try:
         return style.themed(_style_text(laid_out(scene), scene), theme)
     except LayoutError as error:
@@ -83,32 +114,15 @@ def _style_text(document: str, scene: Scene) -> str:
     return _TAG.sub(styled, _PAIRS.sub("", document))
 
 
-def _png(graph: Graph, theme: str) -> bytes:
-    try:
-        return to_png(svg(graph, theme))
-    except DrawError:
-        raise
-    except ValueError as error:
-        raise DrawError(str(error)) from error
-
-
-def _pdf(graph: Graph, theme: str) -> bytes:
-    dot = shutil.which("dot") or "dot"
-    try:
-        run = subprocess.run([dot, "-Tpdf"], input=to_dot(graph).encode(), capture_output=True, timeout=120)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise DrawError(f"{dot} could not make a PDF ({error}): use .svg") from error
-    if run.returncode or not run.stdout:
-        raise DrawError(f"{dot} could not make a PDF: use .svg")
-    return run.stdout
-
-
-_WRITERS: dict[str, Callable[[Graph, str], bytes]] = {
-    ".svg": lambda graph, theme: svg(graph, theme).encode(),
-    ".png": _png,
-    ".pdf": _pdf,
-    ".dot": lambda graph, _: to_dot(graph).encode(),
-    ".mmd": lambda graph, _: to_mermaid(graph).encode(),
-    ".json": lambda graph, _: json.dumps(to_json(graph), indent=1, ensure_ascii=False).encode(),
+_PAINTERS: dict[str, Callable[[Scene, str], bytes]] = {
+    ".svg": lambda scene, theme: _svg(scene, theme).encode(),
+    ".png": lambda scene, theme: to_png(_svg(scene, theme)),
+    ".pdf": lambda scene, theme: to_pdf(_svg(scene, theme), dot_of(scene)),
+    ".dot": lambda scene, _: dot_of(scene).encode(),
 }
+_WRITERS: dict[str, Callable[[Graph], str]] = {
+    ".mmd": to_mermaid,
+    ".json": lambda graph: json.dumps(to_json(graph), indent=1, ensure_ascii=False),
+}
+ENDINGS = (*_PAINTERS, *_WRITERS)
 _LATER = (".html",)

@@ -37,7 +37,14 @@ NODE = {
     "height": "0.3",
     "width": "0.4",
 }
-EDGE = {"fontname": FONT, "fontsize": "9", "color": "#495057", "arrowsize": "0.65", "penwidth": "1.1"}
+EDGE = {
+    "fontname": FONT,
+    "fontsize": "9",
+    "fontcolor": INK,
+    "color": "#495057",
+    "arrowsize": "0.65",
+    "penwidth": "1.1",
+}
 CLUSTER = {
     "style": "rounded,filled",
     "color": "#ced4da",
@@ -108,6 +115,14 @@ NODES: dict[str, dict[str, str]] = {
     },
     "accumulate": {"fillcolor": "#ffe8cc", "penwidth": "1.6"},
     "idle": {"style": "filled,dashed", "fillcolor": "#fffaf5", "color": "#ffc078", "fontcolor": "#a0683c"},
+    "dot": {
+        "shape": "circle",
+        "style": "filled",
+        "fillcolor": "#adb5bd",
+        "color": "#adb5bd",
+        "width": "0.12",
+        "height": "0.12",
+    },
     "reference": {"style": "rounded,dashed,filled", "penwidth": "1", "margin": "0.08,0.03"},
     "error": {
         "style": "filled,bold",
@@ -153,6 +168,7 @@ EDGES: dict[str, dict[str, str]] = {
     "view": {"style": "dashed", "color": "#868e96", "fontcolor": FAINT, "arrowhead": "odot", "penwidth": "1"},
     "aliases": {"arrowhead": "odot", "style": "dashed"},
     "cut": {"style": "dashed", "color": RED, "fontcolor": RED, "penwidth": "1.6", "arrowhead": "tee"},
+    "hidden": {"style": "invis"},  # keeps things of the legend below one another
 }
 
 TIE = {"color": "#adb5bd", "penwidth": "0.8", "dir": "none"}  # an op and its grad_fn

@@ -45,7 +45,8 @@ def _document(scene: Scene, places: dict[str, Place], sizes: dict[str, Size], wh
         if thing.pair:
             yield _tie(thing, scene.things[thing.pair], places, sizes)
     for link in scene.links:
-        yield _link(link, places, sizes)
+        if link.classes != ["hidden"]:
+            yield _link(link, places, sizes)
     for name, thing in scene.things.items():
         yield _thing(thing, places[name], sizes[name])
     yield "</g>\n</svg>\n"
@@ -90,7 +91,9 @@ def _thing(thing: Thing, place: Place, size: Size) -> str:
     top = y - _LINE * len(thing.lines) / 2 + 0.78 * _LINE
     for number, (_, text) in enumerate(thing.lines):
         at = f'x="{x:.1f}" y="{top + _LINE * number:.1f}"'
-        parts.append(f'<text text-anchor="middle" {at} fill="{look["fontcolor"]}">{escape(text)}</text>')
+        parts.append(
+            f'<text text-anchor="middle" {at} fill="{look.get("fontcolor", style.INK)}">{escape(text)}</text>'
+        )
     return "\n".join([*parts, "</g>"])
 
 

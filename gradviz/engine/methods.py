@@ -6,9 +6,11 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
-from gradviz.engine import ops
+from gradviz.engine import devices, ops
 from gradviz.engine.dtypes import BY_NAME
 from gradviz.engine.inplace import in_place, scaled, setitem
+from gradviz.engine.kernels import strides_of
+from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.memory_format import contiguous_format, lies_in
 from gradviz.engine.tensor import Tensor
 
@@ -36,14 +38,11 @@ def _to(
     for arg in args:
         if isinstance(arg, Tensor):
             dtype = arg.dtype
-        elif isinstance(arg, str) or type(arg).__name__ == "device":
+        elif isinstance(arg, (str, devices.device)):
             device = arg
         elif not isinstance(arg, bool) and arg is not None:
             dtype = arg
-    if device is not None and str(device).partition(":")[0] != "cpu":
-        raise RuntimeError(
-            f"gradviz computes on the CPU; there is no device {str(device)!r} here. Use 'cpu'."
-        )
+    devices.check(device)
     return ops.to(x, x.dtype if dtype is None else dtype, memory_format, flags[1] if flags[1:] else copy)
 
 
@@ -116,11 +115,11 @@ _SHARED = """
 
 # Functions that are methods under another name, or none.
 FUNCTIONS: dict[str, Callable] = {
-    name: getattr(ops, name)
+    name: with_pytorchs_names(getattr(ops, name))
     for name in """
     cat concat concatenate stack hstack vstack row_stack dstack column_stack block_diag atleast_1d atleast_2d
     atleast_3d meshgrid broadcast_tensors einsum where std_mean var_mean trapezoid trapz polygamma bucketize
-    searchsorted rsub constant_pad_nd
+    searchsorted rsub constant_pad_nd cdist cumulative_trapezoid cartesian_prod combinations
     """.split()
 }
 
@@ -152,6 +151,19 @@ METHODS: dict[str, Callable] = {
     "cpu": lambda x: x,
     "type_as": lambda x, other: ops.to(x, other.dtype),
     "where": lambda x, condition, other: ops.where(condition, x, other),
+    "quantile": ops.quantile,
+    "nanquantile": ops.nanquantile,
+    "mode": ops.mode,
+    "histc": ops.histc,
+    "unique_consecutive": ops.unique_consecutive,
+    "cov": ops.cov,
+    "corrcoef": ops.corrcoef,
+    "nanmedian": ops.nanmedian,
+    "scatter_reduce": ops.scatter_reduce,
+    "pinverse": lambda x, rcond=1e-15: ops.pinv(x, rtol=rcond),
+    "element_size": lambda x: x.array.itemsize,
+    "ndimension": lambda x: x.array.ndim,
+    "stride": lambda x, dim=None: strides_of(x.array) if dim is None else strides_of(x.array)[dim],
     "polygamma": lambda x, n: ops.polygamma(n, x),
     "is_floating_point": lambda x: x.array.dtype.kind == "f",
     "is_contiguous": lambda x, memory_format=contiguous_format: lies_in(x.array, memory_format),
@@ -160,6 +172,7 @@ METHODS: dict[str, Callable] = {
     "char": _cast(BY_NAME["int8"]),
     "byte": _cast(BY_NAME["uint8"]),
 }
+METHODS = {name: with_pytorchs_names(function) for name, function in METHODS.items()}
 METHODS |= {alias: METHODS[name] for alias, name in _ALIASES.items() if name in METHODS}
 METHODS |= {f"{alias}_": in_place[f"{name}_"] for alias, name in _ALIASES.items() if f"{name}_" in in_place}
 
@@ -169,6 +182,8 @@ PROPERTIES: dict[str, Callable] = {
     "mH": lambda x: ops.transpose(x, -2, -1),
     "mT": lambda x: ops.transpose(x, -2, -1),
     "real": lambda x: x,
+    "itemsize": lambda x: x.array.itemsize,
+    "nbytes": lambda x: x.array.nbytes,
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.devices import CPU, device
 from gradviz.engine.dtypes import dtype, dtype_of
 from gradviz.engine.node import (
     AccumulateGrad,
@@ -293,9 +294,9 @@ class Tensor:
     nelement = numel
 
     @property
-    def device(self) -> str:
-        """Where it lives: always `cpu`."""
-        return "cpu"
+    def device(self) -> device:
+        """Where it lives: always the CPU."""
+        return CPU
 
     def item(self) -> Any:
         """Its one element as a Python number; raises RuntimeError if it has more."""

@@ -126,6 +126,10 @@ def convert(value: Any, tensor: Callable) -> Any:
         return str(value)
     if isinstance(value, torch.memory_format):
         return getattr(gradviz, str(value).split(".")[1])
+    if callable(value) and getattr(torch.nn.functional, getattr(value, "__name__", ""), None) is value:
+        return getattr(gradviz.nn.functional, value.__name__)
+    if isinstance(value, torch.nn.Module):
+        return getattr(gradviz.nn, type(value).__name__)()
     if isinstance(value, torch.layout):
         raise NotImplementedError(f"gradviz does not support {value}")
     if isinstance(value, dict):

@@ -20,11 +20,14 @@ _NOT_DIFFERENTIATED = {"igamma", "igammac"}
 def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
     """A function that no gradient goes through."""
 
-    def call(*tensors: Any) -> Any:
-        x, y = operands(*tensors) if nargs == 2 else (as_tensor(tensors[0]), None)
-        if x is None:
-            return NotImplemented
-        inputs = (x,) if y is None else (x, y)
+    def of_one(input: Any) -> Tensor:
+        return compute((as_tensor(input),))
+
+    def of_two(input: Any, other: Any) -> Any:
+        inputs = operands(input, other)
+        return NotImplemented if inputs[0] is None else compute(inputs)
+
+    def compute(inputs: tuple[Tensor, ...]) -> Tensor:
         if name in _NOT_DIFFERENTIATED and any(tensor.requires_grad for tensor in inputs):
             raise NotImplementedError(f"gradviz does not support the derivative of {name} yet")
         array = np.asarray(ufunc(*(tensor.array for tensor in inputs)))
@@ -36,6 +39,7 @@ def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
             tell_op(name, inputs, (out,), "", None)
         return out
 
+    call = of_two if nargs == 2 else of_one
     call.__name__ = name
     return call
 

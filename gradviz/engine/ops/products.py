@@ -52,29 +52,29 @@ def bmm(x: Tensor, y: Tensor) -> Tensor:
     return apply(TABLE["bmm"], (x, y))
 
 
-def addmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · bias + alpha · x y."""
-    return _plus_product("addmm", bias, x, y, beta, alpha)
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · input + alpha · their product."""
+    return _plus_product("addmm", input, mat1, mat2, beta, alpha)
 
 
-def addmv(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · bias + alpha · x y, of a matrix and a vector."""
-    return _plus_product("addmv", bias, x, y, beta, alpha)
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · input + alpha · their product, of a matrix and a vector."""
+    return _plus_product("addmv", input, mat, vec, beta, alpha)
 
 
-def addr(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · bias + alpha · x yᵀ, of two vectors."""
-    return _plus_product("addr", bias, x, y, beta, alpha)
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · input + alpha · vec1 vec2ᵀ, of two vectors."""
+    return _plus_product("addr", input, vec1, vec2, beta, alpha)
 
 
-def addbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · bias + alpha · the sum of a batch of products."""
-    return _plus_product("addbmm", bias, x, y, beta, alpha)
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · input + alpha · the sum of a batch of products."""
+    return _plus_product("addbmm", input, batch1, batch2, beta, alpha)
 
 
-def baddbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · bias + alpha · x y, for each of a batch."""
-    return _plus_product("baddbmm", bias, x, y, beta, alpha)
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · input + alpha · their product, for each of a batch."""
+    return _plus_product("baddbmm", input, batch1, batch2, beta, alpha)
 
 
 def _plus_product(key: str, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any) -> Tensor:

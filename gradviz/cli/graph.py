@@ -28,6 +28,7 @@ Examples:
   gradviz graph --depth 1                  outer scopes only
   gradviz graph --unfold layers/3          what is in this one
   gradviz graph --from layer1.weight --to loss
+  gradviz graph --legend -o legend.png
 """
 )
 @trace_argument
@@ -50,6 +51,7 @@ Examples:
 @click.option("--from", "start", metavar="A", help="Only the ways from A (to --to B).")
 @click.option("--to", "end", metavar="B", help="Only the ways to B (from --from A).")
 @click.option("--only-grad", is_flag=True, help="Only what requires grad.")
+@click.option("--legend", is_flag=True, help="Draw what everything means, instead of a trace.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 def graph(
     trace: Path | None,
@@ -64,6 +66,7 @@ def graph(
     start: str | None,
     end: str | None,
     only_grad: bool,
+    legend: bool,
     theme: str,
 ) -> None:
     """Draw TRACE as a graph: .svg, .png, .pdf, .html, .dot, .mmd or .json by the ending of FILE.
@@ -71,14 +74,22 @@ def graph(
     Shows the last backward pass and what led to it; a large one is folded. Default: the newest *.gradviz here.
     """
     from gradviz.cli.page import write_page
-    from gradviz.draw.render import PAGE, DrawError, check_path, save
+    from gradviz.draw.render import PAGE, DrawError, check_path, save, save_legend
     from gradviz.graph import slices
     from gradviz.graph.build import GraphError, build
     from gradviz.graph.fold import FoldError, folded
+    from gradviz.graph.many import no_collection
 
+    if legend:
+        try:
+            save_legend(path := output or Path("legend.svg"), theme)
+        except DrawError as error:
+            fail(str(error))
+        click.echo(f"wrote {path}: what everything means")
+        return
     if (start is None) != (end is None):
         fail("--from and --to go together: say where the way begins and where it ends")
-    with opened(trace) as recorded:
+    with opened(trace) as recorded, no_collection():
         path = output or recorded.path.with_suffix(".svg")
         is_json = path.suffix.lower() == ".json"
         try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradviz.draw.dot import caption
 from gradviz.draw.lines import lines_of
+from gradviz.draw.scene import caption
 from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node
 
 MOST_EDGES = 500  # as Mermaid's own limit is (maxEdges)
@@ -44,7 +44,7 @@ def to_mermaid(graph: Graph) -> str:
         drawn += 1
     if drawn < len(graph.edges):
         left = len(graph.edges) - drawn
-        lines.append(f'  more["{left:,} more edges: Mermaid draws no more than {MOST_EDGES}"]')
+        lines.append(f'  more["{left:,} more edges are left out: code hosts draw no more"]:::group')
     else:
         lines += [_node(node, graph.show) for node in graph.nodes.values() if node.id not in said]
     return "\n".join(lines) + "\n"

@@ -13,7 +13,8 @@ from gradviz.graph.many import no_collection
 from gradviz.graph.model import GROUP, OP, Edge, Graph, Node
 from gradviz.tracefile import Snapshot
 
-MOST = 300  # things that a picture shows, by itself
+MOST = 300  # things that a picture shows without being folded
+AIM = 120  # and that one shows which is
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between them
 
 
@@ -106,7 +107,7 @@ def _worse(one: Edge, other: Edge) -> Snapshot | None:
 def closed_by_default(
     graph: Graph,
     tree: dict[str, Group],
-    most: int = MOST,
+    most: int = AIM,
     depth: int | None = None,
     unfolded: Iterable[str] = (),
 ) -> set[str]:
@@ -159,7 +160,7 @@ def folded(graph: Graph, depth: int | None = None, unfold: Iterable[str] = (), m
         return graph
     tree = groups(graph)
     opened = [group for name in names for group in find_scopes(tree, name)]
-    return fold(graph, tree, closed_by_default(graph, tree, most, depth, opened))
+    return fold(graph, tree, closed_by_default(graph, tree, min(AIM, most), depth, opened))
 
 
 def find_scopes(tree: dict[str, Group], name: str) -> list[str]:

@@ -81,13 +81,18 @@ class _Tree:
         self.outputs: dict[str, list[str]] = {}  # op -> tensors
         self.readers: dict[str, list[str]] = {}  # tensor -> ops
         self.inputs: dict[str, int] = {}
+        nodes, inputs = graph.nodes, self.inputs
         for edge in graph.edges:
             if edge.kind == DATA:
-                if graph.nodes[edge.source].kind == OP:
-                    self.outputs.setdefault(edge.source, []).append(edge.target)
+                source, target = edge.source, edge.target
+                into_op = nodes[source].kind != OP
+                ends = self.readers if into_op else self.outputs
+                if source in ends:
+                    ends[source].append(target)
                 else:
-                    self.readers.setdefault(edge.source, []).append(edge.target)
-                    self.inputs[edge.target] = self.inputs.get(edge.target, 0) + 1
+                    ends[source] = [target]
+                if into_op:
+                    inputs[target] = inputs.get(target, 0) + 1
         self._number(self._arranged())
         self._place_the_rest()
         for node in graph.nodes:
@@ -156,7 +161,7 @@ class _Tree:
         token = self._token(REPEAT, count, *(item.token for item in block))
         ops = sum(item.ops for item in items)
         if count > 2 and blocks[0].kind:  # so that one of them can be drawn, and the others as one
-            again = _Item(f"again ×{count - 1}", REPEAT, ops=ops, count=count - 1, kids=blocks[1:])
+            again = _Item(_again(blocks[1:]), REPEAT, ops=ops, count=count - 1, kids=blocks[1:])
             blocks = [blocks[0], again]
         return _Item(f"{name} ×{count}", REPEAT, token=token, ops=ops, count=count, kids=blocks)
 
@@ -226,11 +231,19 @@ class _Tree:
             if nodes[row].kind == OP and nodes[row].pair in nodes:
                 self.home[nodes[row].pair] = self.home[row]
         found: dict[str, str] = {}
+        home = self.home
         for edge in self.graph.edges:
-            for name, other in ((edge.source, edge.target), (edge.target, edge.source)):
-                if name not in self.home and other in self.home:
-                    place = self.home[other]
-                    found[name] = self._around(found[name], place) if name in found else place
+            source, target = edge.source, edge.target
+            if source in home:
+                if target in home:
+                    continue
+                name, place = target, home[source]
+            elif target in home:
+                name, place = source, home[target]
+            else:
+                continue
+            before = found.get(name)
+            found[name] = place if before is None or before == place else self._around(before, place)
         for name, place in found.items():
             self.home[name] = self._out_of_scopes(name, place)
         for node in nodes.values():  # a leaf takes its AccumulateGrad along
@@ -320,6 +333,13 @@ def _named(items: list[_Item]) -> str:
     """The first names in a row of items."""
     names = list(dict.fromkeys(item.label for item in items))
     return " · ".join(names[:3]) + (" …" if len(names) > 3 else "")
+
+
+def _again(blocks: list[_Item]) -> str:
+    """What blocks after the first of their kind are called: `2–11 ×10` where they have names of their own."""
+    first, last = blocks[0], blocks[-1]
+    own = first.kind == SCOPE and first.label != last.label
+    return f"{first.label}–{last.label} ×{len(blocks)}" if own else f"again ×{len(blocks)}"
 
 
 def _lines(items: list[_Item]) -> str:

@@ -27,6 +27,7 @@ class Node:
     grad_fn: str | None = None
     is_leaf: bool | None = None
     requires_grad: bool | None = None
+    parameter: bool = False  # of a module or an optimizer
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
     file: str | None = None

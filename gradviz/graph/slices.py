@@ -56,7 +56,7 @@ def around(graph: Graph, text: str, hops: int = HOPS) -> Graph:
     """What is at most `hops` edges away from the nodes that `text` means, and the grad_fns of those ops."""
     middle = find_nodes(graph, text)
     near = _reached(_neighbours(graph.edges, both=True), middle, hops)
-    return _part(graph, _with_pairs(graph, near), f"at most {hops} edges around {text}")
+    return _part(graph, _with_pairs(graph, near), f"at most {hops} edge{'s' * (hops != 1)} around {text}")
 
 
 def between(graph: Graph, start: str, end: str) -> Graph:

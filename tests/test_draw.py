@@ -15,10 +15,12 @@ from xml.etree import ElementTree
 import pytest
 from test_graph import Traced, detached, in_place, network, programs, several_paths, traced
 
+import gradviz as torch
 from gradviz.draw.dot import to_dot
 from gradviz.draw.picture import Picture
 from gradviz.draw.render import DrawError, check_path, save, svg
 from gradviz.graph.build import build
+from gradviz.graph.fold import FoldError
 from gradviz.graph.model import Edge, Graph, Node
 
 __all__ = ["traced"]
@@ -266,6 +268,21 @@ def test_a_picture_shows_itself_in_a_notebook_and_can_be_saved(traced: Traced, t
     picture.save(tmp_path / "g.svg")
     assert (tmp_path / "g.svg").read_text() == picture.svg
     assert repr(picture) == "<gradviz picture: 1 leaf, 3 tensor, 3 op, 4 grad_fn>"
+
+
+def test_a_large_graph_at_hand_is_folded_as_the_reader_wants_it(tmp_path: Path) -> None:
+    h = torch.ones(2, requires_grad=True)
+    for _ in range(200):
+        h = (h * 2).sin()
+    picture = torch.draw(h)
+    assert len(elements(picture.svg, "node")) < 100
+    assert "folded" in picture.svg
+    assert len(elements(torch.draw(h, depth=0).svg, "node")) < len(elements(picture.svg, "node"))
+    assert 'fill="#1a1d21"' in torch.draw(h, theme="dark").svg
+    picture.save(tmp_path / "whole.json")
+    assert len(json.loads((tmp_path / "whole.json").read_text())["nodes"]) == len(picture.graph.nodes) > 1000
+    with pytest.raises(FoldError, match="there is no scope 'sines'"):
+        _ = torch.draw(h, unfold=["sines"]).svg
 
 
 # --- the command

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 from test_draw import elements, texts
 from test_graph import Traced, network, several_paths, traced
 
 import gradviz as torch
+from gradviz.cli.common import patience
 
 __all__ = ["traced"]
 
@@ -37,7 +41,7 @@ def drawn(gradviz: Run, folder: Path, *options: str, ending: str = "svg") -> str
 
 def names(document: str) -> set[str]:
     """The first lines of the nodes in a picture."""
-    return {texts(element)[0] for element in elements(document, "node").values()}
+    return {found[0] for element in elements(document, "node").values() if (found := texts(element))}
 
 
 def test_a_large_graph_is_folded_and_says_so(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
@@ -164,3 +168,64 @@ def test_a_file_that_may_not_be_written_gets_one_line(traced: Traced, tmp_path: 
     (tmp_path / "out.svg").mkdir()
     done = gradviz("graph", "run.gradviz", "-o", "out.svg")
     assert (done.returncode, done.stderr) == (2, "gradviz: cannot write out.svg: it is a directory\n")
+
+
+def test_trace_draws_what_graph_draws(tmp_path: Path, gradviz: Run) -> None:
+    (tmp_path / "long.py").write_text(
+        "import gradviz as torch\n"
+        "h = torch.ones(2, requires_grad=True)\n"
+        "for _ in range(200):\n"
+        "    h = (h * 2).sin()\n"
+        "h.sum().backward()\n"
+    )
+    assert gradviz("trace", "long.py", "--graph", "with.svg").returncode == 0
+    assert gradviz("graph", "long.gradviz", "-o", "after.svg").returncode == 0
+    assert (tmp_path / "with.svg").read_text() == (tmp_path / "after.svg").read_text()
+    assert len(elements((tmp_path / "with.svg").read_text(), "node")) <= 300
+
+
+def test_the_legend_is_drawn_in_both_themes_and_needs_no_trace(tmp_path: Path, gradviz: Run) -> None:
+    for theme in ("light", "dark"):
+        done = gradviz("graph", "--legend", "--theme", theme, "-o", f"{theme}.svg")
+        assert (done.returncode, done.stdout) == (0, f"wrote {theme}.svg: what everything means\n")
+        assert {"leaf", "AccumulateGrad", "detach"} <= names((tmp_path / f"{theme}.svg").read_text())
+    assert gradviz("graph", "--legend").returncode == 0
+    assert (tmp_path / "legend.svg").read_text() == (tmp_path / "light.svg").read_text()
+    done = gradviz("graph", "--legend", "-o", "legend.mmd")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "gradviz: there is no legend as .mmd: use one of .svg .png .pdf .dot\n",
+    )
+
+
+def test_a_png_over_the_cap_gets_one_line_that_says_what_to_do(
+    traced: Traced, tmp_path: Path, gradviz: Run
+) -> None:
+    def long() -> None:
+        h = torch.ones(1, requires_grad=True)
+        for _ in range(800):
+            h = h * h
+        h.backward()
+
+    traced(long).close()
+    done = gradviz("graph", "run.gradviz", "--all", "-o", "out.png")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "pixels is too large" in done.stderr
+    assert "save it as .svg, or draw less of it" in done.stderr
+    assert not (tmp_path / "out.png").exists()
+
+
+def test_what_takes_long_is_told_on_a_terminal_and_only_there() -> None:
+    def said(terminal: bool, after: float) -> str:
+        screen = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+        with patience("reading x\x1b.gradviz", after, screen) as doing:
+            time.sleep(0.3)
+            doing("folding 7 nodes")
+            time.sleep(0.3)
+        return screen.file.getvalue()
+
+    shown = said(terminal=True, after=0.0)
+    assert "reading x\\x1b.gradviz" in shown
+    assert "folding 7 nodes" in shown
+    assert said(terminal=True, after=60) == ""
+    assert said(terminal=False, after=0.0) == ""

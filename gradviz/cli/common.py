@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NoReturn
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from gradviz.tracefile import Trace, TraceError, open_trace
 
@@ -20,6 +22,24 @@ def fail(message: str) -> NoReturn:
     line = " ".join(printable(message).split())
     click.echo(f"gradviz: {line}", err=True)
     raise SystemExit(2)
+
+
+@contextmanager
+def patience(doing: str, after: float = 1.0, console: Console = stderr) -> Iterator[Callable[[str], None]]:
+    """Say on a terminal what goes on, once it has gone on for `after` seconds; what is given says what goes on now."""
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    status = console.status(Text(printable(doing), "dim"), spinner_style="dim")
+    late = threading.Timer(after, status.start)
+    late.daemon = True
+    late.start()
+    try:
+        yield lambda text: status.update(Text(printable(text), "dim"))
+    finally:
+        late.cancel()
+        late.join()
+        status.stop()
 
 
 def printable(text: str) -> str:

@@ -7,16 +7,6 @@ from pathlib import Path
 import click
 
 from gradviz.cli.common import fail, opened, trace_argument
-from gradviz.cli.summary import plural
-from gradviz.graph.model import Graph
-
-_WORDS = {
-    "leaf": ("leaf", "leaves"),
-    "tensor": ("tensor", ""),
-    "op": ("operation", ""),
-    "grad_fn": ("grad_fn", ""),
-    "group": ("group", ""),
-}
 
 
 @click.command(
@@ -73,12 +63,8 @@ def graph(
 
     Shows the last backward pass and what led to it; a large one is folded. Default: the newest *.gradviz here.
     """
-    from gradviz.cli.page import write_page
-    from gradviz.draw.render import PAGE, DrawError, check_path, save, save_legend
-    from gradviz.graph import slices
-    from gradviz.graph.build import GraphError, build
-    from gradviz.graph.fold import FoldError, folded
-    from gradviz.graph.many import no_collection
+    from gradviz.cli.drawing import REFUSALS, Choice, draw
+    from gradviz.draw.render import DrawError, save_legend
 
     if legend:
         try:
@@ -89,37 +75,10 @@ def graph(
         return
     if (start is None) != (end is None):
         fail("--from and --to go together: say where the way begins and where it ends")
-    with opened(trace) as recorded, no_collection():
-        path = output or recorded.path.with_suffix(".svg")
-        is_json = path.suffix.lower() == ".json"
+    choice = Choice(number, show, whole, depth, unfold, around, hops, start, end, only_grad, theme)
+    with opened(trace) as recorded:
         try:
-            check_path(path)
-
-            def built_for(wanted: int | None) -> Graph:
-                built = build(recorded, wanted, show, whole, values=not is_json)
-                if only_grad:
-                    built = slices.only_grad(built)
-                if start is not None and end is not None:
-                    built = slices.between(built, start, end)
-                return built if around is None else slices.around(built, around, hops)
-
-            if path.suffix.lower() == PAGE:
-                click.echo(write_page(recorded, built_for, number, path))
-                return
-            built = built_for(number)
-            if not whole and not (is_json and depth is None and not unfold):
-                built = folded(built, depth, unfold)
-            save(built, path, theme)
-        except (DrawError, GraphError, FoldError, slices.SliceError) as error:
+            told = draw(recorded, output or recorded.path.with_suffix(".svg"), choice)
+        except REFUSALS as error:
             fail(str(error))
-    click.echo(_told(built, path))
-
-
-def _told(built: Graph, path: Path) -> str:
-    """One line: what was written, and what is in it."""
-    parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in built.counts().items()) or "nothing"
-    edges = plural(len(built.edges), "edge")
-    run = "the whole run" if built.pass_number is None else f"pass {built.pass_number} of {built.passes}"
-    more = f"; {plural(built.left_out, 'operation')} outside it (--all draws them)" if built.left_out else ""
-    notes = "".join(f"; {note}" for note in built.notes)
-    return f"wrote {path}: {run}, {parts}, {edges}{notes}{more}"
+    click.echo(told)

@@ -131,16 +131,11 @@ def _tell(path: Path, outcome: Outcome) -> None:
 
 
 def _draw(path: Path, picture: Path) -> None:
-    from gradviz.cli.page import write_page
-    from gradviz.draw.render import PAGE, DrawError, save
-    from gradviz.graph.build import build
+    from gradviz.cli.drawing import REFUSALS, Choice, draw
 
     try:
         with open_trace(path) as recorded:
-            if picture.suffix.lower() == PAGE:
-                write_page(recorded, lambda number: build(recorded, number), None, picture)
-            else:
-                save(build(recorded), picture)
-    except (DrawError, TraceError) as error:
+            draw(recorded, picture, Choice())
+    except (*REFUSALS, TraceError) as error:
         fail(str(error))
     stderr.print(f"[dim]gradviz:[/] drew {picture}", markup=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from gradviz.draw import render
+from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
 
 
@@ -21,24 +23,33 @@ class Page(str):
 
 class Picture:
     """A graph that shows itself in a notebook. `save(FILE)` writes it, in the format of its ending; `html()` is a
-    page to search, fold and replay it. `page` makes that page's text."""
+    page to search, fold and replay it. `page` makes that page's text, `theme` is light or dark, and `fold` are
+    the settings of gradviz.graph.fold.folded."""
 
-    def __init__(self, graph: Graph, page: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, page: Callable[[], str] | None = None, theme: str = "light", **fold: Any
+    ) -> None:
         self.graph = graph
-        self._page = page
+        self._page, self._theme, self._fold = page, theme, fold
+
+    @cached_property
+    def shown(self) -> Graph:
+        """The graph as the picture shows it: folded, if it is large. Raises FoldError for an unknown scope."""
+        return folded(self.graph, **self._fold)
 
     @cached_property
     def svg(self) -> str:
         """The picture as an SVG document. Raises render.DrawError where it cannot be drawn."""
-        return render.svg(self.graph)
+        return render.svg(self.shown, self._theme)
 
     def save(self, path: Path | str) -> None:
-        """Write the picture into a file. Raises render.DrawError."""
-        if Path(path).suffix.lower() == render.PAGE:
+        """Write the picture into a file. JSON holds the graph as it is, not folded. Raises render.DrawError."""
+        ending = Path(path).suffix.lower()
+        if ending == render.PAGE:
             render.check_path(Path(path))
             render.write(Path(path), self.html().encode())
         else:
-            render.save(self.graph, path)
+            render.save(self.graph if ending == ".json" else self.shown, path, self._theme)
 
     def html(self) -> Page:
         """The page, which a notebook shows in a frame; as a string it is the whole file. Raises render.DrawError

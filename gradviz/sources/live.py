@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,19 @@ from gradviz.tracefile import Recorder, Sites, open_trace
 Key = tuple[int, int]  # a node's number and which of its outputs
 
 
-def draw(tensor: Tensor, **settings: Any) -> Picture:
+def draw(
+    tensor: Tensor,
+    *,
+    depth: int | None = None,
+    unfold: Iterable[str] = (),
+    theme: str = "light",
+    **settings: Any,
+) -> Picture:
     """The graph that leads to `tensor`, as a picture that shows itself in a notebook and has `.save(FILE)` and
-    `.html()`.
+    `.html()`. A large one is folded: `depth` opens so many levels, `unfold` these groups too.
 
-    Tensors are called by the names that they have where this is called. `settings` are those of
-    `gradviz.graph.build.build`. Raises TypeError for anything but a Tensor."""
+    Tensors are called by the names that they have where this is called. The `theme` is light or dark; `settings`
+    are those of `gradviz.graph.build.build`. Raises TypeError for anything but a Tensor."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"draw() takes a Tensor of gradviz, not {type(tensor).__name__}")
     frame = sys._getframe(1)
@@ -44,7 +52,8 @@ def draw(tensor: Tensor, **settings: Any) -> Picture:
         recorder.close(ended="ok")
         content = path.read_bytes()
         with open_trace(path) as trace:
-            return Picture(build(trace, **settings), lambda: _page(content, settings))
+            graph = build(trace, **settings)
+        return Picture(graph, lambda: _page(content, settings), theme, depth=depth, unfold=unfold)
 
 
 def _page(content: bytes, settings: dict[str, Any]) -> str:

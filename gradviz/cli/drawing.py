@@ -1,0 +1,84 @@
+"""A trace into a picture or a page, for every command that draws one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradviz.cli.common import patience
+from gradviz.cli.page import write_page
+from gradviz.cli.summary import plural
+from gradviz.draw.render import PAGE, DrawError, check_path, save
+from gradviz.graph import slices
+from gradviz.graph.build import GraphError, build
+from gradviz.graph.fold import FoldError, folded
+from gradviz.graph.many import no_collection
+from gradviz.graph.model import Graph
+from gradviz.tracefile import Trace
+
+REFUSALS = (DrawError, GraphError, FoldError, slices.SliceError)  # each says one line for the user
+
+_WORDS = {
+    "leaf": ("leaf", "leaves"),
+    "tensor": ("tensor", ""),
+    "op": ("operation", ""),
+    "grad_fn": ("grad_fn", ""),
+    "group": ("group", ""),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of a trace is drawn, and how: the options of `gradviz graph`."""
+
+    number: int | None = None
+    show: str = "both"
+    whole: bool = False
+    depth: int | None = None
+    unfold: tuple[str, ...] = ()
+    around: str | None = None
+    hops: int = slices.HOPS
+    start: str | None = None
+    end: str | None = None
+    only_grad: bool = False
+    theme: str = "light"
+
+
+def draw(trace: Trace, path: Path, choice: Choice) -> str:
+    """Draw a trace into a file of the kind that its ending says, and tell in one line what is in it.
+
+    Raises one of REFUSALS."""
+    check_path(path)
+    with no_collection(), patience(f"reading {trace.path.name}") as doing:
+        if path.suffix.lower() == PAGE:
+            doing(f"making {path.name}")
+            return write_page(trace, lambda number: _sliced(trace, number, choice, True), choice.number, path)
+        is_json = path.suffix.lower() == ".json"
+        graph = _sliced(trace, choice.number, choice, not is_json)
+        asked = choice.depth is not None or choice.unfold
+        if asked or not (choice.whole or is_json):
+            doing(f"folding {plural(len(graph.nodes), 'node')}")
+            graph = folded(graph, choice.depth, choice.unfold)
+        doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
+        save(graph, path, choice.theme)
+    return _told(graph, path)
+
+
+def _sliced(trace: Trace, number: int | None, choice: Choice, values: bool) -> Graph:
+    """The part that was chosen of one pass, or of the whole run."""
+    graph = build(trace, number, choice.show, choice.whole, values=values)
+    if choice.only_grad:
+        graph = slices.only_grad(graph)
+    if choice.start is not None and choice.end is not None:
+        graph = slices.between(graph, choice.start, choice.end)
+    return graph if choice.around is None else slices.around(graph, choice.around, choice.hops)
+
+
+def _told(graph: Graph, path: Path) -> str:
+    """One line: what was written, and what is in it."""
+    parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items()) or "nothing"
+    edges = plural(len(graph.edges), "edge")
+    run = "the whole run" if graph.pass_number is None else f"pass {graph.pass_number} of {graph.passes}"
+    more = f"; {plural(graph.left_out, 'operation')} outside it (--all draws them)" if graph.left_out else ""
+    notes = "".join(f"; {note}" for note in graph.notes)
+    return f"wrote {path}: {run}, {parts}, {edges}{notes}{more}"

@@ -203,12 +203,12 @@ def test_a_png_over_the_cap_gets_one_line_that_says_what_to_do(
 ) -> None:
     def long() -> None:
         h = torch.ones(1, requires_grad=True)
-        for _ in range(800):
+        for _ in range(2000):
             h = h * h
         h.backward()
 
     traced(long).close()
-    done = gradviz("graph", "run.gradviz", "--all", "-o", "out.png")
+    done = gradviz("graph", "run.gradviz", "--all", "-o", "out.png", env={"GRADVIZ_LAYOUT": "rows"})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "pixels is too large" in done.stderr
     assert "save it as .svg, or draw less of it" in done.stderr

@@ -17,8 +17,10 @@ from test_graph import Traced, detached, in_place, network, programs, several_pa
 
 import gradviz as torch
 from gradviz.draw.dot import to_dot
+from gradviz.draw.frames import frames
 from gradviz.draw.picture import Picture
 from gradviz.draw.render import DrawError, check_path, save, svg
+from gradviz.draw.shorten import FAR
 from gradviz.graph.build import build
 from gradviz.graph.fold import FoldError
 from gradviz.graph.model import Edge, Graph, Node
@@ -129,16 +131,70 @@ def test_backward_edges_are_written_the_other_way_round(program: Callable, trace
     assert all("dir=back" in line for line in lines)
 
 
-def test_an_op_and_its_grad_fn_stand_side_by_side(traced: Traced) -> None:
+def middles(document: str) -> dict[str, tuple[float, float]]:
+    """Where the text of each node is, on average."""
+    found = {}
+    for name, element in elements(document, "node").items():
+        written = list(element.iter(f"{SVG}text"))
+        x, y = ([float(text.get(axis, "0")) for text in written] for axis in "xy")
+        found[name] = sum(x) / len(written), sum(y) / len(written)
+    return found
+
+
+@pytest.mark.parametrize("engine", ["dot", "embedded"])
+@pytest.mark.parametrize("program", [network, several_paths, detached])
+def test_a_grad_fn_stands_to_the_right_of_its_op_in_one_row(
+    program: Callable, engine: str, traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine == "dot" and not shutil.which("dot"):
+        pytest.skip("there is no system `dot`")
+    monkeypatch.setenv("GRADVIZ_LAYOUT", engine)
+    with traced(program) as trace:
+        graph = build(trace)
+    places = middles(svg(graph))
+    pairs = [(places[node.id], places[node.pair]) for node in graph.nodes.values() if node.pair]
+    assert len(pairs) >= 3
+    for (x, y), (x_of_fn, y_of_fn) in pairs:
+        assert x < x_of_fn
+        assert abs(y - y_of_fn) < 3
+
+
+def test_the_layers_of_a_network_stand_below_one_another(traced: Traced) -> None:
     with traced(network) as trace:
         graph = build(trace)
-    places = {}
-    for name, element in elements(svg(graph), "node").items():
-        heights = [float(text.get("y", "0")) for text in element.iter(f"{SVG}text")]
-        places[name] = sum(heights) / len(heights)
-    pairs = [node for node in graph.nodes.values() if node.pair]
-    assert len(pairs) == 11
-    assert all(abs(places[node.id] - places[node.pair]) < 3 for node in pairs)
+    places = middles(svg(graph))
+    rows = {node.name: places[name][1] for name, node in graph.nodes.items()}
+    assert rows["0.weight"] < rows["relu"] < rows["2.weight"] < rows["loss"]
+    entry = next(edge.source for edge in graph.edges if graph.nodes[edge.target].name == "relu")
+    assert rows["0.bias"] < places[entry][1] < min(rows["2.weight"], rows["2.bias"])
+
+
+def test_each_call_of_a_module_has_a_frame_of_its_own(traced: Traced) -> None:
+    def recurrent() -> None:
+        cell = torch.nn.Linear(2, 2)
+        h = torch.ones(1, 2)
+        for _ in range(3):
+            h = torch.tanh(cell(h))
+        h.sum().backward()
+
+    with traced(recurrent) as trace:
+        graph = build(trace)
+    clusters = elements(svg(graph), "cluster").values()
+    assert sorted(texts(cluster)[0] for cluster in clusters) == [
+        "Linear",
+        "Linear (call 2)",
+        "Linear (call 3)",
+    ]
+    places = frames(graph)
+    ops = [node for node in graph.nodes.values() if node.kind == "op"]
+    inside = [places[op.id] for op in ops if op.scope]
+    assert inside == sorted(inside)
+    assert len(set(inside)) == 3
+    assert {places[op.id] for op in ops if not op.scope} == {""}
+    for op in ops:
+        assert places[op.pair] == places[op.id]
+    parameters = [node.id for node in graph.nodes.values() if node.parameter]
+    assert {places[name] for name in parameters} == {"Linear"}
 
 
 def test_modules_are_drawn_as_clusters_within_one_another(traced: Traced) -> None:
@@ -159,7 +215,7 @@ def test_a_leaf_that_is_used_again_far_below_is_drawn_there_once_more() -> None:
     drawn = elements(svg(graph), "node")
     assert set(graph.nodes) < set(drawn)
     references = [drawn[name] for name in set(drawn) - set(graph.nodes)]
-    assert len(references) == 91
+    assert len(references) == 99 - FAR
     assert all(texts(element) == ["w"] for element in references)
     assert all("reference" in element.get("class", "") for element in references)
 

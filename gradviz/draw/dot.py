@@ -1,10 +1,12 @@
 """A scene as DOT text.
 
 Forward goes down, and backward back up beside it: a `grad` edge is written the other way round, with `dir=back`,
-so that it does not stretch the picture. An op and its grad_fn stand side by side, in a cluster without a frame."""
+so that it does not stretch the picture. An op and its grad_fn stand in one row, the grad_fn to the right: the
+backward graph is the mirror image of the forward one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import graphviz
@@ -12,7 +14,7 @@ import graphviz
 from gradviz.draw import style
 from gradviz.draw.scene import Link, Scene, Thing, scene_of
 from gradviz.draw.text import plain, quoted
-from gradviz.graph.model import Graph
+from gradviz.graph.model import DATA, LEAF, Graph
 
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
 
@@ -46,7 +48,34 @@ class _Writer:
                 self._add_things(self.dot, members)
         for link in self.scene.links:
             self._add_link(link)
+        for above, below in self._guides():
+            self.dot.edge(above, below, **style.EDGES["hidden"])
         return self.dot.source
+
+    def _guides(self) -> Iterator[tuple[str, str]]:
+        """What comes into a frame, and each leaf in it that is used only there.
+
+        With the one above the other, frames stand below one another; else a layer's weights could begin beside the
+        layer before, and the network would go down aslant."""
+        things = self.scene.things
+        order = {name: number for number, name in enumerate(things)}
+        entries: dict[str, str] = {}
+        inside: dict[str, str] = {}
+        elsewhere: set[str] = set()
+        for link in self.scene.links:
+            if link.classes[0] != DATA:
+                continue
+            frame, source = things[link.target].scope, things[link.source]
+            if frame and f"{source.scope}/".startswith(f"{frame}/"):
+                if source.classes[0] == LEAF and source.scope == frame:
+                    inside[source.id] = frame
+                continue
+            elsewhere.add(source.id)
+            if frame:
+                entries[frame] = max(entries.get(frame, source.id), source.id, key=order.__getitem__)
+        for leaf, frame in inside.items():
+            if frame in entries and leaf not in elsewhere:
+                yield entries[frame], leaf
 
     # --- things, scope by scope
 
@@ -79,11 +108,10 @@ class _Writer:
                 continue
             if thing.pair in here and thing.pair not in paired:
                 paired.add(thing.pair)
-                pair = graphviz.Digraph(f"cluster_{thing.id}")
-                pair.attr(**style.PAIR)
+                pair = graphviz.Digraph()
+                pair.attr(rank="same")
                 self._add_thing(pair, thing)
                 self._add_thing(pair, self.scene.things[thing.pair])
-                pair.body.append(f"\t{{ rank=same; {thing.id}; {thing.pair} }}\n")
                 self._add_tie(pair, thing)
                 dot.subgraph(pair)
             else:
@@ -100,7 +128,7 @@ class _Writer:
         """Join an op to its grad_fn, or a leaf to the AccumulateGrad that fills its .grad."""
         fills = "filled" in self.scene.things[thing.pair].classes
         look = _reversed_arrow(style.FILLS) if fills else style.TIE
-        dot.edge(thing.id, thing.pair, **{"class": "tie", "weight": "2"}, **look)
+        dot.edge(thing.id, thing.pair, **{"class": "tie", "weight": "5"}, **look)
 
     # --- links
 

@@ -95,12 +95,10 @@ def _svg(scene: Scene, theme: str) -> str:
 
 
 _TAG = re.compile(r'<g id="([^"]+)" class="(node|edge|cluster|graph)\b|<text ')
-_PAIRS = re.compile(r'(?:<!-- cluster_\w+ -->\n)?<g id="[^"]*" class="cluster pair">.*?</g>\n', re.DOTALL)
 
 
 def _style_text(document: str, scene: Scene) -> str:
-    """Give each line of a thing its role's class and look, which DOT has no words for, and leave out the clusters
-    that only kept pairs together."""
+    """Give each line of a thing its role's class and look, which DOT has no words for."""
     roles: list[str] = []
 
     def styled(match: re.Match[str]) -> str:
@@ -114,7 +112,7 @@ def _style_text(document: str, scene: Scene) -> str:
         look = "; ".join(f"{name}: {text}" for name, text in style.LINES[role].items())
         return f'<text class="{role}" style="{look}" ' if look else f'<text class="{role}" '
 
-    return _TAG.sub(styled, _PAIRS.sub("", document))
+    return _TAG.sub(styled, document)
 
 
 _PAINTERS: dict[str, Callable[[Scene, str], bytes]] = {

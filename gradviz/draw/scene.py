@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradviz.draw import style
+from gradviz.draw.frames import frames
 from gradviz.draw.lines import Line, lines_of
 from gradviz.draw.shorten import Reference, shortened
 from gradviz.draw.text import SMALL, plain, value
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, VIEW, Edge, Graph, Node
 
 CROWD = 80  # nodes: beyond, what has no name says less
-_DEEPEST = 8  # scopes within one another
 
 
 @dataclass(slots=True)
@@ -58,6 +58,7 @@ def scene_of(graph: Graph) -> Scene:
     edges, references = shortened(graph)
     marks = _Marks(graph, edges)
     scene = Scene(caption(graph))
+    places = frames(graph)
     brief = len(graph.nodes) > CROWD
     for node in graph.nodes.values():
         scene.things[node.id] = Thing(
@@ -65,11 +66,11 @@ def scene_of(graph: Graph) -> Scene:
             style.node_classes(node, *marks.of(node)),
             lines_of(node, graph.show, brief, marks.uses[node.id]),
             _tooltip(node),
-            _scope(node.scope),
+            places[node.id],
             node.pair if node.pair in graph.nodes else "",
         )
     for reference in references:
-        scene.things[reference.id] = _reference(reference)
+        scene.things[reference.id] = _reference(reference, places[reference.user])
     scale = style.Scale(edge.value for edge in edges if edge.kind == GRAD)
     made_by_ops = {edge.target for edge in edges if edge.kind == DATA}
     for number, edge in enumerate(edges):
@@ -141,16 +142,12 @@ def _unreached(graph: Graph) -> set[str]:
     return {name for name, pair in waiting.items() if pair not in nodes or not nodes[pair].ran}
 
 
-def _scope(path: str) -> str:
-    return "/".join(path.split("/")[:_DEEPEST])
-
-
-def _reference(reference: Reference) -> Thing:
+def _reference(reference: Reference, frame: str) -> Thing:
     node = reference.node
     name = plain((node.base if node.kind == GRAD_FN else node.name) or node.id, 40)
     line = ("reference", f"{name}.grad" if node.kind == GRAD_FN else name)
     classes = [*style.node_classes(node), "reference"]
-    return Thing(reference.id, classes, [line], _tooltip(node), _scope(reference.scope))
+    return Thing(reference.id, classes, [line], _tooltip(node), frame)
 
 
 def _tooltip(node: Node) -> str:

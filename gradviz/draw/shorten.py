@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, SAVED, Edge, Graph, Node
 
-FAR = 8  # ops between two uses
+FAR = 3  # ops between two uses
 _SMALL = 60  # nodes: fewer are always drawn as they are
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A second place at which a node is drawn."""
+    """A second place at which a node is drawn: near the one that uses it there."""
 
     id: str
     node: Node
-    scope: str
+    user: str
 
 
 def shortened(graph: Graph) -> tuple[list[Edge], list[Reference]]:
@@ -40,7 +40,7 @@ def shortened(graph: Graph) -> tuple[list[Edge], list[Reference]]:
             drawn.append(edge)
             continue
         name = f"{hub}at{places[user]}"
-        references[name] = Reference(name, graph.nodes[hub], graph.nodes[user].scope)
+        references[name] = Reference(name, graph.nodes[hub], user)
         drawn.append(replace(edge, source=name) if edge.source == hub else replace(edge, target=name))
     return drawn, list(references.values())
 

@@ -54,15 +54,6 @@ CLUSTER = {
     "margin": "10",
 }
 
-PAIR = {  # keeps an op beside its grad_fn
-    "class": "pair",
-    "peripheries": "0",
-    "style": "solid",
-    "bgcolor": "transparent",
-    "label": "",
-    "margin": "0",
-}
-
 # Colour and width of a gradient a thousandth, a hundredth ... of the largest in the picture; darker is wider.
 MAGNITUDES = (
     ("#f59f4c", "1"),

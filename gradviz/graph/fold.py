@@ -13,8 +13,8 @@ from gradviz.graph.many import no_collection
 from gradviz.graph.model import GROUP, OP, Edge, Graph, Node
 from gradviz.tracefile import Snapshot
 
-MOST = 300  # things that a picture shows without being folded
-AIM = 120  # and that one shows which is
+MOST = 150  # things that a picture shows without being folded
+AIM = 100  # and that one shows which is
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between them
 
 
@@ -32,14 +32,19 @@ def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
     if not drawn_as:
         return graph
     nodes: dict[str, Node] = {}
-    for node in graph.nodes.values():
+    places: dict[str, int] = {}  # a group comes where its first op does
+    for place, node in enumerate(graph.nodes.values()):
         group = drawn_as.get(node.id)
         if group is None:
             nodes[node.id] = node
+            places[node.id] = place
         else:
             if group.id not in nodes:
                 nodes[group.id] = _group_node(group, tree)
+            if group.id not in places or (node.kind == OP and OP not in nodes[group.id].held):
+                places[group.id] = place
             _add_to_group(nodes[group.id], node)
+    nodes = {name: nodes[name] for name in sorted(nodes, key=places.__getitem__)}
     result = replace(graph, nodes=nodes, edges=_merged(graph.edges, drawn_as), notes=list(graph.notes))
     hidden = sum(node.held.get(OP, 0) for node in nodes.values() if node.kind == GROUP)
     folded = sum(node.kind == GROUP for node in nodes.values())

@@ -1,0 +1,62 @@
+"""The frames that things stand in: one for each call of a module or function.
+
+A module that is called again and again, as the cell of a recurrent network is, has a frame each time: one around
+all its calls would draw together what is far apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gradviz.graph.model import DATA, GRAD_FN, GROUP, OP, Graph, Node
+
+_DEEPEST = 8  # scopes within one another
+
+
+def frames(graph: Graph) -> dict[str, str]:
+    """The frame of each node: the path of its scope, in which later calls say which they are. Empty for none."""
+    found, first = _of_rows(_rows(graph))
+    for edge in graph.edges:  # a result stands where its op does, a parameter where it is used first
+        if edge.kind == DATA:
+            for node, user in ((edge.source, edge.target), (edge.target, edge.source)):
+                if user in found and graph.nodes[node].scope == graph.nodes[user].scope:
+                    found.setdefault(node, found[user])
+    for node in graph.nodes.values():
+        found.setdefault(node.id, first.get(node.scope, _path(node.scope)))
+    return found | {node.pair: found[node.id] for node in graph.nodes.values() if node.pair in graph.nodes}
+
+
+def _rows(graph: Graph) -> list[Node]:
+    """What ran, in its order."""
+    rows = [node for node in graph.nodes.values() if node.kind in (OP, GROUP)]
+    if any(node.kind == OP for node in rows):
+        return rows
+    return sorted(
+        (node for node in graph.nodes.values() if node.kind in (GROUP, GRAD_FN)), key=lambda node: node.number
+    )
+
+
+def _of_rows(rows: list[Node]) -> tuple[dict[str, str], dict[str, str]]:
+    """The frame of each op, and the first frame of each scope."""
+    found: dict[str, str] = {}
+    first: dict[str, str] = {}
+    calls: Counter[str] = Counter()
+    inside: list[str] = []  # the parts of the path that we are in, and the frame of each
+    around: list[str] = []
+    for node in rows:
+        parts = _path(node.scope).split("/") if node.scope else []
+        same = 0
+        while same < min(len(inside), len(parts)) and inside[same] == parts[same]:
+            same += 1
+        del around[same:]
+        for depth in range(same, len(parts)):
+            path = f"{around[-1]}/{parts[depth]}" if around else parts[depth]
+            calls[path] += 1
+            around.append(path if calls[path] == 1 else f"{path} (call {calls[path]})")
+            first.setdefault("/".join(parts[: depth + 1]), around[-1])
+        inside = parts
+        found[node.id] = around[-1] if around else ""
+    return found, first
+
+
+def _path(scope: str) -> str:
+    return "/".join(scope.split("/")[:_DEEPEST])

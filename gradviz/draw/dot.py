@@ -49,7 +49,7 @@ class _Writer:
         for link in self.scene.links:
             self._add_link(link)
         for above, below in self._guides():
-            self.dot.edge(above, below, **style.EDGES["hidden"])
+            self.dot.edge(above, below, **style.GUIDE)
         return self.dot.source
 
     def _guides(self) -> Iterator[tuple[str, str]]:

@@ -17,9 +17,9 @@ def frames(graph: Graph) -> dict[str, str]:
     found, first = _of_rows(_rows(graph))
     for edge in graph.edges:  # a result stands where its op does, a parameter where it is used first
         if edge.kind == DATA:
-            for node, user in ((edge.source, edge.target), (edge.target, edge.source)):
-                if user in found and graph.nodes[node].scope == graph.nodes[user].scope:
-                    found.setdefault(node, found[user])
+            for name, user in ((edge.source, edge.target), (edge.target, edge.source)):
+                if user in found and graph.nodes[name].scope == graph.nodes[user].scope:
+                    found.setdefault(name, found[user])
     for node in graph.nodes.values():
         found.setdefault(node.id, first.get(node.scope, _path(node.scope)))
     return found | {node.pair: found[node.id] for node in graph.nodes.values() if node.pair in graph.nodes}

@@ -35,6 +35,7 @@ _LINES: tuple[tuple[str, str], ...] = (
     ("mutation", "written over in place"),
     ("saved", "saved for backward"),
     ("data cut", "gradient stops here"),
+    ("tie", "an operation and its grad_fn"),
 )
 _GRADIENTS: tuple[tuple[str, str], ...] = (
     ("grad flowed m4", "gradient, among the largest"),
@@ -59,6 +60,7 @@ def legend() -> Scene:
 
 
 def _add_column(scene: Scene, title: str, rows: tuple[_Row, ...]) -> None:
+    _add_spacer(scene, title)
     above = ""
     for classes, name, meaning in rows:
         thing = Thing(
@@ -71,15 +73,20 @@ def _add_column(scene: Scene, title: str, rows: tuple[_Row, ...]) -> None:
 
 
 def _add_chain(scene: Scene, title: str, rows: tuple[tuple[str, str], ...]) -> None:
+    _add_spacer(scene, title)
     above = ""
     for classes, meaning in (("", ""), *rows):
         thing = Thing(f"l{len(scene.things)}", ["dot"], [], meaning, title)
         scene.things[thing.id] = thing
         if above:
-            scene.links.append(_link(scene, above, thing.id, classes, [meaning]))
-            if classes == "saved":  # which, of itself, puts nothing below
-                scene.links.append(_link(scene, above, thing.id, "hidden", []))
+            scene.links.append(_link(scene, above, thing.id, f"{classes} straight", [meaning]))
         above = thing.id
+
+
+def _add_spacer(scene: Scene, title: str) -> None:
+    """Let all frames begin at the same height."""
+    name = f"l{len(scene.things)}"
+    scene.things[name] = Thing(name, ["spacer"], [], "", title)
 
 
 def _link(scene: Scene, source: str, target: str, classes: str, label: list[str]) -> Link:

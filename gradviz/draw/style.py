@@ -51,7 +51,7 @@ CLUSTER = {
     "fillcolor": "#f8f9fa",
     "fontcolor": "#495057",
     "fontsize": "10",
-    "margin": "10",
+    "margin": "8",
 }
 
 # Colour and width of a gradient a thousandth, a hundredth ... of the largest in the picture; darker is wider.
@@ -94,7 +94,7 @@ NODES: dict[str, dict[str, str]] = {
     "retained": {"fillcolor": "#e7f5ff"},
     "shared": {"peripheries": "2"},
     "root": {"penwidth": "2.2"},
-    "in-place": {"fillcolor": PURPLE, "color": PURPLE},
+    "in-place": {"fillcolor": PURPLE, "color": PURPLE, "peripheries": "2"},
     "cut": {"fillcolor": "white", "color": RED, "fontcolor": RED, "penwidth": "1.6"},
     "frozen": {"style": "rounded,dashed,filled", "fillcolor": "white", "fontcolor": FAINT},
     "unreached": {
@@ -114,6 +114,7 @@ NODES: dict[str, dict[str, str]] = {
         "width": "0.12",
         "height": "0.12",
     },
+    "spacer": {"shape": "box", "style": "invis", "width": "0.01", "height": "0.6"},
     "reference": {"style": "rounded,dashed,filled", "penwidth": "1", "margin": "0.08,0.03"},
     "error": {
         "style": "filled,bold",
@@ -123,6 +124,7 @@ NODES: dict[str, dict[str, str]] = {
         "penwidth": "2.6",
     },
 }
+TIE = {"color": "#adb5bd", "penwidth": "0.8", "dir": "none"}  # an op and its grad_fn
 EDGES: dict[str, dict[str, str]] = {
     "data": {},
     "grad": {
@@ -159,10 +161,12 @@ EDGES: dict[str, dict[str, str]] = {
     "view": {"style": "dashed", "color": "#868e96", "fontcolor": FAINT, "arrowhead": "odot", "penwidth": "1"},
     "aliases": {"arrowhead": "odot", "style": "dashed"},
     "cut": {"style": "dashed", "color": RED, "fontcolor": RED, "penwidth": "1.6", "arrowhead": "tee"},
+    "tie": TIE,
     "hidden": {"style": "invis"},  # keeps things of the legend below one another
+    "straight": {"weight": "50", "constraint": "true"},  # and its lines upright
 }
 
-TIE = {"color": "#adb5bd", "penwidth": "0.8", "dir": "none"}  # an op and its grad_fn
+GUIDE = {"style": "invis"}  # keeps a layer below what comes into it
 FILLS = {**EDGES["grad"], **EDGES["flowed"]}  # an AccumulateGrad and the leaf whose .grad it fills
 
 # What a line of a node's text is, and how the SVG shows it.

@@ -48,7 +48,8 @@ def _document(scene: Scene, places: dict[str, Place], sizes: dict[str, Size], wh
         if link.classes != ["hidden"]:
             yield _link(link, places, sizes)
     for name, thing in scene.things.items():
-        yield _thing(thing, places[name], sizes[name])
+        if thing.classes != ["spacer"]:
+            yield _thing(thing, places[name], sizes[name])
     yield "</g>\n</svg>\n"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from gradviz.engine import errors
 from gradviz.engine.leaves import accumulate
 from gradviz.engine.node import AccumulateGrad, Output
-from gradviz.engine.state import no_grad, state
+from gradviz.engine.state import state
 from gradviz.engine.tensor import Tensor, announce, gradient_edge, new_tensor
 from gradviz.engine.watched import WatchedPass
 
@@ -41,8 +41,7 @@ def backward(
     if state.listener is not None or state.watched or state.anomaly or wanted or create_graph:
         WatchedPass("backward", roots, gradients, wanted, retain, create_graph).run()
     else:
-        with no_grad():
-            flow([gradient_edge(root) for root in roots], [g.array for g in gradients], retain)
+        flow([gradient_edge(root) for root in roots], [g.array for g in gradients], retain)
 
 
 def grad(
@@ -101,7 +100,8 @@ def initial_gradients(roots: Sequence[Tensor], given: Sequence[Any]) -> list[Ten
         if gradient is None:
             if root.array.size != 1:
                 raise errors.implicit_gradient()
-            gradient = new_tensor(np.ones_like(root.array))
+            gradient = new_tensor(np.empty(root.array.shape, root.array.dtype))
+            gradient.array.fill(1)
         elif not isinstance(gradient, Tensor):
             gradient = new_tensor(np.full_like(root.array, gradient))
         if gradient.array.shape != root.array.shape:

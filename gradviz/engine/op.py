@@ -74,6 +74,7 @@ class Op:
     saves_out: bool = field(init=False)
     saves_inputs: bool = field(init=False)
     saved_by: tuple[frozenset[str], ...] = field(init=False)  # what each derivative needs
+    of_one: bool = field(init=False)  # one tensor in, one out
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
     _keeps: dict[tuple[bool, ...], tuple[bool, ...]] = field(init=False, default_factory=dict)
 
@@ -92,6 +93,7 @@ class Op:
             self.needs(f"{name}_{what}") for name in self.inputs for what in ("shape", "dtype")
         )
         self.node_class = make_node_class(self)
+        self.of_one = self.node_class.arity == 1
 
     def _nameable(self) -> set[str]:
         specs = {f"{name}_{what}" for name in self.inputs for what in ("shape", "dtype")}

@@ -147,6 +147,18 @@ def with_outputs(op: Op, n: int) -> Op:
     return _of_outputs[op, n]
 
 
+_in_place: dict[Op, Op] = {}
+
+
+def in_place_form(op: Op) -> Op:
+    """The row of a view's in-place form (`t_` of `t`), whose node PyTorch counts on from those of the others."""
+    if op not in _in_place:
+        stem, number = op.node_name.split("Backward")
+        name = f"{stem}Backward{int(number) + (3 if op.name == 'squeeze' else 1)}"
+        _in_place[op] = replace(op, name=f"{op.name}_", node_name=name)
+    return _in_place[op]
+
+
 def _of_one(rule: Callable) -> Callable:
     return lambda g, *needed: rule((g,), *needed)
 

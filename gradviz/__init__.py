@@ -44,6 +44,7 @@ from gradviz.engine.dtypes import PUBLIC as _dtypes
 from gradviz.engine.memory_format import PUBLIC as _memory_formats
 from gradviz.engine.dtypes import dtype, get_default_dtype, set_default_dtype
 from gradviz.engine.methods import FUNCTIONS as _functions
+from gradviz.engine.inplace import FUNCTIONS as _in_place_functions
 from gradviz.engine.methods import METHODS as _methods
 from gradviz.engine.printing import set_printoptions
 from gradviz.engine.devices import device
@@ -93,6 +94,7 @@ globals().update(
     }
 )
 globals().update(_functions)
+globals().update({name: _methods[name] for name in _in_place_functions})
 from math import inf, nan, pi
 
 

@@ -16,10 +16,10 @@ linear("sum_dim", k.sum, name="sum", node_name="SumBackward1", args="dim keepdim
     x=d("1, spread", lambda g, x_shape, dim, keepdim: k.spread(g, x_shape, dim, keepdim)))
 linear("mean_dim", k.mean, name="mean", node_name="MeanBackward1", args="dim keepdim",
     x=d("1 / n, spread", lambda g, x_shape, dim, keepdim:
-        k.spread(g, x_shape, dim, keepdim) / k.count(x_shape, dim)))
+        k.spread(g / k.count(x_shape, dim), x_shape, dim, keepdim)))
 linear("mean", k.mean, args="dim keepdim",
     x=d("1 / n, spread", lambda g, x_shape, dim, keepdim:
-        k.spread(g, x_shape, dim, keepdim) / k.count(x_shape, dim)))
+        k.spread(g / k.count(x_shape, dim), x_shape, dim, keepdim)))
 general("max_all", k.max_all, name="max", node_name="MaxBackward1",
     x=d("x is max, shared by ties", lambda g, x, out: k.to_extremes(g, x, out)))
 general("min_all", k.min_all, name="min", node_name="MinBackward1",
@@ -81,8 +81,8 @@ general("logsumexp", k.logsumexp, args="dim keepdim",
     x=d("softmax(x)", lambda g, x, out, dim, keepdim:
         k.spread(g, x.shape, dim, keepdim) * np.exp(x - k.spread(out, x.shape, dim, keepdim))))
 general("softmax", k.softmax, args="dim", node_name="SoftmaxBackward0",
-    x=d("pᵢ(δᵢⱼ − pⱼ)", lambda g, out, dim: (g - np.sum(g * out, axis=dim, keepdims=True)) * out))
+    x=d("pᵢ(δᵢⱼ − pⱼ)", lambda g, out, dim: (g - (g * out).sum(dim, keepdims=True)) * out))
 general("log_softmax", k.log_softmax, args="dim", node_name="LogSoftmaxBackward0",
-    x=d("δᵢⱼ − pⱼ", lambda g, out, dim: g - np.exp(out) * np.sum(g, axis=dim, keepdims=True)))
+    x=d("δᵢⱼ − pⱼ", lambda g, out, dim: g - np.exp(out) * g.sum(dim, keepdims=True)))
 
 # fmt: on

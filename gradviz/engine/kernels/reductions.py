@@ -41,6 +41,8 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     if g.shape == shape:
         return g
     extra = g.ndim - len(shape)
+    if g.shape[extra:] == shape:
+        return g.sum((*range(extra),))
     repeated = [extra + i for i, n in enumerate(shape) if n == 1 and g.shape[extra + i] != 1]
     return g.sum((*range(extra), *repeated)).reshape(shape)
 

@@ -95,8 +95,8 @@ def nll_loss(
         return ops.squeeze(row, 0) if reduction == "none" else row
     classes, share = _classes_and_shares(x, target, weight, ignore_index)
     if reduction == "mean":
-        with np.errstate(invalid="ignore"):  # where all is ignored the mean is NaN, as in PyTorch
-            share = share / share.sum()
+        total = share.sum()
+        share = share / (total if total else np.nan)  # where all is ignored the mean is NaN, as in PyTorch
     key = "nll_loss" if x.array.ndim == 2 else "nll_loss2d"
     return apply(TABLE[key], (x,), (classes, share, reduction))
 
@@ -115,8 +115,9 @@ def _classes_and_shares(
             f"({target.array.shape[0] if target.array.ndim else 1}). The target has shape {list(target.shape)}, "
             f"where {list(expected)} is expected."
         )
-    kept = np.asarray(target.array != ignore_index)
-    classes = np.where(kept, target.array, 0)
+    classes, kept = target.array, np.asarray(target.array != ignore_index)
+    if not kept.all():
+        classes = np.where(kept, classes, 0)
     if classes.size and (classes.min() < 0 or classes.max() >= x.array.shape[1]):
         bad = classes.min() if classes.min() < 0 else classes.max()
         raise IndexError(f"Target {bad} is out of bounds.")

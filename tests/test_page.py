@@ -16,6 +16,7 @@ import gradviz as torch
 from gradviz import nn
 from gradviz.cli.page import write_page
 from gradviz.draw import page as page_of
+from gradviz.draw.page import views
 from gradviz.draw.render import DrawError, save
 from gradviz.draw.text import value as short
 from gradviz.graph.build import build
@@ -279,6 +280,38 @@ def test_replay_lights_what_runs_and_fills_the_leaves(traced: Callable, opened: 
         assert page.count(f'[id="box-{leaf}"].has-grad') == 1
         assert page.count("#edges .grad.flowed") == page.count("#edges .grad") == 2
         assert page.count("#nodes .grad_fn.ran") == 3
+
+
+def test_where_events_are_left_out_every_node_that_ran_still_says_so(
+    traced: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ran() -> list[str]:
+        page = opened(trace, 6)
+        page.press("u", "End")
+        said.append(page.text("#notes"))
+        return page.tab.evaluate(
+            "[...document.querySelectorAll('.grad_fn.ran')].map((g) => g.dataset.id).sort()"
+        )
+
+    trace, said = traced(training), []
+    every = ran()
+    monkeypatch.setattr(views, "MOST_STEPS", 12)
+    assert ran() == every
+    assert len(every) == 11  # four leaves, seven operations
+    assert "replay shows" in said[1]
+    assert "replay shows" not in said[0]
+
+
+def test_unfolding_everything_leaves_something_in_view(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(deep))
+    for key in ("u", "Shift+U", "u"):
+        page.press(key)
+        assert page.tab.evaluate(
+            "(() => { const { left, right, top, bottom } = document.getElementById('stage').getBoundingClientRect();"
+            " return [...document.querySelectorAll('#nodes > g .box')].some((box) => {"
+            " const at = box.getBoundingClientRect();"
+            " return at.left >= left && at.right <= right && at.top >= top && at.bottom <= bottom; }); })()"
+        )
 
 
 def test_play_runs_to_the_end_and_the_source_follows(traced: Callable, opened: Callable) -> None:

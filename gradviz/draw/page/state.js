@@ -70,20 +70,17 @@ function index(view, position) {
   }
   view.ownerOf = new Map(); // a grad_fn's op, an AccumulateGrad's leaf
   for (const node of view.nodes) if (node.pair) view.ownerOf.set(node.pair, node.id);
-  view.ran = new Map(); // when each grad_fn first ran in this view
+  view.ran = new Map(Object.entries(view.ran)); // when each grad_fn first ran in this view
   view.stepsOf = new Map(); // the steps that are about each node
   view.steps.forEach((step, at) => {
     step.ids = step.lit.map((id) => versionAt(view, id, step.k)).filter((id) => view.nodeOf.has(id));
     for (const id of step.ids) {
       if (!view.stepsOf.has(id)) view.stepsOf.set(id, []);
       view.stepsOf.get(id).push(at);
-      if (RUNS.has(step.kind) && !view.ran.has(id)) view.ran.set(id, step.k);
     }
   });
   return view;
 }
-
-const RUNS = new Set(["received", "produced", "accumulated"]);
 
 // The node that stands for a tensor (`t5`) at an event: it has one for each version of it.
 function versionAt(view, id, k) {

@@ -21,7 +21,7 @@ from gradviz.graph.model import Graph, Node
 from gradviz.graph.moment import Moments
 from gradviz.tracefile import PassInfo, Snapshot, Trace
 
-MOST_STEPS = 4000  # of one view; of more, some are left out
+MOST_STEPS = 10_000  # of one view; of more, some are left out
 
 # Events that are steps even where there are too many.
 _ALWAYS = (Kind.PASS_BEGAN, Kind.PASS_ENDED, Kind.ACCUMULATED, Kind.RETAINED, Kind.STEPPED, Kind.ERROR)
@@ -111,6 +111,7 @@ def view(graph: Graph, words: Words, sources: Sources, run: PassInfo | None) -> 
         "tensors": states.of(tensors, first, last) if trace.count else {},
         "flows": states.along(graph, first if run is None else run.first, last),
         "steps": [_step(k, words, sources) for k in steps],
+        "ran": _ran(graph, events, trace),
     }
 
 
@@ -137,6 +138,22 @@ def _thinned(events: np.ndarray, trace: Trace) -> list[int]:
     kept[:: -(-len(events) // (MOST_STEPS // 2))] = True
     kept[-1] = True
     return events[kept].tolist()
+
+
+def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
+    """The first of the events at which each node ran."""
+    kinds, subjects = trace.kinds[events], trace.events["subject"][events]
+    found: dict[str, int] = {}
+    received = np.isin(kinds, [int(Kind.RECEIVED), int(Kind.PRODUCED)])
+    for k, node in zip(events[received].tolist(), subjects[received].tolist(), strict=True):
+        if f"n{node}" in graph.nodes:
+            found.setdefault(f"n{node}", k)
+    pairs = {node.number: node.pair for node in graph.nodes.values() if node.kind == m.LEAF and node.pair}
+    filled = kinds == int(Kind.ACCUMULATED)
+    for k, leaf in zip(events[filled].tolist(), subjects[filled].tolist(), strict=True):
+        if leaf in pairs:
+            found[pairs[leaf]] = min(k, found.get(pairs[leaf], k))
+    return found
 
 
 # --- nodes, groups

@@ -21,7 +21,7 @@ function zoomTo(scale, x = stageSize().w / 2, y = stageSize().h / 2) {
   look();
 }
 
-// Show all of the picture, or of a long one its width from the top, as large as can be read.
+// Show all of the picture, or of a large one where it begins, as large as can be read.
 function fit(all = true) {
   const { w, h } = stageSize();
   const layout = picture.layout;
@@ -31,6 +31,10 @@ function fit(all = true) {
   eye.scale = Math.min(1.25, Math.max(whole, all ? LEAST : 0.8));
   eye.x = (w - layout.w * eye.scale) / 2;
   eye.y = layout.h * eye.scale < h ? (h - layout.h * eye.scale) / 2 : margin;
+  if (layout.w * eye.scale > w) {
+    const first = [...layout.boxes.values()].reduce((a, b) => (b.y < a.y ? b : a));
+    eye.x = Math.max(Math.min(w / 2 - first.x * eye.scale, margin), w - margin - layout.w * eye.scale);
+  }
   look();
 }
 

@@ -1,6 +1,6 @@
 """Time to SVG: gradviz from a trace, torchviz and `dot` from a live graph, of the same networks.
 
-    python benchmarks/pictures.py [SECONDS]      how long torchviz may take, 120 unless told
+    python benchmarks/pictures.py [SECONDS [GB]]      what torchviz and `dot` may take: 120 seconds, 4 GB
 
 Each picture is made in a process of its own; what is timed is from the opened program to the SVG text, without
 imports and without the training step itself. torchviz recurses: it is given as much stack as it wants. It is left
@@ -46,12 +46,17 @@ import torch, torchviz
 from workloads.nets import WORKLOADS
 torch.manual_seed(0)
 torch.set_num_threads(1)
+room = int(sys.argv[2]) << 30
 loss = WORKLOADS[sys.argv[1]](torch)
 loss.backward(retain_graph=True)
 def draw():
     start = time.perf_counter()
     source = torchviz.make_dot(loss).source
-    subprocess.run(["dot", "-Tsvg"], input=source.encode(), stdout=subprocess.PIPE, check=True)
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (room, room))
+    dot = subprocess.run(["dot", "-Tsvg"], input=source.encode(), capture_output=True, preexec_fn=limit)
+    if b"</svg>" not in dot.stdout:
+        print("dot ended with status %d, given %s GB" % (dot.returncode, sys.argv[2]), file=sys.stderr)
+        return
     used = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(time.perf_counter() - start, max(used), flush=True)
 sys.setrecursionlimit(10**6)
@@ -94,6 +99,7 @@ def best(program: str, *arguments: object, rounds: int = ROUNDS, patience: float
 
 def main() -> None:
     patience = float(sys.argv[1]) if len(sys.argv) > 1 else 120.0
+    room = int(sys.argv[2]) if len(sys.argv) > 2 else 4
     print(machine())
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +107,7 @@ def main() -> None:
             trace = Path(folder, "run.gradviz")
             done = run(RECORD, name, trace)
             ours = best(OURS, name, trace)
-            theirs = best(THEIRS, name, patience=patience)
+            theirs = best(THEIRS, name, room, patience=patience)
             assert isinstance(ours, list), (done, ours)
             finished = isinstance(theirs, list)
             rows.append(

@@ -182,8 +182,8 @@ def test_each_call_of_a_module_has_a_frame_of_its_own(traced: Traced) -> None:
     clusters = elements(svg(graph), "cluster").values()
     assert sorted(texts(cluster)[0] for cluster in clusters) == [
         "Linear",
-        "Linear (call 2)",
-        "Linear (call 3)",
+        "Linear (2)",
+        "Linear (3)",
     ]
     places = frames(graph)
     ops = [node for node in graph.nodes.values() if node.kind == "op"]

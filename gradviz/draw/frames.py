@@ -51,7 +51,7 @@ def _of_rows(rows: list[Node]) -> tuple[dict[str, str], dict[str, str]]:
         for depth in range(same, len(parts)):
             path = f"{around[-1]}/{parts[depth]}" if around else parts[depth]
             calls[path] += 1
-            around.append(path if calls[path] == 1 else f"{path} (call {calls[path]})")
+            around.append(path if calls[path] == 1 else f"{path} ({calls[path]})")
             first.setdefault("/".join(parts[: depth + 1]), around[-1])
         inside = parts
         found[node.id] = around[-1] if around else ""

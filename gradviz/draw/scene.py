@@ -15,7 +15,7 @@ from gradviz.draw.shorten import Reference, shortened
 from gradviz.draw.text import SMALL, plain, value
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, VIEW, Edge, Graph, Node
 
-CROWD = 80  # nodes: beyond, what has no name says less
+CROWD = 60  # nodes: beyond, what has no name says less
 
 
 @dataclass(slots=True)
@@ -107,8 +107,10 @@ class _Marks:
         ops = {name for name, node in nodes.items() if node.kind == OP}
         self.cut = {edge.target for edge in graph.edges if edge.cut and edge.target in ops}
         self.views = {name for name, node in nodes.items() if node.base and node.kind not in (OP, GRAD_FN)}
-        reads = {(edge.source, edge.target) for edge in graph.edges if edge.kind == DATA}
-        self.uses = Counter(source for source, _ in reads)
+        reads = {(edge.source, edge.target): edge.count for edge in graph.edges if edge.kind == DATA}
+        self.uses: Counter[str] = Counter()
+        for (source, _), count in reads.items():
+            self.uses[source] += count
         self.shared = {
             name
             for name, count in self.uses.items()

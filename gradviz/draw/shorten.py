@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, SAVED, Edge, Graph, Node
 
-FAR = 3  # ops between two uses
+FAR = 2  # ops between two uses
 _SMALL = 60  # nodes: fewer are always drawn as they are
 
 

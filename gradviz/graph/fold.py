@@ -13,8 +13,8 @@ from gradviz.graph.many import no_collection
 from gradviz.graph.model import GROUP, OP, Edge, Graph, Node
 from gradviz.tracefile import Snapshot
 
-MOST = 150  # things that a picture shows without being folded
-AIM = 100  # and that one shows which is
+MOST = 100  # things that a picture shows without being folded
+AIM = 80  # and that one shows which is
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between them
 
 

@@ -8,6 +8,8 @@ out where it is not installed (`pip install torch torchviz`)."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -77,7 +79,7 @@ def run(program: str, *arguments: object, patience: float = 600) -> list[float] 
     try:
         printed, said = process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
-        subprocess.run(["kill", "-9", f"-{process.pid}"], check=False)
+        os.killpg(process.pid, signal.SIGKILL)  # its `dot` too; the session is its own
         process.communicate()
         return f"> {patience:g} s"
     if process.returncode or not printed.strip():

@@ -24,13 +24,14 @@ function stepFacts() {
   if (!step) return [element("p", { class: "hint" }, "Nothing was recorded.")];
   const found = [element("h2", {}, "At this event"), element("p", { class: "sentence" }, step.text)];
   if (step.rows) found.push(numberRows(step.rows));
-  found.push(leafTable());
+  const leaves = leafTable();
+  if (leaves) found.push(leaves);
   found.push(element("p", { class: "hint" }, "Click a node to see all that is known of it. Press ? for the keys."));
   return found;
 }
 
 function numberRows(rows) {
-  return element("dl", { class: "rows" }, rows.map(([label, text]) => fact(label, text)));
+  return element("dl", { class: "rows" }, rows.flatMap(([label, text]) => fact(label, text)));
 }
 
 // The leaves that want a gradient, and what they have.

@@ -78,7 +78,9 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 def test_the_pictures_are_those_that_gradviz_draws_now(folder: Path) -> None:
     for picture in sorted((ROOT / "docs/images").glob("*.svg")):
-        drawn = f"trace examples/{picture.stem}.py --graph" if picture.stem != "legend" else "graph --legend -o"
+        drawn = (
+            f"trace examples/{picture.stem}.py --graph" if picture.stem != "legend" else "graph --legend -o"
+        )
         done = run(f"gradviz {drawn} {picture.name}", folder)
         assert done.returncode == 0
         assert texts(folder / picture.name) == texts(picture), f"draw it again: {picture.name}"
@@ -86,9 +88,20 @@ def test_the_pictures_are_those_that_gradviz_draws_now(folder: Path) -> None:
 
 def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -> None:
     explained = (ROOT / "docs/reading-the-graph.md").read_text()
-    for words in ("retains", "frozen", "written over", "in place", "cuts", "saved tensor", "NaN or inf", "group"):
+    for words in (
+        "retains",
+        "frozen",
+        "written over",
+        "in place",
+        "cuts",
+        "saved tensor",
+        "NaN or inf",
+        "group",
+    ):
         assert words in explained.replace("**", "").lower() or words in explained.replace("**", "")
-    keys = re.findall(r'^  \["(.+?)", "(.+?)"\],$', (ROOT / "gradviz/draw/page/main.js").read_text(), re.MULTILINE)
+    keys = re.findall(
+        r'^  \["(.+?)", "(.+?)"\],$', (ROOT / "gradviz/draw/page/main.js").read_text(), re.MULTILINE
+    )
     page = (ROOT / "docs/page.md").read_text()
     assert len(keys) == 16
     for _, what in keys:

@@ -31,6 +31,9 @@ from gradviz.tracefile import Trace, open_trace
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
+NOT_WORDS = re.compile(
+    r"\[object |undefined|\bnull\b"
+)  # what JavaScript writes where something was forgotten
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
 
@@ -583,7 +586,11 @@ def test_the_page_of_every_example_replays_to_its_end(
     last = int(page.tab.evaluate("document.getElementById('slider').max"))
     for _ in range(min(last, 60)):
         page.press("ArrowRight")
+        assert not NOT_WORDS.search(page.text("#facts"))
     page.press("End")
+    for name in list(page.boxes())[:40]:
+        page.click_box(name)
+        assert not NOT_WORDS.search(page.text("#facts"))
     assert page.tab.input_value("#slider") == str(last)
     assert page.tab.is_disabled("#next")
     with open_trace(path) as trace:

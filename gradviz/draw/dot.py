@@ -17,6 +17,7 @@ from gradviz.draw.text import plain, quoted
 from gradviz.graph.model import DATA, LEAF, Graph
 
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
+_LONG = 30  # characters
 
 
 def to_dot(graph: Graph) -> str:
@@ -120,7 +121,9 @@ class _Writer:
                     self._add_tie(self.dot, thing)
 
     def _add_thing(self, dot: Any, thing: Thing) -> None:
-        lines = [_roomy(text) if role in style.BOLD else text for role, text in thing.lines]
+        lines = [
+            _roomy(text) if role in style.BOLD or len(text) > _LONG else text for role, text in thing.lines
+        ]
         names = {"id": thing.id, "class": " ".join(thing.classes), "tooltip": quoted([thing.tooltip])}
         dot.node(thing.id, label=quoted(lines), **names, **style.look(style.NODES, thing.classes))
 
@@ -144,7 +147,7 @@ class _Writer:
 
 
 def _roomy(text: str) -> str:
-    """Text with room at its ends: Graphviz does not know that it will be bold."""
+    """Text with room at its ends: Graphviz does not know that it will be bold, and takes digits for narrower."""
     room = "\u00a0" * (1 + len(text) // 16)
     return f"{room}{text}{room}"
 

@@ -20,6 +20,7 @@ _TENSORS: tuple[_Row, ...] = (
 )
 _OPS: tuple[_Row, ...] = (
     ("op", "op", "of the forward computation"),
+    ("op passive", "op", "on what does not require grad"),
     ("op in-place", "op_", "wrote over its input"),
     ("op cut", "detach", "gradient stops at it"),
     ("grad_fn", "MulBackward0", "grad_fn: a node of the backward graph"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from gradviz.draw.text import has_odd
-from gradviz.graph.model import GRAD, GRAD_FN, LEAF, Edge, Node
+from gradviz.graph.model import GRAD, GRAD_FN, LEAF, OP, Edge, Node
 from gradviz.tracefile import Snapshot
 
 FONT = "DejaVu Sans"
@@ -94,7 +94,8 @@ NODES: dict[str, dict[str, str]] = {
     "retained": {"fillcolor": "#e7f5ff"},
     "shared": {"peripheries": "2"},
     "root": {"penwidth": "2.2"},
-    "in-place": {"fillcolor": PURPLE, "color": PURPLE, "peripheries": "2"},
+    "passive": {"fillcolor": "#dee2e6", "color": "#adb5bd", "fontcolor": "#495057"},
+    "in-place": {"fontcolor": "white", "fillcolor": PURPLE, "color": PURPLE, "peripheries": "2"},
     "cut": {"fillcolor": "white", "color": RED, "fontcolor": RED, "penwidth": "1.6"},
     "frozen": {"style": "rounded,dashed,filled", "fillcolor": "white", "fontcolor": FAINT},
     "unreached": {
@@ -203,6 +204,7 @@ DARK = {
     "#868e96": "#909aa3",
     "#adb5bd": "#6c757d",
     "#ced4da": "#495057",
+    "#dee2e6": "#343a40",
     "#f8f9fa": "#22262b",
     "#f1f3f5": "#343a40",
     "#d0ebff": "#10395a",
@@ -252,6 +254,7 @@ def node_classes(node: Node, *marks: str) -> list[str]:
         "accumulate": node.kind == GRAD_FN and node.name == "AccumulateGrad",
         "filled": node.accumulated,
         "idle": node.kind == GRAD_FN and not node.ran,
+        "passive": node.kind == OP and not node.grad_fn,
         "error": bool(node.error),
     }
     return [node.kind, *(name for name, holds in flags.items() if holds), *marks]

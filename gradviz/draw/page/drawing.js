@@ -185,6 +185,7 @@ function drawnBox({ id, x, y, w, h }) {
 function nodeClasses(node) {
   const flags = {
     wants: node.wants, root: node.root, retained: node.retained, error: node.error,
+    passive: node.kind === "op" && !node.gradFn,
     accumulate: node.kind === "grad_fn" && node.gradFn === "AccumulateGrad",
   };
   return ["node", node.kind, ...Object.keys(flags).filter((flag) => flags[flag])].join(" ");

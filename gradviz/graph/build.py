@@ -200,7 +200,7 @@ class _Builder:
 
     def _op(self, event: int) -> Node:
         node = Node(f"op{event}", m.OP, event, scope=self.scopes.path(event))
-        if self.trace.kinds[event] == Kind.MUTATED:
+        if not self.history.is_op[event]:
             node.name = node.op = self.history.mutation(event).how
             self._place(node, self.history.mutation(event).site)
             return node
@@ -228,13 +228,18 @@ class _Builder:
 
     def _pair_leaves(self, part: Part) -> None:
         """Tie each leaf to its AccumulateGrad, and put a parameter where it is first used."""
-        nodes = self.result.nodes
+        nodes, parameters = self.result.nodes, self.trace.parameters
         used_in: dict[State, int] = {}
-        for event in sorted(part.ops, reverse=True):
+        for event in sorted(part.ops, reverse=True) if parameters else ():
             used_in.update((state, event) for state in self.history.reads(event) if state)
-        for state in sorted(part.states):
+        leaves = [
+            state
+            for state in part.states
+            if state.tensor in parameters or self.grad_fn_of.get(state, 0) in self.leaf_of
+        ]
+        for state in sorted(leaves):
             node, accumulator = nodes[self.history.id_of(state)], self.grad_fn_of.get(state, 0)
-            if state.tensor in self.trace.parameters and state in used_in:
+            if state.tensor in parameters and state in used_in:
                 node.scope = self.scopes.path(used_in[state])
             if accumulator in self.leaf_of:
                 node.pair = f"n{accumulator}"

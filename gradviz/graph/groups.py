@@ -81,11 +81,12 @@ class _Tree:
         self.outputs: dict[str, list[str]] = {}  # op -> tensors
         self.readers: dict[str, list[str]] = {}  # tensor -> ops
         self.inputs: dict[str, int] = {}
-        nodes, inputs = graph.nodes, self.inputs
+        inputs = self.inputs
+        ops = {name for name, node in graph.nodes.items() if node.kind == OP}
         for edge in graph.edges:
             if edge.kind == DATA:
                 source, target = edge.source, edge.target
-                into_op = nodes[source].kind != OP
+                into_op = source not in ops
                 ends = self.readers if into_op else self.outputs
                 if source in ends:
                     ends[source].append(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -24,24 +25,44 @@ class State(NamedTuple):
     since: int
 
 
+class _Unwritten(dict[int, State]):
+    """The state of each tensor before it was written over, made once: most tensors have no other."""
+
+    def __missing__(self, tensor: int) -> State:
+        state = self[tensor] = State(tensor, FIRST)
+        return state
+
+
+class _Decoded(dict[int, OpRan]):
+    """OP events by number, decoded when they are asked for; the neighbours too: that takes a third of the time of
+    one by one."""
+
+    def __init__(self, trace: Trace, ops: np.ndarray) -> None:
+        super().__init__()
+        self._trace, self._ops = trace, ops
+
+    def __missing__(self, event: int) -> OpRan:
+        first = int(np.searchsorted(self._ops, event)) // _BLOCK * _BLOCK
+        block = self._ops[first : first + _BLOCK]
+        self.update(zip(block.tolist(), self._trace.decoded_ops(block), strict=True))
+        return super().__getitem__(event)
+
+
 class History:
     """Look-ups over the events of one trace. Events are decoded when they are asked for."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._decoded: dict[int, OpRan] = {}
+        self._unwritten = _Unwritten()
         self._read: dict[int, list[State | None]] = {}
         self.mutation = lru_cache(maxsize=None)(self._mutation)
 
-    def op(self, event: int) -> OpRan:
-        """An OP event. Its neighbours are decoded with it: that takes a third of the time of one by one."""
-        found = self._decoded.get(event)
-        if found is None:
-            first = int(np.searchsorted(self.ops, event)) // _BLOCK * _BLOCK
-            block = self.ops[first : first + _BLOCK]
-            self._decoded.update(zip(block.tolist(), self.trace.decoded_ops(block), strict=True))
-            found = self._decoded[event]
-        return found
+    @cached_property
+    def op(self) -> Callable[[int], OpRan]:
+        """An OP event by its number."""
+        return _Decoded(
+            self.trace, self.ops
+        ).__getitem__  # a look-up in C: it is asked for a dozen times an op
 
     def reads(self, event: int) -> list[State | None]:
         """What each input of an op was when it ran; None where it is no tensor."""
@@ -120,12 +141,14 @@ class History:
 
     def base(self, state: State) -> State | None:
         """The tensor whose memory a new one shares."""
-        made = self.made(state.tensor) if state.since == FIRST else None
-        if isinstance(made, TensorMade) and made.base:
-            return self.before(made.base, made.index)
-        if isinstance(made, OpRan) and made.flags & VIEW and made.inputs and made.inputs[0]:
-            return self.before(made.inputs[0], made.index)
-        return None
+        event = self.maker(state.tensor) if state.since == FIRST else None
+        if event is None:
+            return None
+        if not self.is_op[event]:
+            base = self._tensor_made(event).base
+            return self.before(base, event) if base else None
+        inputs = self.op(event).inputs if self._flags[event] & VIEW else ()
+        return self.before(inputs[0], event) if inputs and inputs[0] else None
 
     def id_of(self, state: State) -> str:
         """A graph's id for a tensor at a version: `t12`, or `t12v1` after it was written over."""
@@ -179,13 +202,13 @@ class History:
             return took
         earlier = self._mutations.get(tensor)
         if not earlier:
-            return State(tensor, FIRST)
+            return self._unwritten[tensor]
         at = bisect_right(earlier, event - 1)
-        return State(tensor, earlier[at - 1] if at else FIRST)
+        return State(tensor, earlier[at - 1]) if at else self._unwritten[tensor]
 
     def output(self, tensor: int) -> State:
         """The state of a tensor that an op has just made."""
-        return self.became.get(tensor) or State(tensor, FIRST)
+        return self.became.get(tensor) or self._unwritten[tensor]
 
     def last_event(self, state: State, at: int) -> int:
         """The last event up to `at` of a state."""

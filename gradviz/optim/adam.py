@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.tensor import Tensor, new_tensor
-from gradviz.optim.optimizer import Optimizer, check, check_betas
+from gradviz.optim.optimizer import Optimizer, check, check_betas, settings_in
 
 
 def _decayed(value: Any, gradient: Any, group: dict[str, Any]) -> tuple[Any, Any]:
@@ -47,20 +47,7 @@ class Adam(Optimizer):
     ) -> None:
         check(lr=lr, eps=eps, weight_decay=weight_decay)
         check_betas(betas)
-        settings = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "fused": fused,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, settings)
+        super().__init__(params, settings_in(locals()))
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
         value, lr, (beta1, beta2) = parameter.array, group["lr"], group["betas"]
@@ -113,19 +100,7 @@ class NAdam(Optimizer):
     ) -> None:
         check(lr=lr, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay)
         check_betas(betas)
-        settings = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "differentiable": differentiable,
-        }
-        super().__init__(params, settings)
+        super().__init__(params, settings_in(locals()))
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
         value, lr, (beta1, beta2) = parameter.array, group["lr"], group["betas"]
@@ -162,18 +137,7 @@ class RAdam(Optimizer):
     ) -> None:
         check(lr=lr, eps=eps, weight_decay=weight_decay)
         check_betas(betas)
-        settings = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "differentiable": differentiable,
-        }
-        super().__init__(params, settings)
+        super().__init__(params, settings_in(locals()))
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
         lr, (beta1, beta2) = group["lr"], group["betas"]
@@ -209,17 +173,7 @@ class Adamax(Optimizer):
     ) -> None:
         check(lr=lr, eps=eps, weight_decay=weight_decay)
         check_betas(betas)
-        settings = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "capturable": capturable,
-        }
-        super().__init__(params, settings)
+        super().__init__(params, settings_in(locals()))
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
         beta1, beta2 = group["betas"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.engine.inplace import overwrite
 from gradviz.engine.state import enable_grad, no_grad
-from gradviz.optim.optimizer import Optimizer, check
+from gradviz.optim.optimizer import Optimizer, check, settings_in
 
 
 class LBFGS(Optimizer):
@@ -34,16 +34,8 @@ class LBFGS(Optimizer):
             raise NotImplementedError(
                 f"gradviz's LBFGS has no line search: leave line_search_fn={line_search_fn!r} out, and choose lr"
             )
-        settings = {
-            "lr": lr,
-            "max_iter": max_iter,
-            "max_eval": max_iter * 5 // 4 if max_eval is None else max_eval,
-            "tolerance_grad": tolerance_grad,
-            "tolerance_change": tolerance_change,
-            "history_size": history_size,
-            "line_search_fn": line_search_fn,
-        }
-        super().__init__(params, settings)
+        max_eval = max_iter * 5 // 4 if max_eval is None else max_eval
+        super().__init__(params, settings_in(locals()))
         if len(self.param_groups) != 1:
             raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
 

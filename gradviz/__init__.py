@@ -41,11 +41,13 @@ from gradviz.engine.creation import (
     zeros_like,
 )
 from gradviz.engine.dtypes import PUBLIC as _dtypes
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.memory_format import PUBLIC as _memory_formats
 from gradviz.engine.dtypes import dtype, get_default_dtype, set_default_dtype
 from gradviz.engine.methods import FUNCTIONS as _functions
 from gradviz.engine.inplace import FUNCTIONS as _in_place_functions
 from gradviz.engine.methods import METHODS as _methods
+from gradviz.engine.questions import FUNCTIONS as _questions
 from gradviz.engine.printing import set_printoptions
 from gradviz.engine.devices import device
 from gradviz.engine.dtypes import finfo, iinfo, promote_types
@@ -81,6 +83,8 @@ _METHODS_ONLY = {
     "element_size",
     "ndimension",
     "stride",
+    "storage_offset",
+    "type",
 }
 
 globals().update(_dtypes)
@@ -95,6 +99,8 @@ globals().update(
 )
 globals().update(_functions)
 globals().update({name: _methods[name] for name in _in_place_functions})
+globals().update(_questions)
+globals().update({name: getattr(nn.functional, name) for name in nn.functional.ALSO_TORCHS})
 from math import inf, nan, pi
 
 
@@ -142,13 +148,7 @@ def __getattr__(name: str) -> Any:
         from gradviz.tracefile import open_trace
 
         return open_trace
-    raise AttributeError(_missing(name))
+    return _missing(name)
 
 
-def _missing(name: str) -> str:
-    """The message for a name that gradviz has not: which, and the nearest that it has."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [known for known in globals() if not known.startswith("_")], n=1)
-    advice = f"; the nearest is {near[0]}" if near else ""
-    return f"module 'gradviz' has no attribute {name!r}{advice}"
+_missing = says_what_is_missing(__name__, globals())

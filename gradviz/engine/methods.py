@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
-from gradviz.engine import devices, ops
+from gradviz.engine import devices, ops, questions
 from gradviz.engine.dtypes import BY_NAME
 from gradviz.engine.inplace import in_place, scaled, setitem
 from gradviz.engine.kernels import strides_of
 from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.memory_format import contiguous_format, lies_in
+from gradviz.engine.missing import nearest
 from gradviz.engine.tensor import Tensor
 
 
@@ -168,6 +168,7 @@ METHODS: dict[str, Callable] = {
     "is_floating_point": lambda x: x.array.dtype.kind == "f",
     "is_contiguous": lambda x, memory_format=contiguous_format: lies_in(x.array, memory_format),
     "data_ptr": lambda x: x.array.ctypes.data,
+    **questions.METHODS,
     **{name: _cast(BY_NAME[name]) for name in ("float", "double", "half", "long", "int", "bool", "short")},
     "char": _cast(BY_NAME["int8"]),
     "byte": _cast(BY_NAME["uint8"]),
@@ -182,6 +183,8 @@ PROPERTIES: dict[str, Callable] = {
     "mH": lambda x: ops.transpose(x, -2, -1),
     "mT": lambda x: ops.transpose(x, -2, -1),
     "real": lambda x: x,
+    "is_cpu": lambda x: True,
+    "is_cuda": lambda x: False,
     "itemsize": lambda x: x.array.itemsize,
     "nbytes": lambda x: x.array.nbytes,
 }
@@ -198,11 +201,9 @@ def attach() -> None:
 
 def _missing(x: Tensor, name: str) -> Any:
     """Say which attribute a tensor has not, and the nearest that it has."""
-    if name.startswith("_"):
-        raise AttributeError(f"'Tensor' object has no attribute {name!r}", name=name, obj=x)
-    near = get_close_matches(name, [known for known in dir(Tensor) if not known.startswith("_")], n=1)
-    advice = f"; the nearest is {near[0]}" if near else ""
-    raise AttributeError(f"'Tensor' object has no attribute {name!r}{advice}", name=name, obj=x)
+    near = "" if name.startswith("_") else nearest(name, dir(Tensor))
+    advice = f"; the nearest is {near}" if near else ""
+    raise AttributeError(f"'Tensor' object has no attribute {name!r}{advice}")
 
 
 attach()

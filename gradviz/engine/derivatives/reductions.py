@@ -28,6 +28,10 @@ general("amax", k.amax, args="dim keepdim",
     x=d("x is max, shared by ties", lambda g, x, out, dim, keepdim: k.to_extremes(g, x, out, dim, keepdim)))
 general("amin", k.amin, args="dim keepdim",
     x=d("x is min, shared by ties", lambda g, x, out, dim, keepdim: k.to_extremes(g, x, out, dim, keepdim)))
+general("aminmax", k.amin_and_amax, args="dim keepdim", outputs=2,
+    x=d("x is min or max, shared by ties", lambda g, x, out, dim, keepdim: k.both(
+        None if g[0] is None else k.to_extremes(g[0], x, out[0], dim, keepdim),
+        None if g[1] is None else k.to_extremes(g[1], x, out[1], dim, keepdim))))
 general("nansum", k.nansum, args="dim keepdim",
     x=d("1 where x is a number, spread", lambda g, x, dim, keepdim:
         k.spread(g, x.shape, dim, keepdim) * np.logical_not(np.isnan(x))))
@@ -51,6 +55,11 @@ general("std", k.std, args="dim correction keepdim",
 general("vector_norm", k.vector_norm, node_name="LinalgVectorNormBackward0", args="ord dim keepdim",
     x=d("sign(x) |x|^(p−1) / norm^(p−1)", lambda g, x, out, ord, dim, keepdim:
         k.vector_norm_back(g, x, out, ord, dim, keepdim)))
+general("dist", k.dist, args="p",
+    x=d("as the norm's, of x − y", lambda g, x, y, out, p:
+        k.sum_to(k.vector_norm_back(g, x - y, out, p, None, False), x.shape)),
+    y=d("minus that of x", lambda g, x, y, out, p:
+        k.sum_to(-k.vector_norm_back(g, x - y, out, p, None, False), y.shape)))
 general("median_all", k.median, name="median",
     x=d("x is the median, shared by ties", lambda g, x, out: k.to_extremes(g, x, out)))
 

@@ -62,6 +62,11 @@ def amax(x: Any, dim: Any, keepdim: bool) -> Any:
     return np.max(x, axis=dim, keepdims=keepdim)
 
 
+def amin_and_amax(x: Any, dim: Any, keepdim: bool) -> tuple[Any, Any]:
+    """The least and the greatest element along `dim`."""
+    return np.min(x, axis=dim, keepdims=keepdim), np.max(x, axis=dim, keepdims=keepdim)
+
+
 def to_extremes(g: Any, x: Any, out: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The gradient goes to the elements that are the extreme, in equal shares."""
     taken = x == spread(out, x.shape, dim, keepdim)
@@ -338,6 +343,11 @@ def vector_norm(x: Any, ord: float, dim: Any, keepdim: bool) -> Any:
     if ord == 2:
         return np.sqrt(np.sum(np.square(x), axis=dim, keepdims=keepdim))
     return np.sum(magnitudes**ord, axis=dim, keepdims=keepdim) ** (1 / ord)
+
+
+def dist(x: Any, y: Any, p: float) -> Any:
+    """The p-norm of x − y."""
+    return vector_norm(x - y, p, None, False)
 
 
 def vector_norm_back(g: Any, x: Any, out: Any, ord: float, dim: Any, keepdim: bool) -> Any:

@@ -236,7 +236,7 @@ def _x_log_x(x: Tensor) -> Tensor:
 def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
     """x where the target is 1; max(0, margin − x) where it is −1."""
     zero = new_tensor(np.zeros((), x.array.dtype))
-    far = ops.where(target.array != 1, ops.clamp(ops.rsub(x, margin), 0), zero)
+    far = ops.where(target.array != 1, ops.clamp_min(ops.rsub(x, margin), 0), zero)
     near = ops.where(target.array != -1, x, zero)
     return reduced(ops.add(far, near), reduction)
 
@@ -251,7 +251,7 @@ def margin_ranking_loss(
 ) -> Tensor:
     """max(0, −y (x1 − x2) + margin)."""
     gap = ops.mul(ops.neg(target), ops.sub(x1, x2))
-    return reduced(ops.clamp(ops.add(gap, margin) if margin else gap, 0), reduction)
+    return reduced(ops.clamp_min(ops.add(gap, margin) if margin else gap, 0), reduction)
 
 
 def poisson_nll_loss(

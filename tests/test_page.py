@@ -25,6 +25,7 @@ from gradviz.graph.moment import Moments
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
 from gradviz.step.numbers import value as written
+from gradviz.step.replay import Replay
 from gradviz.step.sentences import sentence
 from gradviz.step.state import Session
 from gradviz.tracefile import Trace, open_trace
@@ -626,6 +627,33 @@ def test_a_page_that_cannot_be_written_gets_one_clear_line(tmp_path: Path, trace
     (tmp_path / "x.html").mkdir()
     with traced(lesson) as trace, pytest.raises(DrawError, match="cannot write"):
         write_page(trace, lambda n: build(trace, n), None, tmp_path / "x.html")
+
+
+def test_a_page_too_large_for_a_browser_gets_one_line_that_says_what_to_do(
+    tmp_path: Path, traced: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_of, "MOST_NODES", 5)
+    with traced(lesson) as trace, pytest.raises(DrawError) as raised:
+        write_page(trace, lambda n: build(trace, n), None, tmp_path / "x.html")
+    assert str(raised.value).startswith(
+        "a page of 8 nodes is too large (at most 5): take a part of it (--around"
+    )
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_of_very_many_gradients_on_their_way_only_the_number_is_told(traced: Callable) -> None:
+    def shared() -> None:
+        x = torch.tensor(2.0, requires_grad=True)
+        y = x
+        for _ in range(30):
+            y = y * x
+        y.backward()
+
+    trace = traced(shared)
+    told = [Replay(trace).told(k).rows for k in range(trace.count)]
+    waiting = [text for rows in told for label, text in rows if label == "waiting"]
+    assert "21 gradients, at the nodes that they came to" in waiting
+    assert max(map(len, waiting)) < 600
 
 
 def test_the_parts_of_a_page_are_in_the_package() -> None:

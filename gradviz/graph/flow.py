@@ -69,6 +69,10 @@ class Flow:
             found.setdefault(int(self.targets[row]), []).append(self._delivery(row))
         return found
 
+    def in_flight(self, k: int) -> int:
+        """How many gradients wait at nodes."""
+        return int(np.count_nonzero(self.real & (self.events <= k) & (self.taken > k)))
+
     def arrivals(self, node: int, k: int) -> list[Delivery]:
         """The gradients that have come to a node, taken or not."""
         rows = np.flatnonzero(self.real & (self.targets == node) & (self.events <= k))

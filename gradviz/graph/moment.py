@@ -264,6 +264,11 @@ class Moment:
         """For each node of the present pass the gradients that wait for it."""
         return self._flow.waiting(self.k) if self._flow is not None else {}
 
+    @property
+    def in_flight(self) -> int:
+        """How many gradients wait at nodes."""
+        return self._flow.in_flight(self.k) if self._flow is not None else 0
+
     def arrivals(self, node: int) -> list[Delivery]:
         """The gradients that came to a node in the present pass: their sum is what it receives."""
         return self._flow.arrivals(node, self.k) if self._flow is not None else []

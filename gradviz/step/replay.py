@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gradviz.graph.moment import Moments
 from gradviz.step.facts import Facts
-from gradviz.step.gradients import rows
+from gradviz.step.gradients import ROWS, Row, rows
 from gradviz.step.numbers import value
 from gradviz.step.sentences import sentence
 from gradviz.step.state import CommandError
 from gradviz.step.stop import Stop
 from gradviz.step.timeline import phase
 from gradviz.tracefile import Snapshot, Trace
+
+_MOST_WAITING = 20  # gradients that are told one by one; at each event of a long pass there may be thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Replay:
         """Event k in the stepper's words."""
         stop = Stop(self.facts, k)
         site, why = stop.place
-        shown = tuple((row.label, row.text) for row in rows(stop))
+        shown = tuple((row.label, row.text) for row in _rows(stop))
         return Told(sentence(stop), phase(stop), 0 if site is None else site.number, why, shown)
 
     def value(self, snapshot: Snapshot | None) -> str:
@@ -54,3 +57,12 @@ class Replay:
     def called(self, tensor: int) -> str:
         """What a tensor is called."""
         return self.facts.called(tensor)
+
+
+def _rows(stop: Stop) -> Iterable[Row]:
+    waiting = stop.moment.in_flight
+    if waiting <= _MOST_WAITING:
+        return rows(stop)
+    build = ROWS.get(type(stop.event))
+    told = build(stop, stop.event) if build is not None else ()
+    return [*told, Row("waiting", f"{waiting:,} gradients, at the nodes that they came to")]

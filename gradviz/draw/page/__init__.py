@@ -15,6 +15,7 @@ from typing import Any
 
 from gradviz.draw.page.norms import norms
 from gradviz.draw.page.views import Sources, Words, view
+from gradviz.draw.render import DrawError
 from gradviz.draw.text import plain
 from gradviz.graph.build import GraphError
 from gradviz.graph.model import Graph
@@ -45,8 +46,13 @@ Build = Callable[[int | None], Graph]
 
 def html(trace: Trace, words: Words, build: Build, number: int | None = None) -> str:
     """The page of a trace. `build` makes the graph of a pass by its number (None: the one shown first); `words`
-    say what happens at an event."""
+    say what happens at an event. Raises DrawError where the first graph is too large for a browser."""
     first = build(number)
+    if len(first.nodes) > MOST_NODES:
+        raise DrawError(
+            f"a page of {len(first.nodes):,} nodes is too large (at most {MOST_NODES:,}): take a part of it (--around, "
+            "--from and --to, --only-grad), or save it as .svg, which is folded"
+        )
     sources = Sources(trace)
     views = [view(first, words, sources, _run(trace, first.pass_number))]
     room = MOST_NODES - len(first.nodes) - len(views[0]["steps"])

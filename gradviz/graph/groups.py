@@ -227,7 +227,8 @@ class _Tree:
         for group in self.groups.values():
             self.depth[group.id] = self.depth[group.parent] + 1
         for op, made in self.outputs.items():
-            self.home.update((name, self._out_of_scopes(name, self.home[op])) for name in made)
+            for name in made:
+                self.home[name] = self._out_of_scopes(name, self.home[op])
         for row in list(self.home):
             if nodes[row].kind == OP and nodes[row].pair in nodes:
                 self.home[nodes[row].pair] = self.home[row]

@@ -107,9 +107,10 @@ class History:
         order = np.argsort(-events, kind="stable")  # so that the first of several stays
         return dict(zip(tensors[order].tolist(), events[order].tolist(), strict=True))
 
-    def maker(self, tensor: int) -> int | None:
+    @cached_property
+    def maker(self) -> Callable[[int], int | None]:
         """The OP or TENSOR event that made a tensor."""
-        return self._makers.get(tensor)
+        return self._makers.get
 
     def made(self, tensor: int) -> OpRan | TensorMade | None:
         """The event that made a tensor, decoded."""
@@ -124,13 +125,12 @@ class History:
         return (self.trace.kinds == Kind.OP).tolist()  # a list: asked for one by one
 
     @cached_property
-    def _node_ops(self) -> dict[int, int]:
-        nodes = self.trace.events["subject"][self.ops]
-        return dict(zip(nodes.tolist(), self.ops.tolist(), strict=True))
-
-    def node_op(self, node: int) -> int | None:
+    def node_op(self) -> Callable[[int], int | None]:
         """The OP event that made a node; None for AccumulateGrad, and where the trace has none."""
-        return self._node_ops.get(node) if node else None
+        nodes = self.trace.events["subject"][self.ops]
+        found = dict(zip(nodes.tolist(), self.ops.tolist(), strict=True))
+        found.pop(0, None)  # ops without a node
+        return found.get
 
     def op_that_made(self, state: State) -> int | None:
         """The OP event whose result the tensor then was."""

@@ -17,6 +17,7 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import geometry_of, takes_each_once
 from gradviz.engine.node import edge_node, edge_nr, node_rare
 from gradviz.engine.op import in_place_form
+from gradviz.engine.shape_errors import check_fits, mismatch
 from gradviz.engine.state import is_grad_enabled, state
 from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_tensor, number_of
@@ -258,6 +259,8 @@ def copy_(x: Tensor, source: Any) -> Tensor:
     source = as_tensor(source)
     check_writable(x, source)
     with_graph = (is_grad_enabled() and (x.requires_grad or source.requires_grad)) or state.dual_level
+    if (error := mismatch(x.array.shape, source.array.shape)) is not None:
+        raise error
     if not with_graph:
         return overwrite(x, source.array, "copy_", source)
     fitting = source if source.array.shape == x.array.shape else ops.expand(source, *x.array.shape)
@@ -272,8 +275,11 @@ def copy_(x: Tensor, source: Any) -> Tensor:
 def setitem(x: Tensor, index: Any, value: Any) -> None:
     """x[index] = value. Gradients flow to the value, and to what x was where it is not written over."""
     value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
-    check_writable(x, value)
     place = ops.places(x.array.shape, index)
+    if x._edge is LEAF_EDGE and is_grad_enabled() and takes_each_once(place):
+        raise errors.leaf_view_in_place()  # as PyTorch writes: into a view
+    check_writable(x, value)
+    check_fits(value.array.shape, x.array[place].shape, in_view=takes_each_once(place))
     with_graph = is_grad_enabled() and (x.requires_grad or value.requires_grad)
     if with_graph or state.dual_level:
         if x._base is not None and takes_each_once(place):

@@ -11,11 +11,12 @@ import numpy as np
 
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.dtypes import dtype
+from gradviz.engine.dtypes import dtype, torch_type_name
 from gradviz.engine.kernels import Geometry, at, geometry_of, sum_to
 from gradviz.engine.op import Op, with_outputs
 from gradviz.engine.ops.choice import contiguous
 from gradviz.engine.ops.reductions import checked_dim, dims_of
+from gradviz.engine.shape_errors import broadcast_shape, not_expandable
 from gradviz.engine.tensor import Tensor
 
 
@@ -132,13 +133,27 @@ def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
 
 def permute(x: Tensor, *dims: Any) -> Tensor:
     """x with its dimensions in another order."""
-    return apply(TABLE["permute"], (x,), (tuple(checked_dim(i, x.array.ndim) for i in sizes(dims)),))
+    order = sizes(dims)
+    if len(order) != x.array.ndim:
+        raise RuntimeError(
+            "permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired "
+            f"ordering of dimensions i.e. input.dim() = {x.array.ndim} is not equal to len(dims) = {len(order)}"
+        )
+    return apply(TABLE["permute"], (x,), (tuple(checked_dim(i, x.array.ndim) for i in order),))
 
 
 def expand(x: Tensor, *size: Any) -> Tensor:
     """x with dimensions of size 1 repeated, without a copy; −1 keeps a size."""
     wanted = sizes(size)
     extra = len(wanted) - x.array.ndim
+    if extra < 0:
+        raise RuntimeError(
+            f"expand({torch_type_name(x.array.dtype)}{{{list(x.array.shape)}}}, size={list(wanted)}): the number of "
+            f"sizes provided ({len(wanted)}) must be greater or equal to the number of dimensions in the tensor "
+            f"({x.array.ndim})"
+        )
+    if (error := not_expandable(x.array.shape, wanted)) is not None:
+        raise error
     full = tuple(x.array.shape[i - extra] if n == -1 else n for i, n in enumerate(wanted))
     return apply(TABLE["expand"], (x,), (full,))
 
@@ -203,6 +218,12 @@ def ravel(x: Tensor) -> Tensor:
 def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
     """x with one dimension made several."""
     dim = checked_dim(dim, x.array.ndim)
+    n = x.array.shape[dim]
+    if -1 not in sizes and math.prod(sizes) != n:
+        raise RuntimeError(
+            f"unflatten: Provided sizes {list(sizes)} don't multiply up to the size of dim {dim} ({n}) in the input "
+            "tensor"
+        )
     return reshape(x, *x.array.shape[:dim], *sizes, *x.array.shape[dim + 1 :])
 
 
@@ -213,7 +234,7 @@ def broadcast_to(x: Tensor, size: Any) -> Tensor:
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors in the shape that they have together."""
-    shape = np.broadcast_shapes(*(tensor.array.shape for tensor in tensors))
+    shape = broadcast_shape(*(tensor.array.shape for tensor in tensors))
     return tuple(expand(tensor, *shape) for tensor in tensors)
 
 
@@ -341,7 +362,7 @@ def split(x: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor,
     dim, size = checked_dim(dim, x.array.ndim), split_size_or_sections
     n = x.array.shape[dim]
     if size == 0 and n:
-        raise RuntimeError("split_size can only be 0 if dimension size is 0")
+        raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {n}")
     parts = tuple(min(size, n - start) for start in range(0, n, size)) if n else (0,)
     return _pieces(apply(with_outputs(TABLE["split"], len(parts)), (x,), (parts, dim)))
 
@@ -364,6 +385,8 @@ def _pieces(outputs: Any) -> tuple[Tensor, ...]:
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """x cut along `dim` into so many pieces, the last one smaller if need be."""
     n = x.array.shape[checked_dim(dim, x.array.ndim)]
+    if chunks <= 0:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     if not n:
         return split_with_sizes(x, (0,) * chunks, dim)
     return split(x, -(-n // chunks), dim)

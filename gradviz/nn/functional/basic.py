@@ -134,7 +134,7 @@ def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tens
     if padding_idx is not None and not -rows <= padding_idx < rows:
         raise AssertionError("Padding_idx must be within num_embeddings")
     if indices.size and not (indices.min() >= 0 and indices.max() < rows):
-        raise IndexError(f"index out of range in self: indices have to lie in 0 ... {rows - 1}")
+        raise IndexError(f"index out of range in self. Indices have to lie in 0 ... {rows - 1}.")
     padding = -1 if padding_idx is None else padding_idx % rows
     return apply(TABLE["embedding"], (weight,), (indices.copy(), padding))
 

@@ -39,6 +39,8 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "clamp_max_number": [([np.array([-1.0, 0.2, 2.0])], (None, 1.0))],
     "clamp_below": [([np.array([-1.0, 0.2, 2.0]), np.array([0.0, 0.3, 1.0])], ())],
     "clamp_above": [([np.array([-1.0, 0.2, 2.0]), np.array([0.0, 0.3, 1.0])], ())],
+    "copy_over": [([values(2, 3), values(3)], ())],
+    "alias": [([values(2, 3)], ())],
     "aminmax": [([values(2, 3)], (1, False)), ([values(2, 3)], (None, False))],
     "dist": [([values(2, 3), values(3)], (2.0,)), ([values(3), values(3) + 1], (3.0,))],
     "pixel_shuffle": [([values(1, 8, 2, 3)], (2,))],

@@ -260,7 +260,7 @@ def make_node(
         node.a, node.b = edges
     if op.saves_out:
         node.out_counter = None
-        node.out = outputs[0].array if op.outputs == 1 else tuple(output.array for output in outputs)
+        node.out = outputs[0].array if op.outputs == 1 else _saved_outputs(op, outputs)
     if op.outputs == 1:
         outputs[0]._edge = node
         return node
@@ -268,6 +268,12 @@ def make_node(
         if output.array.dtype.kind in "fc":
             output._edge = Output(node, nr)
     return node
+
+
+def _saved_outputs(op: Op, outputs: Sequence[Tensor]) -> tuple[np.ndarray | None, ...]:
+    """What a node saves of several outputs: of (values, indices), where it needs only the indices, those."""
+    only_indices = not op.needs("out")
+    return tuple(None if only_indices and nr != 1 else output.array for nr, output in enumerate(outputs))
 
 
 def _were_converted(inputs: Sequence[Tensor], out: np.ndarray) -> bool:

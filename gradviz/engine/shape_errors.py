@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gradviz.engine.dtypes import torch_type_name
+
 Shape = Sequence[int]
 
 
@@ -42,6 +44,14 @@ def explained(error: Exception, *shapes: Shape) -> Exception:
     return (mismatch(*shapes) if "broadcast" in str(error) else None) or error
 
 
+def too_few_sizes(array: np.ndarray, wanted: Shape) -> RuntimeError:
+    """The error of an array that was to be expanded to fewer dimensions than it has."""
+    return RuntimeError(
+        f"expand({torch_type_name(array.dtype)}{{{list(array.shape)}}}, size={list(wanted)}): the number of sizes "
+        f"provided ({len(wanted)}) must be greater or equal to the number of dimensions in the tensor ({array.ndim})"
+    )
+
+
 def not_expandable(shape: Shape, wanted: Shape) -> RuntimeError | None:
     """The error of a tensor of `shape` that cannot be expanded to sizes `wanted`; None where it can."""
     extra = len(wanted) - len(shape)
@@ -55,28 +65,28 @@ def not_expandable(shape: Shape, wanted: Shape) -> RuntimeError | None:
     return None
 
 
-def check_fits(shape: Shape, place: Shape, in_view: bool) -> None:
-    """Raise RuntimeError where a value of `shape` cannot be written to a place of that shape: a view, or single
-    elements."""
-    given = list(shape)
+def check_fits(value: np.ndarray, place: Shape, in_view: bool) -> None:
+    """Raise RuntimeError where a value cannot be written to a place of that shape: a view, or single elements."""
+    given = list(value.shape)
     while len(given) > len(place) and given[0] == 1:
         del given[0]
-    error = not_expandable(given, place) if len(given) <= len(place) else None
-    if error is None and len(given) <= len(place):
+    error = not_expandable(given, place) if len(given) <= len(place) else too_few_sizes(value, place)
+    if error is None:
         return
-    raise (
-        error
-        if error is not None and in_view
-        else RuntimeError(
-            f"shape mismatch: value tensor of shape {list(shape)} cannot be broadcast to indexing result of shape "
-            f"{list(place)}"
-        )
+    if in_view:
+        raise error
+    raise RuntimeError(
+        f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of shape "
+        f"{list(place)}"
     )
 
 
 def check_cat(shapes: Sequence[Shape], dim: int) -> None:
     """Raise RuntimeError where tensors cannot stand behind one another along `dim`."""
     first = shapes[0]
+    for position, shape in enumerate(shapes):
+        if not shape:
+            raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
     for position, shape in enumerate(shapes):
         if len(shape) != len(first):
             raise RuntimeError(

@@ -74,6 +74,12 @@ def to_extremes(g: Any, x: Any, out: Any, dim: Any = None, keepdim: bool = False
     return spread(g, x.shape, dim, keepdim) * shares.astype(g.dtype)
 
 
+def to_the_extreme(g: Any, x: Any, out: Any) -> Any:
+    """As `to_extremes` of all elements; the others get 0, even where the gradient is NaN."""
+    taken = (x == out) | (np.isnan(x) & np.isnan(out))
+    return np.where(taken, g / np.sum(taken), 0)
+
+
 def logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
     """ln Σ exp(x), shifted by the maximum so that it cannot overflow."""
     top = np.max(x, axis=dim, keepdims=True, initial=-np.inf)
@@ -118,6 +124,8 @@ def prod_back(g: Any, x: Any, out: Any, dim: Any, keepdim: bool) -> Any:
     """Each element's share of a product's gradient: times all the others."""
     if not x.shape:
         return g
+    if not has_zero(x):
+        return spread(g, x.shape, dim, keepdim) * (spread(out, x.shape, dim, keepdim) / x)
     if dim is None:
         return np.reshape(g * others(np.reshape(x, (-1,)), 0), x.shape)
     return spread(g, x.shape, dim, keepdim) * others(x, dim)

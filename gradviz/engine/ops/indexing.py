@@ -26,7 +26,9 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         return apply(TABLE["select"], (x,), (0, index % n))
     parts = index if isinstance(index, tuple) else (index,)
     if not any(isinstance(part, np.ndarray) for part in parts):
-        return _sliced(x, _without_ellipsis(parts, x.array.ndim))
+        return _sliced(
+            x, _without_ellipsis(parts, x.array.ndim), "index" if type(index) is slice else "alias"
+        )
     if any(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts):
         x, parts = _sliced_first(x, parts)
     _check_masks(x, parts)
@@ -51,9 +53,15 @@ def _check_masks(x: Tensor, parts: tuple) -> None:
         dim += taken
 
 
-def _sliced(x: Tensor, parts: Sequence[Any]) -> Tensor:
-    """x[parts] without arrays, one part after another: a node for each that does something, as in PyTorch."""
+def _sliced(x: Tensor, parts: Sequence[Any], whole_by: str) -> Tensor:
+    """x[parts] without arrays, one part after another: a node for each that does something, as in PyTorch; where
+    none does, one of the row `whole_by`."""
     whole, dim, original = x, 0, 0
+    if not x.array.ndim and any(part is not None for part in parts):
+        raise IndexError(
+            "invalid index of a 0-dim tensor. Use `tensor.item()` in Python or `tensor.item<T>()` in C++ to convert a "
+            "0-dim tensor to a number"
+        )
     if sum(part is not None for part in parts) > x.array.ndim:
         raise IndexError(f"too many indices for tensor of dimension {x.array.ndim}")
     for part in parts:
@@ -73,7 +81,9 @@ def _sliced(x: Tensor, parts: Sequence[Any]) -> Tensor:
             x = apply(TABLE["select"], (x,), (dim, part % n))
             continue
         dim += 1
-    return apply(TABLE["index"], (x,), (tuple(parts),)) if x is whole else x
+    if x is not whole:
+        return x
+    return apply(TABLE[whole_by], (x,), (tuple(parts),) if whole_by == "index" else ())
 
 
 def _sliced_first(x: Tensor, parts: tuple) -> tuple[Tensor, tuple]:
@@ -92,7 +102,7 @@ def _sliced_first(x: Tensor, parts: tuple) -> tuple[Tensor, tuple]:
             if not isinstance(part, int):
                 rest.append(slice(None))
     does_something = any(part != slice(None) for part in basic)
-    return (_sliced(x, basic) if does_something else x), tuple(rest)
+    return (_sliced(x, basic, "alias") if does_something else x), tuple(rest)
 
 
 def _consumed(part: Any) -> int:
@@ -216,7 +226,20 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """x with slices of `source`, times `alpha`, added at the places along `dim` that `index` names."""
-    return apply(TABLE["index_add"], (x, source), (*_checked_places(x, dim, index), alpha))
+    dim, places = _checked_places(x, dim, index)
+    if x.array.ndim and source.array.ndim:
+        ours, theirs = list(x.array.shape), list(source.array.shape)
+        if ours[:dim] + ours[dim + 1 :] != theirs[:dim] + theirs[dim + 1 :] or len(ours) != len(theirs):
+            raise RuntimeError(
+                "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = "
+                f"{ours} source.shape = {theirs}"
+            )
+        if places.size != theirs[dim]:
+            raise RuntimeError(
+                f"index_add_(): Number of indices ({places.size}) should be equal to source.size(dim): "
+                f"({theirs[dim]}), for dim: {dim}"
+            )
+    return apply(TABLE["index_add"], (x, source), (dim, places, alpha))
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
@@ -255,7 +278,7 @@ def _mask(mask: Tensor) -> np.ndarray:
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """The elements of x where the mask is true, in one dimension."""
     shape = broadcast_shape(mask.array.shape, x.array.shape)
-    return apply(TABLE["masked_select"], (expand(x, *shape),), (np.broadcast_to(_mask(mask), shape),))
+    return apply(TABLE["masked_select"], (x,), (np.broadcast_to(_mask(mask), shape),))
 
 
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:

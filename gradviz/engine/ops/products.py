@@ -26,7 +26,7 @@ from gradviz.engine.ops.shape import (
     unsqueeze,
 )
 from gradviz.engine.shape_errors import broadcast_shape
-from gradviz.engine.tensor import Tensor
+from gradviz.engine.tensor import Tensor, counter_of
 
 _mm, _bmm = binary(TABLE["mm"]), binary(TABLE["bmm"])
 
@@ -136,13 +136,18 @@ def matmul(x: Any, y: Any) -> Any:
     if dims == (2, 2):
         return mm(x, y)
     if 0 in dims:
-        raise RuntimeError("both arguments to matmul need to be at least 1D; use * for a scalar")
+        raise RuntimeError(
+            f"both arguments to matmul need to be at least 1D, but they are {dims[0]}D and {dims[1]}D"
+        )
     if dims == (1, 1):
         return dot(x, y)
     if dims == (2, 1):
         return mv(x, y)
     if dims == (1, 2):
-        return apply(TABLE["squeeze_dim_"], (mm(unsqueeze(x, 0), y),), (0,))
+        row = apply(TABLE["squeeze_dim_"], (mm(unsqueeze(x, 0), y),), (0,))
+        row._rare = None  # nobody has the product that it would be a view of: as if squeezed in place
+        counter_of(row).n += 1
+        return row
     if _folds(x, y):
         return _folded_matmul(x, y)
     return _batched_matmul(x, y)
@@ -197,7 +202,7 @@ def outer(x: Tensor, vec2: Tensor) -> Tensor:
     if x.array.ndim != 1 or vec2.array.ndim != 1:
         name, wrong = ("self", x) if x.array.ndim != 1 else ("vec2", vec2)
         raise RuntimeError(f"outer: Expected 1-D argument {name}, but got {wrong.array.ndim}-D")
-    return mul(unsqueeze(x, 1), vec2)
+    return mul(reshape(x, -1, 1), vec2)
 
 
 ger = outer
@@ -306,14 +311,18 @@ def _parsed(equation: str, given: list) -> tuple[list[str], str]:
     left, arrow, right = equation.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(given):
-        raise RuntimeError("einsum(): the number of operands does not match the equation")
+        more = "more" if len(given) > len(parts) else "fewer"
+        raise RuntimeError(f"einsum(): {more} operands were provided than specified in the equation")
     spare = [c for c in _LETTERS if c not in equation]
     most = 0
     for i, (part, tensor) in enumerate(zip(parts, given, strict=True)):
         hidden = tensor.array.ndim - len(part.replace("...", ""))
         if hidden < 0 or (hidden and "..." not in part):
+            told = "is more than" if "..." in part else "does not match"
             raise RuntimeError(
-                "einsum(): the number of subscripts does not match the dimensions of an operand"
+                f"einsum(): the number of subscripts in the equation ({len(part.replace('...', ''))}) {told} the "
+                f"number of dimensions ({tensor.array.ndim}) for operand {i}"
+                + ("" if "..." in part else " and no ellipsis was given")
             )
         most = builtins.max(most, hidden)
         parts[i] = part.replace("...", "".join(spare[:hidden][::-1]))
@@ -321,7 +330,12 @@ def _parsed(equation: str, given: list) -> tuple[list[str], str]:
     if not arrow:
         letters = "".join(parts)
         right = ellipsis + "".join(c for c in sorted(set(letters) - set(ellipsis)) if letters.count(c) == 1)
-    return parts, right.replace("...", ellipsis)
+    right = right.replace("...", ellipsis)
+    if (lost := next((c for c in right if all(c not in part for part in parts)), None)) is not None:
+        raise RuntimeError(
+            f"einsum(): output subscript {lost} does not appear in the equation for any input operand"
+        )
+    return parts, right
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -26,6 +26,9 @@ def _unfit(x: Tensor, weight: Tensor) -> Exception:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b; weight is (out, in)."""
+    if weight.array.ndim == 1:
+        product = ops.matmul(x, weight)
+        return product if bias is None else ops.add(product, bias)
     if x.array.shape[-1:] != weight.array.shape[1:] or x.array.dtype != weight.array.dtype:
         raise _unfit(x, weight)
     if x.array.ndim == 2 and bias is not None:

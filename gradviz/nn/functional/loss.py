@@ -11,7 +11,6 @@ from gradviz.engine import ops
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import torch_type_name
-from gradviz.engine.shape_errors import broadcast_shape
 from gradviz.engine.tensor import Tensor, new_tensor
 from gradviz.nn.functional.activation import log_softmax, logsigmoid
 
@@ -39,8 +38,8 @@ def _alike(x: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
         UserWarning,
         stacklevel=3,
     )
-    shape = broadcast_shape(x.array.shape, target.array.shape)
-    return ops.expand(x, *shape), ops.expand(target, *shape)
+    x, target = ops.broadcast_tensors(x, target)
+    return x, target
 
 
 def _check_dtypes(x: Tensor, target: Tensor) -> None:

@@ -24,12 +24,13 @@ from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_t
 from gradviz.engine.views import CopySlices, Spoiled, complaint, is_overlapping, views_of
 
 
-def check_writable(x: Tensor, *others: Tensor) -> None:
-    """Raise RuntimeError where autograd forbids writing over `x`; have its versions counted from here on."""
+def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -> None:
+    """Raise RuntimeError where autograd forbids writing over `x`, or over `part` of its array alone; have its versions
+    counted from here on."""
     counter_of(x)  # before its node changes: the node that made it is to learn of the change
     if is_grad_enabled():
         _check_place_in_graph(x, others)
-    if is_overlapping(x.array):
+    if is_overlapping(x.array if part is None else part):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory "
             "location. Please clone() the tensor before performing the operation."
@@ -281,16 +282,19 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
     place = ops.places(x.array.shape, index)
     in_view = takes_each_once(place)
-    check_fits(value.array, x.array[place].shape, in_view)
+    if not x.array.ndim and isinstance(place, int):
+        raise IndexError(ops.OF_A_NUMBER)
+    part = x.array[place]
+    check_fits(value.array, part.shape, in_view)
     if x._edge is LEAF_EDGE and is_grad_enabled() and in_view:
         raise errors.leaf_view_in_place()
     with_graph = (is_grad_enabled() and (x.requires_grad or value.requires_grad)) or state.dual_level
     if with_graph and in_view and x._base is not None:
-        copy_(ops.getitem(x, index), _fitting(value, x.array[place]))
+        copy_(ops.getitem(x, index), _fitting(value, part, cast=False))
         return
-    check_writable(x, value)
+    check_writable(x, value, part=np.asarray(part) if in_view else None)
     if with_graph:
-        after = apply(TABLE["set_index"], (x, _fitting(value, x.array[place])), (place,))
+        after = apply(TABLE["set_index"], (x, _fitting(value, part)), (place,))
         overwrite(x, after.array, "setitem", after)
         rebase(x, after, "setitem")
         return
@@ -298,12 +302,12 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     overwrite(x, x.array, "setitem")
 
 
-def _fitting(value: Tensor, there: np.ndarray) -> Tensor:
+def _fitting(value: Tensor, there: np.ndarray, cast: bool = True) -> Tensor:
     """A value in x's dtype, without dimensions of size 1 that the place has not."""
     extra = value.array.ndim - there.ndim
     if extra > 0:
         value = ops.reshape(value, *value.array.shape[extra:])
-    return ops.to(value, there.dtype)
+    return ops.to(value, there.dtype) if cast else value
 
 
 def scaled(function: Callable) -> Callable:

@@ -24,6 +24,7 @@ UFUNCS: dict[Any, Callable] = {
 }
 _OTHERS: dict[Any, Callable] = {
     np.power: ops.pow,
+    np.sign: ops.functions["sign"],
     np.true_divide: ops.div,
     np.matmul: ops.matmul,
     np.square: ops.square,

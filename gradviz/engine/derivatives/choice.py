@@ -21,7 +21,7 @@ linear("copy_over", k.copied_over, name="copy_", node_name="CopyBackwards",
     x=d("0", lambda g: g * 0),
     y=d("1, summed", lambda g, y_shape, y_dtype: k.sum_to(g, y_shape).astype(y_dtype)))
 linear("zero", np.zeros_like,
-    x=d("0", lambda g: g * 0))
+    x=d("0", lambda g: k.none_of(g)))
 general("fill", k.filled, args="value", node_name="FillBackward2",
     x=d("0", lambda g: g * 0))
 linear("fill_tensor", k.filled, name="fill", node_name="FillBackward3", inputs="x y",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.kernels.elementwise import sgn
 from gradviz.engine.kernels.indexing import spread_out
 from gradviz.engine.kernels.row import row
 
@@ -364,7 +365,7 @@ def vector_norm_back(g: Any, x: Any, out: Any, ord: float, dim: Any, keepdim: bo
     if ord == 0:
         return g * 0
     if ord == 1:
-        return g * np.sign(x)
+        return g * sgn(x)
     if ord == 2:
         return g * np.where(out == 0, 0, x / np.where(out == 0, 1, out))
     if ord in (np.inf, -np.inf):

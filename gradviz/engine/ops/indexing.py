@@ -15,6 +15,12 @@ from gradviz.engine.ops.shape import expand, flatten, reshape, unsqueeze
 from gradviz.engine.shape_errors import broadcast_shape
 from gradviz.engine.tensor import Tensor, new_tensor
 
+OF_A_NUMBER = (
+    "invalid index of a 0-dim tensor. Use `tensor.item()` in Python or `tensor.item<T>()` in C++ to convert a 0-dim "
+    "tensor to a number"
+)
+_TOO_MANY = "too many indices for tensor of dimension {}"
+
 
 def getitem(x: Tensor, index: Any) -> Tensor:
     """x[index], with slices, integers, None, Ellipsis, and boolean or integer tensors."""
@@ -32,7 +38,11 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     if any(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts):
         x, parts = _sliced_first(x, parts)
     _check_masks(x, parts)
-    return apply(TABLE["gather_index"], (x,), (parts,))
+    try:
+        return apply(TABLE["gather_index"], (x,), (parts,))
+    except IndexError as error:
+        said = str(error).replace("for axis", "for dimension")
+        raise IndexError(_TOO_MANY.format(x.array.ndim) if "too many" in said else said) from None
 
 
 def _check_masks(x: Tensor, parts: tuple) -> None:
@@ -57,13 +67,10 @@ def _sliced(x: Tensor, parts: Sequence[Any], whole_by: str) -> Tensor:
     """x[parts] without arrays, one part after another: a node for each that does something, as in PyTorch; where
     none does, one of the row `whole_by`."""
     whole, dim, original = x, 0, 0
-    if not x.array.ndim and any(part is not None for part in parts):
-        raise IndexError(
-            "invalid index of a 0-dim tensor. Use `tensor.item()` in Python or `tensor.item<T>()` in C++ to convert a "
-            "0-dim tensor to a number"
-        )
+    if not x.array.ndim and len(parts) == 1 and isinstance(parts[0], int):
+        raise IndexError(OF_A_NUMBER)
     if sum(part is not None for part in parts) > x.array.ndim:
-        raise IndexError(f"too many indices for tensor of dimension {x.array.ndim}")
+        raise IndexError(_TOO_MANY.format(x.array.ndim))
     for part in parts:
         original += part is not None
         if part is None:
@@ -175,7 +182,7 @@ def _checked_places(
 
 def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """For each place of `index` the element of x there, with what `index` says as its place along `dim`."""
-    if index.array.ndim != x.array.ndim and x.array.ndim and index.array.ndim:
+    if index.array.size and index.array.ndim != x.array.ndim and x.array.ndim and index.array.ndim:
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     return apply(TABLE["gather"], (x,), _checked_places(x, dim, index))
 
@@ -220,6 +227,10 @@ scatter, scatter_add = _scatter("scatter"), _scatter("scatter_add")
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices of x along `dim` that `index` names."""
+    if not x.array.ndim and index.array.size != 1:
+        raise RuntimeError(
+            f"index_select(): Index to scalar can have only 1 value, got {index.array.size} value(s)"
+        )
     places = _checked_places(x, dim, index, "index out of range in self", IndexError)
     return apply(TABLE["index_select"], (x,), places)
 

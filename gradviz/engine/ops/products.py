@@ -145,8 +145,8 @@ def matmul(x: Any, y: Any) -> Any:
         return mv(x, y)
     if dims == (1, 2):
         row = apply(TABLE["squeeze_dim_"], (mm(unsqueeze(x, 0), y),), (0,))
-        row._rare = None  # nobody has the product that it would be a view of: as if squeezed in place
-        counter_of(row).n += 1
+        counter_of(row).n += 1  # as if squeezed in place: nobody has the product that it would be a view of
+        row._rare.base = None
         return row
     if _folds(x, y):
         return _folded_matmul(x, y)

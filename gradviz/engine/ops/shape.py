@@ -328,6 +328,8 @@ def flipud(x: Tensor) -> Tensor:
 def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     """x shifted along `dims` (or as if it had one), what falls off coming back at the other end."""
     shifts = tuple(shifts) if isinstance(shifts, (tuple, list)) else shifts
+    if not x.array.ndim and dims not in (None, (), []):
+        raise IndexError(f"Dimension specified as {dims} but tensor has no dimensions")
     axis = dims_of(x, dims)
     if not x.array.ndim:
         axis = None

@@ -26,8 +26,11 @@ def _unfit(x: Tensor, weight: Tensor) -> Exception:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b; weight is (out, in)."""
-    if weight.array.ndim == 1:
-        product = ops.matmul(x, weight)
+    if not (x.array.ndim and weight.array.ndim):
+        dims = f"{x.array.ndim}D and {weight.array.ndim}D"
+        raise RuntimeError(f"both arguments to linear need to be at least 1D, but they are {dims}")
+    if weight.array.ndim != 2:
+        product = ops.matmul(x, ops.t(weight))
         return product if bias is None else ops.add(product, bias)
     if x.array.shape[-1:] != weight.array.shape[1:] or x.array.dtype != weight.array.dtype:
         raise _unfit(x, weight)

@@ -119,6 +119,20 @@ class Moments:
         """The modules and custom Functions, one within another."""
         return Nesting(self.trace, Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT)
 
+    @cached_property
+    def depths(self) -> np.ndarray:
+        """How many scopes and passes each event lies in, on its thread; the events that begin or end one lie
+        outside of it."""
+        trace = self.trace
+        threads = trace.events["head"] >> 16
+        opens = np.isin(trace.kinds, [Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]).astype(np.int32)
+        closes = np.isin(trace.kinds, [Kind.SCOPE_LEFT, Kind.PASS_ENDED]).astype(np.int32)
+        depths = np.zeros(trace.count, np.int32)
+        for thread in np.unique(threads).tolist():
+            own = threads == thread
+            depths[own] = np.cumsum(opens[own] - closes[own]) - opens[own]
+        return depths
+
     def _flow_of(self, began: int, last: int) -> Flow:
         return Flow(self, began, last)
 

@@ -48,7 +48,7 @@ class Names:
         several ops at one place, and the last gives what is assigned."""
         if op.op != self._last_ops.get(op.site):
             return False
-        starts, ends = self._calls.get(op.site, ([], []))
+        starts, ends = self.calls.get(op.site, ([], []))
         call = bisect_right(starts, op.index) - 1
         if call < 0 or op.index > ends[call]:
             return True
@@ -56,7 +56,7 @@ class Names:
         return not np.any((later["head"] & 0xFF == Kind.OP) & (later["site"] == op.site))
 
     @cached_property
-    def _calls(self) -> dict[int, tuple[list[int], list[int]]]:
+    def calls(self) -> dict[int, tuple[list[int], list[int]]]:
         """For each place the calls made there that ran ops: scopes, but not within one another, and backward passes.
         Their first events in order, and their last."""
         found: dict[int, list[tuple[int, int]]] = {}

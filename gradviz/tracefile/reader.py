@@ -118,6 +118,14 @@ class Trace:
         except sqlite3.Error as error:
             raise damaged(self.path, error) from None
 
+    def blobs(self, table: str) -> Iterator[bytes]:
+        """What a table of packed chunks (`events`, `links`, `snapshots`, `payloads`) holds, chunk by chunk."""
+        for number, _, _, _ in self._chunks:
+            rows = self._rows(f"SELECT data FROM {table} WHERE chunk = ?", number)
+            if not rows or not isinstance(rows[0][0], bytes):
+                raise damaged(self.path, ValueError(f"{table} of chunk {number} are missing"))
+            yield rows[0][0]
+
     # --- tables
 
     @cached_property
@@ -135,7 +143,8 @@ class Trace:
         return dict(self._rows("SELECT grad_fn, text FROM formulas"))
 
     @cached_property
-    def _shapes(self) -> dict[int, tuple[int, ...]]:
+    def shapes(self) -> dict[int, tuple[int, ...]]:
+        """The shapes of tensors, by number."""
         return {
             number: tuple(json.loads(shape)) for number, shape in self._rows("SELECT id, shape FROM shapes")
         }
@@ -283,12 +292,13 @@ class Trace:
 
     def node_event(self, node: int) -> int | None:
         """The op event that made a node; None for an AccumulateGrad, and where it is not in the trace."""
-        nodes, events = self._node_events
+        nodes, events = self.node_events
         at = int(np.searchsorted(nodes, node))
         return int(events[at]) if node > 0 and at < len(nodes) and nodes[at] == node else None
 
     @cached_property
-    def _node_events(self) -> tuple[np.ndarray, np.ndarray]:
+    def node_events(self) -> tuple[np.ndarray, np.ndarray]:
+        """The nodes that ops made, sorted, and the event of each."""
         ops = self.indices(Kind.OP)
         nodes = self.events["subject"][ops]
         order = np.argsort(nodes, kind="stable")
@@ -335,7 +345,7 @@ class Trace:
         if shape is None:
             return None
         try:
-            return self._shapes[shape], DTYPES[what & 0xFF]
+            return self.shapes[shape], DTYPES[what & 0xFF]
         except (KeyError, IndexError) as error:
             raise damaged(self.path, error) from None
 
@@ -378,7 +388,7 @@ class Trace:
         what = int(row["what"])
         grade = what >> 24
         try:
-            shape, dtype = self._shapes[int(row["shape"])], DTYPES[what & 0xFF]
+            shape, dtype = self.shapes[int(row["shape"])], DTYPES[what & 0xFF]
             array, stats = None, None
             if grade:
                 data = self._payload(position, int(chunk.offsets[at]), int(row["length"]))

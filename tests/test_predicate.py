@@ -10,8 +10,8 @@ import pytest
 from test_step import CUBE, EVERYTHING, LOOP, lesson
 
 from gradviz.events import kinds as k
-from gradviz.graph.moment import Moments
 from gradviz.step.columns import TraceColumns
+from gradviz.step.facts import Facts
 from gradviz.step.predicate import FIELDS, Predicate, PredicateError
 from gradviz.tracefile import Trace, open_trace
 
@@ -19,7 +19,7 @@ from gradviz.tracefile import Trace, open_trace
 @pytest.fixture(params=[CUBE, LOOP, EVERYTHING], ids=["cube", "loop", "everything"])
 def columns(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     with open_trace(lesson(tmp_path, request.param)) as trace:
-        yield TraceColumns(Moments(trace))
+        yield TraceColumns(Facts(trace))
 
 
 def holding(columns: TraceColumns, text: str) -> list[int]:
@@ -117,7 +117,7 @@ def test_depth_and_pass_are_those_of_the_moments(columns: TraceColumns) -> None:
 
 def test_a_line_counts_for_the_calls_within_it(tmp_path: Path) -> None:
     with open_trace(lesson(tmp_path, LOOP)) as trace:
-        columns = TraceColumns(Moments(trace))
+        columns = TraceColumns(Facts(trace))
         line = 1 + LOOP.splitlines().index("    loss = (model(x) ** 2).mean()")
         found = holding(columns, f'line == {line} and op == "addmm"')
         assert len(found) == 6
@@ -132,7 +132,7 @@ z = (y * 0).sum()
 z.backward()
 """
     with open_trace(lesson(tmp_path, text)) as trace:
-        columns = TraceColumns(Moments(trace))
+        columns = TraceColumns(Facts(trace))
         assert [e.op for e in map(trace.event, holding(columns, "inf and forward"))] == ["log"]
         assert [e.op for e in map(trace.event, holding(columns, "nan and forward"))] == ["mul", "sum"]
         assert holding(columns, "nan and backward") == folded(
@@ -147,7 +147,7 @@ z.backward()
 @pytest.mark.parametrize("field", FIELDS)
 def test_every_field_can_be_asked_for(field: str, tmp_path: Path) -> None:
     with open_trace(lesson(tmp_path, EVERYTHING)) as trace:
-        columns = TraceColumns(Moments(trace))
+        columns = TraceColumns(Facts(trace))
         for test in (f"{field} == 1", f'{field} == "a"', field):
             try:
                 predicate = Predicate(test)

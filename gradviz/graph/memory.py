@@ -55,6 +55,18 @@ class Memory:
         """Whether two tensors are the same memory at a moment."""
         return tensor == other or self._home(tensor, at) == self._home(other, at)
 
+    def changes(self, tensor: int) -> list[int]:
+        """The events that gave a tensor other memory, and those that wrote to its memory through whatever tensor;
+        none for a tensor that never shared its memory."""
+        homes, writes = self._shared
+        had = homes.get(tensor, [])
+        spans = [(0, tensor), *had] if not had or had[0][0] > 0 else had
+        ends = [*(since for since, _ in spans[1:]), self.trace.count]
+        found = {since for since, _ in had}
+        for (since, memory), end in zip(spans, ends, strict=True):
+            found.update(event for event, _ in writes.get(memory, ()) if since <= event < end)
+        return sorted(found)
+
     def _home(self, tensor: int, at: int) -> int:
         """Which memory a tensor has at a moment: the number of the tensor it was made for, or below 0."""
         homes = self._shared[0].get(tensor, [])

@@ -23,6 +23,11 @@ class Log:
         new = np.concatenate([np.ones(min(1, len(self.tensors)), bool), ~same])
         return Log(self.tensors[new], self.events[new], self.values[new])
 
+    def of(self, tensor: int) -> tuple[np.ndarray, np.ndarray]:
+        """The events that told of one tensor, and the values."""
+        start, end = np.searchsorted(self.tensors, [tensor, tensor + 1])
+        return self.events[start:end], self.values[start:end]
+
     def last(self, tensor: int, k: int) -> int | None:
         """The value last told of a tensor up to event k."""
         start, end = np.searchsorted(self.tensors, [tensor, tensor + 1])

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.graph.moment import Moments
 from gradviz.graph.named import Named
+from gradviz.step.facts import Facts
 from gradviz.step.predicate import STATISTICS, Column
 from gradviz.tracefile.bulk import Snapshots
 
@@ -22,9 +22,9 @@ _KIND_NAMES = np.array(["", *(kind.name.lower() for kind in Kind)])
 class TraceColumns:
     """The columns of one trace."""
 
-    def __init__(self, moments: Moments) -> None:
-        self.moments = moments
-        self.trace = moments.trace
+    def __init__(self, facts: Facts) -> None:
+        self.facts, self.moments = facts, facts.moments
+        self.trace = facts.trace
         self.count = self.trace.count
         self._columns: dict[str, Column] = {}
 
@@ -38,15 +38,15 @@ class TraceColumns:
 
     # --- values
 
+    @property
+    def named(self) -> Named:
+        """The names of all tensors."""
+        return self.facts.named
+
     @cached_property
     def snapshots(self) -> Snapshots:
         """All snapshots of the trace."""
         return Snapshots(self.trace)
-
-    @cached_property
-    def named(self) -> Named:
-        """The names of all tensors."""
-        return Named(self.trace, self.moments.names)
 
     def _statistic(self, tensors: str, statistic: str) -> Column:
         events, rows = self._rows_of(tensors)
@@ -146,7 +146,8 @@ class TraceColumns:
         known = nodes[found] == subjects
         return at[known], ops[found[known]]
 
-    def _sites(self) -> np.ndarray:
+    @cached_property
+    def sites(self) -> np.ndarray:
         """The place of each event: its own, or that of the op that made its node."""
         sites = self.trace.events["site"].astype(np.int64)
         at, made = self._node_ops
@@ -155,7 +156,7 @@ class TraceColumns:
 
     def _line(self) -> Column:
         """The lines that each event happened at: its own and those of the calls around it."""
-        sites = self._sites()
+        sites = self.sites
         pairs = [(number, line) for number in self.trace.sites for line in self._lines_of(number)]
         order = np.argsort(sites, kind="stable")
         starts, ends = (np.searchsorted(sites[order], [n for n, _ in pairs], side=side) for side in ("left", "right"))
@@ -174,7 +175,7 @@ class TraceColumns:
         return found
 
     def _file(self) -> Column:
-        sites = self._sites()
+        sites = self.sites
         highest = max(self.trace.sites, default=0)
         table = np.array([""] * (highest + 1), object)
         for number, site in self.trace.sites.items():

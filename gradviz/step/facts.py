@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Event, Kind, Mutated, OpRan, PassBegan, Produced, Received, TensorMade
 from gradviz.graph.moment import Moment, Moments
+from gradviz.graph.named import Named
 from gradviz.step.numbers import clean, number
 from gradviz.tracefile import Site, Trace
 
@@ -25,6 +26,17 @@ class Facts:
         self.called = lru_cache(maxsize=4096)(self._called)
 
     # --- names
+
+    @cached_property
+    def named(self) -> Named:
+        """The names of all tensors."""
+        return Named(self.trace, self.names)
+
+    @cached_property
+    def ops(self) -> frozenset[str]:
+        """The names of the ops that ran."""
+        numbers = np.unique(self.trace.events["name"][self.trace.indices(Kind.OP)])
+        return frozenset(self.trace.text(number) for number in numbers)
 
     def _called(self, tensor: int) -> str:
         """A tensor's name, or the expression that gave it, or `t` and its number."""

@@ -47,7 +47,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     gradients = received.gradients if received is not None else ()
     for i, gradient in enumerate(gradients):
         name = stop.facts.derivative(tensors[i] if i < len(tensors) else 0, stop.moment)
-        came = f"{stop.value(gradient)}{_origin(stop, event.node)}" if gradient else "none came"
+        came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else "none came"
         yield Row("upstream", f"{name} = {came}", "cyan")
     op = stop.facts.op_of(event.node)
     if op is None:
@@ -64,7 +64,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
             yield Row("downstream", f"{name} = {stop.compact(gradient)}  → {to}", "green")
 
 
-def _origin(stop: Stop, node: int) -> str:
+def origin(stop: Stop, node: int) -> str:
     """The nodes that a node's gradient came from, and what each gave where it is a sum."""
     arrivals = stop.moment.arrivals(node)
     given = [

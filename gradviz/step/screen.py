@@ -50,7 +50,7 @@ class Screen:
     def lines(self, width: int, height: int) -> list[Text]:
         """The screen as `height` lines, none wider than `width`."""
         stop = self.session.stop
-        body = _help(width) if self.session.help else _body(stop, width, height - 3)
+        body = self._body(stop, width, height - 3)
         body = body[: max(height - 3, 0)]
         body += [Text()] * (height - 3 - len(body))
         shown = [
@@ -60,6 +60,13 @@ class Screen:
             self._foot(width),
         ]
         return [_filled(line, width) for line in shown[:height]]
+
+    def _body(self, stop: Stop, width: int, height: int) -> list[Text]:
+        if self.session.help:
+            return help_lines(width, height)
+        if self.session.page:
+            return _page(self.session.page, width, height)
+        return _body(stop, width, height)
 
     def _foot(self, width: int) -> Text:
         """What is being typed, else what there is to say, else the keys."""
@@ -137,16 +144,62 @@ def _rule(words: str, width: int, right: str = "") -> Text:
     return line.append("─" * rest + ending, style="dim")
 
 
-def _help(width: int) -> list[Text]:
-    lines = [
+def _page(lines: list[str], width: int, height: int) -> list[Text]:
+    """What a verb has to tell, in the place of the stop."""
+    shown = [Text()]
+    for position, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        text = Text(line.strip(), style="" if position else "bold")
+        for wrapped in text.wrap(Console(width=width), max(width - indent - 2, 20)):
+            shown.append(Text(" " * (indent + 1)).append_text(wrapped))
+    end = Text("  Any key goes on.", style="dim")
+    if len(shown) > height - 2:
+        shown = [*shown[: height - 2], Text("  …", style="dim")]
+    return [*shown, Text(), end][:height]
+
+
+def help_lines(width: int, height: int) -> list[Text]:
+    """The verbs: in two columns where there is room, else by name and key as far as they go."""
+    rows = help_rows()
+    lines = [_help_row(*row, width=width if width < WIDE else width // 2) for row in rows]
+    room = height - 2
+    if width >= WIDE:
+        half = (len(lines) + 1) // 2
+        left, right = lines[:half], lines[half:]
+        lines = [_beside(left, right, row, width // 2 - 3) for row in range(half)]
+    elif len(lines) > room:
+        return _compact_help(rows, width, height)
+    return [*lines[:room], Text(), Text("  Any key goes on.", style="dim")]
+
+
+def _help_row(usage: str, keys: str, words: str, width: int) -> Text:
+    if not keys:
+        return Text(f" {usage}", style="bold")
+    line = Text().append(f"  {usage:<21}", style="bold").append(f"{_few(keys):<8}", style="cyan")
+    return _fitted(line.append(words), width - 3)
+
+
+def _few(keys: str) -> str:
+    return " ".join(keys.split()[:3])
+
+
+def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int) -> list[Text]:
+    """Keys and names only, in as many columns as fit."""
+    verbs = [(usage.split()[0], keys.split()[0]) for usage, keys, _ in rows if keys]
+    columns = max(width // 26, 1)
+    per = -(-len(verbs) // columns)
+    lines = [Text(" Keys and commands", style="bold"), Text()]
+    for row in range(per):
+        line = Text()
+        for name, key in verbs[row::per]:
+            line.append(f"  {key:>5} ", style="bold cyan").append(f"{name:<18}")
+        lines.append(line)
+    lines += [
         Text(),
-        Text(" Keys and commands (type : and a command, or give it to --commands)", style="bold"),
-        Text(),
+        Text("  Type : and a command with what it takes, such as :until grad.rms < 1e-7"),
+        Text("  :help VERB tells of one, :help fields what a predicate can ask"),
     ]
-    for usage, keys, words in help_rows():
-        line = Text().append(f"  {usage:<15}", style="bold").append(f"{keys:<32}", style="cyan")
-        lines.append(line.append(words))
-    return [*lines, Text(), Text("  Any key goes on.", style="dim")]
+    return [*lines[: height - 1], Text("  Any key goes on.", style="dim")]
 
 
 def _filled(line: Text, width: int) -> Text:

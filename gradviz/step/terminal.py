@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -78,15 +78,23 @@ class Terminal:
             self._type(key)
         elif key == ":":
             self.prompt = ""
-        elif key in BY_KEY and not (self.session.help and key != "q"):
-            run(self.session, BY_KEY[key])
-        elif key.isdigit() and not self.session.help:
+        elif self._put_away(key):
+            pass
+        elif key in BY_KEY and (BY_KEY[key].needs or BY_KEY[key].asked):
+            self.prompt = f"{BY_KEY[key].name} "
+        elif key in BY_KEY:
+            self._run(lambda: run(self.session, BY_KEY[key]))
+        elif key.isdigit():
             self.prompt = key
         else:
-            self.session.message = (
-                "" if self.session.help or key == "escape" else f"no such key: {key!r} (? for help)"
-            )
-            self.session.help = False
+            self.session.message = "" if key == "escape" else f"no such key: {key!r} (? for help)"
+
+    def _put_away(self, key: str) -> bool:
+        """Leave a page or the help for the stop, by any key but one that quits."""
+        if not (self.session.help or self.session.page) or key == "q":
+            return False
+        self.session.help, self.session.page, self.session.message = "", [], ""
+        return True
 
     def _type(self, key: str) -> None:
         assert self.prompt is not None
@@ -102,8 +110,11 @@ class Terminal:
             self.prompt += " " if key == "space" else key
 
     def _obey(self, line: str) -> None:
+        self._run(lambda: obey(self.session, line))
+
+    def _run(self, what: Callable[[], None]) -> None:
         try:
-            obey(self.session, line)
+            what()
         except CommandError as error:
             self.session.message = str(error)
 

@@ -79,7 +79,9 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
+class Chunk:
+    """One commit of the recorder, as it is kept in memory."""
+
     links: np.ndarray
     ends: np.ndarray  # where each event's links end
     snapshots: np.ndarray
@@ -255,7 +257,7 @@ class Trace:
     def __iter__(self) -> Iterator[Event]:
         return (self.event(index) for index in range(self.count))
 
-    def _load_chunk(self, position: int) -> _Chunk:
+    def _load_chunk(self, position: int) -> Chunk:
         number, first, count, _ = self._chunks[position]
         try:
             blobs = [
@@ -276,7 +278,7 @@ class Trace:
         ]
         if not all(fits):
             raise damaged(self.path, ValueError(f"chunk {number} does not add up"))
-        return _Chunk(links, ends, snapshots, offsets)
+        return Chunk(links, ends, snapshots, offsets)
 
     def links(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The links of these events (their indices in ascending order), one after another, and how many each has."""

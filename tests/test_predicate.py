@@ -97,7 +97,9 @@ def test_names_are_those_that_the_source_gives(columns: TraceColumns) -> None:
                 names.of(t) == name for t in (*getattr(e, "outputs", ()), getattr(e, "tensor", 0)) if t
             ),
         )
-        about = holding(columns, f'name == "{name}" and not grad_fn ~ "Backward" or name == "{name}" and kind == "op"')
+        about = holding(
+            columns, f'name == "{name}" and not grad_fn ~ "Backward" or name == "{name}" and kind == "op"'
+        )
         assert about == expected
 
 

@@ -18,13 +18,17 @@ def value_changes(moments: Moments, tensor: int) -> np.ndarray:
 def grad_changes(moments: Moments, tensor: int) -> np.ndarray:
     """The events after which a tensor's `.grad` was another, or held something else, in order."""
     events, grads = moments.grads.of(tensor)
-    ends = np.append(events[1:], moments.trace.count)
+    ends = np.append(events[1:], moments.trace.count)[: len(events)]
     written = []
     for event, grad, end in zip(events.tolist(), grads.tolist(), ends.tolist(), strict=True):
         if grad:
             within = _ordered(moments.trace.changes(grad), moments.memory.changes(grad))
             written.append(within[(within > event) & (within < end)])
-    told = [int(event) for position, event in enumerate(events) if grads[position] or (position and grads[position - 1])]
+    told = [
+        int(event)
+        for position, event in enumerate(events)
+        if grads[position] or (position and grads[position - 1])
+    ]
     return _ordered(told, *written)
 
 

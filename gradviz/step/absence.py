@@ -7,14 +7,13 @@ import numpy as np
 from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Received, TensorMade
 from gradviz.graph.moment import Moment
 from gradviz.step.facts import Facts
-from gradviz.step.state import Session
 from gradviz.step.stop import Stop
 from gradviz.step.subject import Subject
 
 
-def why_no_grad(session: Session, about: Subject) -> str:
-    """One sentence or two on why a tensor's `.grad` is None at the session's event."""
-    facts, moment = session.facts, session.stop.moment
+def why_no_grad(stop: Stop, about: Subject) -> str:
+    """One sentence or two on why a tensor's `.grad` is None at a stop."""
+    facts, moment = stop.facts, stop.moment
     name, tensor = about.called, about.tensor
     born = facts.trace.born(tensor)
     if born is None or born > moment.k:
@@ -22,7 +21,7 @@ def why_no_grad(session: Session, about: Subject) -> str:
         return f"{name}.grad: {name} is not there yet{made}"
     state = moment.state(tensor)
     if state.grad:
-        return f"{name}.grad is not None here: {session.stop.value(state.grad)}"
+        return f"{name}.grad is not None here: {stop.value(state.grad)}"
     emptied = _emptied(facts, tensor, moment.k)
     if emptied is not None:
         return f"{name}.grad is None: it was set to None at event {emptied + 1}{_line(facts, emptied)}"
@@ -30,7 +29,7 @@ def why_no_grad(session: Session, about: Subject) -> str:
         return f"{name}.grad is None: {name} does not require grad{_reason(facts, tensor, moment)}"
     if not state.is_leaf:
         return f"{name}.grad is None: {_of_non_leaf(facts, name, tensor, moment)}"
-    return f"{name}.grad is None: {_of_leaf(session, tensor, moment)}"
+    return f"{name}.grad is None: {_of_leaf(facts, tensor, moment)}"
 
 
 def _emptied(facts: Facts, tensor: int, k: int) -> int | None:
@@ -75,7 +74,9 @@ def _of_non_leaf(facts: Facts, name: str, tensor: int, moment: Moment) -> str:
         return f"{name} is no leaf, an op made it, and {advice}{none}"
     event, gradient = passed
     value = Stop(facts, event).brief(gradient)
-    return f"{name} is no leaf, an op made it. Its gradient went by at event {event + 1} ({value}), but {advice}"
+    return (
+        f"{name} is no leaf, an op made it. Its gradient went by at event {event + 1} ({value}), but {advice}"
+    )
 
 
 def _no_pass_yet(facts: Facts, k: int) -> str:
@@ -99,8 +100,8 @@ def _passed_by(facts: Facts, tensor: int, moment: Moment) -> tuple[int, int] | N
     return (event.index, gradient) if gradient else None
 
 
-def _of_leaf(session: Session, tensor: int, moment: Moment) -> str:
-    facts, k = session.facts, moment.k
+def _of_leaf(facts: Facts, tensor: int, moment: Moment) -> str:
+    k = moment.k
     begun = [run for run in facts.trace.passes if run.first <= k]
     accumulated = facts.trace.indices(Kind.ACCUMULATED)
     to_come = accumulated[(accumulated > k) & (facts.trace.events["subject"][accumulated] == tensor)]
@@ -109,7 +110,11 @@ def _of_leaf(session: Session, tensor: int, moment: Moment) -> str:
         return f"no backward pass has begun yet{later}"
     run = begun[-1]
     if run.last is None or run.last > k:
-        return f"backward pass {run.number} has not come to it yet{later}" if later else _unreached(facts, run.first)
+        return (
+            f"backward pass {run.number} has not come to it yet{later}"
+            if later
+            else _unreached(facts, run.first)
+        )
     began = facts.trace.event(run.first)
     if isinstance(began, PassBegan) and began.how == "grad":
         return f"torch.autograd.grad() returns the gradients and leaves .grad alone{later}"
@@ -121,8 +126,11 @@ def _unreached(facts: Facts, first: int) -> str:
     if isinstance(began, PassBegan) and began.inputs:
         asked = ", ".join(facts.called(tensor) for tensor in began.inputs)
         return f"this pass was asked for {asked} only"
-    roots = ", ".join(facts.called(t) for t in began.root_tensors) if isinstance(began, PassBegan) else "the root"
-    return f"no path of grad_fns leads from {roots} to it: {roots} was not computed from it, or detach(), .data or no_grad() cut it off"
+    roots = (
+        ", ".join(facts.called(t) for t in began.root_tensors) if isinstance(began, PassBegan) else "the root"
+    )
+    cut = "or detach(), .data or no_grad() cut it off"
+    return f"no path of grad_fns leads from {roots} to it: {roots} was not computed from it, {cut}"
 
 
 def accumulations(facts: Facts, tensor: int, k: int) -> list[Accumulated]:

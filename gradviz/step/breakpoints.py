@@ -31,13 +31,13 @@ _PLACE = re.compile(r"(?:line\s+)?(?:(?P<file>[^\s:]+):)?(?P<line>[0-9]+)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """Stop where `predicate` holds, or where `watched` changes. `first_of_run`: only at the first of the events that
-    follow one another, as at a line."""
+    """Stop where `predicate` holds, or where `watched` changes. `at_line`: only where
+    the line is begun, not at every event of it."""
 
     text: str
     predicate: Predicate | None = None
     watched: Subject | None = None
-    first_of_run: bool = False
+    at_line: bool = False
 
 
 def breakpoint_of(text: str, facts: Facts | None = None) -> Breakpoint:
@@ -45,7 +45,7 @@ def breakpoint_of(text: str, facts: Facts | None = None) -> Breakpoint:
     place = _PLACE.match(text)
     if place is not None:
         file = f' and file == "{place["file"]}"' if place["file"] else ""
-        return Breakpoint(text, predicate(f"line == {place['line']}{file}"), first_of_run=True)
+        return Breakpoint(text, predicate(f"line == {place['line']}{file}"), at_line=True)
     form, _, name = text.partition(" ")
     name = name.strip()
     if form in FORMS and name and not re.match(r"[=!<>~]", name):
@@ -121,7 +121,9 @@ class Breakpoints:
             self._events[number] = events_of(self.by_number[number], facts, columns)
         return self._events[number]
 
-    def nearest(self, k: int, forward: bool, facts: Facts, columns: TraceColumns) -> tuple[int, list[int]] | None:
+    def nearest(
+        self, k: int, forward: bool, facts: Facts, columns: TraceColumns
+    ) -> tuple[int, list[int]] | None:
         """The next event after k (or the one before) that any stops at, and the numbers of those that do."""
         found: dict[int, list[int]] = {}
         for number in self.by_number:
@@ -140,9 +142,25 @@ def events_of(stop: Breakpoint, facts: Facts, columns: TraceColumns) -> np.ndarr
         return changes(facts, stop.watched)
     assert stop.predicate is not None
     mask = stop.predicate.mask(columns)
-    if stop.first_of_run:
-        mask = mask & ~np.concatenate([np.zeros(1, bool), mask[:-1]])
-    return np.flatnonzero(mask)
+    return arrivals(mask, columns) if stop.at_line else np.flatnonzero(mask)
+
+
+def arrivals(mask: np.ndarray, columns: TraceColumns) -> np.ndarray:
+    """Of the events at a line those that a debugger would stop at: where the line is come to from another, and where
+    it begins anew (a loop of one line). Events without a place of their own are no other line."""
+    placed = np.flatnonzero((columns.sites > 0) | mask)
+    held = mask[placed]
+    first = held & ~np.concatenate([np.zeros(1, bool), held[:-1]])
+    starts = placed[first]
+    if not len(starts):
+        return starts
+    here = placed[held]
+    start = starts[np.cumsum(first)[held] - 1]
+    events, depths = columns.trace.events, columns.moments.depths
+    anew = depths[here] <= depths[start]
+    for column in (columns.trace.kinds, events["name"], columns.sites):
+        anew &= column[here] == column[start]
+    return here[anew]
 
 
 def neighbour(events: np.ndarray, k: int, forward: bool) -> int | None:

@@ -58,7 +58,11 @@ class TraceColumns:
             return self.snapshots.stats[rows, _STORED.index(statistic)]
         if statistic == "absmax":
             return np.abs(self.snapshots.stats[:, :2][rows]).max(axis=1)
-        measure = (lambda shape: float(np.prod(shape))) if statistic == "size" else (lambda shape: float(len(shape)))
+        measure = (
+            (lambda shape: float(np.prod(shape)))
+            if statistic == "size"
+            else (lambda shape: float(len(shape)))
+        )
         highest = max(self.trace.shapes, default=0)
         table = np.full(highest + 2, np.nan)
         for number, shape in self.trace.shapes.items():
@@ -159,7 +163,9 @@ class TraceColumns:
         sites = self.sites
         pairs = [(number, line) for number in self.trace.sites for line in self._lines_of(number)]
         order = np.argsort(sites, kind="stable")
-        starts, ends = (np.searchsorted(sites[order], [n for n, _ in pairs], side=side) for side in ("left", "right"))
+        starts, ends = (
+            np.searchsorted(sites[order], [n for n, _ in pairs], side=side) for side in ("left", "right")
+        )
         counts = ends - starts
         events = order[np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
         return Column(np.repeat(np.array([line for _, line in pairs], np.float64), counts), events)
@@ -231,7 +237,9 @@ class TraceColumns:
         threads = self.trace.events["head"] >> 16
         for first, last, thread in spans:
             own = codes[first : last + 1]
-            own[threads[first : last + 1] == thread] = known[self.trace.text(self.trace.events["name"][first])]
+            own[threads[first : last + 1] == thread] = known[
+                self.trace.text(self.trace.events["name"][first])
+            ]
         return Column(np.array(list(known), object), codes=codes)
 
     def _version(self) -> Column:

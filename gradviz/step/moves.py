@@ -78,6 +78,9 @@ def over_back(session: Session, argument: str) -> None:
 
 
 def out(session: Session, argument: str) -> None:
+    if session.trace.kinds[session.position] in (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN):
+        over(session, "")
+        return
     depths, own = _own_depths(session)
     if not own:
         session.message = "this event lies in no scope and no pass"
@@ -86,6 +89,9 @@ def out(session: Session, argument: str) -> None:
 
 
 def out_back(session: Session, argument: str) -> None:
+    if session.trace.kinds[session.position] in (Kind.SCOPE_LEFT, Kind.PASS_ENDED):
+        over_back(session, "")
+        return
     depths, own = _own_depths(session)
     if not own:
         session.message = "this event lies in no scope and no pass"
@@ -128,7 +134,9 @@ def _same_place(session: Session, forward: bool, otherwise: str) -> None:
 
 
 def next_pass(session: Session, argument: str) -> None:
-    _to_kind(session, True, (Kind.PASS_BEGAN,), 'kind == "pass_began"', "no backward pass begins after this event")
+    _to_kind(
+        session, True, (Kind.PASS_BEGAN,), 'kind == "pass_began"', "no backward pass begins after this event"
+    )
 
 
 def previous_pass(session: Session, argument: str) -> None:
@@ -230,7 +238,11 @@ def _run(session: Session, forward: bool) -> None:
     else:
         session.go(session.last if forward else 0)
         end = "this is the last event" if forward else "this is the first event"
-        none = "no breakpoint on the way" if session.breakpoints.by_number else "there are no breakpoints (break nan)"
+        none = (
+            "no breakpoint on the way"
+            if session.breakpoints.by_number
+            else "there are no breakpoints (break nan)"
+        )
         session.message = f"{none}: {end}"
 
 
@@ -282,7 +294,7 @@ def who(session: Session, argument: str) -> None:
     elif here:
         session.message = f"{about} changed here, and never before"
     elif about.part == "grad":
-        session.message = why_no_grad(session, about)
+        session.message = why_no_grad(session.stop, about)
     else:
         session.message = f"{about} is not there yet: {_first_change(session, events)}"
 

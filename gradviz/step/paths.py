@@ -30,7 +30,10 @@ def path(stop: Stop, text: str) -> list[str]:
     if not found:
         return [f"no way leads from {start.called} to {end.called}: neither was computed from the other"]
     ways = _count(stop.facts, start.tensor, end.tensor)
-    lines = [f"{start.called} → {end.called}: {ways} path{'s' * (ways != 1)}" + (", the shortest:" if ways > 1 else "")]
+    lines = [
+        f"{start.called} → {end.called}: {ways} path{'s' * (ways != 1)}"
+        + (", the shortest:" if ways > 1 else "")
+    ]
     lines += _steps(stop, found)
     if ways > 1:
         lines.append(f"  the gradient of {start.called} is the sum over all {ways}")

@@ -85,15 +85,16 @@ def script(session: Session, lines: list[str]) -> Iterator[str]:
         line = lines.pop(0)
         yield f"> {clean(line)}"
         verb, argument = parse(line)
+        before = session.position
         run(session, verb, argument)
         if session.over:
             return
-        yield from told(session)
+        yield from told(session, session.position != before)
         yield ""
 
 
-def told(session: Session) -> Iterator[str]:
-    """What there is to say after a command."""
+def told(session: Session, moved: bool = True) -> Iterator[str]:
+    """What there is to say after a command: the stop too where the session has `moved`, or has no message."""
     if session.help:
         for usage, keys, words in help_rows():
             yield f"  {usage:<21} {words}" if keys else f"{usage}"
@@ -103,4 +104,5 @@ def told(session: Session) -> Iterator[str]:
     if session.page:
         yield from session.page
         return
-    yield describe(session.stop)
+    if moved or not session.message:
+        yield describe(session.stop)

@@ -176,11 +176,15 @@ class _Parser:
     def whole(self) -> _Test:
         """The whole text."""
         if not self.tokens:
-            raise PredicateError('a predicate is missing, such as: grad.rms < 1e-7, op == "log" and out.min <= 0')
+            raise PredicateError(
+                'a predicate is missing, such as: grad.rms < 1e-7, op == "log" and out.min <= 0'
+            )
         test = self._or()
         if self.at < len(self.tokens):
             _, token, column = self.tokens[self.at]
-            self._fail(f"{_shown(token)} at column {column + 1} does not belong there: join parts with and, or")
+            self._fail(
+                f"{_shown(token)} at column {column + 1} does not belong there: join parts with and, or"
+            )
         return test
 
     def _or(self) -> _Test:
@@ -312,7 +316,9 @@ def _suggested(token: str) -> str:
         if near:
             return f"did you mean {head}.{near[0]}?"
         return f"{head} has {', '.join(STATISTICS)}"
-    near = get_close_matches(token, FIELDS, n=1, cutoff=0.5) or get_close_matches(token, TENSORS, n=1, cutoff=0.5)
+    near = get_close_matches(token, FIELDS, n=1, cutoff=0.5) or get_close_matches(
+        token, TENSORS, n=1, cutoff=0.5
+    )
     if near:
         return f"did you mean {near[0]}?"
     return f"there are {', '.join((*(f'{t}.rms' for t in TENSORS), *NUMBERS, *TEXTS, *FLAGS))} (help fields)"

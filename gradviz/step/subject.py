@@ -64,7 +64,9 @@ def _suggested(facts: Facts, name: str) -> str:
     if near:
         return f"did you mean {clean(near[0])}?"
     some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")
-    return f"there are {some}" if labels else "no tensor of this run has a name; t12 is the tensor of number 12"
+    return (
+        f"there are {some}" if labels else "no tensor of this run has a name; t12 is the tensor of number 12"
+    )
 
 
 def changes(facts: Facts, about: Subject) -> np.ndarray:

@@ -16,7 +16,7 @@ from gradviz.step.predicate import FIELDS, FLAGS, NUMBERS, STATISTICS, TENSORS, 
 from gradviz.step.sentences import sentence
 from gradviz.step.state import Session
 from gradviz.step.stop import Stop
-from gradviz.step.subject import changes, subject
+from gradviz.step.subject import Subject, changes, subject
 from gradviz.step.why import why as explained
 
 
@@ -25,20 +25,23 @@ def why(session: Session, argument: str) -> None:
         session.page = explained(session.stop)
         return
     about = subject(session.facts, argument, session.position)
-    if about.part != "grad" and session.stop.moment.grad(about.tensor) == 0 and "grad" not in argument:
-        about = subject(session.facts, argument + ".grad", session.position)
-    session.page = _why_grad(session, about.called, about.tensor)
+    born = session.facts.trace.born(about.tensor)
+    if born is not None and born > session.position:  # an answer about the end is worth more than none
+        until_end = Stop(session.facts, session.last)
+        session.page = [f"event {born + 1} makes {about.called}; at the end:", *_why_grad(until_end, about)]
+    else:
+        session.page = _why_grad(session.stop, about)
 
 
-def _why_grad(session: Session, name: str, tensor: int) -> list[str]:
+def _why_grad(stop: Stop, about: Subject) -> list[str]:
     """Why a `.grad` is what it is: None for a reason, or the sum of what came."""
-    stop = session.stop
-    grad = stop.moment.grad(tensor)
+    grad = stop.moment.grad(about.tensor)
     if not grad:
-        return [why_no_grad(session, subject(session.facts, f"t{tensor}", session.position)).replace(f"t{tensor}", name)]
+        return [why_no_grad(stop, about)]
+    name = about.called
     lines = [f"{name}.grad = {stop.value(grad)}"]
-    for event in accumulations(session.facts, tensor, session.position)[-8:]:
-        then = Stop(session.facts, event.index)
+    for event in accumulations(stop.facts, about.tensor, stop.k)[-8:]:
+        then = Stop(stop.facts, event.index)
         lines.append(f"  event {event.index + 1}: {sentence(then)}")
     return [*lines, f"  (who {name}.grad goes to the last of its changes)"]
 
@@ -77,19 +80,21 @@ def _about_tensor(session: Session, tensor: int) -> list[str]:
     lines = [f"{name} (tensor {tensor})", f"  made        event {born + 1}: {sentence(Stop(facts, born))}"]
     if state.value is not None:
         lines.append(f"  value       {stop.value(tensor)}  {shape(state.value)} {state.value.dtype}")
-    lines.append(f"  flags       is_leaf={state.is_leaf}, requires_grad={state.requires_grad}, version {state.version}")
+    lines.append(
+        f"  flags       is_leaf={state.is_leaf}, requires_grad={state.requires_grad}, version {state.version}"
+    )
     op = facts.names.maker(tensor)
     grad_fn = clean(getattr(op, "grad_fn", "")) if not state.is_leaf else ""
     lines.append(f"  grad_fn     {grad_fn or 'None'}")
     grad = stop.value(state.grad) if state.grad else "None"
     lines.append(f"  .grad       {grad}")
     if not state.grad:
-        reason = why_no_grad(session, subject(facts, f"t{tensor}", session.position))
-        lines.append(f"              {reason.partition(' is None: ')[2].replace(f't{tensor}', name)}")
+        reason = why_no_grad(stop, Subject(tensor, name, "grad"))
+        lines.append(f"              {reason.partition(' is None: ')[2]}")
     tangent = stop.moment.tangent(tensor)
     if tangent:
         lines.append(f"  tangent     {stop.value(tangent)}")
-    events = changes(facts, subject(facts, f"t{tensor}", session.position))
+    events = changes(facts, Subject(tensor, name))
     told = [str(event + 1) for event in events.tolist()]
     lines.append(f"  changed at  event {shortened(', '.join(told), 60)}")
     return lines
@@ -112,8 +117,14 @@ def first_bad(session: Session, argument: str) -> None:
         session.message = "the only event with a NaN or an infinity"
         return
     session.go(int(later[0] if session.position >= events[0] and len(later) else events[0]))
-    where = "the first" if session.position == events[0] else f"number {int(np.searchsorted(events, session.position)) + 1}"
-    session.message = f"{where} of {len(events)} events with a NaN or an infinity (why tells whether it was born here)"
+    where = (
+        "the first"
+        if session.position == events[0]
+        else f"number {int(np.searchsorted(events, session.position)) + 1}"
+    )
+    session.message = (
+        f"{where} of {len(events)} events with a NaN or an infinity (why tells whether it was born here)"
+    )
 
 
 def export(session: Session, argument: str) -> None:
@@ -145,9 +156,9 @@ def help_(session: Session, argument: str) -> None:
     if argument == "fields":
         session.page = _fields_help()
     elif argument:
-        from gradviz.step.verbs import parse
+        from gradviz.step.verbs import named
 
-        verb, _ = parse(argument.split()[0])
+        verb = named(argument.split()[0])
         session.page = [f"{verb.usage}: {verb.help}", f"  keys: {' '.join(verb.keys) or 'none'}"]
         if verb.name == "break":
             session.page += [f"  break {form} ..." for form in FORMS] + [f"  break {flag}" for flag in FLAGS]

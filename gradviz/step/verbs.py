@@ -39,7 +39,14 @@ class Verb:
 
 GROUPS: dict[str, tuple[Verb, ...]] = {
     "Along the events": (
-        Verb("next", ("n", "right", "space", "j", "down", "enter"), "the next event", moves.step, "[N]", ("n", "step")),
+        Verb(
+            "next",
+            ("n", "right", "space", "j", "down", "enter"),
+            "the next event",
+            moves.step,
+            "[N]",
+            ("n", "step"),
+        ),
         Verb(
             "back",
             ("b", "p", "left", "k", "up", "backspace"),
@@ -62,22 +69,46 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("out-back", ("d",), "to its beginning", moves.out_back),
         Verb("again", ("l",), "this place, the next time round (a loop)", moves.again),
         Verb("again-back", ("L",), "this place, the time before", moves.again_back),
-        Verb("next-backward", ("B", "]"), "where the next backward pass begins", moves.next_pass, "", ("next-pass",)),
-        Verb("back-backward", ("[",), "where the pass before began", moves.previous_pass, "", ("previous-pass",)),
+        Verb(
+            "next-backward",
+            ("B", "]"),
+            "where the next backward pass begins",
+            moves.next_pass,
+            "",
+            ("next-pass",),
+        ),
+        Verb(
+            "back-backward",
+            ("[",),
+            "where the pass before began",
+            moves.previous_pass,
+            "",
+            ("previous-pass",),
+        ),
         Verb("next-forward", ("F",), "the next forward op", moves.next_forward),
         Verb("back-forward", ("D",), "the forward op before", moves.previous_forward),
     ),
     "To what you look for": (
-        Verb("break", ("K",), "stop at: log, w, line 12, nan, mutation, PREDICATE", moves.break_, "[WHAT]", ("br",), True),
+        Verb(
+            "break",
+            ("K",),
+            "stop at: log, w, line 12, nan, mutation, PREDICATE",
+            moves.break_,
+            "[WHAT]",
+            ("br",),
+            True,
+        ),
         Verb("watch", ("W",), "stop where a tensor or its .grad changes", moves.watch, "TENSOR"),
         Verb("delete", (), "take breakpoint N away, or all", moves.delete, "N|all"),
         Verb("continue", ("c",), "on to a breakpoint", moves.continue_, "", ("c",)),
-        Verb("reverse-continue", ("r", "C"), "back to one", moves.reverse_continue, "", ("rc",)),
+        Verb("reverse-continue", ("r", "C"), "back to one", moves.reverse_continue, "", ("rc", "r")),
         Verb("until", ("t",), "on to where it holds: grad.rms < 1e-7", moves.until, "PREDICATE"),
         Verb("back-until", ("T",), "back to where it holds", moves.back_until, "PREDICATE"),
         Verb("nan", ("!",), "where the first NaN or infinity was born", tells.first_bad),
         Verb("who", ("w",), "the event that last changed it; again: before that", moves.who, "TENSOR"),
-        Verb("search", ("/",), "an op, a name, 8x3, a line; empty: again", moves.search, "[TEXT]", ("/",), True),
+        Verb(
+            "search", ("/",), "an op, a name, 8x3, a line; empty: again", moves.search, "[TEXT]", ("/",), True
+        ),
         Verb("search-back", ("\\",), "the same, backwards", moves.search_back, "[TEXT]", ("\\",), True),
         Verb("mark", ("m",), "a bookmark here", moves.mark, "[NAME]"),
         Verb("marks", ("'",), "the bookmarks", moves.marks),
@@ -106,10 +137,7 @@ def parse(line: str) -> tuple[Verb, str]:
     name, _, argument = line.partition(" ")
     if name.isascii() and name.isdigit():
         name, argument = "goto", name
-    verb = BY_NAME.get(name)
-    argument = argument.strip()
-    if verb is None:
-        raise CommandError(f"unknown command {shortened(clean(name), 40)!r}: {_suggestion(name)}")
+    verb, argument = named(name), argument.strip()
     if argument and not verb.argument:
         raise CommandError(f"{verb.name} takes no argument: {shortened(clean(argument), 40)}")
     if not argument and verb.needs:
@@ -117,6 +145,13 @@ def parse(line: str) -> tuple[Verb, str]:
     if verb.argument == "[N]":
         count(argument)
     return verb, argument
+
+
+def named(name: str) -> Verb:
+    """The verb of a name. Raises CommandError where there is none."""
+    if name not in BY_NAME:
+        raise CommandError(f"unknown command {shortened(clean(name), 40)!r}: {_suggestion(name)}")
+    return BY_NAME[name]
 
 
 def _suggestion(name: str) -> str:

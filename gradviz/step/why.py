@@ -9,9 +9,11 @@ from gradviz.events.kinds import (
     Accumulated,
     ErrorRaised,
     Hooked,
+    Kind,
     Mutated,
     OpRan,
     PassBegan,
+    PassEnded,
     Produced,
     Received,
     Retained,
@@ -29,8 +31,14 @@ from gradviz.step.stop import Stop
 
 def why(stop: Stop) -> list[str]:
     """What the chain rule says of an event."""
+    if isinstance(stop.event, PassEnded) and stop.k and stop.facts.trace.kinds[stop.k - 1] == Kind.ERROR:
+        return why(Stop(stop.facts, stop.k - 1))
     explain = EXPLAINED.get(type(stop.event))
-    lines = list(explain(stop, stop.event)) if explain is not None else [f"{sentence(stop)}: no derivative is involved"]
+    lines = (
+        list(explain(stop, stop.event))
+        if explain is not None
+        else [f"{sentence(stop)}: no derivative is involved"]
+    )
     return [*lines, *_bad(stop)]
 
 
@@ -136,7 +144,8 @@ def _pass_began(stop: Stop, event: PassBegan) -> Iterator[str]:
 
 
 def _retained(stop: Stop, event: Retained) -> Iterator[str]:
-    yield f"{stop.called(event.tensor)} is no leaf, but retain_grad() asked to keep its gradient: {stop.value(event.grad)}"
+    name, kept = stop.called(event.tensor), stop.value(event.grad)
+    yield f"{name} is no leaf, but retain_grad() asked to keep its gradient: {kept}"
 
 
 def _hooked(stop: Stop, event: Hooked) -> Iterator[str]:
@@ -152,7 +161,9 @@ def _op(stop: Stop, event: OpRan) -> Iterator[str]:
     if not event.node:
         yield f"{made} has no grad_fn: {why_no_node(event, stop.moment)}"
         return
-    wanting = [stop.called(t) for t in dict.fromkeys(event.inputs) if t and stop.moment.state(t).requires_grad]
+    wanting = [
+        stop.called(t) for t in dict.fromkeys(event.inputs) if t and stop.moment.state(t).requires_grad
+    ]
     because = f", because {listed(wanting)} require{'s' * (len(wanting) == 1)} grad" if wanting else ""
     yield f"{made} requires grad and has grad_fn {clean(event.grad_fn)}{because}"
     inputs = stop.facts.inputs_of(event)
@@ -164,7 +175,11 @@ def _op(stop: Stop, event: OpRan) -> Iterator[str]:
             if tensor:
                 yield f"  {stop.called(tensor)}: no gradient goes there, it does not require grad"
             continue
-        what = f"VJP for {stop.called(tensor)}" if "upstream" in formula else stop.facts.partial(output, tensor, name)
+        what = (
+            f"VJP for {stop.called(tensor)}"
+            if "upstream" in formula
+            else stop.facts.partial(output, tensor, name)
+        )
         yield f"  {what} = {formula or 'no formula in the trace'}"
     yield "  backward will multiply what comes to it by this"
     if event.saved:
@@ -183,7 +198,8 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
     for (_, formula), tensor in zip(told, op.inputs, strict=False):
         tangent = stop.moment.tangent(tensor) if tensor else 0
         if tangent:
-            yield f"  {stop.facts.partial(event.tensor, tensor)} = {formula or '?'}, tangent of {stop.called(tensor)} = {stop.value(tangent)}"
+            local = f"{stop.facts.partial(event.tensor, tensor)} = {formula or '?'}"
+            yield f"  {local}, tangent of {stop.called(tensor)} = {stop.value(tangent)}"
     yield f"  tangent of {name} = {stop.value(event.tangent)}"
 
 
@@ -208,7 +224,8 @@ def _error(stop: Stop, event: ErrorRaised) -> Iterator[str]:
             if op.index < index < stop.k:
                 told = True
                 writer = Stop(stop.facts, index)
-                yield f"  it saved {stop.called(tensor)} at version {version}, and then (event {index + 1}{_at(stop, writer.event.site)}):"
+                when = f"event {index + 1}{_at(stop, writer.event.site)}"
+                yield f"  it saved {stop.called(tensor)} at version {version}, and then ({when}):"
                 yield f"    {sentence(writer)}"
     if not told and "second time" in event.message:
         yield "  an earlier pass used its saved tensors and freed them: give that one retain_graph=True"
@@ -243,7 +260,9 @@ def _taken_and_given(stop: Stop) -> tuple[list[int], list[int]]:
     if isinstance(event, Produced):
         received, op = stop.moment.received(event.node), stop.facts.op_of(event.node)
         saved = [tensor for tensor, _ in op.saved] if op is not None else []
-        return [g for g in received.gradients if g] + saved if received else saved, [g for g in event.gradients if g]
+        return [g for g in received.gradients if g] + saved if received else saved, [
+            g for g in event.gradients if g
+        ]
     return [], []
 
 

@@ -38,7 +38,9 @@ class Snapshots:
         found = np.full((len(self), _STATISTICS), np.nan)
         start = 0
         for data, length in zip(self.trace.blobs("payloads"), self._lengths, strict=True):
-            self._read(found[start : start + length], slice(start, start + length), np.frombuffer(data, np.uint8))
+            self._read(
+                found[start : start + length], slice(start, start + length), np.frombuffer(data, np.uint8)
+            )
             start += length
         return found
 

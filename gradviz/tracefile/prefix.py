@@ -42,7 +42,9 @@ class Prefix(Trace):
         """The passes that have begun; one that has not ended yet has no last event."""
         begun = [run for run in self.whole.passes if run.first < self.count]
         return [
-            run if run.last is not None and run.last < self.count else replace(run, last=None, nodes=None, digest=None)
+            run
+            if run.last is not None and run.last < self.count
+            else replace(run, last=None, nodes=None, digest=None)
             for run in begun
         ]
 

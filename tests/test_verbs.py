@@ -366,7 +366,7 @@ def test_the_sum_over_paths_is_told(session: Sessions) -> None:
         (
             CUBE,
             "y",
-            "y is no leaf, an op made it. Its gradient went by at event 17 (0.008), but only leaves keep theirs; call y.retain_grad()",
+            "Its gradient went by at event 17 (0.008), but only leaves keep theirs; call y.retain_grad()",
         ),
         (PATHS, "w", "no path of grad_fns leads from z to it"),
         (PATHS, "cut", "does not require grad (detach() cut it off from the graph, line 7: a.detach())"),

@@ -18,18 +18,21 @@ def value_changes(moments: Moments, tensor: int) -> np.ndarray:
 def grad_changes(moments: Moments, tensor: int) -> np.ndarray:
     """The events after which a tensor's `.grad` was another, or held something else, in order."""
     events, grads = moments.grads.of(tensor)
-    ends = np.append(events[1:], moments.trace.count)[: len(events)]
-    written = []
-    for event, grad, end in zip(events.tolist(), grads.tolist(), ends.tolist(), strict=True):
-        if grad:
-            within = _ordered(moments.trace.changes(grad), moments.memory.changes(grad))
-            written.append(within[(within > event) & (within < end)])
-    told = [
-        int(event)
-        for position, event in enumerate(events)
-        if grads[position] or (position and grads[position - 1])
-    ]
-    return _ordered(told, *written)
+    before = np.concatenate([np.zeros(1, np.int64), grads])[: len(grads)]
+    return _ordered(events[(grads > 0) | (before > 0)], _written(moments, events, grads))
+
+
+def _written(moments: Moments, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
+    """The events that wrote into what was the `.grad` then; grads[i] is since events[i]."""
+    tensors, written = moments.trace.all_changes
+    own = np.isin(tensors, grads[grads > 0])
+    pairs = [(tensors[own], written[own])]
+    for grad in sorted(moments.memory.shared.intersection(grads[grads > 0].tolist())):
+        through = np.array(moments.memory.changes(grad), np.int64)
+        pairs.append((np.full(len(through), grad), through))
+    tensors, written = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+    since = np.searchsorted(events, written, side="right") - 1
+    return written[(since >= 0) & (grads[since] == tensors)] if len(grads) else written[:0]
 
 
 def _ordered(*parts: object) -> np.ndarray:

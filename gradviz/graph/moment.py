@@ -124,13 +124,15 @@ class Moments:
         """How many scopes and passes each event lies in, on its thread; the events that begin or end one lie
         outside of it."""
         trace = self.trace
+        step = np.zeros(256, np.int8)
+        step[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]] = 1
+        step[[Kind.SCOPE_LEFT, Kind.PASS_ENDED]] = -1
+        steps = step[trace.kinds]
         threads = trace.events["head"] >> 16
-        opens = np.isin(trace.kinds, [Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]).astype(np.int32)
-        closes = np.isin(trace.kinds, [Kind.SCOPE_LEFT, Kind.PASS_ENDED]).astype(np.int32)
         depths = np.zeros(trace.count, np.int32)
-        for thread in np.unique(threads).tolist():
+        for thread in range(int(threads.min(initial=0)), int(threads.max(initial=0)) + 1):
             own = threads == thread
-            depths[own] = np.cumsum(opens[own] - closes[own]) - opens[own]
+            depths[own] = np.cumsum(steps[own], dtype=np.int32) - (steps[own] > 0)
         return depths
 
     def _flow_of(self, began: int, last: int) -> Flow:

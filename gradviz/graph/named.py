@@ -15,24 +15,24 @@ class Named:
     """For each tensor its name and where it came to be.
 
     `labels` are the names; `codes[t]` is the place in it of tensor t's name, 0 for none (labels[0] is empty);
-    `born[t]` the OP or TENSOR event that made it, -1 for none."""
+    `born[t]` the OP or TENSOR event that made it, -1 for none. `made` are all such events, each with its tensor."""
 
     def __init__(self, trace: Trace, names: Names) -> None:
         self.trace, self.names = trace, names
         self.labels = [""]
         self._known = {"": 0}
-        made, tensors, positions, counts = self._made
+        made, tensors, positions, counts = self._making()
+        self.made = made, tensors
         size = int(max(tensors.max(initial=0), max(trace.parameters, default=0))) + 1
-        self.born = np.full(size, -1, np.int64)
-        self.codes = np.zeros(size, np.int64)
+        self.born = np.full(size, -1, np.int32)
+        self.codes = np.zeros(size, np.int32)
         self.born[tensors[::-1]] = made[::-1]  # the first that told of it stays
         first = self.born[tensors] == made
         self.codes[tensors[first]] = self._codes_of(made[first], positions[first], counts[first])
         for tensor, name in trace.parameters.items():
             self.codes[tensor] = self._code(name)
 
-    @cached_property
-    def _made(self) -> tuple[np.ndarray, ...]:
+    def _making(self) -> tuple[np.ndarray, ...]:
         """Event, tensor, its position among the outputs and their number (0: not by an op), in order."""
         trace = self.trace
         ops, told = trace.indices(Kind.OP), trace.indices(Kind.TENSOR)
@@ -41,24 +41,24 @@ class Named:
         counts = links[starts + 1].astype(np.int64) if len(ops) else starts
         positions = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         first = starts + 3 + links[starts] if len(ops) else starts
-        outputs = links[np.repeat(first, counts) + positions].astype(np.int64)
-        events = np.concatenate([np.repeat(ops, counts), told])
+        outputs = links[np.repeat(first, counts) + positions]
+        events = np.concatenate([np.repeat(ops, counts), told]).astype(np.int32)
         order = np.argsort(events, kind="stable")
-        tensors = np.concatenate([outputs, trace.events["subject"][told].astype(np.int64)])
-        positions = np.concatenate([positions, np.zeros(len(told), np.int64)])
-        many = np.concatenate([np.repeat(counts, counts), np.zeros(len(told), np.int64)])
+        tensors = np.concatenate([outputs, trace.events["subject"][told]]).astype(np.int32)
+        positions = np.concatenate([positions, np.zeros(len(told), np.int64)]).astype(np.int32)
+        many = np.concatenate([np.repeat(counts, counts), np.zeros(len(told), np.int64)]).astype(np.int32)
         return events[order], tensors[order], positions[order], many[order]
 
     def _codes_of(self, made: np.ndarray, positions: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The code of the name that each of these got where it was made."""
-        sites = self.trace.events["site"][made].astype(np.int64)
+        sites = self.trace.events["site"][made].astype(np.int32)
         highest = max((*self.trace.sites, int(sites.max(initial=0)))) + 1
         lengths = np.zeros(highest, np.int64)
         for number, site in self.trace.sites.items():
             lengths[number] = len(site.names)
         named = lengths[sites] == np.maximum(counts, 1)
         named &= (counts == 0) | self.is_result[made]
-        codes = np.zeros(len(made), np.int64)
+        codes = np.zeros(len(made), np.int32)
         for site in np.unique(sites[named]).tolist():
             names = np.array([self._code(name) for name in self.trace.sites[site].names])
             here = named & (sites == site)

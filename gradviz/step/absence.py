@@ -133,9 +133,9 @@ def _unreached(facts: Facts, first: int) -> str:
     return f"no path of grad_fns leads from {roots} to it: {roots} was not computed from it, {cut}"
 
 
-def accumulations(facts: Facts, tensor: int, k: int) -> list[Accumulated]:
-    """The events up to k at which a leaf's `.grad` took something in."""
+def accumulations(facts: Facts, tensor: int, k: int, most: int) -> list[Accumulated]:
+    """The last events up to k at which a leaf's `.grad` took something in."""
     events = facts.trace.indices(Kind.ACCUMULATED)
     own = events[(events <= k) & (facts.trace.events["subject"][events] == tensor)]
-    found = (facts.trace.event(event) for event in own.tolist())
+    found = (facts.trace.event(event) for event in own[-most:].tolist())
     return [event for event in found if isinstance(event, Accumulated)]

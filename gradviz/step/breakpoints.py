@@ -70,7 +70,7 @@ def _guessed(word: str, facts: Facts | None) -> str:
     if facts is not None:
         if word in facts.ops:
             return f'op == "{word}"'
-        if len(facts.named.tensors(word)):
+        if word in facts.labels:
             return f'name == "{word}"'
         if word.endswith(".grad"):
             raise CommandError(f"to stop where {clean(word)} changes: watch {clean(word)}")

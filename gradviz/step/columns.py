@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from gradviz.step.facts import Facts
 from gradviz.step.predicate import STATISTICS, Column
 from gradviz.tracefile.bulk import Snapshots
 
+_KEPT = 4  # columns, in memory
 _STORED = ("min", "max", "mean", "rms", "nan", "inf", "zeros")
 _AT_NODE = (Kind.RECEIVED, Kind.PRODUCED)
 _KIND_NAMES = np.array(["", *(kind.name.lower() for kind in Kind)])
@@ -26,7 +28,7 @@ class TraceColumns:
         self.facts, self.moments = facts, facts.moments
         self.trace = facts.trace
         self.count = self.trace.count
-        self._columns: dict[str, Column] = {}
+        self._columns: OrderedDict[str, Column] = OrderedDict()
 
     def column(self, field: str) -> Column:
         """The values of a field."""
@@ -34,6 +36,9 @@ class TraceColumns:
             tensors, _, statistic = field.partition(".")
             build = FIELD_COLUMNS.get(field)
             self._columns[field] = build(self) if build is not None else self._statistic(tensors, statistic)
+            while len(self._columns) > _KEPT:
+                self._columns.popitem(last=False)
+        self._columns.move_to_end(field)
         return self._columns[field]
 
     # --- values
@@ -76,11 +81,11 @@ class TraceColumns:
             if tensors == "out":
                 kinds = self.trace.kinds[self.snapshots.events]
                 rows = np.flatnonzero(np.isin(kinds, [Kind.OP, Kind.TENSOR, Kind.MUTATED]))
-                known[tensors] = self.snapshots.events[rows].astype(np.int64), rows
+                known[tensors] = self.snapshots.events[rows].astype(np.int32), rows.astype(np.int32)
             else:
                 events, numbers, at = getattr(self, f"_{tensors}_tensors")()
                 rows = self.snapshots.rows_of(numbers, at)
-                known[tensors] = events[rows >= 0], rows[rows >= 0]
+                known[tensors] = events[rows >= 0].astype(np.int32), rows[rows >= 0].astype(np.int32)
         return known[tensors]
 
     def _in_tensors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -191,7 +196,7 @@ class TraceColumns:
     def tensor_events(self) -> tuple[np.ndarray, np.ndarray]:
         """(event, tensor): which tensors each event is about."""
         trace = self.trace
-        made, tensors = self.named._made[:2]
+        made, tensors = self.named.made
         kinds = (
             Kind.MUTATED, Kind.REQUIRES_GRAD_CHANGED, Kind.GRAD_ASSIGNED, Kind.NAMED, Kind.ACCUMULATED,
             Kind.RETAINED, Kind.HOOKED, Kind.TANGENT,

@@ -32,7 +32,7 @@ def subject(facts: Facts, text: str, k: int) -> Subject:
     """The tensor that `text` means at event k: the newest of that name, or else the first to come. Raises
     CommandError where there is none."""
     text = text.strip()
-    tensor = _numbered(facts, text) or _newest(facts, text, k)
+    tensor = _numbered(facts, text) or facts.tensor_called(text, k)
     if tensor:
         return Subject(tensor, facts.called(tensor) if not text[1:].isdigit() else text)
     for ending, part in _PARTS.items():
@@ -49,17 +49,8 @@ def _numbered(facts: Facts, text: str) -> int:
     return number if facts.trace.born(number) is not None else 0
 
 
-def _newest(facts: Facts, name: str, k: int) -> int:
-    tensors = facts.named.tensors(name)
-    if not len(tensors):
-        return 0
-    born = facts.named.born[tensors]
-    until = tensors[born <= k]
-    return int(until[np.argmax(born[born <= k])]) if len(until) else int(tensors[np.argmin(born)])
-
-
 def _suggested(facts: Facts, name: str) -> str:
-    labels = [label for label in facts.named.labels if label]
+    labels = facts.labels
     near = get_close_matches(name.removesuffix(".grad"), labels, n=1, cutoff=0.6)
     if near:
         return f"did you mean {clean(near[0])}?"

@@ -10,7 +10,7 @@ from gradviz.events.kinds import Kind
 from gradviz.step.absence import accumulations, why_no_grad
 from gradviz.step.breakpoints import FORMS
 from gradviz.step.errors import CommandError
-from gradviz.step.numbers import clean, shape, shortened
+from gradviz.step.numbers import clean, shape
 from gradviz.step.paths import path as path_between
 from gradviz.step.predicate import FIELDS, FLAGS, NUMBERS, STATISTICS, TENSORS, TEXTS
 from gradviz.step.sentences import sentence
@@ -40,7 +40,7 @@ def _why_grad(stop: Stop, about: Subject) -> list[str]:
         return [why_no_grad(stop, about)]
     name = about.called
     lines = [f"{name}.grad = {stop.value(grad)}"]
-    for event in accumulations(stop.facts, about.tensor, stop.k)[-8:]:
+    for event in accumulations(stop.facts, about.tensor, stop.k, 8):
         then = Stop(stop.facts, event.index)
         lines.append(f"  event {event.index + 1}: {sentence(then)}")
     return [*lines, f"  (who {name}.grad goes to the last of its changes)"]
@@ -95,8 +95,10 @@ def _about_tensor(session: Session, tensor: int) -> list[str]:
     if tangent:
         lines.append(f"  tangent     {stop.value(tangent)}")
     events = changes(facts, Subject(tensor, name))
-    told = [str(event + 1) for event in events.tolist()]
-    lines.append(f"  changed at  event {shortened(', '.join(told), 60)}")
+    told = ", ".join(str(event + 1) for event in events[:_SHOWN].tolist())
+    lines.append(
+        f"  changed at  event {told}" + (f", … {len(events)} in all" if len(events) > _SHOWN else "")
+    )
     return lines
 
 
@@ -145,6 +147,7 @@ def export(session: Session, argument: str) -> None:
     session.message = f"wrote {clean(str(file))}: the moment after event {session.position + 1}"
 
 
+_SHOWN = 12  # events
 FIELD_HELP = (
     ("break and until take a predicate over the event, such as", ()),
     ('  grad.rms < 1e-7      op == "log" and out.min <= 0      nan or inf      line == 12', ()),

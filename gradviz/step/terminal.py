@@ -46,6 +46,8 @@ class Terminal:
         """Read keys and show screens until the session is over."""
         keys = Keys()
         with _quiet(), self._screen(), _on_resize(self._resized):
+            self.show()
+            self.session.facts.prepare()  # while the reader reads
             while not self.session.over:
                 self.show()
                 typed = self._read()

@@ -82,7 +82,7 @@ class Snapshots:
         """Where each snapshot stands when they are sorted by tensor and event, and those pairs as one number."""
         pairs = self.tensors.astype(np.int64) << 32 | self.events
         order = np.argsort(pairs, kind="stable")
-        return order, pairs[order]
+        return order.astype(np.int32), pairs[order]
 
     def rows_of(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
         """The newest snapshot of each tensor just after the event beside it; -1 where there is none."""

@@ -309,7 +309,7 @@ class Trace:
     # --- tensors
 
     @cached_property
-    def _changes(self) -> tuple[np.ndarray, np.ndarray]:
+    def all_changes(self) -> tuple[np.ndarray, np.ndarray]:
         """(tensor, event) of every event that may have changed a tensor's value, sorted."""
         mutated, accumulated = self.indices(Kind.MUTATED), self.indices(Kind.ACCUMULATED)
         tensors = np.concatenate([self.events["subject"][mutated], self.events["object"][accumulated]])
@@ -319,7 +319,7 @@ class Trace:
 
     def changes(self, tensor: int) -> np.ndarray:
         """The events that wrote over a tensor's value, in order."""
-        tensors, events = self._changes
+        tensors, events = self.all_changes
         start, end = np.searchsorted(tensors, [tensor, tensor + 1])
         return events[start:end]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradviz import engine
-from gradviz import autograd, draw, func, linalg, nn, optim, special
+from gradviz import autograd, backends, cuda, draw, func, linalg, nn, optim, special, utils
 from gradviz.engine.creation import (
     arange,
     as_tensor,
@@ -41,13 +41,17 @@ from gradviz.engine.creation import (
     zeros_like,
 )
 from gradviz.engine.dtypes import PUBLIC as _dtypes
+from gradviz.engine.memory_format import PUBLIC as _memory_formats
 from gradviz.engine.dtypes import dtype, get_default_dtype, set_default_dtype
 from gradviz.engine.methods import FUNCTIONS as _functions
 from gradviz.engine.methods import METHODS as _methods
 from gradviz.engine.printing import set_printoptions
-from gradviz.engine.random import initial_seed, manual_seed
+from gradviz.engine.devices import device
+from gradviz.engine.dtypes import finfo, iinfo, promote_types
+from gradviz.engine.random import Generator, initial_seed, manual_seed
+from gradviz.engine.sampling import PUBLIC as _sampling
 from gradviz.engine.saving import load, save
-from gradviz.engine.state import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from gradviz.engine.state import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gradviz.engine.tensor import Size, Tensor
 
 __version__ = "0.1.0"
@@ -73,9 +77,14 @@ _METHODS_ONLY = {
     "type_as",
     "data_ptr",
     "is_contiguous",
+    "element_size",
+    "ndimension",
+    "stride",
 }
 
 globals().update(_dtypes)
+globals().update(_memory_formats)
+globals().update(_sampling)
 globals().update(
     {
         name: function
@@ -85,6 +94,26 @@ globals().update(
 )
 globals().update(_functions)
 from math import inf, nan, pi
+
+
+def numel(input: Tensor) -> int:
+    """How many elements a tensor has."""
+    return input.numel()
+
+
+def detach(input: Tensor) -> Tensor:
+    """The same memory without a place in the graph."""
+    return input.detach()
+
+
+def broadcast_shapes(*shapes: Any) -> Size:
+    """The shape that tensors of these shapes broadcast to."""
+    import numpy as np
+
+    try:
+        return Size(np.broadcast_shapes(*shapes))
+    except ValueError:
+        raise RuntimeError("Shape mismatch: objects cannot be broadcast to a single shape") from None
 
 
 def is_tensor(value: Any) -> bool:

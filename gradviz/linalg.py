@@ -1,5 +1,6 @@
 """Linear algebra. See PyTorch's `torch.linalg`."""
 
+from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.ops import (
     cholesky,
     det,
@@ -32,3 +33,5 @@ __all__ = [
     "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals",
     "tensorinv", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__})

@@ -1,5 +1,6 @@
 """Special functions. See PyTorch's `torch.special`."""
 
+from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.ops import functions as _functions
 from gradviz.engine.ops import log_softmax, logit, logsumexp, polygamma, round, softmax
 
@@ -18,3 +19,5 @@ __all__ = [
     "i1e", "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp", "ndtr", "ndtri", "polygamma", "psi", "round",
     "sinc", "softmax", "xlog1py", "xlogy",
 ]  # fmt: skip
+
+globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__})

@@ -33,6 +33,10 @@ def _normalized(view: tuple, axes: tuple, shape: tuple, weights: tuple) -> tuple
     return [x, values(*weights), values(*weights)], (view, axes, shape, 1e-5, None)
 
 
+def _resized(size: tuple[int, ...]) -> tuple[list[np.ndarray], tuple]:
+    return [values(2, 2, *size)], ((4,) * len(size), tuple(values(4, n) for n in size))
+
+
 X = both_signs(2, 3)
 CLASSES, SHARE = np.array([1, 0]), np.array([0.5, 0.25])
 TAKEN = np.array([[[[0, 3], [5, 5]]]])
@@ -42,6 +46,19 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
         ([values(2, 4, 5, 4), values(6, 2, 3, 2), values(6)], ((2, 1), (1, 0), (1, 2), 2)),
         ([values(2, 2, 6), values(3, 2, 3), values(3)], ((1,), (0,), (1,), 1)),
     ],
+    "transposed_convolution": [
+        ([values(1, 4, 3, 2), values(4, 3, 3, 2), values(6)], ((6, 3), (2, 1), (1, 0), (1, 1), 2)),
+        ([values(2, 2, 3), values(2, 1, 2), values(1)], ((10,), (3,), (0,), (2,), 1)),
+    ],
+    "adaptive_max_pool2d": [([values(1, 1, 3, 3)], ((2, 2), TAKEN))],
+    **{
+        f"upsample_{mode}{n}d": [_resized((3, 2, 2)[:n])]
+        for mode, dims in {
+            "nearest": (1, 2, 3), "nearest_exact": (1, 2, 3), "linear": (1,), "bilinear": (2,), "bicubic": (2,),
+            "trilinear": (3,),
+        }.items()
+        for n in dims
+    },
     "im2col": [([values(1, 2, 4, 5)], ((2, 3), (1, 2), (1, 0), (1, 1)))],
     "col2im": [([values(1, 8, 6)], ((4, 3), (2, 2), (1, 1), (0, 0), (1, 1)))],
     "max_pool2d": [_pooled()],

@@ -12,6 +12,8 @@ import gradviz as torch
 from gradviz.autograd import forward_ad
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.kernels import Geometry
+from gradviz.engine.memory_format import contiguous_format
 from gradviz.engine.op import Op
 from gradviz.engine.tensor import Tensor
 
@@ -41,6 +43,10 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "mv": [([values(2, 3), values(3)], ())],
     "mm": [([values(2, 3), values(3, 4)], ())],
     "bmm": [([values(2, 2, 3), values(2, 3, 2)], ())],
+    "addmm_scaled": [
+        ([values(4), values(2, 3), values(3, 4)], (0.5, -2)),
+        ([values(4), values(2, 3), values(3, 4)], (0, 3)),
+    ],
     "addmm": [([values(4), values(2, 3), values(3, 4)], ()), ([values(2, 4), values(2, 3), values(3, 4)], ())],
     "reshape": [([values(2, 3)], ((3, 2),))],
     "unsafe_view": [([values(2, 3)], ((3, 2),))],
@@ -58,9 +64,9 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "gather_index": [([values(4, 3)], (np.array([0, 2, 0]),)), ([values(3)], (np.array([True, False, True]),))],
     "cat": [([values(2, 3), values(1, 3)], (0,)), ([values(2, 1), values(2, 2)], (-1,))],
     "stack": [([values(2, 3), values(2, 3)], (1,))],
-    "clone": [([values(2, 3)], (False,)), ([values(2, 3)], (True,))],
     "where": [([values(2, 3), values(3)], (np.array([[True, False, True], [False, True, True]]),))],
-    "to": [([values(3)], (np.dtype(np.float64),))],
+    "clone": [([values(2, 3)], (None,)), ([values(2, 3)], (contiguous_format,))],
+    "to": [([values(3)], (np.dtype(np.float64), None))],
     # numbers beside the tensors
     "clamp_between": [([np.array([-1.0, 0.2, 2.0]), values(3) * 0, values(3) * 0 + 1], ())],
     "div_rounded": [([values(3), values(3)], ("trunc",)), ([values(3), values(3)], ("floor",))],
@@ -97,9 +103,25 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "sort": [([values(2, 4)], (1, True))],
     "topk": [([values(2, 4)], (2, 1, True))],
     # linear algebra
+    "addmv_scaled": [
+        ([values(2), values(2, 3), values(3)], (0.5, -2)),
+        ([values(2), values(2, 3), values(3)], (0, 3)),
+    ],
     "addmv": [([values(2), values(2, 3), values(3)], ())],
+    "addr_scaled": [
+        ([values(2, 3), values(2), values(3)], (0.5, -2)),
+        ([values(2, 3), values(2), values(3)], (0, 3)),
+    ],
     "addr": [([values(2, 3), values(2), values(3)], ())],
+    "addbmm_scaled": [
+        ([values(2, 2), values(3, 2, 2), values(3, 2, 2)], (0.5, -2)),
+        ([values(2, 2), values(3, 2, 2), values(3, 2, 2)], (0, 3)),
+    ],
     "addbmm": [([values(2, 2), values(3, 2, 2), values(3, 2, 2)], ())],
+    "baddbmm_scaled": [
+        ([values(2, 2), values(3, 2, 2), values(3, 2, 2)], (0.5, -2)),
+        ([values(2, 2), values(3, 2, 2), values(3, 2, 2)], (0, 3)),
+    ],
     "baddbmm": [([values(2, 2), values(3, 2, 2), values(3, 2, 2)], ())],
     "trace": [([values(2, 3)], ())],
     "linalg_cross": [([values(2, 3), values(3)], (1,))],
@@ -108,11 +130,19 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "slogdet": [([values(2, 2) + 2 * np.eye(2)], ())],
     "solve": [([values(2, 2) + 2 * np.eye(2), values(3, 2, 1)], ())],
     "cholesky": [([np.array([[2.0, 0.5], [0.5, 1.0]])], ())],
-    "pinv": [([values(2, 3) + np.eye(2, 3)], ()), ([values(3, 2) + np.eye(3, 2)], ())],
+    "pinv": [([values(n, m) + np.eye(n, m)], (None, None, False)) for n, m in ((2, 3), (3, 2))],
     "eigh": [([np.array([[2.0, 0.5], [0.5, 1.0]])], (True,))],
-    "svd": [([values(2, 3) + np.eye(2, 3)], ()), ([values(3, 2) + np.eye(3, 2)], ())],
+    "svd": [([values(n, m) + np.eye(n, m)], (False,)) for n, m in ((2, 3), (3, 2))],
     "qr": [([values(3, 2) + np.eye(3, 2)], ())],
+    "fill": [([values(2)], (3.0,))],
+    "fill_tensor": [([values(2, 2), values()], ())],
     # shape
+    "as_strided": [
+        ([values(3, 4)], (Geometry((2, 2), (4, 2), 1, (4, 1)),)),
+        ([values(4)], (Geometry((3, 2), (1, 1), 0, (1,)),)),
+    ],
+    "copy_slices": [([values(3, 4), values(2, 2)], (Geometry((2, 2), (4, 2), 1, (4, 1)),))],
+    "diagonal_copy": [([values(3, 3)], (1, 0, 1))],
     "diagonal": [([values(2, 3, 2)], (0, 0, 1)), ([values(3, 3)], (-1, 0, 1))],
     "diagonal_back": [([values(2)], ((3, 2), 0, 0, 1))],
     "diag_embed": [([values(2, 3)], (1, 1, 2))],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable
 
@@ -76,36 +75,23 @@ def test_a_leaf_keeps_a_gradient_that_nobody_else_holds_without_a_copy(
     assert x.grad.array.ctypes.data == made[0]
 
 
-def test_grad_mode_is_each_threads_own() -> None:
+def test_inference_mode_records_no_graph_except_in_a_normal_region_within() -> None:
     x = torch.ones(2, requires_grad=True)
-    seen: list[bool] = []
+    with torch.inference_mode():
+        assert not (x * 2).requires_grad
+        with torch.inference_mode(False):
+            assert (x * 2).requires_grad
 
-    def other() -> None:
-        seen.append((x * 2).requires_grad)
+    @torch.inference_mode()
+    def called() -> bool:
+        return (x * 2).requires_grad
 
-    with torch.no_grad():
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-        seen.append((x * 2).requires_grad)
-    assert seen == [True, False]
+    @torch.inference_mode
+    def bare() -> bool:
+        return (x * 2).requires_grad
 
-
-def test_threads_that_differentiate_do_not_disturb_each_other() -> None:
-    results: dict[int, list[float]] = {}
-
-    def work(k: int) -> None:
-        for _ in range(50):
-            x = torch.full((3,), float(k), requires_grad=True)
-            (x**2 * torch.exp(x * 0)).sum().backward()
-            results.setdefault(k, []).append(x.grad.tolist()[0])
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {k: [2.0 * k] * 50 for k in range(4)}
+    assert (called(), bare()) == (False, False)
+    assert (x * 2).requires_grad
 
 
 def test_nodes_run_in_the_order_of_their_numbers_and_leaves_as_soon_as_they_can() -> None:
@@ -196,7 +182,8 @@ def test_assignment_through_an_index_is_differentiated() -> None:
     x, v = torch.ones(3, requires_grad=True), torch.tensor(2.0, requires_grad=True)
     y = x * 3
     y[1:] = v * v
-    assert y.grad_fn.name() == "CopySlices"
+    assert y.grad_fn.name() == "torch::autograd::CopySlices"
+    assert "grad_fn=<CopySlices>" in repr(y)
     y.sum().backward()
     assert y.tolist() == [3.0, 4.0, 4.0]
     assert x.grad.tolist() == [3.0, 0.0, 0.0]
@@ -209,13 +196,6 @@ def test_what_was_saved_is_checked_after_assignment_through_an_index() -> None:
     y[0] = 2.0
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
-
-
-def test_what_is_not_supported_raises() -> None:
-    x = torch.ones(3, requires_grad=True)
-    y = x * 1
-    with pytest.raises(RuntimeError, match="does not differentiate in-place operations on views yet"):
-        y[:2].mul_(2)
 
 
 def test_an_attribute_that_a_tensor_has_not_is_answered_with_the_nearest() -> None:

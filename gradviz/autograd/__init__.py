@@ -6,7 +6,7 @@ from gradviz.autograd.gradcheck import gradcheck, gradgradcheck
 from gradviz.engine.backward import backward, grad
 from gradviz.engine.creation import Variable
 from gradviz.engine.function import Function
-from gradviz.engine.state import enable_grad, no_grad, set_grad_enabled
+from gradviz.engine.state import enable_grad, inference_mode, no_grad, set_grad_enabled
 
 __all__ = [
     "Function",
@@ -20,6 +20,7 @@ __all__ = [
     "grad",
     "gradcheck",
     "gradgradcheck",
+    "inference_mode",
     "no_grad",
     "set_detect_anomaly",
     "set_grad_enabled",

@@ -21,12 +21,11 @@ from gradviz.engine.tensor import (
     LEAF_EDGE,
     Tensor,
     accumulator,
-    counter_of,
     gradient_edge,
     new_tensor,
     number_of,
-    tensor_rare,
 )
+from gradviz.engine.views import share_memory
 
 _new: Any = object.__new__
 
@@ -37,40 +36,40 @@ def unary(op: Op) -> Callable:
     node_class: Any = op.node_class
     saves_x, saves_out = bool(op.needs("x")), op.saves_out
 
-    def call(x: Tensor) -> Tensor:
+    def call(input: Tensor) -> Tensor:
         listener = None
-        if state.special or type(x) is not Tensor:
+        if state.special or type(input) is not Tensor:
             listener = state.only_listener
-            if listener is None or type(x) is not Tensor:
-                return apply(op, (as_tensor(x),))
-        array = forward(x.array)
+            if listener is None or type(input) is not Tensor:
+                return apply(op, (as_tensor(input),))
+        array = forward(input.array)
         if type(array) is not ndarray:
             array = asarray(array)
         if array.dtype is not float32:
-            array = settle(op, array, (x,))
+            array = settle(op, array, (input,))
         out = _new(Tensor)
         out.array = array
         out._rare = None
-        edge = x._edge
+        edge = input._edge
         if edge is None:
             out._edge = None
             if listener is not None:
-                tell_plain(listener, op, (x,), out)
+                tell_plain(listener, op, (input,), out)
             return out
         node = node_class()
         node.number = next_node_number()
         node.rare = node.spec = None
-        node.a = edge if edge is not LEAF_EDGE else accumulator(x)
+        node.a = edge if edge is not LEAF_EDGE else accumulator(input)
         if saves_x:
-            node.x = x
-            if x._rare is not None:
-                node.x_version = x._version
+            node.x = input
+            if input._rare is not None:
+                node.x_version = input._version
         if saves_out:
             node.out = array
             node.out_counter = None
         out._edge = node
         if listener is not None:
-            tell_unary(listener, op, x, out, node)
+            tell_unary(listener, op, input, out, node)
         return out
 
     return named_as(op, call)
@@ -84,45 +83,45 @@ def binary(op: Op) -> Callable:
     b_saves_x, b_saves_y = ("x" in op.derivatives["y"].needs, "y" in op.derivatives["y"].needs)
     saves, saves_out = bool(op.needs("x") or op.needs("y")), op.saves_out
 
-    def call(x: Any, y: Any) -> Any:
-        if type(y) is not Tensor or type(x) is not Tensor:
-            x, y = operands(x, y)
-            if x is None:
+    def call(input: Any, other: Any) -> Any:
+        if type(other) is not Tensor or type(input) is not Tensor:
+            input, other = operands(input, other)
+            if input is None:
                 return NotImplemented
         listener = None
         if state.special:
             listener = state.only_listener
             if listener is None:
-                return apply(op, (x, y))
-        left, right = x.array, y.array
+                return apply(op, (input, other))
+        left, right = input.array, other.array
         array = forward(left, right)
         if type(array) is not ndarray:
             array = asarray(array)
         if array.dtype is not float32:
-            array = settle(op, array, (x, y))
+            array = settle(op, array, (input, other))
         out = _new(Tensor)
         out.array = array
         out._rare = None
-        a, b = x._edge, y._edge
+        a, b = input._edge, other._edge
         if a is None and b is None:
             out._edge = None
             if listener is not None:
-                tell_plain(listener, op, (x, y), out)
+                tell_plain(listener, op, (input, other), out)
             return out
         node = node_class()
         node.number = next_node_number()
         node.rare = None
-        node.a = a if a is not LEAF_EDGE else accumulator(x)
-        node.b = b if b is not LEAF_EDGE else accumulator(y)
+        node.a = a if a is not LEAF_EDGE else accumulator(input)
+        node.b = b if b is not LEAF_EDGE else accumulator(other)
         if saves:
             if (a_saves_x and a is not None) or (b_saves_x and b is not None):
-                node.x = x
-                if x._rare is not None:
-                    node.x_version = x._version
+                node.x = input
+                if input._rare is not None:
+                    node.x_version = input._version
             if (a_saves_y and a is not None) or (b_saves_y and b is not None):
-                node.y = y
-                if y._rare is not None:
-                    node.y_version = y._version
+                node.y = other
+                if other._rare is not None:
+                    node.y_version = other._version
         if saves_out:
             node.out = array
             node.out_counter = None
@@ -132,7 +131,7 @@ def binary(op: Op) -> Callable:
             node.spec = ((left.shape, left.dtype), (right.shape, right.dtype))
         out._edge = node
         if listener is not None:
-            tell_binary(listener, op, x, y, out, node)
+            tell_binary(listener, op, input, other, out, node)
         return out
 
     return named_as(op, call)
@@ -158,7 +157,7 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
         outputs = (new_tensor(array),)
     if op.view:
         for output in outputs:
-            _share_memory(inputs[0], output)
+            share_memory(op, inputs[0], output)
     special = state.special
     node = None
     if op.derivatives and (not special or state.modes.grad_enabled) and outputs[0].array.dtype.kind in "fc":
@@ -239,16 +238,6 @@ def saved_inputs(op: Op, inputs: Sequence[Tensor], edges: Sequence[Edge]) -> tup
         return tuple(inputs)
     keeps = op.keeps(tuple([edge is not None for edge in edges]))
     return tuple([tensor if kept else None for tensor, kept in zip(inputs, keeps, strict=True)])
-
-
-def _share_memory(base: Tensor, view: Tensor) -> None:
-    """Make `view` a view of `base` where NumPy made it one."""
-    if view.array is base.array or view.array.base is not None:
-        rare = tensor_rare(view)
-        rare.counter = counter_of(base)
-        rare.base = base._base if base._base is not None else base
-        if state.listener is not None:
-            rare.alias_of = number_of(base)
 
 
 # --- arguments

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import random
+from gradviz.engine.devices import on_the_cpu
 from gradviz.engine.dtypes import default_dtype, float64, to_numpy
 from gradviz.engine.ops import sizes
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, announce, new_tensor
@@ -80,9 +81,12 @@ def legacy_tensor(*args: Any) -> Tensor:
 
 
 def _full(name: str, fill: Callable[[tuple, np.dtype], np.ndarray]) -> Callable:
-    def create(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    def create(
+        *size: Any, generator: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
         kind = default_dtype() if dtype is None else to_numpy(dtype)
-        return made(fill(sizes(size), kind), name, requires_grad)
+        with random.drawing_from(generator):
+            return made(fill(sizes(size), kind), name, requires_grad)
 
     create.__name__ = name
     create.__doc__ = f"A tensor of the given sizes: {name}."
@@ -220,16 +224,28 @@ def scalar_tensor(
     )
 
 
-def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None) -> Tensor:
+def randint(
+    low: int,
+    high: Any = None,
+    size: Any = None,
+    *,
+    generator: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Integers from low (or 0) to high, high excluded."""
     if size is None:
         low, high, size = 0, low, high
-    return made(random.integers(low, high, sizes((size,))), "randint")
+    with random.drawing_from(generator):
+        array = random.integers(low, high, sizes((size,)))
+    return made(array if dtype is None else array.astype(to_numpy(dtype)), "randint", requires_grad)
 
 
-def randperm(n: int, *, dtype: Any = None, device: Any = None) -> Tensor:
+def randperm(n: int, *, generator: Any = None, dtype: Any = None, device: Any = None) -> Tensor:
     """The integers below n in random order."""
-    order = random.permutation(n)
+    with random.drawing_from(generator):
+        order = random.permutation(n)
     return made(order if dtype is None else order.astype(to_numpy(dtype)), "randperm")
 
 
@@ -264,3 +280,9 @@ NEW_METHODS: dict[str, Callable] = {
 }
 for _name, _function in NEW_METHODS.items():
     setattr(Tensor, _name, _function)
+
+for _name in (
+    "tensor as_tensor ones zeros empty rand randn ones_like zeros_like empty_like rand_like randn_like full full_like "
+    "arange linspace logspace eye tril_indices triu_indices scalar_tensor randperm randint"
+).split():
+    globals()[_name] = on_the_cpu(globals()[_name])

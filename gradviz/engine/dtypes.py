@@ -160,3 +160,38 @@ def _promote(dtypes: list[np.dtype]) -> np.dtype:
         elif not (_category(other) == 1 and _category(result) == 2):
             result = np.promote_types(result, other)
     return result
+
+
+def promote_types(type1: dtype, type2: dtype) -> dtype:
+    """The dtype that tensors of two dtypes are computed in."""
+    return dtype_of(result_type(np.empty(1, to_numpy(type1)), np.empty(1, to_numpy(type2))))
+
+
+class _Limits:
+    """The limits of a dtype, in Python's numbers."""
+
+    def __init__(self, type: Any = None) -> None:
+        kind = to_numpy(type) if type is not None else default_dtype()
+        self.dtype, self.bits = kind.name, kind.itemsize * 8
+        self._fill(kind)
+
+    def _fill(self, kind: np.dtype) -> None:
+        raise NotImplementedError
+
+
+class finfo(_Limits):
+    """The limits of a floating-point dtype."""
+
+    def _fill(self, kind: np.dtype) -> None:
+        limits = np.finfo(kind)
+        self.eps, self.max, self.min, self.tiny = (
+            float(n) for n in (limits.eps, limits.max, limits.min, limits.tiny)
+        )
+        self.smallest_normal, self.resolution = self.tiny, float(limits.resolution)
+
+
+class iinfo(_Limits):
+    """The limits of an integer dtype."""
+
+    def _fill(self, kind: np.dtype) -> None:
+        self.max, self.min = np.iinfo(kind).max, np.iinfo(kind).min

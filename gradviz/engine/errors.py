@@ -36,7 +36,7 @@ def backward_twice(node_name: str) -> Exception:
 def mutated_since_saved(node: Any, maker: Any, array: np.ndarray, expected: int, found: int) -> Exception:
     """A tensor that `node` saved, made by node `maker` (None: a leaf), was modified in place before its use."""
     kind = f"[{torch_type_name(np.asarray(array).dtype)} {list(np.shape(array))}]"
-    origin = "" if maker is None else f", which is output 0 of {re.sub('Backward[0-9]*$', '', maker.label)},"
+    origin = "" if maker is None else f", which is output 0 of {re.sub('Backward[0-9]*$', '', maker.name())},"
     error = RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"{kind}{origin} is at version {found}; expected version {expected} instead. Hint: enable anomaly "
@@ -92,6 +92,14 @@ def nan_gradient(node: Any, nr: int) -> Exception:
         f"the formula of its derivative has no value there{f' (saved: {inputs})' if inputs else ''}; "
         "`gradviz trace` names the line that it comes from.",
     )
+
+
+def leaf_view_in_place() -> Exception:
+    """A view of a leaf that requires grad was about to be written over."""
+    error = RuntimeError(
+        "a view of a leaf Variable that requires grad is being used in an in-place operation."
+    )
+    return with_advice(error, "wrap the update in `with no_grad():`, or compute a new tensor instead.")
 
 
 def leaf_in_place() -> Exception:

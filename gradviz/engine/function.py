@@ -21,6 +21,7 @@ from gradviz.engine.state import (
 )
 from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, gradient_edge, new_tensor
+from gradviz.engine.views import view_of_input
 
 
 class FunctionNode(Node):
@@ -242,9 +243,17 @@ def node_output(node: FunctionNode, result: Any, args: tuple) -> Any:
     if any(result is dirty for dirty in node._dirty):
         if result._edge is LEAF_EDGE and is_grad_enabled():
             raise errors.leaf_in_place()
+        if result._base is not None and is_grad_enabled():
+            raise NotImplementedError(
+                "gradviz does not follow a custom Function that writes over a view: return a new tensor instead"
+            )
         counter_of(result).n += 1
         return result
-    return new_tensor(result.array)
+    output = new_tensor(result.array)
+    for arg in args:
+        if isinstance(arg, Tensor) and (result is arg or result._base is arg):
+            view_of_input(output, arg)
+    return output
 
 
 class scope:

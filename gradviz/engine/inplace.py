@@ -14,30 +14,88 @@ import numpy as np
 from gradviz.engine import errors, ops
 from gradviz.engine.apply import apply, as_tensor
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.node import edge_node
+from gradviz.engine.kernels import geometry_of, takes_each_once
+from gradviz.engine.node import edge_node, edge_nr, node_rare
 from gradviz.engine.state import is_grad_enabled, state
+from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_tensor, number_of
+from gradviz.engine.views import CopySlices, Spoiled, complaint, is_overlapping, views_of
 
 
 def check_writable(x: Tensor, *others: Tensor) -> None:
     """Raise RuntimeError where autograd forbids writing over `x`; have its versions counted from here on."""
     counter_of(x)  # before its node changes: the node that made it is to learn of the change
+    if is_overlapping(x.array):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+            "location. Please clone() the tensor before performing the operation."
+        )
     if not is_grad_enabled():
         return
-    if x._edge is LEAF_EDGE:
-        raise errors.leaf_in_place()
     base = x._base
-    differentiable = x.requires_grad or any(other.requires_grad for other in others)
-    if base is not None and differentiable:
-        if base._edge is LEAF_EDGE:
-            raise RuntimeError(
-                "a view of a leaf Variable that requires grad is being used in an in-place operation. "
-                "Wrap the update in `with no_grad():`, or compute a new tensor instead."
-            )
-        raise RuntimeError(
-            "gradviz does not differentiate in-place operations on views yet. "
-            "Compute a new tensor instead: torch.where, cat or stack."
-        )
+    if base is None:
+        if x._edge is LEAF_EDGE:
+            raise errors.leaf_in_place()
+        return
+    if base._edge is LEAF_EDGE or x._edge is LEAF_EDGE:
+        raise errors.leaf_view_in_place()
+    differentiable = x.requires_grad or base.requires_grad or any(other.requires_grad for other in others)
+    if differentiable and (why := complaint(x, "is being")):
+        raise RuntimeError(why)
+
+
+def rebase(x: Tensor, result: Tensor, how: str) -> None:
+    """Put x, which `result` was written over, in the graph where `result` is; and all that shares its memory.
+
+    Of a view, the base becomes CopySlices of itself and the result. Every view is seen anew, by strides."""
+    base = x._base
+    if base is None:
+        move_to(x, result._edge)
+        take_tangent(x, result, how)
+        base = x
+    else:
+        after = with_slices(base, x, result)
+        move_to(base, after._edge)
+        take_tangent(base, after, how)
+        tell_mutated(base, how, after)
+    for view in views_of(base):
+        why = complaint(view, "its base or another view of its base has been")
+        if why:
+            view._edge = Spoiled(base._edge, why)
+            continue
+        again = apply(TABLE["as_strided"], (base,), (geometry_of(view.array, base.array),))
+        move_to(view, again._edge)
+        take_tangent(view, again, how)
+        tell_mutated(view, how, again)
+
+
+def with_slices(base: Tensor, view: Tensor, result: Tensor) -> Tensor:
+    """The base with `result` written over its view: PyTorch's CopySlices of the op that made the result.
+
+    Where that op is composed of several, or tangents flow, CopySlices stands beside it instead."""
+    geometry = geometry_of(view.array, base.array)
+    inner = edge_node(result._edge)
+    fused = inner is not None and inner.outputs == 1 and inner.edges[0] is view._edge is not None
+    if not fused or state.dual_level:
+        return apply(TABLE["copy_slices"], (base, result), (geometry,))
+    node = CopySlices(base._edge, inner, geometry)  # type: ignore[arg-type]
+    after = new_tensor(base.array, node)
+    if state.listener is not None:
+        tell_op("copy_slices", (base, result), (after,), f"geometry={geometry}", node)
+    return after
+
+
+def move_to(x: Tensor, edge: Any) -> None:
+    """Give x another place in the graph. Its hooks stay where it was; that it retains its gradient goes with it."""
+    rare = x._rare
+    if rare is not None and x._edge is not None and x._edge is not LEAF_EDGE:
+        rare.hooks = None
+        if rare.retains_grad:
+            old: Any = edge_node(x._edge)
+            new: Any = edge_node(edge)
+            retainer = node_rare(old).retainers.pop(edge_nr(x._edge))
+            node_rare(new).retainers[edge_nr(edge)] = retainer
+    x._edge = edge
 
 
 def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> Tensor:
@@ -45,10 +103,15 @@ def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> 
     if array is not x.array:
         x.array[...] = array
     counter_of(x).n += 1
+    tell_mutated(x, how, source)
+    return x
+
+
+def tell_mutated(x: Tensor, how: str, source: Tensor | None) -> None:
+    """Tell the listener that x has another value, or is seen in another place of the graph."""
     if state.listener is not None:
         number = 0 if source is None else number_of(source)
         state.listener.mutated(number_of(x), x.array, flags_of(x), x._version, how, number)
-    return x
 
 
 def keep_original(node: Any, x: Tensor) -> None:
@@ -69,13 +132,13 @@ def keep_original(node: Any, x: Tensor) -> None:
         node.tensors = tuple(copy if tensor is x else tensor for tensor in tensors)
 
 
-def take_tangent(x: Tensor, result: Tensor | None, how: str) -> None:
+def take_tangent(x: Tensor, result: Tensor, how: str) -> None:
     """Give x, which was written over, the tangent of the result; none if that has none."""
     if not state.dual_level:
         return
     from gradviz.engine.forward_mode import set_tangent, tangent_of
 
-    tangent = None if result is None else tangent_of(result)
+    tangent = tangent_of(result)
     if tangent is not None:
         set_tangent(x, tangent, how)
     elif x._rare is not None:
@@ -104,44 +167,62 @@ def _in_place(name: str, function: Callable) -> Callable:
         if with_graph:
             node = edge_node(result._edge)
             keep_original(node, x)
-            x._edge = result._edge
             if node is not None and getattr(node, "out", None) is result.array:
                 node.out = x.array  # type: ignore[attr-defined]
                 node.out_counter = counter_of(x)  # type: ignore[attr-defined]
                 node.out_version = x._version + 1  # type: ignore[attr-defined]
         overwrite(x, result.array, name, result)
-        take_tangent(x, result, name)
+        if with_graph or state.dual_level:
+            rebase(x, result, name)
         return x
 
     call.__name__ = name
     return call
 
 
-def _filled(name: str, value: Callable) -> Callable:
-    def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        check_writable(x)
-        source = None
-        if is_grad_enabled() and x.requires_grad:
-            source = ops.mul(x, 0)
-            x._edge = source._edge
-        take_tangent(x, None, name)
-        return overwrite(x, value(x, *args, **kwargs), name, source)
+def zero_(x: Tensor) -> Tensor:
+    """Write 0 over x; no gradient flows to what it was."""
+    check_writable(x)
+    return _filled(x, 0, "zero_", lambda: apply(TABLE["zero"], (x,)))
 
-    call.__name__ = name
-    return call
+
+def fill_(x: Tensor, value: Any) -> Tensor:
+    """Write one value over x, a number or a tensor of no dimension, which gradients flow to."""
+    if not isinstance(value, Tensor):
+        check_writable(x)
+        return _filled(x, value, "fill_", lambda: apply(TABLE["fill"], (x,), (value,)))
+    check_writable(x, value)
+    if value.array.ndim:
+        raise RuntimeError(
+            f"fill_ only supports 0-dimension value tensor but got tensor with {value.array.ndim} dimensions."
+        )
+    return _filled(x, value.array, "fill_", lambda: apply(TABLE["fill_tensor"], (x, value)), value)
+
+
+def _filled(x: Tensor, value: Any, name: str, record: Callable, *others: Tensor) -> Tensor:
+    requires_grad = x.requires_grad or any(other.requires_grad for other in others)
+    if (is_grad_enabled() and requires_grad) or state.dual_level:
+        result = record()
+        overwrite(x, result.array, name, result)
+        rebase(x, result, name)
+        return x
+    return overwrite(x, value, name)
 
 
 def copy_(x: Tensor, source: Any) -> Tensor:
     """Write the values of `source` over x; gradients flow to `source`."""
     source = as_tensor(source)
     check_writable(x, source)
-    result = source
-    if (is_grad_enabled() and (x.requires_grad or source.requires_grad)) or state.dual_level:
-        result = ops.copy(ops.to(ops.expand(source, *x.array.shape), x.array.dtype))
-    if is_grad_enabled() and (x.requires_grad or source.requires_grad):
-        x._edge = result._edge
-    take_tangent(x, result, "copy_")
-    return overwrite(x, source.array, "copy_", result)
+    with_graph = (is_grad_enabled() and (x.requires_grad or source.requires_grad)) or state.dual_level
+    if not with_graph:
+        return overwrite(x, source.array, "copy_", source)
+    fitting = source if source.array.shape == x.array.shape else ops.expand(source, *x.array.shape)
+    result = ops.to(fitting, x.array.dtype)
+    if x._base is None:
+        result = ops.copy(result)
+    overwrite(x, result.array, "copy_", result)
+    rebase(x, result, "copy_")
+    return x
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
@@ -151,11 +232,12 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     place = ops.places(x.array.shape, index)
     with_graph = is_grad_enabled() and (x.requires_grad or value.requires_grad)
     if with_graph or state.dual_level:
+        if x._base is not None and takes_each_once(place):
+            copy_(ops.getitem(x, index), _fitting(value, x.array[place]))
+            return
         after = apply(TABLE["set_index"], (x, _fitting(value, x.array[place])), (place,))
-        if with_graph:
-            x._edge = after._edge
-        take_tangent(x, after, "setitem")
         overwrite(x, after.array, "setitem", after)
+        rebase(x, after, "setitem")
         return
     x.array[place] = value.array
     overwrite(x, x.array, "setitem")
@@ -198,6 +280,4 @@ _FUNCTIONS: dict[str, Callable] = {
 }
 
 in_place: dict[str, Callable] = {f"{name}_": _in_place(f"{name}_", fn) for name, fn in _FUNCTIONS.items()}
-in_place["zero_"] = _filled("zero_", lambda x: 0)
-in_place["fill_"] = _filled("fill_", lambda x, value: getattr(value, "array", value))
-in_place["copy_"] = copy_
+in_place |= {"zero_": zero_, "fill_": fill_, "copy_": copy_}

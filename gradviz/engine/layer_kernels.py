@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from gradviz.engine.kernels import padded_with_zeros
+
 Sizes = tuple[int, ...]
 
 
@@ -80,7 +82,7 @@ def im2col(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
     """The windows of x as columns: (N, C·kernel, windows)."""
     view = windows(padded(x, padding), kernel, stride, dilation)
     rows = x.shape[1] * int(np.prod(kernel))
-    return view.reshape(x.shape[0], rows, -1)
+    return view.reshape(x.shape[0], rows, int(np.prod(view.shape[2 + len(kernel) :])))
 
 
 @recorded("col2im")
@@ -153,6 +155,37 @@ def convolution_weight(
     return np.reshape(np.sum(products, axis=0), weight_shape)
 
 
+def convolved(
+    x: Any, weight: Any, out_shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Any:
+    """`convolution` without a bias and the windows beyond `out_shape`, for the rules."""
+    kernel = weight.shape[2:]
+    columns = _grouped(im2col(x, kernel, stride, padding, dilation), groups)
+    out: Any = np.matmul(_weight_rows(weight, groups), columns)
+    count = windows_out(x.shape[2:], kernel, stride, padding, dilation)
+    out = np.reshape(out, (x.shape[0], weight.shape[0], *count))
+    return out[(..., *(slice(n) for n in out_shape[2:]))] if tuple(count) != tuple(out_shape[2:]) else out
+
+
+def transposed_convolution(
+    x: Any, weight: Any, bias: Any, size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Any:
+    """The transpose of `convolution` with weight (C, out / groups, *kernel): (N, out, *size)."""
+    shape = (x.shape[0], weight.shape[1] * groups, *size)
+    x = with_empty_windows(x, weight.shape, size, stride, padding, dilation)
+    out = convolution_x(x, weight, shape, stride, padding, dilation, groups)
+    return np.ascontiguousarray(out + bias.reshape(-1, *(1,) * len(size)) if bias.ndim else out)
+
+
+def with_empty_windows(
+    x: Any, weight_shape: Sizes, size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
+) -> Any:
+    """x with zeros behind, for the windows that a larger output has room for."""
+    windows = windows_out(size, weight_shape[2:], stride, padding, dilation)
+    after = (0, 0, *(w - n for w, n in zip(windows, x.shape[2:], strict=True)))
+    return padded_with_zeros(x, (0,) * x.ndim, after) if any(after) else x
+
+
 def per_channel(g: Any, shape: Sizes, axis: int = 1) -> Any:
     """A gradient summed over all but the channels."""
     return np.reshape(np.sum(g, axis=tuple(i for i in range(g.ndim) if i != axis)), shape)
@@ -182,6 +215,19 @@ def max_positions(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation
         starts = np.arange(out[i]).reshape(-1, *(1,) * (len(out) - 1 - i)) * stride[i] - padding[i]
         flat = flat * size + starts + at[i] * dilation[i]
     return flat
+
+
+def adaptive_max_positions(x: Any, size: Sizes) -> Any:
+    """Where the maximum of each of `size` parts of a plane stands, the first of equal ones, NaN above all."""
+    height, width = x.shape[2:]
+    indices = np.empty((*x.shape[:2], *size), np.int64)
+    for i in range(size[0]):
+        top, bottom = i * height // size[0], -(-(i + 1) * height // size[0])
+        for j in range(size[1]):
+            left, right = j * width // size[1], -(-(j + 1) * width // size[1])
+            best = x[:, :, top:bottom, left:right].reshape(*x.shape[:2], -1).argmax(-1)
+            indices[:, :, i, j] = (top + best // (right - left)) * width + left + best % (right - left)
+    return indices
 
 
 def take_in_planes(x: Any, kernel_size: Any, stride: Any, padding: Any, indices: Any) -> Any:
@@ -215,6 +261,21 @@ def between(x: Any, rows: Any, columns: Any) -> Any:
     """rows · x · columnsᵀ of each plane."""
     dtype = np.dtype(getattr(x.dtype, "numpy", x.dtype))
     return np.matmul(np.matmul(rows.astype(dtype), x), columns.T.astype(dtype))
+
+
+def resized(x: Any, size: Any, matrices: Any) -> Any:
+    """The dimensions after the second, each multiplied by its matrix (out, size)."""
+    return along_dimensions(x, matrices)
+
+
+def along_dimensions(x: Any, matrices: Any) -> Any:
+    """The last dimensions of x, each multiplied by its matrix."""
+    dtype = np.dtype(getattr(x.dtype, "numpy", x.dtype))
+    for i, matrix in enumerate(reversed(matrices)):
+        turned = np.swapaxes(x, -1, -1 - i) if i else x
+        turned = np.matmul(turned, matrix.T.astype(dtype))
+        x = np.swapaxes(turned, -1, -1 - i) if i else turned
+    return x if not isinstance(x, np.ndarray) else np.ascontiguousarray(x)
 
 
 def average_weights(size: int, kernel: int, stride: int, padding: int, out: int, count_padding: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from sys import getrefcount
 from typing import Any
 
@@ -10,28 +11,30 @@ import numpy as np
 from gradviz.engine.ops import add, copy
 from gradviz.engine.tensor import Tensor, counter_of, new_tensor, tensor_rare
 
+_turn = threading.Lock()  # NumPy lets other threads run while it adds large arrays
+
 
 def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
-    """Add the gradient in `box` to a leaf's `.grad`: in place where no graph is recorded, as PyTorch does."""
-    rare = tensor_rare(leaf)
-    gradient = box.pop()
-    if isinstance(gradient, Tensor):
-        if rare.grad is not None:
-            rare.grad = add(rare.grad, gradient)
+    """Add the gradient in `box` to a leaf's `.grad`: in place where no graph is recorded, as PyTorch does.
+
+    Threads that share the leaf take turns, as in PyTorch."""
+    with _turn:
+        rare = tensor_rare(leaf)
+        gradient = box.pop()
+        if isinstance(gradient, Tensor):
+            rare.grad = copy(gradient) if rare.grad is None else add(rare.grad, gradient)
+            return
+        unshared = getrefcount(gradient) <= 2  # this frame's and the call's own
+        array = np.asarray(gradient, leaf.array.dtype)
+        if array.shape != leaf.array.shape:
+            array = np.broadcast_to(array, leaf.array.shape)
+        if rare.grad is None:
+            rare.grad = new_tensor(array if unshared and _has_its_own_memory(array) else array.copy())
+        elif create_graph:
+            rare.grad = add(rare.grad, new_tensor(array))
         else:
-            rare.grad = copy(gradient)
-        return
-    unshared = getrefcount(gradient) <= 2  # this frame's and the call's own
-    array = np.asarray(gradient, leaf.array.dtype)
-    if array.shape != leaf.array.shape:
-        array = np.broadcast_to(array, leaf.array.shape)
-    if rare.grad is None:
-        rare.grad = new_tensor(array if unshared and _has_its_own_memory(array) else array.copy())
-    elif create_graph:
-        rare.grad = add(rare.grad, new_tensor(array))
-    else:
-        np.add(rare.grad.array, array, out=rare.grad.array)
-        counter_of(rare.grad).n += 1
+            np.add(rare.grad.array, array, out=rare.grad.array)
+            counter_of(rare.grad).n += 1
 
 
 def _has_its_own_memory(array: np.ndarray) -> bool:

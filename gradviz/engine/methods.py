@@ -6,9 +6,12 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
-from gradviz.engine import ops
+from gradviz.engine import devices, ops
 from gradviz.engine.dtypes import BY_NAME
 from gradviz.engine.inplace import in_place, scaled, setitem
+from gradviz.engine.kernels import strides_of
+from gradviz.engine.keywords import with_pytorchs_names
+from gradviz.engine.memory_format import contiguous_format, lies_in
 from gradviz.engine.tensor import Tensor
 
 
@@ -17,21 +20,34 @@ def flipped(function: Callable) -> Callable:
     return lambda x, y: function(y, x)
 
 
-def _view(x: Tensor, *shape: Any) -> Tensor:
-    return ops.reshape(x, *shape)
-
-
 def _size_like(function: Callable) -> Callable:
     return lambda x, other: function(x, *other.shape)
 
 
-def _to(x: Tensor, *args: Any, dtype: Any = None, **_: Any) -> Tensor:
+def _to(
+    x: Tensor,
+    *args: Any,
+    dtype: Any = None,
+    device: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
+    """x in a dtype (a tensor's, if one is given), on a device (there is only the CPU)."""
+    flags = [arg for arg in args if isinstance(arg, bool)]
     for arg in args:
         if isinstance(arg, Tensor):
             dtype = arg.dtype
-        elif not isinstance(arg, str):
+        elif isinstance(arg, (str, devices.device)):
+            device = arg
+        elif not isinstance(arg, bool) and arg is not None:
             dtype = arg
-    return x if dtype is None else ops.to(x, dtype)
+    devices.check(device)
+    return ops.to(x, x.dtype if dtype is None else dtype, memory_format, flags[1] if flags[1:] else copy)
+
+
+def _cast(dtype: Any) -> Callable:
+    return lambda x, memory_format=None: ops.to(x, dtype, memory_format)
 
 
 OPERATORS: dict[str, Callable] = {
@@ -87,7 +103,8 @@ _SHARED = """
     unique var
     addbmm addmm addmv addr baddbmm bmm cross det dot ger inner inverse kron logdet matmul matrix_power mm mv outer
     qr slogdet tensordot trace vdot
-    broadcast_to chunk clone diag diag_embed diagflat diagonal dsplit expand flatten flip fliplr flipud hsplit
+    as_strided broadcast_to chunk clone diag diag_embed diagflat diagonal dsplit expand flatten flip fliplr flipud
+    hsplit
     moveaxis movedim narrow permute ravel repeat_interleave reshape roll rot90 select split split_with_sizes squeeze
     swapaxes swapdims t tensor_split tile transpose tril triu unbind unflatten unsafe_chunk unsafe_split unsqueeze
     vsplit
@@ -98,11 +115,11 @@ _SHARED = """
 
 # Functions that are methods under another name, or none.
 FUNCTIONS: dict[str, Callable] = {
-    name: getattr(ops, name)
+    name: with_pytorchs_names(getattr(ops, name))
     for name in """
     cat concat concatenate stack hstack vstack row_stack dstack column_stack block_diag atleast_1d atleast_2d
     atleast_3d meshgrid broadcast_tensors einsum where std_mean var_mean trapezoid trapz polygamma bucketize
-    searchsorted rsub constant_pad_nd
+    searchsorted rsub constant_pad_nd cdist cumulative_trapezoid cartesian_prod combinations
     """.split()
 }
 
@@ -121,12 +138,12 @@ METHODS: dict[str, Callable] = {
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),
     "subtract": scaled(ops.sub),
-    "view": _view,
+    "view": ops.view,
     "repeat": ops.repeat,
     "unfold": ops.unfold,
     "sum_to_size": ops.sum_to_size,
     "contiguous": ops.contiguous,
-    "view_as": _size_like(ops.reshape),
+    "view_as": _size_like(ops.view),
     "reshape_as": _size_like(ops.reshape),
     "expand_as": _size_like(ops.expand),
     "astype": ops.to,  # as the rules say it, in NumPy's words
@@ -134,17 +151,28 @@ METHODS: dict[str, Callable] = {
     "cpu": lambda x: x,
     "type_as": lambda x, other: ops.to(x, other.dtype),
     "where": lambda x, condition, other: ops.where(condition, x, other),
+    "quantile": ops.quantile,
+    "nanquantile": ops.nanquantile,
+    "mode": ops.mode,
+    "histc": ops.histc,
+    "unique_consecutive": ops.unique_consecutive,
+    "cov": ops.cov,
+    "corrcoef": ops.corrcoef,
+    "nanmedian": ops.nanmedian,
+    "scatter_reduce": ops.scatter_reduce,
+    "pinverse": lambda x, rcond=1e-15: ops.pinv(x, rtol=rcond),
+    "element_size": lambda x: x.array.itemsize,
+    "ndimension": lambda x: x.array.ndim,
+    "stride": lambda x, dim=None: strides_of(x.array) if dim is None else strides_of(x.array)[dim],
     "polygamma": lambda x, n: ops.polygamma(n, x),
     "is_floating_point": lambda x: x.array.dtype.kind == "f",
-    "is_contiguous": lambda x: x.array.flags.c_contiguous,
+    "is_contiguous": lambda x, memory_format=contiguous_format: lies_in(x.array, memory_format),
     "data_ptr": lambda x: x.array.ctypes.data,
-    **{
-        name: (lambda kind: lambda x: ops.to(x, kind))(BY_NAME[name])
-        for name in ("float", "double", "half", "long", "int", "bool", "short")
-    },
-    "char": lambda x: ops.to(x, BY_NAME["int8"]),
-    "byte": lambda x: ops.to(x, BY_NAME["uint8"]),
+    **{name: _cast(BY_NAME[name]) for name in ("float", "double", "half", "long", "int", "bool", "short")},
+    "char": _cast(BY_NAME["int8"]),
+    "byte": _cast(BY_NAME["uint8"]),
 }
+METHODS = {name: with_pytorchs_names(function) for name, function in METHODS.items()}
 METHODS |= {alias: METHODS[name] for alias, name in _ALIASES.items() if name in METHODS}
 METHODS |= {f"{alias}_": in_place[f"{name}_"] for alias, name in _ALIASES.items() if f"{name}_" in in_place}
 
@@ -154,6 +182,8 @@ PROPERTIES: dict[str, Callable] = {
     "mH": lambda x: ops.transpose(x, -2, -1),
     "mT": lambda x: ops.transpose(x, -2, -1),
     "real": lambda x: x,
+    "itemsize": lambda x: x.array.itemsize,
+    "nbytes": lambda x: x.array.nbytes,
 }
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from gradviz.engine.tensor import Tensor
 
 
+_LONG_NAMES = {"CopySlices", "CopyBackwards"}
+
+
 class Node:
     """What all nodes have in common: a number (PyTorch's sequence number), edges and hooks."""
 
@@ -31,6 +34,7 @@ class Node:
     outputs = 1  # how many outputs the op has
     arity = 0  # 1 or 2 where edges are slots, else 0
     runs_first = False  # before any node that is ready (AccumulateGrad)
+    saves = True  # whether there may be something to release
     takes_tensors = False  # its rule is the user's own, who is shown Tensors
     number: int
     rare: NodeRare | None
@@ -47,7 +51,10 @@ class Node:
 
     def name(self) -> str:
         """The node's name, as PyTorch gives it."""
-        return self.label
+        return f"torch::autograd::{self.label}" if self.label in _LONG_NAMES else self.label
+
+    def complain(self) -> None:
+        """Raise RuntimeError if the node cannot be used any more."""
 
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__

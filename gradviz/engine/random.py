@@ -8,23 +8,38 @@ Muller as PyTorch does below and above 16 elements.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+
+from gradviz.engine.devices import device
 
 
 class Generator:
     """A stream of 32-bit draws that can be seeded; draws are taken under a lock."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, where: Any = None) -> None:
         self.lock = threading.Lock()
-        self.seed(seed)
+        self.device = device("cpu" if where is None else where)
+        self.manual_seed(67280421310721)  # PyTorch's default
 
-    def seed(self, seed: int) -> None:
-        """Start the stream that belongs to `seed` anew."""
-        self.initial = seed
+    def manual_seed(self, seed: int) -> Generator:
+        """Start the stream that belongs to `seed` anew; returns the generator."""
+        self.initial = int(seed)
         self.bits = np.random.MT19937()
-        self.bits._legacy_seeding(seed % 2**32)
+        self.bits._legacy_seeding(self.initial % 2**32)
         self.next_normal: float | None = None
+        return self
+
+    def initial_seed(self) -> int:
+        """The seed that the stream began with."""
+        return self.initial
+
+    def seed(self) -> int:
+        """Start anew with a seed that nobody chose; returns it."""
+        return self.manual_seed(int(np.random.SeedSequence().generate_state(1)[0])).initial
 
     def draws(self, n: int) -> np.ndarray:
         """The next n draws."""
@@ -32,27 +47,47 @@ class Generator:
             return self.bits.random_raw(n).astype(np.uint64)
 
 
-_generator = Generator(int(np.random.SeedSequence().generate_state(1)[0]))
+class _Chosen(threading.local):
+    generator: Generator | None = None
+
+
+_common = Generator()
+_common.seed()
+_chosen = _Chosen()
+
+
+def _stream() -> Generator:
+    """The generator that is drawn from: the one a program named, or the common one."""
+    return _chosen.generator or _common
+
+
+@contextmanager
+def drawing_from(generator: Generator | None) -> Iterator[None]:
+    """Draw from a generator of the program's own (None: from the common one)."""
+    previous, _chosen.generator = _chosen.generator, generator
+    try:
+        yield
+    finally:
+        _chosen.generator = previous
 
 
 def manual_seed(seed: int) -> Generator:
     """Start the random numbers that belong to `seed`."""
-    _generator.seed(int(seed))
-    return _generator
+    return _common.manual_seed(seed)
 
 
 def initial_seed() -> int:
     """The seed that the present stream began with."""
-    return _generator.initial
+    return _common.initial
 
 
 def _float32(n: int) -> np.ndarray:
-    draws = _generator.draws(n) & np.uint64((1 << 24) - 1)
+    draws = _stream().draws(n) & np.uint64((1 << 24) - 1)
     return draws.astype(np.float32) * np.float32(2.0**-24)
 
 
 def _float64(n: int) -> np.ndarray:
-    draws = _generator.draws(2 * n).reshape(n, 2)
+    draws = _stream().draws(2 * n).reshape(n, 2)
     whole = (draws[:, 0] << np.uint64(32)) | draws[:, 1]
     return (whole & np.uint64((1 << 53) - 1)).astype(np.float64) * 2.0**-53
 
@@ -73,13 +108,13 @@ def normal(size: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def _few_normals(n: int) -> np.ndarray:
     values = np.empty(n)
     for i in range(n):
-        if _generator.next_normal is not None:
-            values[i], _generator.next_normal = _generator.next_normal, None
+        if _stream().next_normal is not None:
+            values[i], _stream().next_normal = _stream().next_normal, None
             continue
         u1, u2 = _float64(2)
         radius, angle = np.sqrt(-2.0 * np.log1p(-u2)), 2.0 * np.pi * u1
         values[i] = radius * np.cos(angle)
-        _generator.next_normal = float(radius * np.sin(angle))
+        _stream().next_normal = float(radius * np.sin(angle))
     return values
 
 
@@ -106,16 +141,27 @@ def bernoulli(size: tuple[int, ...], p: float) -> np.ndarray:
     return (_float64(n) < p).reshape(size)
 
 
+def uniform_to_compare(size: tuple[int, ...], chances: np.ndarray) -> np.ndarray:
+    """Uniform on [0, 1), as PyTorch draws them to compare with probabilities that are a tensor."""
+    return uniform(size, chances.dtype)
+
+
 def integers(low: int, high: int, size: tuple[int, ...]) -> np.ndarray:
     """Integers from low to high, high excluded."""
     n = int(np.prod(size, dtype=np.int64))
-    return (_generator.draws(n) % np.uint64(high - low)).astype(np.int64).reshape(size) + low
+    return (_stream().draws(n) % np.uint64(high - low)).astype(np.int64).reshape(size) + low
+
+
+def seed_of_a_stream() -> int:
+    """A whole number of 63 bits, as PyTorch draws the seed of a stream of its own."""
+    high, low = _stream().draws(2).tolist()
+    return (high << 32 | low) % 2**63
 
 
 def permutation(n: int) -> np.ndarray:
     """0 ... n−1 in random order (Fisher and Yates)."""
     order = np.arange(n)
-    draws = _generator.draws(max(n - 1, 0))
+    draws = _stream().draws(max(n - 1, 0))
     for i in range(n - 1):
         j = i + int(draws[i]) % (n - i)
         order[i], order[j] = order[j], order[i]

@@ -101,12 +101,17 @@ class _GradMode:
     def __exit__(self, *_: object) -> None:
         set_grad_mode(self.previous)
 
+    def _again(self) -> _GradMode:
+        again = object.__new__(type(self))
+        again.enabled = self.enabled
+        return again
+
     def __call__(self, function: Callable) -> Callable:
         import functools
 
         @functools.wraps(function)
         def in_mode(*args: Any, **kwargs: Any) -> Any:
-            with type(self)():
+            with self._again():
                 return function(*args, **kwargs)
 
         return in_mode
@@ -122,6 +127,13 @@ class enable_grad(_GradMode):
     """Ops inside record a graph, even inside `no_grad`."""
 
     enabled = True
+
+
+class inference_mode(_GradMode):
+    """Ops inside record no graph; `inference_mode(False)` is a normal region inside one that is."""
+
+    def __init__(self, mode: Any = True) -> None:
+        self.enabled = mode is False  # where it decorates without brackets, `mode` is the function
 
 
 class set_grad_enabled:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.devices import CPU, device
 from gradviz.engine.dtypes import dtype, dtype_of
 from gradviz.engine.node import (
     AccumulateGrad,
@@ -40,30 +41,19 @@ class Counter:
 
 
 class TensorRare:
-    """What few tensors have."""
+    """What few tensors have. It starts as the class says, and is quick to make: every view has one."""
 
-    __slots__ = (
-        "accumulate_hooks",
-        "accumulator",
-        "alias_of",
-        "base",
-        "counter",
-        "grad",
-        "hooks",
-        "retains_grad",
-        "tangent",
-    )
-
-    def __init__(self) -> None:
-        self.grad: Tensor | None = None
-        self.retains_grad = False
-        self.hooks: dict[int, Callable] | None = None
-        self.accumulate_hooks: dict[int, Callable] | None = None
-        self.accumulator: weakref.ref[AccumulateGrad] | None = None
-        self.counter: Counter | None = None
-        self.base: Tensor | None = None
-        self.alias_of = 0
-        self.tangent: tuple[int, Tensor] | None = None  # with its dual level
+    grad: Tensor | None = None
+    retains_grad = False
+    hooks: dict[int, Callable] | None = None
+    accumulate_hooks: dict[int, Callable] | None = None
+    accumulator: weakref.ref[AccumulateGrad] | None = None
+    counter: Counter | None = None
+    base: Tensor | None = None
+    view_kind = ""  # of a view that may not be followed: why (see views.py)
+    views: list[weakref.ref[Tensor]] | None = None
+    alias_of = 0
+    tangent: tuple[int, Tensor] | None = None  # with its dual level
 
 
 class _Leaf:
@@ -145,7 +135,10 @@ class Tensor:
     @property
     def grad_fn(self) -> Node | None:
         """The node that gradients of this tensor go to; None for a leaf."""
-        return None if self.is_leaf else edge_node(self._edge)
+        node = None if self.is_leaf else edge_node(self._edge)
+        if node is not None:
+            node.complain()
+        return node
 
     @property
     def output_nr(self) -> int:
@@ -251,7 +244,9 @@ class Tensor:
         return detach(self)
 
     def detach_(self) -> Tensor:
-        """Leave the graph: this tensor becomes a leaf that does not require grad."""
+        """Leave the graph: this tensor becomes a leaf that does not require grad; raises RuntimeError for a view."""
+        if self._base is not None:
+            raise RuntimeError("Can't detach views in-place. Use detach() instead.")
         self._edge = None
         if state.listener is not None:
             state.listener.requires_grad_changed(number_of(self), flags_of(self))
@@ -265,6 +260,9 @@ class Tensor:
     @property
     def _base(self) -> Tensor | None:
         return self._rare.base if self._rare is not None else None
+
+    def _is_view(self) -> bool:
+        return self._base is not None
 
     @property
     def shape(self) -> Size:
@@ -296,9 +294,9 @@ class Tensor:
     nelement = numel
 
     @property
-    def device(self) -> str:
-        """Where it lives: always `cpu`."""
-        return "cpu"
+    def device(self) -> device:
+        """Where it lives: always the CPU."""
+        return CPU
 
     def item(self) -> Any:
         """Its one element as a Python number; raises RuntimeError if it has more."""
@@ -331,7 +329,9 @@ class Tensor:
     def __iter__(self) -> Any:
         if self.array.ndim == 0:
             raise TypeError("iteration over a 0-d tensor")
-        return iter([self[i] for i in range(len(self.array))])  # type: ignore[index]
+        from gradviz.engine.ops import unbind
+
+        return iter(unbind(self))
 
     def __bool__(self) -> bool:
         if self.array.size != 1:
@@ -379,7 +379,7 @@ class Tensor:
     def __repr__(self) -> str:
         suffixes = []
         if self.grad_fn is not None:
-            suffixes.append(f"grad_fn=<{self.grad_fn.name()}>")
+            suffixes.append(f"grad_fn=<{self.grad_fn.label}>")
         elif self.requires_grad:
             suffixes.append("requires_grad=True")
         tangent = self._rare.tangent if self._rare is not None else None
@@ -457,7 +457,8 @@ def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
 def flags_of(tensor: Tensor) -> int:
     """LEAF, REQUIRES_GRAD and VIEW, as events carry them."""
     flags = (LEAF if tensor.is_leaf else 0) | (REQUIRES_GRAD if tensor.requires_grad else 0)
-    return flags | VIEW if tensor._base is not None else flags
+    rare = tensor._rare
+    return flags | VIEW if rare is not None and (rare.base is not None or rare.alias_of) else flags
 
 
 def number_of(tensor: Tensor) -> int:

@@ -22,36 +22,36 @@ class _Activation(Module):
 class Tanh(_Activation):
     """tanh(x)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.tanh(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.tanh(input)
 
 
 class Sigmoid(_Activation):
     """1 / (1 + exp(−x))."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.sigmoid(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.sigmoid(input)
 
 
 class Softsign(_Activation):
     """x / (1 + |x|)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softsign(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softsign(input)
 
 
 class Tanhshrink(_Activation):
     """x − tanh(x)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.tanhshrink(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.tanhshrink(input)
 
 
 class LogSigmoid(_Activation):
     """ln σ(x)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.logsigmoid(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.logsigmoid(input)
 
 
 class ReLU(_Activation):
@@ -61,8 +61,8 @@ class ReLU(_Activation):
         super().__init__()
         self.inplace = inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x, inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.relu(input, inplace=self.inplace)
 
 
 class ReLU6(_Activation):
@@ -72,8 +72,8 @@ class ReLU6(_Activation):
         super().__init__()
         self.inplace = inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu6(x, inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.relu6(input, inplace=self.inplace)
 
 
 class SiLU(_Activation):
@@ -83,8 +83,8 @@ class SiLU(_Activation):
         super().__init__()
         self.inplace = inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.silu(x, inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.silu(input, inplace=self.inplace)
 
 
 class SELU(_Activation):
@@ -94,8 +94,8 @@ class SELU(_Activation):
         super().__init__()
         self.inplace = inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.selu(x, inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.selu(input, inplace=self.inplace)
 
 
 class Hardsigmoid(_Activation):
@@ -105,8 +105,8 @@ class Hardsigmoid(_Activation):
         super().__init__()
         self.inplace = inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.hardsigmoid(x, inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardsigmoid(input, inplace=self.inplace)
 
 
 class Hardswish(_Activation):
@@ -116,15 +116,15 @@ class Hardswish(_Activation):
         super().__init__()
         self.inplace = inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.hardswish(x, inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardswish(input, inplace=self.inplace)
 
 
 class Mish(_Activation):
     """x tanh(softplus(x))."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.mish(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.mish(input)
 
 
 class LeakyReLU(_Activation):
@@ -136,8 +136,8 @@ class LeakyReLU(_Activation):
         super().__init__()
         self.negative_slope, self.inplace = negative_slope, inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.leaky_relu(x, self.negative_slope, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.leaky_relu(input, self.negative_slope, self.inplace)
 
 
 class ELU(_Activation):
@@ -149,8 +149,8 @@ class ELU(_Activation):
         super().__init__()
         self.alpha, self.inplace = alpha, inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.elu(x, self.alpha, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.elu(input, self.alpha, self.inplace)
 
 
 class CELU(_Activation):
@@ -162,8 +162,8 @@ class CELU(_Activation):
         super().__init__()
         self.alpha, self.inplace = alpha, inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.celu(x, self.alpha, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.celu(input, self.alpha, self.inplace)
 
 
 class Hardtanh(_Activation):
@@ -175,8 +175,8 @@ class Hardtanh(_Activation):
         super().__init__()
         self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.hardtanh(x, self.min_val, self.max_val, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
 
 
 class Threshold(_Activation):
@@ -188,8 +188,8 @@ class Threshold(_Activation):
         super().__init__()
         self.threshold, self.value, self.inplace = threshold, value, inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.threshold(x, self.threshold, self.value, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.threshold(input, self.threshold, self.value, self.inplace)
 
 
 class GELU(_Activation):
@@ -201,8 +201,8 @@ class GELU(_Activation):
         super().__init__()
         self.approximate = approximate
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(x, self.approximate)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.gelu(input, self.approximate)
 
 
 class Softplus(_Activation):
@@ -214,8 +214,8 @@ class Softplus(_Activation):
         super().__init__()
         self.beta, self.threshold = beta, threshold
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softplus(x, self.beta, self.threshold)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softplus(input, self.beta, self.threshold)
 
 
 class Softmax(_Activation):
@@ -227,8 +227,8 @@ class Softmax(_Activation):
         super().__init__()
         self.dim = dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softmax(x, self.dim)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softmax(input, self.dim)
 
 
 class Softmin(_Activation):
@@ -240,8 +240,8 @@ class Softmin(_Activation):
         super().__init__()
         self.dim = dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softmin(x, self.dim)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softmin(input, self.dim)
 
 
 class LogSoftmax(_Activation):
@@ -253,8 +253,8 @@ class LogSoftmax(_Activation):
         super().__init__()
         self.dim = dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.log_softmax(x, self.dim)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.log_softmax(input, self.dim)
 
 
 class GLU(_Activation):
@@ -266,8 +266,8 @@ class GLU(_Activation):
         super().__init__()
         self.dim = dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.glu(x, self.dim)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.glu(input, self.dim)
 
 
 class Softshrink(_Activation):
@@ -277,8 +277,8 @@ class Softshrink(_Activation):
         super().__init__()
         self.lambd = lambd
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softshrink(x, self.lambd)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softshrink(input, self.lambd)
 
     def extra_repr(self) -> str:
         return str(self.lambd)
@@ -291,8 +291,8 @@ class Hardshrink(_Activation):
         super().__init__()
         self.lambd = lambd
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.hardshrink(x, self.lambd)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardshrink(input, self.lambd)
 
     def extra_repr(self) -> str:
         return str(self.lambd)
@@ -309,5 +309,5 @@ class PReLU(_Activation):
         self.weight = empty_parameter(num_parameters)
         constant_(self.weight, init)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.prelu(x, self.weight)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.prelu(input, self.weight)

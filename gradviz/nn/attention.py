@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from gradviz.engine import ops
 from gradviz.engine.tensor import Tensor
 from gradviz.nn import functional as F
 from gradviz.nn import init
+from gradviz.nn.container import ModuleList
 from gradviz.nn.functional.attention import multi_head_attention
 from gradviz.nn.linear import Dropout, Linear, empty_parameter
 from gradviz.nn.module import Module
@@ -168,3 +170,32 @@ class TransformerEncoderLayer(Module):
 
     def _feed(self, x: Tensor) -> Tensor:
         return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+
+class TransformerEncoder(Module):
+    """Layers like `encoder_layer`, one after another, and a norm if one is given.
+
+    `enable_nested_tensor` and `mask_check` are taken as PyTorch takes them, and change nothing."""
+
+    def __init__(
+        self,
+        encoder_layer: Module,
+        num_layers: int,
+        norm: Module | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+    ) -> None:
+        super().__init__()
+        self.layers = ModuleList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
+        self.num_layers, self.norm = num_layers, norm
+
+    def forward(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> Tensor:
+        for layer in self.layers:
+            src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask)
+        return src if self.norm is None else self.norm(src)

@@ -91,10 +91,10 @@ class Sequential(_Ordered):
     def _slice(self, position: slice) -> Any:
         return type(self)(OrderedDict(list(self._modules.items())[position]))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, input: Any) -> Any:
         for module in self._modules.values():
-            x = module(x)
-        return x
+            input = module(input)
+        return input
 
 
 class ModuleList(_Ordered):

@@ -1,4 +1,4 @@
-"""Convolution and pooling."""
+"""Convolution, and its transpose."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ class _Conv(Module):
             raise ValueError("in_channels must be divisible by groups")
         if out_channels % groups:
             raise ValueError("out_channels must be divisible by groups")
-        if padding_mode != "zeros":
-            raise NotImplementedError(
-                f"gradviz's convolutions pad with zeros only, not padding_mode={padding_mode!r}."
+        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
+            raise ValueError(
+                "padding_mode must be one of {'zeros', 'reflect', 'replicate', 'circular'}, but got "
+                f"padding_mode='{padding_mode}'"
             )
+        self.padding_mode = padding_mode
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size, self.stride = sizes_of(kernel_size, self.n), sizes_of(stride, self.n)
         self.dilation = sizes_of(dilation, self.n)
@@ -66,7 +68,26 @@ class _Conv(Module):
             text += f", dilation={self.dilation}"
         if self.groups != 1:
             text += f", groups={self.groups}"
-        return text if self.bias is not None else f"{text}, bias=False"
+        if self.bias is None:
+            text += ", bias=False"
+        return text if self.padding_mode == "zeros" else f"{text}, padding_mode={self.padding_mode}"
+
+    def forward(self, input: Tensor) -> Tensor:
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            input, padding = F.pad(input, self._border(), self.padding_mode), 0
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[self.n - 1]
+        return convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def _border(self) -> list[int]:
+        """The widths of the border, the last dimension first, as `pad` takes them."""
+        if not isinstance(self.padding, str):
+            return [p for p in reversed(self.padding) for _ in (0, 1)]
+        totals = [
+            d * (k - 1) * (self.padding == "same")
+            for d, k in zip(self.dilation, self.kernel_size, strict=True)
+        ]
+        return [width for total in reversed(totals) for width in (total // 2, total - total // 2)]
 
 
 class Conv1d(_Conv):
@@ -74,127 +95,103 @@ class Conv1d(_Conv):
 
     n = 1
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
-
 
 class Conv2d(_Conv):
     """Convolution of (N, C, H, W)."""
 
     n = 2
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+class Conv3d(_Conv):
+    """Convolution of (N, C, D, H, W)."""
+
+    n = 3
 
 
-class _MaxPool(Module):
+class _ConvTranspose(Module):
+    n: int  # over how many dimensions
+
     def __init__(
         self,
+        in_channels: int,
+        out_channels: int,
         kernel_size: Any,
-        stride: Any = None,
+        stride: Any = 1,
         padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        bias: bool = True,
         dilation: Any = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
-        self.padding, self.dilation = padding, dilation
-        self.return_indices, self.ceil_mode = return_indices, ceil_mode
+        if padding_mode != "zeros":
+            raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}')
+        if in_channels % groups or out_channels % groups:
+            raise ValueError("in_channels and out_channels must be divisible by groups")
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size, self.stride = sizes_of(kernel_size, self.n), sizes_of(stride, self.n)
+        self.padding, self.dilation = sizes_of(padding, self.n), sizes_of(dilation, self.n)
+        self.output_padding = sizes_of(output_padding, self.n)
+        self.weight = empty_parameter(in_channels, out_channels // groups, *self.kernel_size, dtype=dtype)
+        self.register_parameter("bias", empty_parameter(out_channels, dtype=dtype) if bias else None)
+        init.default_(self.weight, self.bias)
 
-    def _settings(self) -> tuple:
-        return self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+        more = self.output_padding if output_size is None else self._padding_for(input, output_size)
+        convolve = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[self.n - 1]
+        settings = self.stride, self.padding, more, self.groups, self.dilation
+        return convolve(input, self.weight, self.bias, *settings)
+
+    def _padding_for(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
+        """The output padding that gives a size; raises ValueError where none does."""
+        wanted = tuple(output_size)[-self.n :]
+        least = [
+            (i - 1) * s - 2 * p + d * (k - 1) + 1
+            for i, s, p, d, k in zip(
+                input.array.shape[-self.n :],
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.kernel_size,
+                strict=True,
+            )
+        ]
+        more = tuple(w - n for w, n in zip(wanted, least, strict=True))
+        if any(not 0 <= m < s for m, s in zip(more, self.stride, strict=True)):
+            most = [n + s - 1 for n, s in zip(least, self.stride, strict=True)]
+            raise ValueError(
+                f"requested an output size of {wanted}, but valid sizes range from {least} to {most}"
+            )
+        return more
 
     def extra_repr(self) -> str:
-        return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"dilation={self.dilation}, ceil_mode={self.ceil_mode}"
+        none = (0,) * self.n
+        text = (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         )
+        text += f", padding={self.padding}" * (self.padding != none)
+        text += f", dilation={self.dilation}" * (self.dilation != (1,) * self.n)
+        text += f", output_padding={self.output_padding}" * (self.output_padding != none)
+        text += f", groups={self.groups}" * (self.groups != 1)
+        return text if self.bias is not None else f"{text}, bias=False"
 
 
-class MaxPool1d(_MaxPool):
-    """The maximum of each window of (N, C, L)."""
+class ConvTranspose1d(_ConvTranspose):
+    """The transpose of `Conv1d`."""
 
-    def forward(self, x: Tensor) -> Any:
-        return F.max_pool1d(x, *self._settings())
-
-
-class MaxPool2d(_MaxPool):
-    """The maximum of each window of (N, C, H, W)."""
-
-    def forward(self, x: Tensor) -> Any:
-        return F.max_pool2d(x, *self._settings())
+    n = 1
 
 
-class AvgPool1d(Module):
-    """The mean of each window of (N, C, L)."""
+class ConvTranspose2d(_ConvTranspose):
+    """The transpose of `Conv2d`."""
 
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> None:
-        super().__init__()
-        self.kernel_size = sizes_of(kernel_size, 1)
-        self.stride = self.kernel_size if stride is None else sizes_of(stride, 1)
-        self.padding = sizes_of(padding, 1)
-        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.avg_pool1d(
-            x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
-        )
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+    n = 2
 
 
-class AvgPool2d(Module):
-    """The mean of each window of (N, C, H, W)."""
+class ConvTranspose3d(_ConvTranspose):
+    """The transpose of `Conv3d`."""
 
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
-        self.padding, self.ceil_mode = padding, ceil_mode
-        self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
-
-    def forward(self, x: Tensor) -> Tensor:
-        settings = self.kernel_size, self.stride, self.padding, self.ceil_mode
-        return F.avg_pool2d(x, *settings, self.count_include_pad, self.divisor_override)
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
-
-class _AdaptiveAvgPool(Module):
-    def __init__(self, output_size: Any) -> None:
-        super().__init__()
-        self.output_size = output_size
-
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
-
-
-class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """(N, C, L) averaged to a size."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool1d(x, self.output_size)
-
-
-class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """(N, C, H, W) averaged to a size."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(x, self.output_size)
+    n = 3

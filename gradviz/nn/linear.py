@@ -40,8 +40,8 @@ class Linear(Module):
         """Draw the weights anew."""
         init.default_(self.weight, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         bias = self.bias is not None
@@ -60,8 +60,8 @@ class Bilinear(Module):
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
 
-    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return F.bilinear(x1, x2, self.weight, self.bias)
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        return F.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         sizes = f"in1_features={self.in1_features}, in2_features={self.in2_features}"
@@ -74,8 +74,8 @@ class Identity(Module):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
 
-    def forward(self, x: Any) -> Any:
-        return x
+    def forward(self, input: Any) -> Any:
+        return input
 
 
 class Flatten(Module):
@@ -85,8 +85,8 @@ class Flatten(Module):
         super().__init__()
         self.start_dim, self.end_dim = start_dim, end_dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.flatten(x, self.start_dim, self.end_dim)
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.flatten(input, self.start_dim, self.end_dim)
 
     def extra_repr(self) -> str:
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
@@ -99,9 +99,11 @@ class Unflatten(Module):
         super().__init__()
         self.dim, self.unflattened_size = dim, unflattened_size
 
-    def forward(self, x: Tensor) -> Tensor:
-        dim = ops.checked_dim(self.dim, x.array.ndim)
-        return ops.reshape(x, *x.array.shape[:dim], *self.unflattened_size, *x.array.shape[dim + 1 :])
+    def forward(self, input: Tensor) -> Tensor:
+        dim = ops.checked_dim(self.dim, input.array.ndim)
+        return ops.reshape(
+            input, *input.array.shape[:dim], *self.unflattened_size, *input.array.shape[dim + 1 :]
+        )
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
@@ -146,8 +148,8 @@ class Embedding(Module):
         module.weight = Parameter(embeddings, requires_grad=not freeze)
         return module
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.embedding(x, self.weight, self.padding_idx)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.embedding(input, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
@@ -163,8 +165,8 @@ class Dropout(Module):
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
         self.p, self.inplace = p, inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.p, self.training, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout(input, self.p, self.training, self.inplace)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
@@ -173,15 +175,29 @@ class Dropout(Module):
 class Dropout1d(Dropout):
     """`Dropout` of whole channels, (N, C, L)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout1d(x, self.p, self.training)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout1d(input, self.p, self.training)
 
 
 class Dropout2d(Dropout):
     """`Dropout` of whole channels, (N, C, H, W)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout2d(x, self.p, self.training)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout2d(input, self.p, self.training)
+
+
+class Dropout3d(Dropout):
+    """`Dropout` of whole channels, (N, C, D, H, W)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout3d(input, self.p, self.training)
+
+
+class AlphaDropout(Dropout):
+    """`Dropout` to the least value of SELU instead of 0."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.alpha_dropout(input, self.p, self.training, self.inplace)
 
 
 class ZeroPad2d(Module):
@@ -191,8 +207,8 @@ class ZeroPad2d(Module):
         super().__init__()
         self.padding = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * 4
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.pad(x, self.padding)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding)
 
     def extra_repr(self) -> str:
         return str(self.padding)

@@ -26,22 +26,22 @@ class _WeightedLoss(_Loss):
 class MSELoss(_Loss):
     """The mean squared difference."""
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(x, target, self.reduction)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.mse_loss(input, target, self.reduction)
 
 
 class L1Loss(_Loss):
     """The mean absolute difference."""
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.l1_loss(x, target, self.reduction)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.l1_loss(input, target, self.reduction)
 
 
 class SoftMarginLoss(_Loss):
     """ln(1 + exp(−y x))."""
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.soft_margin_loss(x, target, self.reduction)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.soft_margin_loss(input, target, self.reduction)
 
 
 class SmoothL1Loss(_Loss):
@@ -51,8 +51,8 @@ class SmoothL1Loss(_Loss):
         super().__init__(reduction)
         self.beta = beta
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.smooth_l1_loss(x, target, self.reduction, self.beta)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.smooth_l1_loss(input, target, self.reduction, self.beta)
 
 
 class HuberLoss(_Loss):
@@ -62,8 +62,8 @@ class HuberLoss(_Loss):
         super().__init__(reduction)
         self.delta = delta
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.huber_loss(x, target, self.reduction, self.delta)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.huber_loss(input, target, self.reduction, self.delta)
 
 
 class HingeEmbeddingLoss(_Loss):
@@ -73,8 +73,8 @@ class HingeEmbeddingLoss(_Loss):
         super().__init__(reduction)
         self.margin = margin
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.hinge_embedding_loss(x, target, self.margin, self.reduction)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.hinge_embedding_loss(input, target, self.margin, self.reduction)
 
 
 class MarginRankingLoss(_Loss):
@@ -84,8 +84,8 @@ class MarginRankingLoss(_Loss):
         super().__init__(reduction)
         self.margin = margin
 
-    def forward(self, x1: Tensor, x2: Tensor, target: Tensor) -> Tensor:
-        return F.margin_ranking_loss(x1, x2, target, self.margin, self.reduction)
+    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
+        return F.margin_ranking_loss(input1, input2, target, self.margin, self.reduction)
 
 
 class KLDivLoss(_Loss):
@@ -95,8 +95,8 @@ class KLDivLoss(_Loss):
         super().__init__(reduction)
         self.log_target = log_target
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.kl_div(x, target, self.reduction, self.log_target)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.kl_div(input, target, self.reduction, self.log_target)
 
 
 class NLLLoss(_WeightedLoss):
@@ -108,8 +108,8 @@ class NLLLoss(_WeightedLoss):
         super().__init__(weight, reduction)
         self.ignore_index = ignore_index
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.nll_loss(x, target, self.weight, self.ignore_index, self.reduction)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.nll_loss(input, target, self.weight, self.ignore_index, self.reduction)
 
 
 class CrossEntropyLoss(_WeightedLoss):
@@ -125,9 +125,9 @@ class CrossEntropyLoss(_WeightedLoss):
         super().__init__(weight, reduction)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
         settings = self.weight, self.ignore_index, self.reduction, self.label_smoothing
-        return F.cross_entropy(x, target, *settings)
+        return F.cross_entropy(input, target, *settings)
 
 
 class BCELoss(_WeightedLoss):
@@ -136,8 +136,8 @@ class BCELoss(_WeightedLoss):
     def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
         super().__init__(weight, reduction)
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy(x, target, self.weight, self.reduction)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.binary_cross_entropy(input, target, self.weight, self.reduction)
 
 
 class BCEWithLogitsLoss(_WeightedLoss):
@@ -152,5 +152,52 @@ class BCEWithLogitsLoss(_WeightedLoss):
         super().__init__(weight, reduction)
         self.register_buffer("pos_weight", pos_weight)
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(x, target, self.weight, self.reduction, self.pos_weight)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(input, target, self.weight, self.reduction, self.pos_weight)
+
+
+class PoissonNLLLoss(_Loss):
+    """Minus the log-likelihood of counts, of a rate or its logarithm."""
+
+    def __init__(
+        self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        self.log_input, self.full, self.eps = log_input, full, eps
+
+    def forward(self, log_input: Tensor, target: Tensor) -> Tensor:
+        return F.poisson_nll_loss(log_input, target, self.log_input, self.full, self.eps, self.reduction)
+
+
+class GaussianNLLLoss(_Loss):
+    """Minus the log-likelihood of a normal distribution with the variance given."""
+
+    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.full, self.eps = full, eps
+
+    def forward(self, input: Tensor, target: Tensor, var: Tensor | float) -> Tensor:
+        return F.gaussian_nll_loss(input, target, var, self.full, self.eps, self.reduction)
+
+
+class MultiLabelSoftMarginLoss(_WeightedLoss):
+    """`BCEWithLogitsLoss`, averaged over the classes."""
+
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
+        super().__init__(weight, reduction)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.multilabel_soft_margin_loss(input, target, self.weight, self.reduction)
+
+
+class MultiMarginLoss(_WeightedLoss):
+    """max(0, margin − x[y] + x[i])^p over the classes i other than y."""
+
+    def __init__(
+        self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = "mean"
+    ) -> None:
+        super().__init__(weight, reduction)
+        self.p, self.margin = p, margin
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.multi_margin_loss(input, target, self.p, self.margin, self.weight, self.reduction)

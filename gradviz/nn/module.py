@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gradviz.engine import devices
 from gradviz.engine.dtypes import dtype, to_numpy
 from gradviz.engine.function import scope
 from gradviz.engine.node import HookHandle
@@ -159,13 +160,16 @@ class Module(Tree, StateDict):
         fn(self)
         return self
 
-    def to(self, *args: Any, dtype: Any = None, **_: Any) -> Module:
-        """Convert all floating-point parameters and buffers to a dtype; a device is taken as it is."""
+    def to(self, *args: Any, dtype: Any = None, device: Any = None, **_: Any) -> Module:
+        """Convert all floating-point parameters and buffers to a dtype; the only device is the CPU."""
         for arg in args:
             if isinstance(arg, Tensor):
                 dtype = arg.dtype
-            elif not isinstance(arg, (str, bool)):
+            elif isinstance(arg, (str, devices.device)):
+                device = arg
+            elif not isinstance(arg, bool):
                 dtype = arg
+        devices.check(device)
         return self if dtype is None else self._convert(dtype)
 
     def _convert(self, kind: Any) -> Module:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine import ops
 from gradviz.engine.dtypes import default_dtype
 from gradviz.engine.inplace import overwrite
 from gradviz.engine.tensor import Tensor, new_tensor
@@ -42,10 +43,10 @@ class _BatchNorm(Module):
             if self.bias is not None:
                 init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.array.ndim not in self.dims:
+    def forward(self, input: Tensor) -> Tensor:
+        if input.array.ndim not in self.dims:
             expected = " or ".join(f"{n}D" for n in self.dims)
-            raise ValueError(f"expected {expected} input (got {x.array.ndim}D input)")
+            raise ValueError(f"expected {expected} input (got {input.array.ndim}D input)")
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats:
             count = self.num_batches_tracked
@@ -54,7 +55,7 @@ class _BatchNorm(Module):
                 momentum = 1.0 / float(count.array)
         by_batch = self.training or not self.track_running_stats
         return F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias, by_batch, momentum, self.eps
+            input, self.running_mean, self.running_var, self.weight, self.bias, by_batch, momentum, self.eps
         )
 
     def extra_repr(self) -> str:
@@ -78,6 +79,66 @@ class BatchNorm2d(_BatchNorm):
     """Each channel of (N, C, H, W) normalized over the batch."""
 
     dims = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Each channel of (N, C, D, H, W) normalized over the batch."""
+
+    dims = (5,)
+
+
+class _InstanceNorm(_BatchNorm):
+    """Each channel of each sample normalized by itself."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+
+    def forward(self, input: Tensor) -> Tensor:
+        unbatched = input.array.ndim == self.dims[0] - 1
+        if input.array.ndim not in self.dims and not unbatched:
+            raise ValueError(
+                f"expected {self.dims[0] - 1}D or {self.dims[0]}D input (got {input.array.ndim}D input)"
+            )
+        by_itself = self.training or not self.track_running_stats
+        batch = ops.unsqueeze(input, 0) if unbatched else input
+        out = F.instance_norm(
+            batch, self.running_mean, self.running_var, self.weight, self.bias, by_itself,
+            0.0 if self.momentum is None else self.momentum, self.eps,
+        )  # fmt: skip
+        return ops.squeeze(out, 0) if unbatched else out
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Each channel of each sample of (N, C, L) normalized by itself."""
+
+    dims = (3,)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Each channel of each sample of (N, C, H, W) normalized by itself."""
+
+    dims = (4,)
+
+
+class LocalResponseNorm(Module):
+    """x over (k + alpha · the mean square of `size` neighbouring channels)^beta."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
 
 
 class LayerNorm(Module):
@@ -106,8 +167,8 @@ class LayerNorm(Module):
             if self.bias is not None:
                 init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return (
@@ -134,8 +195,8 @@ class RMSNorm(Module):
         if elementwise_affine:
             init.ones_(self.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
@@ -156,8 +217,8 @@ class GroupNorm(Module):
             if self.bias is not None:
                 init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return (

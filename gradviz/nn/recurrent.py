@@ -70,18 +70,18 @@ class _Cell(Module):
         self.register_parameter("bias_hh", empty_parameter(gates) if bias else None)
         _draw(self, hidden_size)
 
-    def forward(self, x: Tensor, state: State = None) -> State:
-        if x.array.ndim not in (1, 2):
+    def forward(self, input: Tensor, state: State = None) -> State:
+        if input.array.ndim not in (1, 2):
             raise ValueError(
-                f"{type(self).__name__}: Expected input to be 1D or 2D, got {x.array.ndim}D instead"
+                f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.array.ndim}D instead"
             )
-        if x.array.ndim == 1:
-            whole = self.forward(ops.unsqueeze(x, 0), _each(state, lambda h: ops.unsqueeze(h, 0)))
+        if input.array.ndim == 1:
+            whole = self.forward(ops.unsqueeze(input, 0), _each(state, lambda h: ops.unsqueeze(h, 0)))
             return _each(whole, lambda h: ops.squeeze(h, 0))
         if state is None:
-            h = _zeros(x, x.array.shape[0], self.hidden_size)
+            h = _zeros(input, input.array.shape[0], self.hidden_size)
             state = (h, h) if self.kind == "LSTM" else h
-        from_x = F.linear(x, self.weight_ih, self.bias_ih)
+        from_x = F.linear(input, self.weight_ih, self.bias_ih)
         from_h = F.linear(_hidden(state), self.weight_hh, self.bias_hh)
         return _STEPS[self.kind][0](from_x, from_h, state, self.nonlinearity)
 
@@ -178,21 +178,23 @@ class _Recurrent(Module):
     def flatten_parameters(self) -> None:
         """Nothing: there is no GPU to arrange the weights for."""
 
-    def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
-        if x.array.ndim not in (2, 3):
+    def forward(self, input: Tensor, state: State = None) -> tuple[Tensor, State]:
+        if input.array.ndim not in (2, 3):
             raise ValueError(
-                f"{type(self).__name__}: Expected input to be 2D or 3D, got {x.array.ndim}D instead"
+                f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.array.ndim}D instead"
             )
-        if x.array.shape[-1] != self.input_size:
+        if input.array.shape[-1] != self.input_size:
             raise RuntimeError(
-                f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.array.shape[-1]}"
+                f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {input.array.shape[-1]}"
             )
-        if x.array.ndim == 2:
+        if input.array.ndim == 2:
             batch = 0 if self.batch_first else 1
-            out, last = self.forward(ops.unsqueeze(x, batch), _each(state, lambda h: ops.unsqueeze(h, 1)))
+            out, last = self.forward(ops.unsqueeze(input, batch), _each(state, lambda h: ops.unsqueeze(h, 1)))
             return ops.squeeze(out, batch), _each(last, lambda h: ops.squeeze(h, 1))
-        x = ops.transpose(x, 0, 1) if self.batch_first else x
-        out, last = self._run(x, self._first_state(x) if state is None else self._checked(state, x))
+        input = ops.transpose(input, 0, 1) if self.batch_first else input
+        out, last = self._run(
+            input, self._first_state(input) if state is None else self._checked(state, input)
+        )
         return (ops.transpose(out, 0, 1) if self.batch_first else out), last
 
     def _first_state(self, x: Tensor) -> State:

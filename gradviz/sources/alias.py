@@ -30,7 +30,7 @@ class _GradvizAsTorch(MetaPathFinder, Loader):
         sys.modules[name] = importlib.import_module(name.replace("torch", "gradviz", 1))
 
 
-_PUBLIC = ("autograd", "func", "linalg", "nn", "optim", "special")
+_PUBLIC = ("autograd", "backends", "cuda", "func", "linalg", "nn", "optim", "special", "utils")
 
 
 def find_ours(name: str) -> ModuleSpec | None:

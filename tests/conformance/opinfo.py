@@ -47,6 +47,13 @@ UNDEFINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empt
 
 NOTES = {
     "logcumsumexp": "PyTorch's tangent is off by up to 6e-6; gradviz's agrees with finite differences",
+    "addbmm_": "PyTorch gives the tensor another shape, in place; gradviz refuses, as both do for `addmm_`",
+    "linalg.svd": "the columns of U and V beyond the singular values are any orthonormal basis of what is left",
+    "nn.functional.scaled_dot_product_attention": "those with dropout, whose draws PyTorch's kernel takes otherwise",
+    "as_strided.partial_views": "PyTorch raises this: the sample looks beyond its tensor, of which it is given a copy",
+    "acosh_": "PyTorch raises this",
+    "asinh_": "PyTorch raises this",
+    "atanh_": "PyTorch raises this",
 }
 
 
@@ -90,6 +97,10 @@ CALLS: dict[str, Callable] = {
     "where": lambda x, condition, other: gradviz.where(condition, x, other),
     "zero_": lambda x: x.clone().zero_(),
     "fill": lambda x, value: x.clone().fill_(value),
+    "nn.functional.embedding": lambda weight, x, **options: gradviz.nn.functional.embedding(
+        x, weight, **options
+    ),
+    "linalg.pinv.singular": lambda a, b: gradviz.linalg.pinv(a @ b.mT),
 }
 
 
@@ -113,7 +124,13 @@ def convert(value: Any, tensor: Callable) -> Any:
         return getattr(gradviz, str(value).split(".")[1])
     if isinstance(value, torch.device):
         return str(value)
-    if isinstance(value, (torch.memory_format, torch.layout)):
+    if isinstance(value, torch.memory_format):
+        return getattr(gradviz, str(value).split(".")[1])
+    if callable(value) and getattr(torch.nn.functional, getattr(value, "__name__", ""), None) is value:
+        return getattr(gradviz.nn.functional, value.__name__)
+    if isinstance(value, torch.nn.Module):
+        return getattr(gradviz.nn, type(value).__name__)()
+    if isinstance(value, torch.layout):
         raise NotImplementedError(f"gradviz does not support {value}")
     if isinstance(value, dict):
         return {key: convert(part, tensor) for key, part in value.items()}
@@ -139,18 +156,21 @@ class Sample:
         if self.in_place:
             args = (args[0].clone(), *args[1:])
         operation = self.entry.inplace_variant if self.in_place else self.entry.op
-        return self.signless(operation(args[0], *args[1], **args[2]))
+        with torch.random.fork_rng():  # both draw the same; the samples to come stay what they are
+            torch.manual_seed(1)
+            return self.signless(operation(args[0], *args[1], **args[2]))
 
     def in_gradviz(self, replaced: list[Any]) -> Any:
         look_up = self.by_leaf(replaced)
 
         def tensor(t: torch.Tensor) -> Any:
             found = look_up(t)
-            return gradviz.from_numpy(t.numpy().copy()) if found is t else found
+            return mine_of(t) if found is t else found
 
         input, args, kwargs = convert(
             (self.raw.input, self.raw.args, {**self.extra, **self.raw.kwargs}), tensor
         )
+        gradviz.manual_seed(1)
         return self.signless(self.function(input.clone() if self.in_place else input, *args, **kwargs))
 
     def signless(self, out: Any) -> Any:
@@ -165,7 +185,7 @@ class Sample:
         return [leaf.detach().clone().requires_grad_() for leaf in self.leaves]
 
     def our_leaves(self) -> list[Any]:
-        return [gradviz.from_numpy(leaf.detach().numpy().copy()).requires_grad_() for leaf in self.leaves]
+        return [mine_of(leaf).requires_grad_() for leaf in self.leaves]
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -226,7 +246,7 @@ def cotangents(outs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def mine_of(tensor: torch.Tensor) -> Any:
-    return gradviz.from_numpy(tensor.detach().numpy().copy())
+    return gradviz.from_numpy(tensor.detach().numpy().copy(order="K"))
 
 
 def filled(gradients: Any, leaves: Any) -> list:
@@ -248,6 +268,8 @@ def check(sample: Sample, result: Result, twice: bool) -> None:
     for a, b in pairs:
         if a.requires_grad != b.requires_grad:
             raise Mismatch(f"requires_grad is {b.requires_grad} for {a.requires_grad}")
+        if a.layout == torch.strided and a.is_contiguous() and not b.is_contiguous():
+            raise Mismatch("memory: not contiguous")
         if a.grad_fn is not None and b.grad_fn is not None and a.grad_fn.name() != b.grad_fn.name():
             result.nodes.add((a.grad_fn.name(), b.grad_fn.name()))
     pairs = [(a, b) for a, b in pairs if a.requires_grad]
@@ -394,7 +416,7 @@ def entries(names: list[str] | None = None) -> list[tuple[Any, Callable]]:
             continue
         if names and entry.name not in names and title(entry) not in names:
             continue
-        function = ours(entry.name)
+        function = CALLS.get(title(entry)) or ours(entry.name)
         if function is not None:
             found.append((entry, function))
     return found

@@ -13,11 +13,18 @@ from gradviz.engine.op import d
 linear("where", k.where, inputs="x y", args="condition",
     x=d("where condition", lambda g, x_shape, condition: k.sum_to(np.where(condition, g, 0), x_shape)),
     y=d("where not condition", lambda g, y_shape, condition: k.sum_to(np.where(condition, 0, g), y_shape)))
-linear("clone", k.cloned, args="contiguous",
+linear("clone", k.clone, args="memory_format",
     x=d("1", lambda g: g))
 linear("copy", np.copy, node_name="CopyBackwards",
     x=d("1", lambda g: g))
-linear("to", k.to, args="dtype", node_name="ToCopyBackward0",
+linear("zero", np.zeros_like,
+    x=d("0", lambda g: g * 0))
+general("fill", k.filled, args="value", node_name="FillBackward2",
+    x=d("0", lambda g: g * 0))
+linear("fill_tensor", k.filled, name="fill", node_name="FillBackward3", inputs="x y",
+    x=d("0", lambda g: g * 0),
+    y=d("1, summed", lambda g: np.sum(g)))
+linear("to", k.cast, args="dtype memory_format", node_name="ToCopyBackward0",
     x=d("1, in x's dtype", lambda g, x_dtype: k.to(g, x_dtype)))
 
 linear("make_dual", k.same, node_name="AliasBackward0", view=True,

@@ -17,6 +17,14 @@ general("convolution", lk.convolution, args="stride padding dilation groups",
     weight=d("g xᵀ over windows", lambda g, x, weight_shape, stride, padding, dilation, groups:
         lk.convolution_weight(g, x, weight_shape, stride, padding, dilation, groups)),
     bias=d("1, summed by channel", lambda g, bias_shape: lk.per_channel(g, bias_shape)))
+general("transposed_convolution", lk.transposed_convolution, name="convolution", node_name="ConvolutionBackward0",
+    inputs="x weight bias", args="size stride padding dilation groups",
+    x=d("w g, by windows", lambda g, weight, x_shape, size, stride, padding, dilation, groups:
+        lk.convolved(g, weight, x_shape, stride, padding, dilation, groups)),
+    weight=d("x gᵀ over windows", lambda g, x, weight_shape, size, stride, padding, dilation, groups:
+        lk.convolution_weight(lk.with_empty_windows(x, weight_shape, size, stride, padding, dilation),
+            g, weight_shape, stride, padding, dilation, groups)),
+    bias=d("1, summed by channel", lambda g, bias_shape: lk.per_channel(g, bias_shape)))
 linear("im2col", lk.im2col, node_name="Im2ColBackward0", args="kernel_size stride padding dilation",
     x=d("1, added where windows overlap", lambda g, x_shape, kernel_size, stride, padding, dilation:
         lk.col2im(g, x_shape[2:], kernel_size, stride, padding, dilation)))
@@ -27,6 +35,9 @@ linear("col2im", lk.col2im, node_name="Col2ImBackward0", args="output_size kerne
 linear("max_pool2d", lk.take_in_planes, node_name="MaxPool2DWithIndicesBackward0",
     args="kernel_size stride padding indices",
     x=d("1 at each window's maximum", lambda g, x_shape, indices: lk.put_in_planes(g, x_shape, indices)))
+linear("adaptive_max_pool2d", lambda x, size, indices: lk.taken_in_planes(x, indices), args="size indices",
+    node_name="AdaptiveMaxPool2DBackward0",
+    x=d("1 at each part's maximum", lambda g, x_shape, indices: lk.put_in_planes(g, x_shape, indices)))
 linear("put_in_planes", lk.put_in_planes, node_name="MaxPool2DWithIndicesBackwardBackward0",
     args="size indices",
     x=d("1, taken", lambda g, indices: lk.taken_in_planes(g, indices)))
@@ -40,6 +51,13 @@ linear("adaptive_avg_pool2d", lk.average, node_name="AdaptiveAvgPool2DBackward0"
     args="output_size rows columns",
     x=d("1 / n, to the window", lambda g, output_size, rows, columns:
         lk.between(g, rows.T, columns.T)))
+
+for mode, dims in [*(("nearest", n) for n in (1, 2, 3)), *(("nearest_exact", n) for n in (1, 2, 3)),
+        ("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)]:
+    kind = mode.title().replace("_", "")
+    linear(f"upsample_{mode}{dims}d", lk.resized, args="size matrices", node_name=f"Upsample{kind}{dims}DBackward0",
+        x=d("the weights of its pixels, summed", lambda g, matrices: lk.along_dimensions(
+            g, tuple(matrix.T for matrix in matrices))))
 
 for key in ("native_batch_norm", "native_layer_norm", "native_group_norm"):
     general(key, lk.normalize, args="view axes shape eps stats",

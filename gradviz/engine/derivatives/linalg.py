@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gradviz.engine import kernels as k
 from gradviz.engine.derivatives.rows import general, linear
-from gradviz.engine.op import d
+from gradviz.engine.op import Derivative, d
 
 # fmt: off
 
@@ -22,26 +24,29 @@ general("mm", np.matmul,
 general("bmm", np.matmul,
     x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
     y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
-general("addmm", k.addmm,
-    bias=d("1, summed over rows", lambda g, bias_shape: k.sum_to(g, bias_shape)),
-    x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
-    y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
-general("addmv", lambda bias, x, y: bias + np.matmul(x, y), inputs="bias x y",
-    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
+
+
+def _added(name: str, forward: Callable, x: Derivative, y: Derivative) -> None:
+    """The rows of bias + a product of x and y: as itself, and with `beta` and `alpha` before the terms."""
+    general(name, forward, inputs="bias x y", x=x, y=y,
+        bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)))
+    general(f"{name}_scaled", k.scaled(forward), name=name, inputs="bias x y", args="beta alpha",
+        bias=d("beta, summed", lambda g, bias_shape, beta: k.sum_to(g * beta, bias_shape)),
+        x=d(f"alpha {x.text}", lambda g, y, alpha: x.rule(g * alpha, y)),
+        y=d(f"alpha {y.text}", lambda g, x, alpha: y.rule(g * alpha, x)))
+
+
+for key, forward in ("addmm", k.addmm), ("addbmm", k.addbmm), ("baddbmm", k.baddbmm):
+    _added(key, forward,
+        x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
+        y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
+_added("addmv", k.addmv,
     x=d("g yᵀ", lambda g, y: k.outer(g, y)),
     y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
-general("addr", k.addr,
-    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
+_added("addr", k.addr,
     x=d("g y", lambda g, y: np.matmul(g, y)),
     y=d("gᵀ x", lambda g, x: np.matmul(k.transposed(g), x)))
-general("addbmm", k.addbmm,
-    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
-    x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
-    y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
-general("baddbmm", k.baddbmm,
-    bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)),
-    x=d("g yᵀ", lambda g, y: np.matmul(g, k.transposed(y))),
-    y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
+
 linear("trace", k.trace,
     x=d("I", lambda g, x_shape: k.on_diagonal(g, x_shape)))
 general("linalg_cross", k.cross, args="dim",
@@ -63,12 +68,12 @@ general("solve", k.solve, name="linalg_solve", node_name="LinalgSolveExBackward0
 general("cholesky", k.cholesky, name="linalg_cholesky", node_name="LinalgCholeskyExBackward0",
     x=d("L⁻ᵀ Φ(Lᵀ g) L⁻¹", lambda g, out: k.cholesky_back(g, out)),
     jvp=lambda tangents, inputs, outputs, args: k.cholesky_forward(tangents[0], outputs[0]))
-general("pinv", k.pinv, name="linalg_pinv",
+general("pinv", k.pinv, name="linalg_pinv", args="atol rtol hermitian",
     x=d("−Pᵀ g Pᵀ + …", lambda g, x, out: k.pinv_back(g, x, out)))
 general("eigh", k.eigh, name="linalg_eigh", args="lower", outputs=2,
     x=d("V (diag(g) + skew(Vᵀ g) / (λⱼ − λᵢ)) Vᵀ", lambda g, out: k.eigh_back(g[0], g[1], out[0], out[1])),
     jvp=lambda tangents, inputs, outputs, args: k.eigh_forward(tangents[0], outputs[0], outputs[1]))
-general("svd", k.svd, name="linalg_svd", outputs=3,
+general("svd", k.svd, name="linalg_svd", args="full_matrices", outputs=3,
     x=d("U diag(g) Vᵀ + …", lambda g, out: k.svd_back(g, out[0], out[1], out[2])))
 general("qr", k.qr, name="linalg_qr", outputs=2,
     x=d("(g + Q sym(M)) R⁻ᵀ", lambda g, out: k.qr_back(g, out[0], out[1])))

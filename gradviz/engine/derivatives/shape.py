@@ -16,6 +16,11 @@ linear("reshape", k.reshape, args="shape", node_name="ViewBackward0", view=True,
     x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("unsafe_view", k.reshape, args="shape", node_name="UnsafeViewBackward0",
     x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
+linear("as_strided", k.as_strided, args="geometry", view=True,
+    x=d("1 where shown, summed", lambda g, x_shape, geometry: k.strided_back(g, x_shape, geometry)))
+linear("copy_slices", k.with_slices, args="geometry", node_name="CopySlices",
+    x=d("1 where not written over", lambda g, geometry: k.outside_slices(g, geometry)),
+    y=d("1, taken", lambda g, geometry: k.shown(g, geometry)))
 linear("t", np.transpose, node_name="TBackward0", view=True,
     x=d("1, transposed", lambda g: np.transpose(g)))
 linear("transpose", k.swapped, args="dim0 dim1", view=True,
@@ -37,6 +42,9 @@ linear("unsqueeze", np.expand_dims, args="dim", view=True,
 linear("index", k.index, args="index", view=True, node_name="SliceBackward0",
     x=d("1 where taken, else 0", lambda g, x_shape, index: k.put_back(g, x_shape, index)))
 linear("diagonal", k.diagonal, args="offset dim1 dim2", view=True,
+    x=d("1 on the diagonal", lambda g, x_shape, offset, dim1, dim2: k.diagonal_back(g, x_shape, offset, dim1, dim2)))
+linear("diagonal_copy", lambda x, offset, dim1, dim2: np.array(k.diagonal(x, offset, dim1, dim2), order="C"),
+    args="offset dim1 dim2", node_name="DiagonalBackward0_copy",
     x=d("1 on the diagonal", lambda g, x_shape, offset, dim1, dim2: k.diagonal_back(g, x_shape, offset, dim1, dim2)))
 linear("diagonal_back", k.diagonal_back, args="shape offset dim1 dim2", node_name="DiagonalBackwardBackward0",
     x=d("1, taken", lambda g, offset, dim1, dim2: k.diagonal(g, offset, dim1, dim2)))

@@ -11,3 +11,4 @@ from gradviz.engine.kernels.linalg import *
 from gradviz.engine.kernels.padding import *
 from gradviz.engine.kernels.reductions import *
 from gradviz.engine.kernels.shape import *
+from gradviz.engine.kernels.strides import *

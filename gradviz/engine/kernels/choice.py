@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.memory_format import laid_out
+
 
 def where(x: Any, y: Any, condition: Any) -> Any:
     """x where the condition holds, else y."""
@@ -17,14 +19,26 @@ def to(x: Any, dtype: Any) -> Any:
     return x.astype(dtype)
 
 
+def cast(x: Any, dtype: Any, memory_format: Any) -> Any:
+    """A copy of x in another dtype, its elements in that order in memory (None: as they lie)."""
+    copy = x.astype(dtype)
+    return copy if memory_format is None else laid_out(copy, memory_format)
+
+
+def clone(x: Any, memory_format: Any) -> Any:
+    """A copy of x, its elements in that order in memory (None: as they lie)."""
+    laid = x if memory_format is None else laid_out(x, memory_format)
+    return np.copy(x) if laid is x else laid
+
+
+def filled(x: Any, value: Any) -> Any:
+    """An array as x, of one value."""
+    return np.full(x.shape, value, x.dtype)
+
+
 def same(x: Any) -> Any:
     """x."""
     return x
-
-
-def cloned(x: Any, contiguous: bool) -> Any:
-    """A copy of x, with its elements in order in memory or laid out as they are."""
-    return np.array(x, order="C" if contiguous else "K")
 
 
 def with_masked_fill(x: Any, value: Any, mask: Any) -> Any:

@@ -15,13 +15,21 @@ def at(dim: int, index: Any) -> tuple:
 
 
 def index(x: Any, index: Any) -> Any:
-    """x[index]."""
-    return x[index]
+    """x[index]; of an array, a single element too is a view, and a copy is in order in memory."""
+    taken = x[index]
+    if isinstance(taken, np.generic):
+        return x[(*index, ...) if isinstance(index, tuple) else (index, ...)]
+    return taken if takes_each_once(index) else in_order(taken)
+
+
+def in_order(x: Any) -> Any:
+    """x; of an array, copied where its elements do not lie in order in memory."""
+    return np.asarray(x, order="C") if isinstance(x, np.ndarray) else x
 
 
 def select(x: Any, dim: int, index: int) -> Any:
-    """x[:, ..., index] along `dim`."""
-    return x[at(dim, index)]
+    """x[:, ..., index] along `dim`; of an array, a single element too is a view."""
+    return x[(*at(dim, index), ...)] if isinstance(x, np.ndarray) else x[at(dim, index)]
 
 
 @row("put_back")
@@ -106,7 +114,7 @@ def blank(g: Any, dim: int, index: np.ndarray) -> Any:
 
 def index_select(x: Any, dim: int, index: np.ndarray) -> Any:
     """The slices of x along `dim` that `index` names."""
-    return x[at(dim, np.atleast_1d(index))] if x.ndim else x
+    return in_order(x[at(dim, np.atleast_1d(index))]) if x.ndim else x
 
 
 def select_back(g: Any, shape: tuple[int, ...], dim: int, index: np.ndarray) -> Any:
@@ -175,7 +183,7 @@ def outside(g: Any, index: Any) -> Any:
 
 def masked_scatter(x: Any, source: Any, mask: np.ndarray) -> Any:
     """x with the elements of `source`, one after another, where `mask`."""
-    out = np.array(np.broadcast_to(x, mask.shape))
+    out = np.array(np.broadcast_to(x, mask.shape), order="C")
     out[mask] = source.reshape(-1)[: int(mask.sum())]
     return out
 

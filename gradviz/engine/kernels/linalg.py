@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gradviz.engine.kernels.indexing import in_order
 from gradviz.engine.kernels.row import row
 from gradviz.engine.kernels.shape import tril, triu
 
@@ -25,6 +27,21 @@ def addmm(bias: Any, x: Any, y: Any) -> Any:
     product = np.matmul(x, y)
     product += bias
     return product
+
+
+def addmv(bias: Any, x: Any, y: Any) -> Any:
+    """bias + x y, of a matrix and a vector."""
+    return bias + np.matmul(x, y)
+
+
+def scaled(kernel: Callable) -> Callable:
+    """A kernel that adds a product to a bias, with factors: beta · bias + alpha · product; a bias times 0 counts for
+    nothing, NaN or not."""
+
+    def call(bias: Any, x: Any, y: Any, beta: Any, alpha: Any) -> Any:
+        return kernel(bias * beta if beta else np.zeros_like(bias), x * alpha, y)
+
+    return call
 
 
 @row("outer")
@@ -62,7 +79,7 @@ def on_diagonal(g: Any, shape: tuple[int, ...]) -> Any:
 def cross(x: Any, y: Any, dim: int) -> Any:
     """The cross product of vectors of three along `dim`."""
     x, y = np.broadcast_arrays(x, y)
-    return np.cross(x, y, axis=dim)
+    return in_order(np.cross(x, y, axis=dim))
 
 
 @row("inv")
@@ -114,9 +131,36 @@ def cholesky_forward(tangent: Any, lower: Any) -> Any:
     return np.matmul(lower, tril(middle, 0) - 0.5 * middle * np.eye(lower.shape[-1]))
 
 
-def pinv(x: Any) -> Any:
-    """The Moore-Penrose inverse."""
-    return np.linalg.pinv(x)
+def pinv(x: Any, atol: Any, rtol: Any, hermitian: bool) -> Any:
+    """The Moore-Penrose inverse; singular values up to `least_value` count as 0."""
+    if not x.size:
+        return np.empty((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+    if hermitian:
+        values, vectors = np.linalg.eigh(x)
+        left, right, sizes = vectors, transposed(vectors), np.abs(values)
+    else:
+        left, values, right = np.linalg.svd(x, full_matrices=False)
+        sizes = values
+    kept = sizes > least_value(x, sizes, atol, rtol)
+    inverse = np.where(kept, 1 / np.where(kept, values, 1), 0)
+    return np.matmul(transposed(right) * np.expand_dims(inverse, -2), transposed(left))
+
+
+def singular_values(x: Any, hermitian: bool) -> Any:
+    """The singular values; of symmetric matrices, found as the magnitudes of eigenvalues."""
+    return np.abs(np.linalg.eigvalsh(x)) if hermitian else np.linalg.svd(x, compute_uv=False)
+
+
+def least_value(x: Any, values: Any, atol: Any, rtol: Any) -> Any:
+    """The greatest singular value that counts as 0: max(atol, rtol · the greatest of all).
+
+    Where neither is given, rtol is max(n, m) · eps."""
+    if atol is None:
+        atol, rtol = 0.0, max(x.shape[-2:]) * np.finfo(x.dtype).eps if rtol is None else rtol
+    elif rtol is None:
+        rtol = np.where(np.asarray(atol) > 0, 0.0, max(x.shape[-2:]) * np.finfo(x.dtype).eps)
+    greatest = np.max(values, axis=-1, initial=0)
+    return np.expand_dims(np.maximum(atol, rtol * greatest), -1)
 
 
 def pinv_back(g: Any, x: Any, out: Any) -> Any:
@@ -163,15 +207,17 @@ def eigh_forward(tangent: Any, values: Any, vectors: Any) -> tuple:
     return np.sum(turned * identity, axis=-1), np.matmul(vectors, turned / gaps * (1 - identity))
 
 
-def svd(x: Any) -> tuple:
-    """U, S and Vᵀ such that x = U diag(S) Vᵀ, no more columns than the smaller side."""
-    return tuple(np.linalg.svd(x, full_matrices=False))
+def svd(x: Any, full_matrices: bool) -> tuple:
+    """U, S and Vᵀ such that x = U diag(S) Vᵀ; U and V square, or no more columns than the smaller side."""
+    return tuple(np.linalg.svd(x, full_matrices=full_matrices))
 
 
 def svd_back(gs: Any, u: Any, s: Any, vh: Any) -> Any:
     """U (diag(g_S) + skew(Uᵀ g_U) / E S + S skew(Vᵀ g_V) / E) Vᵀ, and what leaves the spans of U and V."""
     gu, g_s, gvh = gs
     n = s.shape[-1]
+    u, vh = u[..., :n], vh[..., :n, :]
+    gu, gvh = None if gu is None else gu[..., :n], None if gvh is None else gvh[..., :n, :]
     identity = np.eye(n)
     column, line = np.expand_dims(s, -1), np.expand_dims(s, -2)
     gaps = line * line - column * column + identity
@@ -200,6 +246,9 @@ def qr(x: Any) -> tuple:
 def qr_back(gs: Any, q: Any, r: Any) -> Any:
     """(g_Q + Q sym(R g_Rᵀ − g_Qᵀ Q)) R⁻ᵀ, sym copying the lower triangle to the upper."""
     gq, gr = gs
+    n = r.shape[-2]
+    if r.shape[-1] > n:
+        return _wide_qr_back(gq, gr, q, r)
     middle: Any = 0
     if gr is not None:
         middle = np.matmul(r, transposed(triu(gr, 0)))
@@ -208,3 +257,16 @@ def qr_back(gs: Any, q: Any, r: Any) -> Any:
     sym = tril(middle, 0) + transposed(tril(middle, -1))
     total = np.matmul(q, sym) if gq is None else gq + np.matmul(q, sym)
     return np.matmul(total, transposed(inv(r)))
+
+
+def _wide_qr_back(gq: Any, gr: Any, q: Any, r: Any) -> Any:
+    """Of x = (X Y) with a square X: Q R' = X as before, and Qᵀ Y is the rest of R."""
+    n = r.shape[-2]
+    square, rest = r[..., :n], r[..., n:]
+    if gr is None:
+        first = qr_back((gq, None), q, square)
+        return np.concatenate((first, np.matmul(q, rest) * 0), axis=-1)
+    g_rest = gr[..., n:]
+    through = np.matmul(np.matmul(q, rest), transposed(g_rest))
+    first = qr_back((through if gq is None else gq + through, gr[..., :n]), q, square)
+    return np.concatenate((first, np.matmul(q, g_rest)), axis=-1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.kernels.indexing import in_order
 from gradviz.engine.kernels.row import row
 
 
@@ -35,4 +36,4 @@ def wrapped(places: tuple[np.ndarray, ...]) -> tuple:
 
 def from_places(x: Any, places: tuple[np.ndarray, ...]) -> Any:
     """x with a border made of its own elements."""
-    return x[wrapped(places)]
+    return in_order(x[wrapped(places)])

@@ -14,4 +14,5 @@ from gradviz.engine.ops.products import *
 from gradviz.engine.ops.reductions import *
 from gradviz.engine.ops.selection import *
 from gradviz.engine.ops.shape import *
+from gradviz.engine.ops.statistics import *
 from gradviz.engine.tensor import new_tensor

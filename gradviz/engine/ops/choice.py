@@ -9,13 +9,16 @@ import numpy as np
 from gradviz.engine.apply import apply, as_tensor, operands
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import to_numpy
+from gradviz.engine.memory_format import contiguous_format, lies_in
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """x where the condition holds, else y; without them, the places where it holds, a tensor a dimension."""
     if x is None and y is None:
-        return tuple(new_tensor(places) for places in np.nonzero(np.atleast_1d(as_tensor(condition).array)))
+        return tuple(
+            new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(as_tensor(condition).array))
+        )
     left, right = operands(x, y)
     if left is None:
         raise TypeError("where() takes tensors or numbers")
@@ -24,9 +27,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
 def detach(x: Tensor) -> Tensor:
     """The same memory without a place in the graph."""
-    out = apply(TABLE["detach"], (x,))
-    out._rare.base = None  # not a view that autograd follows, but memory and versions are shared
-    return out
+    return apply(TABLE["detach"], (x,))
 
 
 def view_as_self(x: Tensor) -> Tensor:
@@ -34,14 +35,14 @@ def view_as_self(x: Tensor) -> Tensor:
     return apply(TABLE["make_dual"], (x,))
 
 
-def clone(x: Tensor) -> Tensor:
+def clone(x: Tensor, memory_format: Any = None) -> Tensor:
     """A copy that gradients flow through."""
-    return apply(TABLE["clone"], (x,), (False,))
+    return apply(TABLE["clone"], (x,), (memory_format,))
 
 
-def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
-    """x where its elements lie in order in memory, else a copy in which they do."""
-    return x if x.array.flags.c_contiguous else apply(TABLE["clone"], (x,), (True,))
+def contiguous(x: Tensor, memory_format: Any = contiguous_format) -> Tensor:
+    """x where its elements lie in that order in memory, else a copy in which they do."""
+    return x if lies_in(x.array, memory_format) else clone(x, memory_format)
 
 
 def copy(x: Tensor) -> Tensor:
@@ -49,7 +50,9 @@ def copy(x: Tensor) -> Tensor:
     return apply(TABLE["copy"], (x,))
 
 
-def to(x: Tensor, dtype: Any) -> Tensor:
-    """x in another dtype; x itself where it has it already."""
+def to(x: Tensor, dtype: Any, memory_format: Any = None, copy: bool = False) -> Tensor:
+    """x in another dtype and order in memory; x itself where it has them already, unless `copy`."""
     wanted = to_numpy(dtype)
-    return x if wanted == x.array.dtype else apply(TABLE["to"], (x,), (wanted,))
+    if wanted == x.array.dtype and not copy and (memory_format is None or lies_in(x.array, memory_format)):
+        return x
+    return apply(TABLE["to"], (x,), (wanted, memory_format))

@@ -20,11 +20,14 @@ _NOT_DIFFERENTIATED = {"igamma", "igammac"}
 def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
     """A function that no gradient goes through."""
 
-    def call(*tensors: Any) -> Any:
-        x, y = operands(*tensors) if nargs == 2 else (as_tensor(tensors[0]), None)
-        if x is None:
-            return NotImplemented
-        inputs = (x,) if y is None else (x, y)
+    def of_one(input: Any) -> Tensor:
+        return compute((as_tensor(input),))
+
+    def of_two(input: Any, other: Any) -> Any:
+        inputs = operands(input, other)
+        return NotImplemented if inputs[0] is None else compute(inputs)
+
+    def compute(inputs: tuple[Tensor, ...]) -> Tensor:
         if name in _NOT_DIFFERENTIATED and any(tensor.requires_grad for tensor in inputs):
             raise NotImplementedError(f"gradviz does not support the derivative of {name} yet")
         array = np.asarray(ufunc(*(tensor.array for tensor in inputs)))
@@ -36,6 +39,7 @@ def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
             tell_op(name, inputs, (out,), "", None)
         return out
 
+    call = of_two if nargs == 2 else of_one
     call.__name__ = name
     return call
 
@@ -88,21 +92,40 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
     """The places of the elements that are not 0: a row each, or a tensor a dimension."""
     if as_tuple:
-        return tuple(new_tensor(places) for places in np.nonzero(np.atleast_1d(x.array)))
-    return new_tensor(np.argwhere(x.array))
+        return tuple(new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(x.array)))
+    return new_tensor(np.ascontiguousarray(np.argwhere(x.array)))
 
 
 argwhere = nonzero
 
 
 def searchsorted(
-    sorted_sequence: Tensor, x: Any, *, out_int32: bool = False, right: bool = False, side: Any = None
+    sorted_sequence: Tensor,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: Any = None,
+    sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where to put each element of x in a sorted sequence; raises NotImplementedError for several sequences."""
-    if sorted_sequence.array.ndim > 1:
-        raise NotImplementedError("gradviz does not support searchsorted with several sequences")
-    places = np.searchsorted(sorted_sequence.array, as_tensor(x).array, "right" if right else side or "left")
-    return new_tensor(np.asarray(places, np.int32 if out_int32 else np.int64))
+    """Where to put each element of x in a sorted sequence; of several sequences, in the one at its place.
+
+    `sorter` has the places that would sort the sequence, if it is not sorted."""
+    sequence, values = sorted_sequence.array, as_tensor(x).array
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise RuntimeError(f"searchsorted: side is {side!r} and right is {right}; give one of them")
+    if sorter is not None:
+        sequence = np.take_along_axis(sequence, sorter.array, -1)
+    if sequence.ndim > 1 and sequence.shape[:-1] != values.shape[:-1]:
+        raise RuntimeError(
+            "boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and "
+            f"input value tensor must match, but we got boundaries tensor {list(sequence.shape)} and input "
+            f"value tensor {list(values.shape)}"
+        )
+    places = np.empty(values.shape, np.int32 if out_int32 else np.int64)
+    for row in np.ndindex(sequence.shape[:-1]):
+        places[row] = np.searchsorted(sequence[row], values[row], "right" if right else side or "left")
+    return new_tensor(places)
 
 
 def bucketize(x: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:

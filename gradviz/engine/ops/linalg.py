@@ -10,6 +10,7 @@ import numpy as np
 
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.kernels import least_value, singular_values
 from gradviz.engine.ops.choice import to
 from gradviz.engine.ops.elementwise import abs_, add, log, mul
 from gradviz.engine.ops.products import matmul
@@ -93,10 +94,12 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 
 
 def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
-    """The Moore-Penrose inverse; raises NotImplementedError for tolerances of one's own."""
-    if atol is not None or rtol is not None or hermitian:
-        raise NotImplementedError("gradviz does not support atol, rtol and hermitian in pinv")
-    return _computed("pinv", A)
+    """The Moore-Penrose inverse: singular values up to max(atol, rtol · the greatest) count as 0."""
+    return _computed("pinv", A, args=(_number(atol), _number(rtol), hermitian))
+
+
+def _number(value: Any) -> Any:
+    return value.array if isinstance(value, Tensor) else value
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> EighResult:
@@ -111,11 +114,10 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
 
 
 def svd(A: Tensor, full_matrices: bool = True) -> SvdResult:
-    """U, S and Vᵀ such that A = U diag(S) Vᵀ; raises NotImplementedError for more columns than A's smaller side."""
-    n, m = A.array.shape[-2:]
-    if full_matrices and n != m:
-        raise NotImplementedError("gradviz does not support svd with full_matrices=True")
-    return SvdResult(*_computed("svd", A))
+    """U, S and Vᵀ such that A = U diag(S) Vᵀ; U and V square, or with no more columns than A's smaller side.
+
+    No gradient goes through the columns beyond that: they are not determined by A."""
+    return SvdResult(*_computed("svd", A, args=(full_matrices,)))
 
 
 def svdvals(A: Tensor) -> Tensor:
@@ -126,11 +128,22 @@ def svdvals(A: Tensor) -> Tensor:
 def qr(A: Tensor, mode: str = "reduced") -> QrResult:
     """Q with orthonormal columns and R, upper triangular, such that A = Q R."""
     n, m = A.array.shape[-2:]
-    if mode != "reduced" and not (mode == "complete" and n <= m):
-        raise NotImplementedError(f"gradviz does not support qr with mode={mode!r}")
-    if n < m and A.requires_grad:
-        raise NotImplementedError("gradviz does not support the derivative of qr of matrices wider than high")
-    return QrResult(*_computed("qr", A))
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'"
+        )
+    if mode == "reduced" or (mode == "complete" and n <= m):
+        return QrResult(*_computed("qr", A))
+    if A.requires_grad:
+        raise NotImplementedError(
+            f"The derivative of linalg.qr is not implemented for mode='{mode}'"
+            f"{' and matrices higher than wide' if mode == 'complete' else ''}; use mode='reduced'."
+        )
+    if mode == "complete":
+        return QrResult(*map(new_tensor, np.linalg.qr(A.array, "complete")))
+    return QrResult(
+        new_tensor(np.empty(0, A.array.dtype)), new_tensor(np.asarray(np.linalg.qr(A.array, "r")))
+    )
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
@@ -221,11 +234,15 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     return reshape(inv(reshape(A, size, -1)), *shape[ind:], *shape[:ind])
 
 
-def matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
-    """How many singular values are not as good as 0."""
-    if atol is not None or rtol is not None or hermitian:
-        raise NotImplementedError("gradviz does not support atol, rtol and hermitian in matrix_rank")
-    return new_tensor(np.asarray(np.linalg.matrix_rank(A.array, rtol=None), np.int64))
+def matrix_rank(
+    A: Tensor, tol: Any = None, *, atol: Any = None, rtol: Any = None, hermitian: bool = False
+) -> Tensor:
+    """How many singular values are above max(atol, rtol · the greatest)."""
+    if tol is not None:
+        atol, rtol = tol, 0.0
+    values = singular_values(A.array, hermitian)
+    kept = values > least_value(A.array, values, _number(atol), _number(rtol))
+    return new_tensor(np.asarray(np.sum(kept, axis=-1), np.int64))
 
 
 def vander(x: Tensor, *, N: Any = None) -> Tensor:

@@ -66,11 +66,13 @@ def _border(n: int, before: int, after: int, mode: str) -> np.ndarray:
 
 def _circular(x: Tensor, widths: list[tuple[int, int]]) -> Tensor:
     for dim, (before, after) in enumerate(widths, x.array.ndim - len(widths)):
+        if before < 0 or after < 0:  # cut first; what is left is repeated
+            start, end = max(-before, 0), max(-after, 0)
+            x = narrow(x, dim, start, x.array.shape[dim] - start - end)
+            before, after = max(before, 0), max(after, 0)
         n = x.array.shape[dim]
         if before > n or after > n:
             raise RuntimeError("Padding value causes wrapping around more than once.")
-        if before < 0 or after < 0:
-            raise NotImplementedError("gradviz does not support negative widths of circular padding")
         ends = [narrow(x, dim, n - before, before), x, narrow(x, dim, 0, after)]
         x = cat([part for part in ends if part.array.shape[dim]], dim)
     return x

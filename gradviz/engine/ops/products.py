@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,14 @@ import numpy as np
 from gradviz.engine.apply import apply, operands
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.ops.choice import contiguous
-from gradviz.engine.ops.elementwise import add, mul
+from gradviz.engine.ops.elementwise import mul
 from gradviz.engine.ops.reductions import checked_dim, sum
 from gradviz.engine.ops.shape import (
     diagonal,
     expand,
     permute,
     reshape,
+    reshaped,
     squeeze,
     t,
     transpose,
@@ -52,40 +52,35 @@ def bmm(x: Tensor, y: Tensor) -> Tensor:
     return apply(TABLE["bmm"], (x, y))
 
 
-def addmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · bias + alpha · x y."""
-    return _plus_product("addmm", mm, bias, x, y, beta, alpha)
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · input + alpha · their product."""
+    return _plus_product("addmm", input, mat1, mat2, beta, alpha)
 
 
-def addmv(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · bias + alpha · x y, of a matrix and a vector."""
-    return _plus_product("addmv", mv, bias, x, y, beta, alpha)
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · input + alpha · their product, of a matrix and a vector."""
+    return _plus_product("addmv", input, mat, vec, beta, alpha)
 
 
-def addr(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · bias + alpha · x yᵀ, of two vectors."""
-    return _plus_product("addr", outer, bias, x, y, beta, alpha)
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · input + alpha · vec1 vec2ᵀ, of two vectors."""
+    return _plus_product("addr", input, vec1, vec2, beta, alpha)
 
 
-def addbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · bias + alpha · the sum of a batch of products."""
-    return _plus_product("addbmm", lambda a, b: sum(bmm(a, b), 0), bias, x, y, beta, alpha)
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · input + alpha · the sum of a batch of products."""
+    return _plus_product("addbmm", input, batch1, batch2, beta, alpha)
 
 
-def baddbmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · bias + alpha · x y, for each of a batch."""
-    return _plus_product("baddbmm", bmm, bias, x, y, beta, alpha)
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta · input + alpha · their product, for each of a batch."""
+    return _plus_product("baddbmm", input, batch1, batch2, beta, alpha)
 
 
-def _plus_product(
-    key: str, product: Callable, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any
-) -> Tensor:
-    """One row where nothing is scaled; else the scaled terms, added. A bias times 0 counts for nothing, NaN or not."""
+def _plus_product(key: str, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any) -> Tensor:
     if beta == 1 and alpha == 1:
         return apply(TABLE[key], (bias, x, y))
-    term = mul(product(x, y), alpha)
-    shape = term.array.shape
-    return term if beta == 0 else add(mul(expand(bias, *shape), beta), term)
+    return apply(TABLE[f"{key}_scaled"], (bias, x, y), (beta, alpha))
 
 
 def _check_product(x: Tensor, y: Tensor, x_dims: int, y_dims: int, name: str) -> None:
@@ -147,7 +142,7 @@ def _folded_matmul(x: Tensor, y: Tensor) -> Tensor:
         product = _folded_matmul(transpose(y, -2, -1), one)
         return contiguous(transpose(product, -2, -1)) if x.array.ndim == 2 else product
     *batch, inner = x.array.shape
-    tall = reshape(x, math.prod(batch), inner)
+    tall = reshaped(x, (math.prod(batch), inner))
     if y.array.ndim == 1:
         return unsafe_view(mv(tall, y), (*batch,))
     return unsafe_view(mm(tall, y), (*batch, y.array.shape[1]))
@@ -162,8 +157,8 @@ def _batched_matmul(x: Tensor, y: Tensor) -> Tensor:
     if batch != y.array.shape[:-2]:
         batch = np.broadcast_shapes(batch, y.array.shape[:-2])
     n = math.prod(batch)
-    x3 = reshape(expand(x, *batch, *rows), n, *rows)
-    y3 = reshape(expand(y, *batch, *columns), n, *columns)
+    x3 = reshaped(apply(TABLE["expand"], (x,), ((*batch, *rows),)), (n, *rows))
+    y3 = reshaped(apply(TABLE["expand"], (y,), ((*batch, *columns),)), (n, *columns))
     if y.array.ndim == 1:
         return unsafe_view(squeeze(bmm(x3, unsqueeze(y3, 2)), -1), (*batch, rows[0]))
     shape = (*batch, *rows[:1], columns[1]) if x.array.ndim > 1 else (*batch, columns[1])
@@ -201,8 +196,15 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     n, m = a.array.ndim, b.array.ndim
     over_a, over_b = [i % n for i in dims[0]], [i % m for i in dims[1]]
     for i, j in zip(over_a, over_b, strict=True):
-        if a.array.shape[i] != b.array.shape[j]:  # of which PyTorch would repeat a size of 1
-            raise NotImplementedError("gradviz does not support tensordot over dimensions of different sizes")
+        if a.array.shape[i] == 1:
+            b = sum(b, j, True)
+        elif b.array.shape[j] == 1:
+            a = sum(a, i, True)
+        elif a.array.shape[i] != b.array.shape[j]:
+            raise RuntimeError(
+                "contracted dimensions need to match, but first has size "
+                f"{a.array.shape[i]} in dim {i} and second has size {b.array.shape[j]} in dim {j}"
+            )
     rest_a, rest_b = ([i for i in range(k) if i not in over] for k, over in ((n, over_a), (m, over_b)))
     shape = [a.array.shape[i] for i in rest_a] + [b.array.shape[i] for i in rest_b]
     size = int(np.prod([a.array.shape[i] for i in over_a], dtype=np.int64))

@@ -11,7 +11,8 @@ import numpy as np
 
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.kernels import at, sum_to
+from gradviz.engine.dtypes import dtype
+from gradviz.engine.kernels import Geometry, at, geometry_of, sum_to
 from gradviz.engine.op import with_outputs
 from gradviz.engine.ops.choice import contiguous
 from gradviz.engine.ops.reductions import checked_dim, dims_of
@@ -27,12 +28,27 @@ def sizes(shape: tuple) -> tuple[int, ...]:
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     """x in another shape; one size may be −1. Raises RuntimeError where the elements do not fit."""
-    wanted = sizes(shape)
-    if math.prod(wanted) != x.array.size or min(wanted, default=0) < 0:
-        wanted = _resolved(wanted, x)
-    if x.array.flags.c_contiguous or _is_view(x.array.reshape(wanted), x.array):
+    return reshaped(x, _resolved(sizes(shape), x))
+
+
+def reshaped(x: Tensor, wanted: tuple[int, ...]) -> Tensor:
+    """x in a shape that its elements fit into."""
+    if x.array.flags.c_contiguous or _is_viewable(x.array, wanted):
         return apply(TABLE["reshape"], (x,), (wanted,))
     return unsafe_view(contiguous(x), wanted)
+
+
+def view(x: Tensor, *shape: Any) -> Tensor:
+    """x in another shape, on the same memory; one size may be −1. Raises RuntimeError where that cannot be."""
+    if len(shape) == 1 and isinstance(shape[0], dtype):
+        raise NotImplementedError("gradviz does not see memory as another dtype; use .to(dtype) to convert")
+    wanted = _resolved(sizes(shape), x)
+    if not (x.array.flags.c_contiguous or _is_viewable(x.array, wanted)):
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride (at least one dimension spans "
+            "across two contiguous subspaces). Use .reshape(...) instead."
+        )
+    return apply(TABLE["reshape"], (x,), (wanted,))
 
 
 def unsafe_view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -40,13 +56,19 @@ def unsafe_view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return apply(TABLE["unsafe_view"], (x,), (shape,))
 
 
-def _is_view(array: np.ndarray, of: np.ndarray) -> bool:
-    """Whether NumPy made an array without a copy."""
-    return array.base is (of if of.base is None else of.base)
+def _is_viewable(array: np.ndarray, shape: tuple[int, ...]) -> bool:
+    """Whether an array can be seen in another shape without a copy."""
+    try:
+        array.reshape(shape, copy=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _resolved(wanted: tuple[int, ...], x: Tensor) -> tuple[int, ...]:
-    """A shape that x can have, from one with a −1 in it."""
+    """A shape that x can have, from one that may have a −1 in it."""
+    if math.prod(wanted) == x.array.size and min(wanted, default=0) >= 0:
+        return wanted
     try:
         return np.broadcast_to(np.empty(()), x.array.shape).reshape(wanted).shape
     except ValueError:
@@ -60,6 +82,24 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if ndim == 0:
         return reshape(x, 1)
     return reshape(x, *x.array.shape[:start], -1, *x.array.shape[end + 1 :])
+
+
+def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """The view of x's memory with that size; `stride` and `storage_offset` count elements.
+
+    Raises RuntimeError where it would reach beyond the memory of x."""
+    base = x._base if x._base is not None else x
+    own = geometry_of(x.array, base.array)
+    offset = (own.offset if storage_offset is None else storage_offset) - own.offset
+    wanted = Geometry(tuple(size), tuple(stride), offset, own.stride)
+    last = offset + sum((n - 1) * s for n, s in zip(wanted.size, wanted.stride, strict=True))
+    reach = sum((n - 1) * s for n, s in zip(x.array.shape, own.stride, strict=True))
+    if offset < 0 or (last > reach and 0 not in wanted.size):
+        raise RuntimeError(
+            f"as_strided: size {list(wanted.size)}, stride {list(wanted.stride)} and storage offset "
+            f"{storage_offset or 0} reach beyond the {x.array.size} elements of the tensor"
+        )
+    return apply(TABLE["as_strided"], (x,), (wanted,))
 
 
 def t(x: Tensor) -> Tensor:
@@ -193,10 +233,7 @@ def diag(x: Tensor, diagonal: int = 0) -> Tensor:
         return diag_embed(x, diagonal)
     if x.array.ndim != 2:
         raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {x.array.ndim}D")
-    return _diagonal(x, diagonal)
-
-
-_diagonal = diagonal
+    return apply(TABLE["diagonal_copy"], (x,), (diagonal, 0, 1))
 
 
 def diagflat(x: Tensor, offset: int = 0) -> Tensor:

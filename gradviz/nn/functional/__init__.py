@@ -1,5 +1,6 @@
 """Layers as functions. See PyTorch's `torch.nn.functional`."""
 
+from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.ops import pad
 from gradviz.nn.functional.activation import (
     celu,
@@ -31,43 +32,80 @@ from gradviz.nn.functional.activation import (
 )
 from gradviz.nn.functional.attention import scaled_dot_product_attention
 from gradviz.nn.functional.basic import (
+    alpha_dropout,
     bilinear,
     dropout,
     dropout1d,
     dropout2d,
+    dropout3d,
     embedding,
     linear,
     normalize,
     one_hot,
 )
-from gradviz.nn.functional.conv import conv1d, conv2d, fold, unfold
+from gradviz.nn.functional.conv import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    fold,
+    unfold,
+)
+from gradviz.nn.functional.distance import (
+    cosine_embedding_loss,
+    cosine_similarity,
+    pairwise_distance,
+    pdist,
+    triplet_margin_loss,
+    triplet_margin_with_distance_loss,
+)
 from gradviz.nn.functional.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cross_entropy,
+    gaussian_nll_loss,
     hinge_embedding_loss,
     huber_loss,
     kl_div,
     l1_loss,
     margin_ranking_loss,
     mse_loss,
+    multi_margin_loss,
+    multilabel_soft_margin_loss,
     nll_loss,
+    poisson_nll_loss,
     smooth_l1_loss,
     soft_margin_loss,
 )
-from gradviz.nn.functional.norm import batch_norm, group_norm, layer_norm, rms_norm
+from gradviz.nn.functional.norm import (
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    local_response_norm,
+    rms_norm,
+)
 from gradviz.nn.functional.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
     avg_pool1d,
     avg_pool2d,
+    lp_pool2d,
     max_pool1d,
     max_pool2d,
 )
+from gradviz.nn.functional.resize import channel_shuffle, interpolate, pixel_shuffle, pixel_unshuffle
 
 __all__ = [
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
     "batch_norm",
@@ -75,15 +113,24 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "cosine_embedding_loss",
+    "cosine_similarity",
     "cross_entropy",
     "dropout",
     "dropout1d",
     "dropout2d",
+    "dropout3d",
     "elu",
     "embedding",
     "fold",
+    "gaussian_nll_loss",
     "gelu",
     "glu",
     "group_norm",
@@ -93,22 +140,33 @@ __all__ = [
     "hardtanh",
     "hinge_embedding_loss",
     "huber_loss",
+    "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
     "leaky_relu",
     "linear",
+    "local_response_norm",
     "log_softmax",
     "logsigmoid",
+    "lp_pool2d",
     "margin_ranking_loss",
     "max_pool1d",
     "max_pool2d",
     "mish",
     "mse_loss",
+    "multi_margin_loss",
+    "multilabel_soft_margin_loss",
     "nll_loss",
     "normalize",
     "one_hot",
     "pad",
+    "pairwise_distance",
+    "pdist",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "poisson_nll_loss",
     "prelu",
     "relu",
     "relu6",
@@ -127,5 +185,9 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
     "unfold",
 ]
+
+globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__})

@@ -148,9 +148,9 @@ def softmax(x: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     return ops.softmax(x, _implicit_dim(x.array.ndim) if dim is None else dim)
 
 
-def softmin(x: Tensor, dim: int | None = None) -> Tensor:
+def softmin(x: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """softmax(−x)."""
-    return softmax(ops.neg(x), dim)
+    return softmax(ops.neg(x), dim, dtype)
 
 
 def log_softmax(x: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:

@@ -30,8 +30,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         raise _unfit(x, weight)
     if x.array.ndim == 2 and bias is not None:
         return ops.addmm(bias, x, ops.t(weight))
-    product = ops.matmul(x, ops.t(weight))
-    return product if bias is None else ops.add(product, bias)
+    if bias is None:
+        return ops.matmul(x, ops.t(weight))
+    if x.array.ndim > 2 and x.array.flags.c_contiguous:
+        rows = ops.reshape(x, -1, x.array.shape[-1])
+        return ops.view(ops.addmm(bias, rows, ops.t(weight)), *x.array.shape[:-1], len(weight.array))
+    return ops.add(ops.matmul(x, ops.t(weight)), bias)
 
 
 def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -97,6 +101,27 @@ def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     return _dropout_channels(x, p, training, (4,), "dropout2d")
 
 
+def dropout3d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """`dropout` of whole channels; (N, C, D, H, W)."""
+    return _dropout_channels(x, p, training, (5,), "dropout3d")
+
+
+def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """`dropout` to the least value of SELU instead of 0, scaled so that mean and variance stay (Klambauer et al.
+    2017, "Self-Normalizing Neural Networks")."""
+    if not training or checked_probability(p) == 0 or not x.array.size:
+        checked_probability(p)
+        return x
+    alpha = 1.7580993408473766
+    a = 1 / np.sqrt((alpha**2 * p + 1) * (1 - p)) if p < 1 else 0.0
+    dtype = x.array.dtype
+    kept = random.bernoulli(x.array.shape, 1 - p)
+    noise = new_tensor((kept * a).astype(dtype))
+    shift = new_tensor(((kept - 1.0) * alpha * a + alpha * a * p).astype(dtype))
+    out = ops.add(ops.mul(x, noise), shift)
+    return x.copy_(out) if inplace else out  # type: ignore[attr-defined]
+
+
 def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
     """The rows of `weight` at the indices x; the row `padding_idx` gets no gradient."""
     indices = x.array
@@ -124,7 +149,5 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """x divided by its p-norm along `dim`."""
-    if p != 2.0:
-        raise NotImplementedError("gradviz normalizes by the 2-norm only.")
-    norm = ops.sqrt(ops.sum(ops.mul(x, x), dim, True))
-    return ops.div(x, ops.expand(ops.clamp(norm, eps), *x.array.shape))
+    norm = ops.clamp_min(ops.vector_norm(x, p, dim, True), eps)
+    return ops.div(x, ops.expand(norm, *x.array.shape))

@@ -122,6 +122,103 @@ def conv2d(
     return _convolve(x, weight, bias, stride, padding, dilation, groups, 2)
 
 
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolution of (N, C, D, H, W) with a weight (out, C / groups, kD, kH, kW)."""
+    return _convolve(x, weight, bias, stride, padding, dilation, groups, 3)
+
+
+def _convolve_transposed(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+    n: int,
+) -> Tensor:
+    """The transpose of a convolution over the last n dimensions; an input without a batch is one of a batch."""
+    stride, padding, dilation = (sizes_of(v, n) for v in (stride, padding, dilation))
+    more = sizes_of(output_padding, n)
+    if x.array.ndim == n + 1:
+        batch = ops.unsqueeze(x, 0)
+        return ops.squeeze(
+            _convolve_transposed(batch, weight, bias, stride, padding, more, groups, dilation, n), 0
+        )
+    if x.array.ndim != n + 2 or weight.array.ndim != n + 2 or x.array.shape[1] != weight.array.shape[0]:
+        raise RuntimeError(
+            f"Given transposed=1, weight of size {list(weight.shape)}, expected input{list(x.shape)} to have "
+            f"{weight.array.shape[0]} channels, and {n + 1} or {n + 2} dimensions"
+        )
+    if x.array.shape[1] % groups:
+        raise RuntimeError(
+            f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0"
+        )
+    if any(m >= max(s, d) for m, s, d in zip(more, stride, dilation, strict=True)):
+        raise RuntimeError("output padding must be smaller than either stride or dilation")
+    size = tuple(
+        (i - 1) * s - 2 * p + d * (k - 1) + m + 1
+        for i, k, s, p, d, m in zip(
+            x.array.shape[2:], weight.array.shape[2:], stride, padding, dilation, more, strict=True
+        )
+    )
+    bias = constant(0.0, x.array) if bias is None else bias
+    return apply(
+        TABLE["transposed_convolution"], (x, weight, bias), (size, stride, padding, dilation, groups)
+    )
+
+
+def conv_transpose1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """The transpose of `conv1d`; weight (C, out / groups, k)."""
+    return _convolve_transposed(x, weight, bias, stride, padding, output_padding, groups, dilation, 1)
+
+
+def conv_transpose2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """The transpose of `conv2d`; weight (C, out / groups, kH, kW)."""
+    return _convolve_transposed(x, weight, bias, stride, padding, output_padding, groups, dilation, 2)
+
+
+def conv_transpose3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """The transpose of `conv3d`; weight (C, out / groups, kD, kH, kW)."""
+    return _convolve_transposed(x, weight, bias, stride, padding, output_padding, groups, dilation, 3)
+
+
 def unfold(x: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """The windows of (N, C, H, W) as columns: (N, C · kernel, windows)."""
     if x.array.ndim != 4:

@@ -11,7 +11,7 @@ from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import torch_type_name
 from gradviz.engine.tensor import Tensor, new_tensor
-from gradviz.nn.functional.activation import log_softmax
+from gradviz.nn.functional.activation import log_softmax, logsigmoid
 
 
 def reduced(losses: Tensor, reduction: str) -> Tensor:
@@ -251,3 +251,86 @@ def margin_ranking_loss(
     """max(0, −y (x1 − x2) + margin)."""
     gap = ops.mul(ops.neg(target), ops.sub(x1, x2))
     return reduced(ops.clamp(ops.add(gap, margin) if margin else gap, 0), reduction)
+
+
+def poisson_nll_loss(
+    x: Tensor,
+    target: Tensor,
+    log_input: bool = True,
+    full: bool = False,
+    eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Tensor:
+    """exp(x) − y x, of the logarithm x of a rate; x − y ln(x + eps) of the rate itself.
+
+    `full` adds Stirling's approximation of ln y! where y > 1."""
+    if log_input:
+        losses = ops.sub(ops.exp(x), ops.mul(target, x))
+    else:
+        losses = ops.sub(x, ops.mul(target, ops.log(ops.add(x, eps))))
+    if full:
+        one, zero = (new_tensor(np.full((), n, target.array.dtype)) for n in (1, 0))
+        y = ops.where(target.array > 1, target, one)
+        terms = ops.add(ops.sub(ops.mul(y, ops.log(y)), y), ops.mul(ops.log(ops.mul(y, 2 * np.pi)), 0.5))
+        losses = ops.add(losses, ops.where(target.array > 1, terms, zero))
+    return reduced(losses, reduction)
+
+
+def gaussian_nll_loss(
+    x: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
+    """½ (ln v + (x − y)² / v), v the variance or eps where that is less; `full` adds ½ ln 2π.
+
+    Gradients flow to the variance as if eps had not taken its place, as in PyTorch."""
+    if not isinstance(var, Tensor):
+        if var < 0:
+            raise ValueError("var has negative entry/entries")
+        var = new_tensor(np.full(x.array.shape, var, x.array.dtype))
+    if (var.array < 0).any():
+        raise ValueError("var has negative entry/entries")
+    if var.array.shape != x.array.shape and var.array.shape == x.array.shape[:-1]:
+        var = ops.unsqueeze(var, -1)
+    low = np.maximum(eps - var.array, 0).astype(var.array.dtype)
+    v = ops.add(var, new_tensor(low))
+    losses = ops.mul(ops.add(ops.log(v), ops.div(ops.square(ops.sub(x, target)), v)), 0.5)
+    if full:
+        losses = ops.add(losses, 0.5 * float(np.log(2 * np.pi)))
+    return reduced(losses, reduction)
+
+
+def multilabel_soft_margin_loss(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """−(y ln σ(x) + (1 − y) ln(1 − σ(x))), averaged over the classes."""
+    terms = ops.neg(
+        ops.add(
+            ops.mul(target, logsigmoid(x)),
+            ops.mul(ops.rsub(target, 1), logsigmoid(ops.neg(x))),
+        )
+    )
+    terms = terms if weight is None else ops.mul(terms, weight)
+    return reduced(ops.mean(terms, -1), reduction)
+
+
+def multi_margin_loss(
+    x: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """max(0, margin − x[y] + x[i])^p over the classes i other than y, over their number."""
+    if p not in (1, 2):
+        raise ValueError("multi_margin_loss: only p == 1 and p == 2 supported")
+    rows = x if x.array.ndim == 2 else ops.reshape(x, 1, x.array.size)
+    classes = np.atleast_1d(target.array)
+    at = (np.arange(len(classes)), classes)
+    gaps = ops.clamp(ops.add(ops.sub(rows, ops.unsqueeze(ops.getitem(rows, at), 1)), margin), 0)
+    gaps = gaps if p == 1 else ops.mul(gaps, gaps)
+    gaps = gaps if weight is None else ops.mul(gaps, ops.unsqueeze(ops.getitem(weight, classes), 1))
+    others = np.ones(rows.array.shape, bool)
+    others[at] = False
+    kept = ops.where(others, gaps, new_tensor(np.zeros((), x.array.dtype)))
+    losses = ops.div(ops.sum(kept, 1), rows.array.shape[1])
+    return reduced(losses if target.array.ndim else ops.squeeze(losses, 0), reduction)

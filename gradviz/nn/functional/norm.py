@@ -12,7 +12,7 @@ from gradviz.engine import ops
 from gradviz.engine.apply import apply, constant
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.inplace import overwrite
-from gradviz.engine.tensor import Tensor
+from gradviz.engine.tensor import Tensor, new_tensor
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,3 +109,47 @@ def rms_norm(
     eps = float(np.finfo(x.array.dtype).eps) if eps is None else eps
     out = ops.mul(x, ops.rsqrt(ops.add(ops.mean(ops.mul(x, x), dims, True), eps)))
     return out if weight is None else ops.mul(out, weight)
+
+
+def instance_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Each channel of each sample of (N, C, ...) normalized by itself, or by the running statistics."""
+    n, channels, *rest = x.array.shape
+    if use_input_stats and int(np.prod(rest)) <= 1:
+        raise ValueError(f"Expected more than 1 spatial element when training, got input size {x.shape}")
+
+    def repeated(parameter: Tensor | None) -> Tensor | None:
+        return None if parameter is None else ops.repeat(parameter, n)
+
+    mean, var = repeated(running_mean), repeated(running_var)
+    apart = ops.reshape(x, 1, n * channels, *rest)
+    out = batch_norm(apart, mean, var, repeated(weight), repeated(bias), use_input_stats, momentum, eps)
+    for kept, followed in ((running_mean, mean), (running_var, var)):
+        if kept is not None and followed is not None and use_input_stats:
+            overwrite(kept, followed.array.reshape(n, channels).mean(0), "copy_")
+    return ops.reshape(out, n, channels, *rest)
+
+
+def local_response_norm(
+    x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """x over (k + alpha · the mean square of `size` neighbouring channels)^beta."""
+    if x.array.ndim < 3:
+        raise ValueError(f"Expected 3D or higher dimensionality input (got {x.array.ndim} dimensions)")
+    if not x.array.size:
+        return x
+    channels = x.array.shape[1]
+    window = np.zeros((channels, channels))
+    for i in range(channels):
+        window[i, max(i - size // 2, 0) : i - size // 2 + size] = 1 / size
+    squares = ops.transpose(ops.mul(x, x), 1, -1)
+    means = ops.transpose(ops.matmul(squares, new_tensor(window.T.astype(x.array.dtype))), 1, -1)
+    return ops.div(x, ops.pow(ops.add(ops.mul(means, alpha), k), beta))

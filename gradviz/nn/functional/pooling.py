@@ -51,7 +51,7 @@ def max_pool2d(
 ) -> Any:
     """The maximum of each window of (N, C, H, W); the first where several are equal."""
     kernel = sizes_of(kernel_size, 2)
-    stride = kernel if stride is None or stride == [] else sizes_of(stride, 2)
+    stride = kernel if stride is None or stride in ([], ()) else sizes_of(stride, 2)
     padding, dilation = sizes_of(padding, 2), sizes_of(dilation, 2)
     x, had_batch = _batched(x, 2, "max_pool2d")
     out = _out_sizes(x.array.shape[2:], kernel, stride, padding, dilation, ceil_mode)
@@ -92,7 +92,7 @@ def avg_pool2d(
 ) -> Tensor:
     """The mean of each window of (N, C, H, W)."""
     kernel = sizes_of(kernel_size, 2)
-    stride = kernel if stride is None or stride == [] else sizes_of(stride, 2)
+    stride = kernel if stride is None or stride in ([], ()) else sizes_of(stride, 2)
     padding = sizes_of(padding, 2)
     x, had_batch = _batched(x, 2, "avg_pool2d")
     out = _out_sizes(x.array.shape[2:], kernel, stride, padding, (1, 1), ceil_mode)
@@ -141,3 +141,33 @@ def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
     """(N, C, L) averaged to `output_size`."""
     (size,) = sizes_of(output_size, 1)
     return ops.squeeze(adaptive_avg_pool2d(ops.unsqueeze(x, -2), (1, size)), -2)
+
+
+def adaptive_max_pool2d(x: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The maxima of (N, C, H, W) cut into `output_size` parts; None keeps a size."""
+    given = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
+    x, had_batch = _batched(x, 2, "adaptive_max_pool2d")
+    size = tuple(n if wanted is None else wanted for n, wanted in zip(x.array.shape[-2:], given, strict=True))
+    indices = lk.adaptive_max_positions(x.array, size)
+    pooled = apply(TABLE["adaptive_max_pool2d"], (x,), (size, indices))
+    if not had_batch:
+        pooled, indices = ops.squeeze(pooled, 0), indices[0]
+    return (pooled, new_tensor(indices)) if return_indices else pooled
+
+
+def adaptive_max_pool1d(x: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The maxima of (N, C, L) cut into `output_size` parts."""
+    (size,) = sizes_of(output_size, 1)
+    pooled, indices = adaptive_max_pool2d(ops.unsqueeze(x, -2), (1, size), True)
+    pooled = ops.squeeze(pooled, -2)
+    return (pooled, ops.squeeze(indices, -2)) if return_indices else pooled
+
+
+def lp_pool2d(
+    x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+) -> Tensor:
+    """The p-norm of each window of (N, C, H, W), p the `norm_type`."""
+    kernel = sizes_of(kernel_size, 2)
+    means = avg_pool2d(ops.pow(x, norm_type), kernel, stride, 0, ceil_mode)
+    sums = ops.mul(ops.mul(ops.functions["sign"](means), ops.relu(ops.abs_(means))), kernel[0] * kernel[1])
+    return ops.pow(sums, 1 / norm_type)

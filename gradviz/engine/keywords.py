@@ -1,0 +1,47 @@
+"""Arguments by PyTorch's names, and by those of NumPy's that PyTorch takes too: `input=`, `axis=`, `keepdims=`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+THEIRS = {
+    "input": ("x", "A"), "self": ("x",), "tensor": ("x",), "input1": ("x1",), "input2": ("x2",),
+    "other": ("y",), "mat2": ("y",), "vec": ("y",), "vec2": ("y",),
+    "axis": ("dim",), "keepdims": ("keepdim",),
+}  # fmt: skip
+
+
+def theirs_to_ours(function: Callable) -> dict[str, str]:
+    """PyTorch's names for arguments of a function that calls them something else. Raises ValueError where the
+    function does not say what it calls them."""
+    own = inspect.signature(function).parameters
+    pairs = ((theirs, ours) for theirs, options in THEIRS.items() for ours in options)
+    return {theirs: ours for theirs, ours in pairs if ours in own and theirs not in own}
+
+
+def with_pytorchs_names(function: Callable) -> Callable:
+    """The function, which takes its arguments by PyTorch's names as well as by its own.
+
+    It raises TypeError for an argument given by both."""
+    try:
+        known = theirs_to_ours(function)
+    except ValueError:  # a NumPy ufunc
+        return function
+    if not known:
+        return function
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            for theirs in known.keys() & kwargs.keys():
+                if known[theirs] in kwargs:
+                    raise TypeError(
+                        f"{function.__name__}() got {theirs!r} and {known[theirs]!r}, which are one"
+                    )
+                kwargs[known[theirs]] = kwargs.pop(theirs)
+        return function(*args, **kwargs)
+
+    return call

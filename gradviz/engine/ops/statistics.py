@@ -1,0 +1,266 @@
+"""Quantiles, counts, covariances, distances."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine import kernels as k
+from gradviz.engine.ops.choice import where
+from gradviz.engine.ops.elementwise import add, div, functions, lerp, mul, sub
+from gradviz.engine.ops.indexing import gather, getitem, scatter_add
+from gradviz.engine.ops.joining import stack
+from gradviz.engine.ops.products import matmul
+from gradviz.engine.ops.reductions import checked_dim, cumsum, sum, vector_norm
+from gradviz.engine.ops.selection import _mode, sort
+from gradviz.engine.ops.shape import (
+    diagonal,
+    flatten,
+    movedim,
+    narrow,
+    reshape,
+    squeeze,
+    transpose,
+    unsqueeze,
+)
+from gradviz.engine.tensor import Tensor, new_tensor
+
+_HOW = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def quantile(
+    x: Tensor, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """The q-quantiles along `dim`, NaN where there is one; those of several q come first."""
+    return _quantile(x, q, dim, keepdim, interpolation, skip_nan=False)
+
+
+def nanquantile(
+    x: Tensor, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """`quantile` of what is not NaN."""
+    return _quantile(x, q, dim, keepdim, interpolation, skip_nan=True)
+
+
+def _quantile(x: Tensor, q: Any, dim: Any, keepdim: bool, how: str, skip_nan: bool) -> Tensor:
+    if x.array.dtype.kind != "f":
+        raise RuntimeError("quantile() input tensor must be either float or double dtype")
+    if how not in _HOW:
+        raise RuntimeError(
+            "quantile() interpolation must be one of linear, lower, higher, midpoint or nearest, but got "
+            + how
+        )
+    wanted = q if isinstance(q, Tensor) else new_tensor(np.asarray(q, x.array.dtype))
+    if ((wanted.array < 0) | (wanted.array > 1)).any():
+        raise RuntimeError("quantile() q values must be in the range [0, 1]")
+    if not x.array.size:
+        raise RuntimeError("quantile() input tensor must be non-empty")
+    ndim = x.array.ndim
+    rows = flatten(x) if dim is None or not ndim else movedim(x, dim, -1)
+    ordered = sort(rows, -1).values  # NaN comes last
+    place = _places(rows.array, wanted if wanted.array.ndim else unsqueeze(wanted, 0), skip_nan)
+    picked = movedim(_between(ordered, place, how), -1, 0)
+    if keepdim:
+        shape = list(x.array.shape)
+        for i in range(ndim) if dim is None else (checked_dim(dim, ndim),) if ndim else ():
+            shape[i] = 1
+        picked = reshape(picked, -1, *shape)
+    return picked if wanted.array.ndim else squeeze(picked, 0)
+
+
+def _places(rows: np.ndarray, wanted: Tensor, skip_nan: bool) -> Tensor:
+    """Where in each row, put in order, the quantiles lie; at the end, where a NaN is the answer."""
+    missing = np.isnan(rows)
+    last = np.maximum((~missing).sum(-1, keepdims=True) - 1, 0) if skip_nan else rows.shape[-1] - 1
+    place = mul(new_tensor(np.broadcast_to(last, (*rows.shape[:-1], 1)).astype(rows.dtype)), wanted)
+    if skip_nan:
+        return place
+    spoiled = np.broadcast_to(missing.any(-1, keepdims=True), place.array.shape)
+    return (
+        where(spoiled, new_tensor(np.asarray(rows.shape[-1] - 1, rows.dtype)), place)
+        if spoiled.any()
+        else place
+    )
+
+
+def _between(ordered: Tensor, place: Tensor, how: str) -> Tensor:
+    """The elements at places between whole numbers."""
+    if how in ("lower", "higher", "nearest"):
+        rounding: Any = {"lower": np.floor, "higher": np.ceil, "nearest": np.round}[how]
+        return gather(ordered, -1, new_tensor(rounding(place.array).astype(np.int64)))
+    below = np.floor(place.array)
+    low, high = (new_tensor(part.astype(np.int64)) for part in (below, np.ceil(place.array)))
+    half = new_tensor(np.full_like(below, 0.5))
+    weight = half if how == "midpoint" else sub(place, new_tensor(below))
+    return lerp(gather(ordered, -1, low), gather(ordered, -1, high), weight)
+
+
+def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
+    """The most frequent element along `dim`, the least of several, with the last index it is at."""
+    if not x.array.ndim:
+        return _mode(mul(x, 1), new_tensor(np.zeros((), np.int64)))
+    dim = checked_dim(dim, x.array.ndim)
+    rows = np.moveaxis(x.array, dim, -1)
+    places = np.apply_along_axis(_place_of_mode, -1, rows).astype(np.int64)
+    indices = new_tensor(np.expand_dims(places, dim))
+    values = gather(x, dim, indices)
+    return _mode(values, indices) if keepdim else _mode(squeeze(values, dim), squeeze(indices, dim))
+
+
+def _place_of_mode(row: np.ndarray) -> int:
+    values, counts = np.unique(row, return_counts=True)
+    best = values[counts.argmax()]
+    same = np.isnan(row) if best != best else row == best
+    return int(np.flatnonzero(same)[-1])
+
+
+def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """How many elements lie in each of `bins` equal parts from min to max; of all of x, where both are equal."""
+    low, high = (x.array.min(), x.array.max()) if min == max and x.array.size else (min, max)
+    if low == high:
+        low, high = low - 1, high + 1
+    return new_tensor(np.histogram(x.array, bins, (low, high))[0].astype(x.array.dtype))
+
+
+def unique_consecutive(
+    x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
+) -> Any:
+    """x without repetitions of the element before; also where each went, and how often it stood there."""
+    rows = x.array.reshape(-1) if dim is None else np.moveaxis(x.array, dim, 0)
+    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (flat[1:] != flat[:-1]).any(1)
+    starts = np.flatnonzero(begins)
+    values = rows[starts] if dim is None else np.moveaxis(rows[starts], 0, dim)
+    inverse = (np.cumsum(begins) - 1).reshape(x.array.shape if dim is None else (len(rows),))
+    parts = [values, inverse, np.diff(np.append(starts, len(rows)))]
+    wanted = [True, return_inverse, return_counts]
+    kept = [new_tensor(np.asarray(part, order="C")) for part, want in zip(parts, wanted, strict=True) if want]
+    return kept[0] if len(kept) == 1 else tuple(kept)
+
+
+def cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:
+    """The covariances of the rows of x, observed in its columns; columns may count several times, or weigh more."""
+    if x.array.ndim > 2:
+        raise RuntimeError("cov(): expected input to have two or fewer dimensions")
+    rows = x if x.array.ndim == 2 else reshape(x, 1, x.array.size)
+    given = [weights for weights in (fweights, aweights) if weights is not None]
+    w = given[0] if given else new_tensor(np.ones(rows.array.shape[1], rows.array.dtype))
+    w = mul(w, given[1]) if len(given) == 2 else w
+    total = sum(w)
+    centred = sub(rows, div(sum(mul(rows, w), 1, True), total))
+    lost = correction if aweights is None else div(mul(sum(mul(w, aweights)), correction), total)
+    norm = sub(total, lost)
+    if norm.array <= 0:
+        norm = new_tensor(np.zeros((), norm.array.dtype))
+    return squeeze(div(matmul(centred, transpose(mul(centred, w), 0, 1)), norm))
+
+
+def corrcoef(x: Tensor) -> Tensor:
+    """The correlations of the rows of x."""
+    c = cov(x)
+    if not c.array.ndim:
+        return div(c, c)
+    deviations = functions["sqrt"](diagonal(c))
+    scaled = div(div(c, unsqueeze(deviations, 1)), unsqueeze(deviations, 0))
+    return scaled.clip(-1, 1)
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
+    """The p-norm distances between the rows of x1 and those of x2."""
+    return vector_norm(sub(unsqueeze(x1, -2), unsqueeze(x2, -3)), p, -1)
+
+
+def cumulative_trapezoid(y: Tensor, x: Any = None, *, dx: float = 1, dim: int = -1) -> Tensor:
+    """The integral of y along `dim` up to each of its elements but the first, by the trapezoid rule."""
+    n = y.array.shape[dim]
+    areas = add(narrow(y, dim, 0, n - 1), narrow(y, dim, 1, n - 1))
+    if x is None:
+        return mul(cumsum(areas, dim), dx / 2)
+    if x.array.ndim == 1:
+        shape = [1] * y.array.ndim
+        shape[dim] = -1
+        x = reshape(x, *shape)
+    steps = sub(narrow(x, dim, 1, n - 1), narrow(x, dim, 0, n - 1))
+    return div(cumsum(mul(areas, steps), dim), 2)
+
+
+def cartesian_prod(*tensors: Tensor) -> Tensor:
+    """All choices of one element of each vector, a row each."""
+    if len(tensors) == 1:
+        return tensors[0]
+    grids = np.meshgrid(*(np.arange(t.array.size) for t in tensors), indexing="ij")
+    return stack([getitem(t, grid.reshape(-1)) for t, grid in zip(tensors, grids, strict=True)], 1)
+
+
+def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """All choices of r elements of a vector, a row each."""
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = np.array(list(choose(range(x.array.size), r)), np.int64).reshape(-1, r)
+    return getitem(x, places) if r else new_tensor(np.empty(0, x.array.dtype))
+
+
+def nanmedian(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """The median of what is not NaN; along `dim`, with its indices."""
+    from gradviz.engine.ops.selection import _median
+
+    if dim is None:
+        flat = flatten(x)
+        return nanmedian(flat, 0).values
+    if not x.array.ndim:
+        return _median(mul(x, 1), new_tensor(np.zeros((), np.int64)))
+    values, indices = sort(x, dim)
+    count = (~np.isnan(x.array)).sum(dim, keepdims=True)
+    place = new_tensor(np.maximum(count - 1, 0) // 2)
+    picked = gather(values, dim, place), gather(indices, dim, place)
+    return _median(*picked) if keepdim else _median(*(squeeze(part, dim) for part in picked))
+
+
+def scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """x with the elements of `src` brought in where `index` names along `dim`: their sum, mean, amax or amin.
+
+    Without `include_self`, what x was does not count where something is brought in."""
+    if reduce not in ("sum", "mean", "amax", "amin"):
+        raise NotImplementedError(f"gradviz's scatter_reduce has sum, mean, amax and amin, not {reduce!r}")
+    if not x.array.ndim:
+        parts = (unsqueeze(part, 0) if not part.array.ndim else part for part in (x, index, src))
+        x, index, src = parts
+        return squeeze(scatter_reduce(x, 0, index, src, reduce, include_self=include_self), 0)
+    dim = checked_dim(dim, x.array.ndim)
+    src = getitem(src, tuple(slice(n) for n in index.array.shape))
+    arrives = k.scatter_add(np.zeros_like(x.array), np.ones_like(src.array), dim, index.array)
+    kept = x if include_self else where(arrives == 0, x, new_tensor(np.zeros((), x.array.dtype)))
+    if reduce in ("sum", "mean"):
+        total = scatter_add(kept, dim, index, src)
+        if reduce == "sum":
+            return total
+        count = arrives + (1 if include_self else (arrives == 0))
+        return div(total, new_tensor(count.astype(x.array.dtype)))
+    best = _extreme(x.array, dim, index.array, src.array, reduce, include_self, arrives)
+    own = (x.array == best) & (include_self | (arrives == 0))
+    theirs = (src.array == k.gather(best, dim, index.array)).astype(best.dtype)
+    count = own + k.scatter_add(np.zeros_like(best), theirs, dim, index.array)
+    shares = 1 / np.maximum(count, 1)  # equal ones share the gradient; together they are the value
+    mine = mul(x, new_tensor((own * shares).astype(best.dtype)))
+    given = new_tensor((theirs * k.gather(shares, dim, index.array)).astype(best.dtype))
+    return scatter_add(mine, dim, index, mul(src, given))
+
+
+def _extreme(
+    x: np.ndarray,
+    dim: int,
+    index: np.ndarray,
+    src: np.ndarray,
+    reduce: str,
+    include_self: bool,
+    arrives: np.ndarray,
+) -> np.ndarray:
+    worst = -np.inf if reduce == "amax" else np.inf
+    best = x.copy() if include_self else np.where(arrives == 0, x, worst)
+    (np.maximum if reduce == "amax" else np.minimum).at(best, k.along(index, dim), src)
+    return best

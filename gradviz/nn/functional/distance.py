@@ -1,0 +1,84 @@
+"""How far apart vectors are, and the losses that compare distances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gradviz.engine import ops
+from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.nn.functional.loss import reduced
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """x1 · x2 over the product of their lengths, each at least `eps`."""
+    x1, x2 = ops.broadcast_tensors(x1, x2)
+    lengths = [ops.clamp(ops.vector_norm(x, 2, dim, True), eps) for x in (x1, x2)]
+    return ops.sum(ops.mul(ops.div(x1, lengths[0]), ops.div(x2, lengths[1])), dim)
+
+
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """The p-norm of x1 − x2 + eps over the last dimension."""
+    return ops.vector_norm(ops.add(ops.sub(x1, x2), eps), p, -1, keepdim)
+
+
+def cosine_embedding_loss(
+    x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0, reduction: str = "mean"
+) -> Tensor:
+    """1 − cos where the target is 1; max(0, cos − margin) where it is −1."""
+    epsilon = 1e-12  # as PyTorch's, which is not that of `cosine_similarity`
+    inner = ops.sum(ops.mul(x1, x2), -1)
+    squares = [ops.add(ops.sum(ops.mul(x, x), -1), epsilon) for x in (x1, x2)]
+    cosine = ops.div(inner, ops.sqrt(ops.mul(*squares)))
+    zero = new_tensor(np.zeros((), cosine.array.dtype))
+    near = ops.where(target.array == 1, ops.rsub(cosine, 1), zero)
+    far = ops.where(target.array == -1, ops.clamp(ops.sub(cosine, margin), 0), zero)
+    return reduced(ops.add(near, far), reduction)
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """max(0, distance to the positive − distance to the negative + margin); with `swap`, the negative's distance
+    to the positive counts where it is less."""
+
+    def distance(x1: Tensor, x2: Tensor) -> Tensor:
+        return pairwise_distance(x1, x2, p, eps)
+
+    return triplet_margin_with_distance_loss(
+        anchor, positive, negative, distance_function=distance, margin=margin, swap=swap, reduction=reduction
+    )
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    distance_function: Callable | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """`triplet_margin_loss` with any function as the distance."""
+    distance = pairwise_distance if distance_function is None else distance_function
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = ops.minimum(far, distance(positive, negative))
+    return reduced(ops.clamp(ops.add(ops.sub(near, far), margin), 0), reduction)
+
+
+def pdist(x: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norm distances between every two rows of a matrix, as one vector."""
+    rows, columns = np.triu_indices(x.array.shape[0], 1)
+    return ops.vector_norm(ops.sub(ops.getitem(x, rows), ops.getitem(x, columns)), p, -1)

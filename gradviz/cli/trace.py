@@ -131,12 +131,16 @@ def _tell(path: Path, outcome: Outcome) -> None:
 
 
 def _draw(path: Path, picture: Path) -> None:
-    from gradviz.draw.render import DrawError, save
+    from gradviz.cli.page import write_page
+    from gradviz.draw.render import PAGE, DrawError, save
     from gradviz.graph.build import build
 
     try:
         with open_trace(path) as recorded:
-            save(build(recorded), picture)
+            if picture.suffix.lower() == PAGE:
+                write_page(recorded, lambda number: build(recorded, number), None, picture)
+            else:
+                save(build(recorded), picture)
     except (DrawError, TraceError) as error:
         fail(str(error))
     stderr.print(f"[dim]gradviz:[/] drew {picture}", markup=True)

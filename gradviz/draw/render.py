@@ -4,80 +4,109 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from gradviz.draw import style
-from gradviz.draw.dot import to_dot
-from gradviz.draw.layout import LayoutError, to_svg
-from gradviz.draw.lines import lines_of
+from gradviz.draw.dot import dot_of
+from gradviz.draw.ladder import laid_out
+from gradviz.draw.layout import LayoutError
+from gradviz.draw.legend import legend
+from gradviz.draw.mermaid import to_mermaid
+from gradviz.draw.pdf import NoPdf, check_pdf, to_pdf
 from gradviz.draw.png import to_png
+from gradviz.draw.scene import Scene, scene_of
 from gradviz.graph.model import Graph, to_json
 
-MOST_NODES = 5000  # in a picture
+PAGE = ".html"  # is made of a trace, not of a graph alone: see gradviz.draw.page
 
 
 class DrawError(ValueError):
     """A graph could not be drawn or written. The message is one line: what is wrong, and what to do."""
 
 
-def save(graph: Graph, path: Path | str) -> None:
-    """Write the graph into a file, of the kind that its ending says. Raises DrawError."""
+def save(graph: Graph, path: Path | str, theme: str = "light") -> None:
+    """Write the graph into a file, of the kind that its ending says. The `theme`, light or dark, is that of .svg,
+    .png and .pdf. Raises DrawError."""
     path = Path(path)
     check_path(path)
-    content = _WRITERS[path.suffix.lower()](graph)
+    ending = path.suffix.lower()
+    if ending == PAGE:
+        raise DrawError("a page is made of a trace: `gradviz graph TRACE -o FILE.html` writes it")
+    if ending in _WRITERS:
+        write(path, _WRITERS[ending](graph).encode())
+    else:
+        write(path, _drawn(scene_of(graph), ending, theme))
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file. Raises DrawError."""
     try:
         path.write_bytes(content)
     except OSError as error:
         raise DrawError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
 
 
+def save_legend(path: Path | str, theme: str = "light") -> None:
+    """Draw the legend into a file. Raises DrawError."""
+    path = Path(path)
+    check_path(path)
+    ending = path.suffix.lower()
+    if ending not in _PAINTERS:
+        raise DrawError(f"there is no legend as {ending}: use one of {' '.join(_PAINTERS)}")
+    write(path, _drawn(legend(), ending, theme))
+
+
 def check_path(path: Path) -> None:
     """Raise DrawError where a graph cannot be written to a file of this name."""
     ending = path.suffix.lower()
-    if ending in _LATER:
-        raise DrawError(f"{ending} cannot be written yet: use .svg")
-    if ending not in _WRITERS:
-        known = " ".join(_WRITERS)
-        raise DrawError(f"{path.name} has no ending that says what to write: use one of {known}")
-    if ending == ".pdf" and shutil.which("dot") is None:
-        raise DrawError("a .pdf needs Graphviz's `dot` on PATH, and there is none: use .svg")
+    if ending not in ENDINGS:
+        raise DrawError(f"{path.name} has no ending that says what to write: use one of {' '.join(ENDINGS)}")
     if path.is_dir():
         raise DrawError(f"cannot write {path}: it is a directory")
     if not path.parent.is_dir():
         raise DrawError(f"cannot write {path}: there is no directory {path.parent}")
+    if ending == ".pdf":
+        try:
+            check_pdf()
+        except NoPdf as error:
+            raise DrawError(str(error)) from None
 
 
-def svg(graph: Graph) -> str:
-    """The graph as an SVG document. Raises DrawError where it is too large or cannot be laid out."""
+def svg(graph: Graph, theme: str = "light") -> str:
+    """The graph as an SVG document. Raises DrawError where the layout engine that was asked for is not there."""
+    return _svg(scene_of(graph), theme)
+
+
+def _drawn(scene: Scene, ending: str, theme: str) -> bytes:
     try:
-        return _style_text(to_svg(_drawable(graph)), graph)
+        return _PAINTERS[ending](scene, theme)
+    except DrawError:
+        raise
+    except ValueError as error:
+        raise DrawError(str(error)) from error
+
+
+def _svg(scene: Scene, theme: str) -> str:
+    try:
+        return style.themed(_style_text(laid_out(scene), scene), theme)
     except LayoutError as error:
         raise DrawError(str(error)) from error
 
 
-def _drawable(graph: Graph) -> str:
-    if len(graph.nodes) > MOST_NODES:
-        raise DrawError(
-            f"a picture of {len(graph.nodes):,} nodes would be too large (at most {MOST_NODES:,}): draw one pass "
-            "of it (--pass N), only its --show forward or backward, or save it as .json or .dot"
-        )
-    return to_dot(graph)
-
-
 _TAG = re.compile(r'<g id="([^"]+)" class="(node|edge|cluster|graph)\b|<text ')
+_PAIRS = re.compile(r'(?:<!-- cluster_\w+ -->\n)?<g id="[^"]*" class="cluster pair">.*?</g>\n', re.DOTALL)
 
 
-def _style_text(document: str, graph: Graph) -> str:
-    """Give each line of a node its role's class and look, which DOT has no words for."""
+def _style_text(document: str, scene: Scene) -> str:
+    """Give each line of a thing its role's class and look, which DOT has no words for, and leave out the clusters
+    that only kept pairs together."""
     roles: list[str] = []
 
     def styled(match: re.Match[str]) -> str:
         if match[1] is not None:
-            node = graph.nodes.get(match[1]) if match[2] == "node" else None
-            roles[:] = [] if node is None else [role for role, _ in reversed(lines_of(node, graph.show))]
+            thing = scene.things.get(match[1]) if match[2] == "node" else None
+            roles[:] = [] if thing is None else [role for role, _ in reversed(thing.lines)]
             return match[0]
         if not roles:
             return match[0]
@@ -85,36 +114,17 @@ def _style_text(document: str, graph: Graph) -> str:
         look = "; ".join(f"{name}: {text}" for name, text in style.LINES[role].items())
         return f'<text class="{role}" style="{look}" ' if look else f'<text class="{role}" '
 
-    return _TAG.sub(styled, document)
+    return _TAG.sub(styled, _PAIRS.sub("", document))
 
 
-def _png(graph: Graph) -> bytes:
-    try:
-        return to_png(svg(graph))
-    except DrawError:
-        raise
-    except ValueError as error:
-        raise DrawError(str(error)) from error
-
-
-def _pdf(graph: Graph) -> bytes:
-    dot = shutil.which("dot") or "dot"
-    try:
-        run = subprocess.run(
-            [dot, "-Tpdf"], input=_drawable(graph).encode(), capture_output=True, timeout=120
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise DrawError(f"{dot} could not make a PDF ({error}): use .svg") from error
-    if run.returncode or not run.stdout:
-        raise DrawError(f"{dot} could not make a PDF: use .svg")
-    return run.stdout
-
-
-_WRITERS: dict[str, Callable[[Graph], bytes]] = {
-    ".svg": lambda graph: svg(graph).encode(),
-    ".png": _png,
-    ".pdf": _pdf,
-    ".dot": lambda graph: to_dot(graph).encode(),
-    ".json": lambda graph: json.dumps(to_json(graph), indent=1, ensure_ascii=False).encode(),
+_PAINTERS: dict[str, Callable[[Scene, str], bytes]] = {
+    ".svg": lambda scene, theme: _svg(scene, theme).encode(),
+    ".png": lambda scene, theme: to_png(_svg(scene, theme)),
+    ".pdf": lambda scene, theme: to_pdf(_svg(scene, theme), dot_of(scene)),
+    ".dot": lambda scene, _: dot_of(scene).encode(),
 }
-_LATER = (".mmd", ".html")
+_WRITERS: dict[str, Callable[[Graph], str]] = {
+    ".mmd": to_mermaid,
+    ".json": lambda graph: json.dumps(to_json(graph), indent=1, ensure_ascii=False),
+}
+ENDINGS = (*_PAINTERS, *_WRITERS, PAGE)

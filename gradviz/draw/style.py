@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from gradviz.graph.model import Edge, Node
+import math
+import re
+from collections.abc import Iterable
+
+from gradviz.draw.text import has_odd
+from gradviz.graph.model import GRAD, GRAD_FN, LEAF, Edge, Node
+from gradviz.tracefile import Snapshot
 
 FONT = "DejaVu Sans"
 
@@ -31,7 +37,14 @@ NODE = {
     "height": "0.3",
     "width": "0.4",
 }
-EDGE = {"fontname": FONT, "fontsize": "9", "color": "#495057", "arrowsize": "0.65", "penwidth": "1.1"}
+EDGE = {
+    "fontname": FONT,
+    "fontsize": "9",
+    "fontcolor": INK,
+    "color": "#495057",
+    "arrowsize": "0.65",
+    "penwidth": "1.1",
+}
 CLUSTER = {
     "style": "rounded,filled",
     "color": "#ced4da",
@@ -40,6 +53,24 @@ CLUSTER = {
     "fontsize": "10",
     "margin": "10",
 }
+
+PAIR = {  # keeps an op beside its grad_fn
+    "class": "pair",
+    "peripheries": "0",
+    "style": "solid",
+    "bgcolor": "transparent",
+    "label": "",
+    "margin": "0",
+}
+
+# Colour and width of a gradient a thousandth, a hundredth ... of the largest in the picture; darker is wider.
+MAGNITUDES = (
+    ("#f59f4c", "1"),
+    ("#f08030", "1.3"),
+    ("#e8590c", "1.8"),
+    ("#c24407", "2.4"),
+    ("#9c3a06", "3"),
+)
 
 # Looks by class; where several match, the later wins.
 NODES: dict[str, dict[str, str]] = {
@@ -60,12 +91,38 @@ NODES: dict[str, dict[str, str]] = {
         "color": "#fd7e14",
         "fontcolor": "#862e00",
     },
-    "requires-grad": {"color": "#4dabf7"},
+    "group": {
+        "shape": "box3d",
+        "style": "filled",
+        "fillcolor": "#e6fcf5",
+        "color": "#087f5b",
+        "margin": "0.16,0.1",
+    },
+    "tensor requires-grad": {"color": "#4dabf7"},
     "leaf requires-grad": {"fillcolor": "#d0ebff", "color": BLUE, "penwidth": "2.2"},
+    "retained": {"fillcolor": "#e7f5ff"},
+    "shared": {"peripheries": "2"},
     "root": {"penwidth": "2.2"},
+    "in-place": {"fillcolor": PURPLE, "color": PURPLE},
     "cut": {"fillcolor": "white", "color": RED, "fontcolor": RED, "penwidth": "1.6"},
+    "frozen": {"style": "rounded,dashed,filled", "fillcolor": "white", "fontcolor": FAINT},
+    "unreached": {
+        "style": "rounded,dashed,filled",
+        "fillcolor": "white",
+        "color": "#4dabf7",
+        "penwidth": "1.4",
+        "fontcolor": FAINT,
+    },
     "accumulate": {"fillcolor": "#ffe8cc", "penwidth": "1.6"},
     "idle": {"style": "filled,dashed", "fillcolor": "#fffaf5", "color": "#ffc078", "fontcolor": "#a0683c"},
+    "dot": {
+        "shape": "circle",
+        "style": "filled",
+        "fillcolor": "#adb5bd",
+        "color": "#adb5bd",
+        "width": "0.12",
+        "height": "0.12",
+    },
     "reference": {"style": "rounded,dashed,filled", "penwidth": "1", "margin": "0.08,0.03"},
     "error": {
         "style": "filled,bold",
@@ -85,6 +142,15 @@ EDGES: dict[str, dict[str, str]] = {
         "fontcolor": ORANGE,
     },
     "flowed": {"color": "#e8590c", "penwidth": "2", "arrowhead": "normal"},
+    **{f"m{level}": {"color": colour, "penwidth": width} for level, (colour, width) in enumerate(MAGNITUDES)},
+    "zero": {"color": "#868e96", "fontcolor": FAINT, "penwidth": "1", "arrowhead": "onormal"},
+    "odd": {
+        "color": RED,
+        "fontcolor": RED,
+        "penwidth": "3",
+        "style": "dashed,bold",
+        "arrowhead": "normaldiamond",
+    },
     "saved": {
         "style": "dotted",
         "color": "#9c36b5",
@@ -100,10 +166,13 @@ EDGES: dict[str, dict[str, str]] = {
         "penwidth": "1.6",
     },
     "view": {"style": "dashed", "color": "#868e96", "fontcolor": FAINT, "arrowhead": "odot", "penwidth": "1"},
+    "aliases": {"arrowhead": "odot", "style": "dashed"},
     "cut": {"style": "dashed", "color": RED, "fontcolor": RED, "penwidth": "1.6", "arrowhead": "tee"},
+    "hidden": {"style": "invis"},  # keeps things of the legend below one another
 }
 
-TIE = {"color": "#ced4da", "penwidth": "0.8", "dir": "none"}  # an op and its grad_fn
+TIE = {"color": "#adb5bd", "penwidth": "0.8", "dir": "none"}  # an op and its grad_fn
+FILLS = {**EDGES["grad"], **EDGES["flowed"]}  # an AccumulateGrad and the leaf whose .grad it fills
 
 # What a line of a node's text is, and how the SVG shows it.
 LINES: dict[str, dict[str, str]] = {
@@ -115,6 +184,7 @@ LINES: dict[str, dict[str, str]] = {
     "odd": {"fill": RED, "font-weight": "bold"},
     "error": {"fill": RED},
     "args": {"fill-opacity": "0.75"},
+    "reference": {},
 }
 
 BOLD = [role for role, look in LINES.items() if "font-weight" in look]
@@ -125,27 +195,99 @@ LEGEND = {
     "idle": "╌▹ next_functions",
     "saved": "┈▸ saved for backward",
     "mutation": "━▸ written over",
+    "odd": "╍▸◆ NaN or inf",
+    "aliases": "╌o shares memory",
 }
 
 
-def node_classes(node: Node, cut: bool) -> list[str]:
-    """A node's kind and flags: its classes in the SVG, which its look goes by."""
+# What each colour of the light theme is in the dark one.
+DARK = {
+    "white": "#1a1d21",
+    "#212529": "#e9ecef",
+    "#495057": "#ced4da",
+    "#868e96": "#909aa3",
+    "#adb5bd": "#6c757d",
+    "#ced4da": "#495057",
+    "#f8f9fa": "#22262b",
+    "#f1f3f5": "#343a40",
+    "#d0ebff": "#10395a",
+    "#1864ab": "#74c0fc",
+    "#4dabf7": "#4dabf7",
+    "#fff4e6": "#3b2a17",
+    "#862e00": "#ffc078",
+    "#ffe8cc": "#4d3216",
+    "#fffaf5": "#26221e",
+    "#a0683c": "#c29168",
+    "#ffc078": "#a8703a",
+    "#d9480f": "#ff922b",
+    "#e8590c": "#ff922b",
+    "#c92a2a": "#ff8787",
+    "#fff5f5": "#3d1f1f",
+    "#862e9c": "#e599f7",
+    "#9c36b5": "#da77f2",
+    "#e6fcf5": "#12352c",
+    "#087f5b": "#38d9a9",
+    "#e7f5ff": "#16324a",
+    "#9c3a06": "#ffd8a8",
+    "#c24407": "#ffa94d",
+    "#f08030": "#b36a2a",
+    "#f59f4c": "#8a5a2b",
+}
+THEMES: dict[str, dict[str, str]] = {"light": {}, "dark": DARK}
+_PAINT = re.compile(r'(\b(?:fill|stroke)(?:="|: ))(white|#[0-9a-f]{6})\b')
+
+
+def themed(svg: str, theme: str) -> str:
+    """A picture in the colours of a theme; texts without a colour of their own get the theme's ink."""
+    colours = THEMES[theme]
+    if not colours:
+        return svg
+    svg = _PAINT.sub(lambda match: match[1] + colours.get(match[2], match[2]), svg)
+    return svg.replace("<svg ", f'<svg fill="{colours[INK]}" ', 1)
+
+
+def node_classes(node: Node, *marks: str) -> list[str]:
+    """A node's kind, flags, and what else is known of it: its classes in the SVG, which its look goes by."""
     flags = {
         "requires-grad": bool(node.requires_grad),
         "root": node.root,
         "retained": node.retained,
         "has-grad": node.has_grad,
-        "cut": cut,
-        "accumulate": node.kind == "grad_fn" and node.name == "AccumulateGrad",
-        "idle": node.kind == "grad_fn" and not node.ran,
+        "frozen": node.kind == LEAF and node.parameter and not node.requires_grad,
+        "accumulate": node.kind == GRAD_FN and node.name == "AccumulateGrad",
+        "filled": node.accumulated,
+        "idle": node.kind == GRAD_FN and not node.ran,
         "error": bool(node.error),
     }
-    return [node.kind, *(name for name, holds in flags.items() if holds)]
+    return [node.kind, *(name for name, holds in flags.items() if holds), *marks]
 
 
 def edge_classes(edge: Edge) -> list[str]:
     """An edge's kind and flags."""
-    return [edge.kind, *(["flowed"] if edge.gradient else []), *(["cut"] if edge.cut else [])]
+    flags = {"flowed": bool(edge.gradient), "odd": has_odd(edge.value), "cut": bool(edge.cut)}
+    return [edge.kind, *(name for name, holds in flags.items() if holds)]
+
+
+class Scale:
+    """How large the gradients of one picture are, against the largest."""
+
+    def __init__(self, snapshots: Iterable[Snapshot | None]) -> None:
+        self.largest = max((size for s in snapshots if (size := _size(s)) is not None), default=0.0)
+
+    def classes(self, edge: Edge) -> list[str]:
+        """The class of an edge that a gradient went along: `zero`, or `m0` (small) to `m4` (the largest)."""
+        size = _size(edge.value) if edge.kind == GRAD and edge.gradient else None
+        if size is None:
+            return []
+        if size == 0:
+            return ["zero"]
+        steps = round(math.log10(self.largest) - math.log10(size))
+        return [f"m{max(0, len(MAGNITUDES) - 1 - steps)}"]
+
+
+def _size(snapshot: Snapshot | None) -> float | None:
+    stats = snapshot.stats if snapshot is not None else None
+    return None if stats is None or has_odd(snapshot) or not math.isfinite(stats.rms) else float(stats.rms)
 
 
 def look(table: dict[str, dict[str, str]], classes: list[str]) -> dict[str, str]:

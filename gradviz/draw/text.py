@@ -24,6 +24,13 @@ def plain(text: str, limit: int = 60) -> str:
     )
 
 
+def visible(line: str) -> str:
+    """A line of source in which each control or invisible character but a tab is `�`: its columns stay."""
+    if line.isascii() and line.isprintable():
+        return line
+    return "".join("\ufffd" if unicodedata.category(c) in _HIDDEN and c != "\t" else c for c in line)
+
+
 def quoted(lines: Iterable[str], end: str = "") -> str:
     """Lines as a DOT string that means them literally: no escape (`\\N`), no entity, no HTML-like label. `end` is
     what DOT is to end each with (`\\l`: left-aligned), where they are not centred."""

@@ -12,6 +12,7 @@ from gradviz.graph import model as m
 from gradviz.graph import select
 from gradviz.graph.edges import edges_of
 from gradviz.graph.history import FIRST, History, State
+from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph, Node
 from gradviz.graph.names import Names
 from gradviz.graph.scopes import Scopes
@@ -27,6 +28,7 @@ class GraphError(ValueError):
     """What was asked for is not in the trace. The message is one line for the user."""
 
 
+@no_collection()
 def build(
     trace: Trace, passes: int | None = None, show: str = "both", whole: bool = False, values: bool = True
 ) -> Graph:
@@ -71,6 +73,7 @@ class _Builder:
         )
         self.leaf_of: dict[int, int] = {}  # AccumulateGrad -> its leaf
         self.grad_fn_of: dict[State, int] = {}  # as the ops that read a tensor saw it
+        self.places: dict[int, tuple[str | None, int | None, int | None, int | None, str]] = {}  # by site
 
     def graph(self, values: bool) -> Graph:
         """The finished graph."""
@@ -130,11 +133,11 @@ class _Builder:
             op = self.history.op(event)
             if len(op.inputs) != len(op.edges):
                 continue
-            for tensor, (target, _) in zip(op.inputs, op.edges, strict=True):
-                if tensor and target:
-                    self.grad_fn_of[self.history.before(tensor, event)] = target
+            for state, (target, _) in zip(self.history.reads(event), op.edges, strict=True):
+                if state and target:
+                    self.grad_fn_of[state] = target
                     if self.history.node_op(target) is None:
-                        self.leaf_of.setdefault(target, tensor)
+                        self.leaf_of.setdefault(target, state.tensor)
         for root, tensor in zip(self.roots, self.root_tensors, strict=False):
             if root and self.history.node_op(root) is None:
                 self.leaf_of.setdefault(root, tensor)
@@ -168,6 +171,7 @@ class _Builder:
             grad_fn=self._grad_fn_name(grad_fn) if wanted and not is_leaf else None,
             is_leaf=is_leaf,
             requires_grad=wanted,
+            parameter=state.tensor in self.trace.parameters,
             scope="" if op_event is None else self.scopes.path(op_event),
             version=0 if state.since == FIRST else history.mutation(state.since).version,
         )
@@ -220,8 +224,7 @@ class _Builder:
         nodes = self.result.nodes
         used_in: dict[State, int] = {}
         for event in sorted(part.ops, reverse=True):
-            op = self.history.op(event)
-            used_in.update((self.history.before(tensor, event), event) for tensor in op.inputs if tensor)
+            used_in.update((state, event) for state in self.history.reads(event) if state)
         for state in sorted(part.states):
             node, accumulator = nodes[self.history.id_of(state)], self.grad_fn_of.get(state, 0)
             if state.tensor in self.trace.parameters and state in used_in:
@@ -246,24 +249,30 @@ class _Builder:
         return {int(row["subject"]): self.trace.text(row["name"]) for row in rows}
 
     def _place(self, node: Node, number: int) -> None:
+        place = self.places.get(number)
+        if place is None:
+            place = self.places[number] = self._found_place(number)
+        node.file, node.line, node.col, node.end_col, node.text = place
+
+    def _found_place(self, number: int) -> tuple[str | None, int | None, int | None, int | None, str]:
+        """File, line, first and last column, and the line's text, of a site."""
         site = self.trace.sites.get(number)
         if site is None:
-            return
+            return None, None, None, None, ""
         place = site.place
-        node.file, node.line, node.col, node.end_col = place.file, place.line, place.col, place.end_col
         lines = self.trace.source(place.file)
-        if 0 < place.line <= len(lines):
-            node.text = lines[place.line - 1].strip()
+        text = lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
+        return place.file, place.line, place.col, place.end_col, text
 
     def _drop_strays(self) -> None:
         """Leave out tensors without a name that no op made and no op used, such as one that was only printed."""
         nodes, edges = self.result.nodes, self.result.edges
-        used = {edge.source for edge in edges} | {edge.target for edge in edges if edge.kind != m.VIEW}
-        strays = {
-            node.id for node in nodes.values() if node.kind in (m.LEAF, m.TENSOR) and not node.name
-        } - used
-        self.result.nodes = {name: node for name, node in nodes.items() if name not in strays}
-        self.result.edges = [edge for edge in edges if edge.target not in strays]
+        strays = {node.id for node in nodes.values() if not node.name and node.kind in (m.LEAF, m.TENSOR)}
+        strays.difference_update([edge.source for edge in edges])
+        strays.difference_update([edge.target for edge in edges if edge.kind != m.VIEW])
+        if strays:
+            self.result.nodes = {name: node for name, node in nodes.items() if name not in strays}
+            self.result.edges = [edge for edge in edges if edge.target not in strays]
 
     # --- marks
 

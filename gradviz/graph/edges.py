@@ -27,37 +27,39 @@ def edges_of(history: History, part: Part, grad_fns: Iterable[int], nodes: dict[
     for number in grad_fns:
         made_by = history.node_op(number)
         if made_by is not None:
-            targets = [target for target, _ in history.op(made_by).edges if target]
-            edges += [Edge(f"n{number}", f"n{target}", m.GRAD) for target in targets]
+            name = f"n{number}"
+            edges += [Edge(name, f"n{target}", m.GRAD) for target, _ in history.op(made_by).edges if target]
     return [edge for edge in edges if edge.source in nodes and edge.target in nodes]
 
 
 def _of_op(history: History, op: OpRan) -> list[Edge]:
     """What an op read, what it made, and what it saved for its grad_fn."""
-    name = f"op{op.index}"
+    name, id_of = f"op{op.index}", history.id_of
+    reads = history.reads(op.index)
     edges = [
-        Edge(
-            history.id_of(history.before(tensor, op.index)), name, m.DATA, cut=_why_cut(history, op, position)
-        )
-        for position, tensor in enumerate(op.inputs)
-        if tensor
+        Edge(id_of(state), name, m.DATA, "", _why_cut(history, op, position))
+        for position, state in enumerate(reads)
+        if state
     ]
-    edges += [Edge(name, history.id_of(history.output(tensor)), m.DATA) for tensor in op.outputs]
+    edges += [Edge(name, id_of(history.output(tensor)), m.DATA) for tensor in op.outputs]
+    if not (op.node and op.saved):
+        return edges
     saved = {
         history.output(tensor) if tensor in op.outputs else history.before(tensor, op.index): None
         for tensor, _ in op.saved
-        if tensor and op.node
+        if tensor
     }
-    return edges + [Edge(history.id_of(state), f"n{op.node}", m.SAVED) for state in saved]
+    return edges + [Edge(id_of(state), f"n{op.node}", m.SAVED) for state in saved]
 
 
 def _why_cut(history: History, op: OpRan, position: int) -> str:
     """Why no gradient comes back to an op's input that requires grad; empty where one does."""
+    if op.node and (len(op.inputs) != len(op.edges) or op.edges[position][0]):
+        return ""
     if not history.flags(op.inputs[position], op.index - 1) & REQUIRES_GRAD:
         return ""
     if op.node:
-        aligned = len(op.inputs) == len(op.edges)
-        return "not differentiable" if aligned and not op.edges[position][0] else ""
+        return "not differentiable"
     if op.op == "detach":
         return "detach"
     output = history.trace.shape(op.outputs[0]) if op.outputs else None

@@ -8,16 +8,16 @@ from typing import Any
 
 from gradviz.tracefile import Snapshot
 
-LEAF, TENSOR, OP, GRAD_FN = "leaf", "tensor", "op", "grad_fn"
+LEAF, TENSOR, OP, GRAD_FN, GROUP = "leaf", "tensor", "op", "grad_fn", "group"
 DATA, GRAD, SAVED, MUTATION, VIEW = "data", "grad", "saved", "mutation", "view"
 
 
 @dataclass(slots=True)
 class Node:
-    """A leaf or other tensor (at one version), an op, or a grad_fn.
+    """A leaf or other tensor (at one version), an op, a grad_fn, or a group of them that is drawn as one.
 
-    Ids are `t12` (`t12v1` after it was written over), `op7` (an event's number) and `n5`; the same run has the
-    same ids. What does not apply to a kind is None or empty."""
+    Ids are `t12` (`t12v1` after it was written over), `op7` (an event's number), `n5` and `g3`; the same run has
+    the same ids. What does not apply to a kind is None or empty. A group's `count` is how often it repeats."""
 
     id: str
     kind: str
@@ -27,6 +27,7 @@ class Node:
     grad_fn: str | None = None
     is_leaf: bool | None = None
     requires_grad: bool | None = None
+    parameter: bool = False  # of a module or an optimizer
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
     file: str | None = None
@@ -51,6 +52,7 @@ class Node:
     grad: Snapshot | None = None
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient that a root was given
+    held: dict[str, int] = field(default_factory=dict)  # how many of each kind a group holds
 
 
 @dataclass(slots=True)
@@ -58,7 +60,8 @@ class Edge:
     """From one node's id to another's. A `grad` edge goes as `next_functions` does.
 
     `cut` says why no gradient comes back along a `data` or `view` edge, where one might be expected. `gradient`
-    is the number of the tensor that went along a `grad` edge in the shown pass, 0 if none did."""
+    is the number of the tensor that went along a `grad` edge in the shown pass, 0 if none did. `count` says for
+    how many it stands, where groups are drawn as one."""
 
     source: str
     target: str
@@ -67,6 +70,7 @@ class Edge:
     cut: str = ""
     gradient: int = 0
     value: Snapshot | None = None
+    count: int = 1
 
 
 @dataclass(slots=True)
@@ -74,7 +78,7 @@ class Graph:
     """A run, or the part of it that belongs to one pass. `nodes` by id, in the order in which they came to be.
 
     `title` says where the pass began; `at` is the event as of which the run is shown; `left_out` counts the
-    run's ops that are no part of it."""
+    run's ops that are no part of it; `notes` say what was folded or left out."""
 
     script: str = ""
     pass_number: int | None = None
@@ -84,13 +88,14 @@ class Graph:
     title: str = ""
     error: str = ""
     left_out: int = 0
+    notes: list[str] = field(default_factory=list)
     nodes: dict[str, Node] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
 
     def counts(self) -> dict[str, int]:
         """How many nodes there are of each kind."""
         found = Counter(node.kind for node in self.nodes.values())
-        return {kind: found[kind] for kind in (LEAF, TENSOR, OP, GRAD_FN) if found[kind]}
+        return {kind: found[kind] for kind in (LEAF, TENSOR, OP, GRAD_FN, GROUP) if found[kind]}
 
 
 def to_json(graph: Graph) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import cached_property
 
 from gradviz.events.kinds import Kind, ScopeEntered
 from gradviz.tracefile import Trace
@@ -43,6 +44,10 @@ class Scopes:
         path = f"{outer_path}/{short}" if outer_path else short
         return event.scope, name, path, in_function or event.kind == FUNCTION
 
+    @cached_property
+    def _threads(self) -> list[int]:
+        return (self._trace.events["head"] >> 16).tolist()
+
     def path(self, event: int) -> str:
         """The path of the scope that an event happened in."""
         return self._at(event)[0]
@@ -54,6 +59,6 @@ class Scopes:
     def _at(self, event: int) -> tuple[str, bool]:
         if not self._starts:
             return "", False
-        thread = int(self._trace.events["head"][event]) >> 16
+        thread = self._threads[event]
         at = bisect_right(self._starts.get(thread, []), event)
         return self._paths[thread][at - 1] if at else ("", False)

@@ -63,10 +63,9 @@ def _within_passes(history: History, events: np.ndarray) -> np.ndarray:
 
 
 def _add_op(history: History, part: Part, event: int) -> None:
-    op = history.op(event)
     part.ops.add(event)
-    part.states.update(history.before(tensor, event) for tensor in op.inputs if tensor)
-    part.states.update(history.output(tensor) for tensor in op.outputs)
+    part.states.update(state for state in history.reads(event) if state)
+    part.states.update(history.output(tensor) for tensor in history.op(event).outputs)
 
 
 def _add_write(history: History, part: Part, state: State) -> None:
@@ -115,8 +114,7 @@ def _flood(history: History, part: Part, states: Iterable[State], barrier: int) 
             continue
         part.ops.add(event)
         part.states.update(history.output(tensor) for tensor in op.outputs)
-        inputs = [history.before(tensor, event) for tensor in op.inputs if tensor]
-        (stack if op.node else behind).extend(inputs)
+        (stack if op.node else behind).extend(state for state in history.reads(event) if state)
     return behind
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.draw.page import html
 from gradviz.draw.picture import Picture
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.node import AccumulateGrad, Edge, Node, edge_node, edge_nr
@@ -17,13 +18,15 @@ from gradviz.engine.tensor import Tensor, flags_of, gradient_edge
 from gradviz.events.listener import REQUIRES_GRAD, op_links
 from gradviz.graph.build import build
 from gradviz.sources.record import run_meta
+from gradviz.step.replay import Replay
 from gradviz.tracefile import Recorder, Sites, open_trace
 
 Key = tuple[int, int]  # a node's number and which of its outputs
 
 
 def draw(tensor: Tensor, **settings: Any) -> Picture:
-    """The graph that leads to `tensor`, as a picture that shows itself in a notebook and has `.save(FILE)`.
+    """The graph that leads to `tensor`, as a picture that shows itself in a notebook and has `.save(FILE)` and
+    `.html()`.
 
     Tensors are called by the names that they have where this is called. `settings` are those of
     `gradviz.graph.build.build`. Raises TypeError for anything but a Tensor."""
@@ -39,8 +42,18 @@ def draw(tensor: Tensor, **settings: Any) -> Picture:
         recorder = Recorder(path, sites=_Nowhere(), meta={**run_meta(), "script": ""}, formulas=formulas)
         _Live(recorder, names).tell(tensor)
         recorder.close(ended="ok")
+        content = path.read_bytes()
         with open_trace(path) as trace:
-            return Picture(build(trace, **settings))
+            return Picture(build(trace, **settings), lambda: _page(content, settings))
+
+
+def _page(content: bytes, settings: dict[str, Any]) -> str:
+    """The page of a trace that is no file any more."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "live.gradviz"
+        path.write_bytes(content)
+        with open_trace(path) as trace:
+            return html(trace, Replay(trace), lambda number: build(trace, **{**settings, "passes": number}))
 
 
 class _Nowhere(Sites):

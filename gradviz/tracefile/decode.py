@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from gradviz.events import kinds as k
 from gradviz.events.kinds import Kind
 
 
 def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    return tuple(zip(flat[::2], flat[1::2], strict=True))
+    return tuple(zip(flat[::2], flat[1::2], strict=True)) if flat else ()
 
 
 def _op(row: Any, flags: int, text: Any, links: tuple[int, ...], **place: int) -> k.OpRan:
@@ -30,6 +32,45 @@ def _op(row: Any, flags: int, text: Any, links: tuple[int, ...], **place: int) -
         saved=_pairs(links[edges_end:]),
         **place,
     )
+
+
+def decode_ops(
+    indices: np.ndarray, rows: np.ndarray, links: np.ndarray, counts: np.ndarray, text: Callable[[int], str]
+) -> list[k.OpRan]:
+    """The OP events of many rows, whose links come one after another; `text` looks a string up."""
+    texts: dict[int, str] = {}
+    flat = links.tolist()
+    columns = (rows[name].tolist() for name in ("head", "site", "subject", "object", "name", "note"))
+    found = []
+    start = 0
+    for index, count, head, site, node, grad_fn, name, note in zip(
+        indices.tolist(), counts.tolist(), *columns, strict=True
+    ):
+        for number in (grad_fn, name, note):
+            if number not in texts:
+                texts[number] = text(number)
+        n_inputs, n_outputs, n_edges = flat[start : start + 3]
+        outputs = start + 3 + n_inputs
+        edges = outputs + n_outputs
+        saved, end = edges + n_edges, start + count
+        found.append(
+            k.OpRan(
+                index=index,
+                thread=head >> 16,
+                site=site,
+                op=texts[name],
+                inputs=tuple(flat[start + 3 : outputs]),
+                outputs=tuple(flat[outputs:edges]),
+                args=texts[note],
+                flags=head >> 8 & 0xFF,
+                node=node,
+                grad_fn=texts[grad_fn],
+                edges=_pairs(flat[edges:saved]),
+                saved=_pairs(flat[saved:end]),
+            )
+        )
+        start = end
+    return found
 
 
 def _pass_began(row: Any, flags: int, text: Any, links: tuple[int, ...], **place: int) -> k.PassBegan:

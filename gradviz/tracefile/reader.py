@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gradviz.events.kinds import Event, Kind
+from gradviz.events.kinds import Event, Kind, OpRan
 from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.events.site import Place
 from gradviz.events.values import Stats, stats_of, unpack_stats
-from gradviz.tracefile.decode import decode
+from gradviz.tracefile.decode import decode, decode_ops
 from gradviz.tracefile.digest import Digests
 from gradviz.tracefile.errors import damaged
 from gradviz.tracefile.schema import DTYPES, ELEMENTS, EVENT, SNAPSHOT, STATS
@@ -245,6 +245,14 @@ class Trace:
         links = tuple(chunk.links[end - int(row["links"]) : end].tolist())
         try:
             return decode(index, row, links, self.text)
+        except (KeyError, IndexError, ValueError) as error:
+            raise damaged(self.path, error) from None
+
+    def decoded_ops(self, indices: np.ndarray) -> list[OpRan]:
+        """The OP events at these indices (in ascending order), decoded together."""
+        links, counts = self.links(indices)
+        try:
+            return decode_ops(indices, self.events[indices], links, counts, self.text)
         except (KeyError, IndexError, ValueError) as error:
             raise damaged(self.path, error) from None
 

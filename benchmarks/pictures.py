@@ -1,0 +1,121 @@
+"""Time to SVG: gradviz from a trace, torchviz and `dot` from a live graph, of the same networks.
+
+    python benchmarks/pictures.py [SECONDS]      how long torchviz may take, 120 unless told
+
+Each picture is made in a process of its own; what is timed is from the opened program to the SVG text, without
+imports and without the training step itself. torchviz recurses: it is given as much stack as it wants. It is left
+out where it is not installed (`pip install torch torchviz`)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from common import machine, table
+from workloads.nets import WORKLOADS
+
+ROUNDS = 3
+
+RECORD = """
+import sys
+import gradviz as torch
+from workloads.nets import WORKLOADS
+torch.manual_seed(0)
+with torch.record(sys.argv[2]):
+    WORKLOADS[sys.argv[1]](torch).backward()
+"""
+
+OURS = """
+import resource, sys, time
+from gradviz.tracefile import open_trace
+from gradviz.graph.build import build
+from gradviz.graph.fold import folded
+from gradviz.graph.many import no_collection
+from gradviz.draw.render import svg
+start = time.perf_counter()
+with no_collection(), open_trace(sys.argv[2]) as trace:
+    svg(folded(build(trace)))
+print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+THEIRS = """
+import resource, subprocess, sys, threading, time
+import torch, torchviz
+from workloads.nets import WORKLOADS
+torch.manual_seed(0)
+torch.set_num_threads(1)
+loss = WORKLOADS[sys.argv[1]](torch)
+loss.backward(retain_graph=True)
+def draw():
+    start = time.perf_counter()
+    source = torchviz.make_dot(loss).source
+    subprocess.run(["dot", "-Tsvg"], input=source.encode(), stdout=subprocess.PIPE, check=True)
+    used = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(time.perf_counter() - start, max(used), flush=True)
+sys.setrecursionlimit(10**6)
+threading.stack_size(2**29)
+thread = threading.Thread(target=draw)
+thread.start()
+thread.join()
+"""
+
+
+def run(program: str, *arguments: object, patience: float = 600) -> list[float] | str:
+    """The numbers that a program prints, or in a few words why there are none."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    process = subprocess.Popen(
+        command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        printed, said = process.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        subprocess.run(["kill", "-9", f"-{process.pid}"], check=False)
+        process.communicate()
+        return f"> {patience:g} s"
+    if process.returncode or not printed.strip():
+        last = said.strip().splitlines()[-1:] or [f"exit status {process.returncode}"]
+        return last[0][:60]
+    return [float(number) for number in printed.split()]
+
+
+def best(program: str, *arguments: object, rounds: int = ROUNDS, patience: float = 600) -> list[float] | str:
+    """The quickest of a few runs; what else the machine does only ever adds to a time."""
+    found: list[float] | str = ""
+    for _ in range(rounds):
+        numbers = run(program, *arguments, patience=patience)
+        if isinstance(numbers, str):
+            return numbers
+        found = min(found, numbers) if isinstance(found, list) else numbers
+    return found
+
+
+def main() -> None:
+    patience = float(sys.argv[1]) if len(sys.argv) > 1 else 120.0
+    print(machine())
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in WORKLOADS:
+            trace = Path(folder, "run.gradviz")
+            done = run(RECORD, name, trace)
+            ours = best(OURS, name, trace)
+            theirs = best(THEIRS, name, patience=patience)
+            assert isinstance(ours, list), (done, ours)
+            finished = isinstance(theirs, list)
+            rows.append(
+                (
+                    name,
+                    f"{ours[0]:.2f} s, {ours[1] / 1024:.0f} MB",
+                    f"{theirs[0]:.2f} s, {theirs[1] / 1024:.0f} MB" if finished else str(theirs),
+                    f"{ours[0] / theirs[0]:.2f}" if finished else f"< {ours[0] / patience:.3f}",
+                )
+            )
+            print(rows[-1], file=sys.stderr)
+            trace.unlink()
+    table("Time to SVG", rows, ("graph", "gradviz", "torchviz and dot", "ratio"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The legend: one of everything that a picture can show, drawn as pictures draw it."""
+
+from __future__ import annotations
+
+from gradviz.draw.scene import Link, Scene, Thing
+
+_Row = tuple[str, str, str]  # classes, name, what it means
+
+_TENSORS: tuple[_Row, ...] = (
+    ("leaf requires-grad has-grad", "leaf", "requires grad: backward fills its .grad"),
+    ("leaf requires-grad has-grad shared", "shared leaf", "several ops read it: its gradients add up"),
+    ("leaf", "leaf", "does not require grad: data"),
+    ("leaf frozen", "frozen parameter", "does not require grad"),
+    ("leaf requires-grad unreached", "leaf, never reached", "requires grad, but this pass gave it none"),
+    ("tensor requires-grad", "non-leaf", "computed from what requires grad"),
+    ("tensor requires-grad retained has-grad", "non-leaf", "retains its gradient"),
+    ("tensor requires-grad root", "root", "backward() began here"),
+    ("tensor", "tensor", "nothing that requires grad led to it"),
+    ("leaf requires-grad reference", "w", "drawn once more, near its use"),
+)
+_OPS: tuple[_Row, ...] = (
+    ("op", "op", "of the forward computation"),
+    ("op in-place", "op_", "wrote over its input"),
+    ("op cut", "detach", "gradient stops at it"),
+    ("grad_fn", "MulBackward0", "grad_fn: a node of the backward graph"),
+    ("grad_fn root", "AddBackward0", "the node that the pass started with"),
+    ("grad_fn accumulate filled", "AccumulateGrad", "adds to a leaf's .grad"),
+    ("grad_fn idle", "LogBackward0", "did not run in this pass"),
+    ("grad_fn error", "DivBackward0", "an error was raised here"),
+    ("group", "layers ×12", "folded: a scope, a repetition, a run of ops"),
+)
+_LINES: tuple[tuple[str, str], ...] = (
+    ("data", "data"),
+    ("data aliases", "data, in shared memory (a view)"),
+    ("mutation", "written over in place"),
+    ("saved", "saved for backward"),
+    ("data cut", "gradient stops here"),
+)
+_GRADIENTS: tuple[tuple[str, str], ...] = (
+    ("grad flowed m4", "gradient, among the largest"),
+    ("grad flowed m3", "a tenth of it"),
+    ("grad flowed m2", "a hundredth"),
+    ("grad flowed m1", "a thousandth"),
+    ("grad flowed m0", "less"),
+    ("grad flowed zero", "all zeros"),
+    ("grad flowed odd", "NaN or inf in it"),
+    ("grad", "next_functions: no gradient came"),
+)
+
+
+def legend() -> Scene:
+    """One of everything, with what it means."""
+    scene = Scene(["how gradviz draws: every kind of thing and line"])
+    _add_column(scene, "tensors", _TENSORS)
+    _add_column(scene, "operations and nodes", _OPS)
+    _add_chain(scene, "lines", _LINES)
+    _add_chain(scene, "gradients: larger is wider", _GRADIENTS)
+    return scene
+
+
+def _add_column(scene: Scene, title: str, rows: tuple[_Row, ...]) -> None:
+    above = ""
+    for classes, name, meaning in rows:
+        thing = Thing(
+            f"l{len(scene.things)}", classes.split(), [("name", name), ("args", meaning)], name, title
+        )
+        scene.things[thing.id] = thing
+        if above:
+            scene.links.append(_link(scene, above, thing.id, "hidden", []))
+        above = thing.id
+
+
+def _add_chain(scene: Scene, title: str, rows: tuple[tuple[str, str], ...]) -> None:
+    above = ""
+    for classes, meaning in (("", ""), *rows):
+        thing = Thing(f"l{len(scene.things)}", ["dot"], [], meaning, title)
+        scene.things[thing.id] = thing
+        if above:
+            scene.links.append(_link(scene, above, thing.id, classes, [meaning]))
+            if classes == "saved":  # which, of itself, puts nothing below
+                scene.links.append(_link(scene, above, thing.id, "hidden", []))
+        above = thing.id
+
+
+def _link(scene: Scene, source: str, target: str, classes: str, label: list[str]) -> Link:
+    return Link(f"e{len(scene.links)}", source, target, classes.split(), label, "".join(label))

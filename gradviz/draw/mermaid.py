@@ -1,0 +1,66 @@
+"""A graph as Mermaid text, which code hosts draw in a README or a comment."""
+
+from __future__ import annotations
+
+from gradviz.draw.lines import lines_of
+from gradviz.draw.scene import caption
+from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node
+
+MOST_EDGES = 500  # as Mermaid's own limit is (maxEdges)
+MOST_TEXT = 50_000  # characters, likewise (maxTextSize)
+
+_SHAPES = {
+    "leaf": ('(["', '"])'),
+    "tensor": ('("', '")'),
+    "op": ('{{"', '"}}'),
+    "grad_fn": ('["', '"]'),
+    "group": ('[["', '"]]'),
+}
+_ARROWS = {DATA: "-->", GRAD: "-.->", SAVED: "-.-o", MUTATION: "==>", VIEW: "-.-"}
+_CLASSES = (
+    "classDef leaf fill:#d0ebff,stroke:#1864ab,color:#212529",
+    "classDef tensor fill:#ffffff,stroke:#868e96,color:#212529",
+    "classDef op fill:#495057,stroke:#495057,color:#ffffff",
+    "classDef grad_fn fill:#fff4e6,stroke:#fd7e14,color:#862e00",
+    "classDef group fill:#e6fcf5,stroke:#087f5b,color:#212529",
+)
+
+
+def to_mermaid(graph: Graph) -> str:
+    """The graph as a Mermaid flowchart, cut where code hosts would refuse it; a comment and a node then say so."""
+    head = [f"%% {line.replace('%', '')}" for line in caption(graph)[: 1 + len(graph.notes)]]
+    lines = [*head, "flowchart TB", *(f"  {text}" for text in _CLASSES)]
+    room = MOST_TEXT - sum(len(line) + 1 for line in lines) - 200
+    said: set[str] = set()
+    drawn = 0
+    for edge in graph.edges:
+        ends = [graph.nodes[name] for name in (edge.source, edge.target) if name not in said]
+        new = [*(_node(node, graph.show) for node in ends), _edge(edge)]
+        room -= sum(len(text) + 1 for text in new)
+        if room < 0 or drawn == MOST_EDGES:
+            break
+        said.update(node.id for node in ends)
+        lines += new
+        drawn += 1
+    if drawn < len(graph.edges):
+        left = len(graph.edges) - drawn
+        lines.append(f'  more["{left:,} more edges are left out: code hosts draw no more"]:::group')
+    else:
+        lines += [_node(node, graph.show) for node in graph.nodes.values() if node.id not in said]
+    return "\n".join(lines) + "\n"
+
+
+def _node(node: Node, show: str) -> str:
+    opens, closes = _SHAPES[node.kind]
+    label = "<br/>".join(_escaped(text) for _, text in lines_of(node, show))
+    return f"  {node.id}{opens}{label}{closes}:::{node.kind}"
+
+
+def _edge(edge: Edge) -> str:
+    label = f"|{_escaped(f'gradient stops here ({edge.cut})')}|" if edge.cut else ""
+    return f"  {edge.source} {_ARROWS[edge.kind]}{label} {edge.target}"
+
+
+def _escaped(text: str) -> str:
+    """Text that Mermaid takes literally: all but letters, digits and spaces as character codes."""
+    return "".join(c if c.isalnum() or c in " ._-·×=," else f"#{ord(c)};" for c in text)

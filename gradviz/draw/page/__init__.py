@@ -1,0 +1,149 @@
+"""The HTML page: graphs that can be searched, folded and replayed, in one file that needs no network.
+
+The page's parts are files of their own beside this one; `html` puts them and the data of a trace into one. What
+comes from a trace goes in as JSON in which `<`, `>` and `&` are escaped, and is shown as text only."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from gradviz.draw.page.norms import norms
+from gradviz.draw.page.views import Sources, Words, view
+from gradviz.draw.text import plain
+from gradviz.graph.build import GraphError
+from gradviz.graph.model import Graph
+from gradviz.graph.slices import SliceError
+from gradviz.tracefile import PassInfo, Trace
+
+# In this order: each may use what stands before it.
+SCRIPTS = (
+    "state",
+    "values",
+    "layout",
+    "ranks",
+    "drawing",
+    "zoom",
+    "panel",
+    "source",
+    "replay",
+    "search",
+    "chart",
+    "main",
+)
+
+MOST_NODES = 40_000  # on one page, over all passes
+MOST_PASSES = 60
+
+Build = Callable[[int | None], Graph]
+
+
+def html(trace: Trace, words: Words, build: Build, number: int | None = None) -> str:
+    """The page of a trace. `build` makes the graph of a pass by its number (None: the one shown first); `words`
+    say what happens at an event."""
+    first = build(number)
+    sources = Sources(trace)
+    views = [view(first, words, sources, _run(trace, first.pass_number))]
+    room = MOST_NODES - len(first.nodes) - len(views[0]["steps"])
+    for other in _order(trace, first.pass_number):
+        if room <= 0 or len(views) >= MOST_PASSES:
+            break
+        try:
+            graph = build(other)
+        except (GraphError, SliceError):
+            continue  # a slice of which that pass has nothing
+        room -= len(graph.nodes)
+        if room > 0:
+            views.append(view(graph, words, sources, _run(trace, other)))
+            room -= len(views[-1]["steps"])
+    data = {
+        "script": plain(Path(trace.meta.get("script", "")).name, 80),
+        "trace": plain(trace.path.name, 80),
+        "events": trace.count,
+        "passes": [_pass(run, trace) for run in trace.passes],
+        "held": [one["pass"] for one in views],
+        "shown": 0,
+        "norms": norms(trace, words.called),
+        "backward": [[run.first, trace.count - 1 if run.last is None else run.last] for run in trace.passes],
+        "sites": sources.sites,
+        "files": sources.data(),
+    }
+    return _written(data, views)
+
+
+def _run(trace: Trace, number: int | None) -> PassInfo | None:
+    return next((run for run in trace.passes if run.number == number), None)
+
+
+def _order(trace: Trace, shown: int | None) -> list[int]:
+    """The other passes, those first that a page of few should have: the ends, then ever finer between."""
+    count = len(trace.passes)
+    order: dict[int, None] = {}
+    if shown is not None and count > 1:
+        step = count
+        order.update(dict.fromkeys((0, count - 1)))
+        while step > 1:
+            step = -(-step // 2)
+            order.update(dict.fromkeys(range(0, count, step)))
+    numbers = [trace.passes[position].number for position in order]
+    return [number for number in numbers if number != shown]
+
+
+def _pass(run: PassInfo, trace: Trace) -> list[Any]:
+    """A pass: its number, and the line where it began."""
+    site = trace.sites.get(run.site)
+    if site is None:
+        return [run.number, ""]
+    lines = trace.source(site.place.file)
+    text = lines[site.place.line - 1].strip() if 0 < site.place.line <= len(lines) else ""
+    return [run.number, plain(f"line {site.place.line}: {text}", 60)]
+
+
+def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
+    here = files(__name__)
+    style = here.joinpath("page.css").read_text(encoding="utf-8")
+    parts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    script = "'use strict';\n(() => {\n" + "\n".join(parts) + "\n})();\n"
+    allowed = {
+        "default-src": "none",
+        "style-src": _hash(style),
+        "script-src": _hash(script),
+        "base-uri": "none",
+        "form-action": "none",
+    }
+    filled = {
+        "POLICY": "; ".join(f"{what} '{source}'" for what, source in allowed.items()),
+        "TITLE": _text(f"{data['script'] or data['trace']} · gradviz"),
+        "STYLE": style,
+        "SCRIPT": script,
+        "DATA": _json(data),
+        "VIEWS": "\n".join(
+            f'<script type="application/json" id="view-{position}">{_json(one)}</script>'
+            for position, one in enumerate(views)
+        ),
+    }
+    parts = here.joinpath("page.html").read_text(encoding="utf-8").split("@@")
+    return "".join(part if position % 2 == 0 else filled[part] for position, part in enumerate(parts))
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+_HARMLESS = str.maketrans(
+    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+)
+
+
+def _json(data: Any) -> str:
+    """Plain data as JSON that ends no element, whatever it holds."""
+    return json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False).translate(_HARMLESS)
+
+
+def _text(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

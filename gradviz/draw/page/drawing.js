@@ -1,0 +1,322 @@
+// The picture: boxes, frames and edges as SVG, and how they look at the moment that is shown.
+
+const SVG = "http://www.w3.org/2000/svg";
+const LINE = 15; // the height of a line of text
+const FONTS = { name: "600 12.5px", label: "12px", fact: "11px" };
+const FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
+
+const svg = (tag, attributes = {}, ...children) => {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+};
+
+const pen = document.createElement("canvas").getContext("2d");
+const widths = new Map();
+
+function widthOf(text, role) {
+  const key = `${role} ${text}`;
+  if (!widths.has(key)) {
+    pen.font = `${FONTS[role]} ${FAMILY}`;
+    widths.set(key, pen.measureText(text).width);
+  }
+  return widths.get(key);
+}
+
+const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+// --- what is written in a box: lines of {role, text}, the same number at any moment
+
+function linesOf(id, k) {
+  const group = app.view.groupOf.get(id);
+  if (group) return groupLines(group);
+  const node = app.view.nodeOf.get(id);
+  if (node.kind === "op") return [{ role: "label", text: cut(nameOf(id), 26) }];
+  if (node.kind === "grad_fn") {
+    const lines = [{ role: "label", text: cut(nameOf(id), 30) }];
+    if (node.base && !app.view.ownerOf.has(id)) lines.push({ role: "fact", text: cut(`of ${node.base}`, 30) });
+    if (node.error) lines.push({ role: "odd", text: cut(node.error, 44) });
+    return lines;
+  }
+  const value = valueOf(node, k);
+  const lines = [
+    { role: node.name ? "name" : "unnamed", text: cut(nameOf(id), 32) },
+    { role: value && value.odd ? "odd" : "fact", text: valueLine(shapeText(node), value) },
+  ];
+  if (showsGrad(node)) {
+    const grad = gradOf(node, k);
+    lines.push({
+      role: grad ? (grad.odd ? "odd" : "grad") : "none",
+      text: grad ? cut(`.grad ${grad.brief.startsWith("rms") ? "" : "= "}${grad.brief}`.trim(), 40) : ".grad = None",
+    });
+  }
+  return lines;
+}
+
+const valueLine = (shape, value) => {
+  if (!value || !value.brief) return shape;
+  return cut(value.brief.startsWith("rms") ? `${shape} ${value.brief}` : `${shape} = ${value.brief}`, 40);
+};
+
+function groupLines(group) {
+  const held = heldBy(group);
+  const parts = [];
+  if (held.op) parts.push(`${held.op.toLocaleString("en")} op${held.op > 1 ? "s" : ""}`);
+  if (held.leaf) parts.push(`${held.leaf.toLocaleString("en")} ${held.leaf > 1 ? "leaves" : "leaf"}`);
+  if (!parts.length) parts.push(`${held.grad_fn || 0} grad_fns`);
+  return [
+    { role: "name", text: cut(group.label, 36) },
+    { role: "fact", text: parts.join(" · ") },
+  ];
+}
+
+function heldBy(group) {
+  if (!group.held) {
+    group.held = { op: 0, leaf: 0, tensor: 0, grad_fn: 0 };
+    for (const id of group.members) group.held[app.view.nodeOf.get(id).kind]++;
+    for (const child of group.children) {
+      for (const [kind, count] of Object.entries(heldBy(app.view.groupOf.get(child)))) group.held[kind] += count;
+    }
+  }
+  return group.held;
+}
+
+// The size of a box: it is wide enough at every moment.
+function sizeOf(id, title = false) {
+  const sizes = (app.view.sizes ||= new Map());
+  const key = title ? `title ${id}` : id;
+  if (!sizes.has(key)) sizes.set(key, title ? { w: widthOf(app.view.groupOf.get(id).label, "name"), h: 0 } : newSize(id));
+  return sizes.get(key);
+}
+
+const FONT_OF = { name: "name", unnamed: "label", label: "label" };
+
+function newSize(id) {
+  const lines = linesOf(id, moment());
+  let widest = Math.max(...lines.map((line) => widthOf(line.text, FONT_OF[line.role] || "fact")));
+  const node = app.view.nodeOf.get(id);
+  if (node && node.tensor !== undefined) {
+    const { v, g } = tensorOf(node);
+    for (const entry of v.slice(-20)) {
+      if (entry.length > 1) widest = Math.max(widest, widthOf(valueLine(shapeText(node), { brief: entry[2] }), "fact"));
+    }
+    for (const entry of g.slice(-20)) {
+      if (entry.length > 1) widest = Math.max(widest, widthOf(cut(`.grad = ${entry[2]}`, 40), "fact"));
+    }
+  }
+  const kind = app.view.groupOf.has(id) ? "group" : node.kind;
+  const [side, upright] = { op: [14, 5], grad_fn: [9, 5], group: [16, 10] }[kind] || [11, 6];
+  return { w: Math.ceil(widest) + 2 * side, h: lines.length * LINE + 2 * upright };
+}
+
+// --- the picture
+
+const picture = {
+  layout: null,
+  nodes: new Map(), // id -> {g, lines, fill, state}
+  edges: [],
+};
+
+function draw() {
+  const layout = layOut(sizeOf);
+  picture.layout = layout;
+  picture.nodes.clear();
+  picture.edges = [];
+  const frames = layout.frames.sort((a, b) => a.depth - b.depth).map(drawnFrame);
+  const ties = layout.ties.map(([a, b]) => tie(layout.boxes.get(a), layout.boxes.get(b)));
+  const edges = layout.edges.map(drawnEdge);
+  const nodes = [...layout.boxes.values()].map(drawnBox);
+  const world = $("world");
+  world.replaceChildren(
+    svg("g", { id: "frames" }, ...frames), svg("g", { id: "edges" }, ...ties, ...edges), svg("g", { id: "nodes" }, ...nodes),
+    svg("g", { id: "labels" }),
+  );
+  const visible = layout.boxes.size + layout.frames.length;
+  $("graph").dataset.nodes = layout.boxes.size;
+  $("graph").dataset.edges = layout.edges.length;
+  $("stage").classList.toggle("many", visible > 150);
+  refresh();
+}
+
+function drawnFrame({ id, x, y, w, h, depth }) {
+  const group = app.view.groupOf.get(id);
+  const left = x - w / 2;
+  const top = y - h / 2;
+  const name = svg("text", { x: left + 34, y: top + 17, class: "name" });
+  name.textContent = group.label;
+  const sign = svg("g", { class: "sign", transform: `translate(${left + 18} ${top + 13})` },
+    svg("rect", { x: -7, y: -7, width: 14, height: 14, rx: 4 }), svg("path", { d: "M-4 0H4" }));
+  const g = svg("g", { class: `frame ${group.kind} depth${depth % 2}`, "data-id": id },
+    svg("rect", { x: left, y: top, width: w, height: h, rx: 10, class: "back" }), sign, name);
+  picture.nodes.set(id, { g, lines: [], state: "", base: `frame ${group.kind} depth${depth % 2}` });
+  return g;
+}
+
+function drawnBox({ id, x, y, w, h }) {
+  const group = app.view.groupOf.get(id);
+  const node = app.view.nodeOf.get(id);
+  const base = group ? `node group ${group.kind}` : nodeClasses(node);
+  const g = svg("g", { class: base, "data-id": id, id: `box-${id}`, transform: `translate(${round(x - w / 2)} ${round(y - h / 2)})` });
+  if (group) {
+    g.append(svg("rect", { x: 4, y: -4, width: w, height: h, rx: 6, class: "behind" }));
+  }
+  const rx = node && node.kind === "op" ? h / 2 : node && node.kind === "grad_fn" ? 2 : 7;
+  g.append(svg("rect", { width: w, height: h, rx, class: "box" }));
+  let fill = null;
+  if (node && node.tensor !== undefined && showsGrad(node)) {
+    fill = svg("rect", { x: 1, y: 1, width: w - 2, height: h - 2, rx: 6, class: "fill" });
+    g.append(fill);
+  }
+  const lines = linesOf(id, moment()).map((line, i, all) => {
+    const text = svg("text", { x: w / 2, y: h / 2 + (i - (all.length - 1) / 2) * LINE + 4, class: line.role });
+    text.textContent = line.text;
+    g.append(text);
+    return { text, role: line.role, now: line.text };
+  });
+  if (group) {
+    g.append(svg("g", { class: "sign", transform: `translate(${w - 1} 0)` },
+      svg("circle", { r: 8 }), svg("path", { d: "M-4 0H4M0 -4V4" })));
+  }
+  picture.nodes.set(id, { g, lines, fill, state: "", base });
+  return g;
+}
+
+function nodeClasses(node) {
+  const flags = {
+    wants: node.wants, root: node.root, retained: node.retained, error: node.error,
+    accumulate: node.kind === "grad_fn" && node.gradFn === "AccumulateGrad",
+  };
+  return ["node", node.kind, ...Object.keys(flags).filter((flag) => flags[flag])].join(" ");
+}
+
+function tie(a, b) {
+  return svg("path", { class: "tie", d: `M${round(a.x + a.w / 2)} ${round(a.y)}H${round(b.x - b.w / 2)}` });
+}
+
+function drawnEdge(edge) {
+  const base = `edge ${edge.kind}${edge.cut ? " cut" : ""}${edge.aside ? " aside" : ""}`;
+  const path = svg("path", { class: base, d: curve(edge.points), "data-source": edge.source, "data-target": edge.target });
+  path.setAttribute("marker-end", `url(#tip-${edge.cut ? "stop" : edge.kind})`);
+  picture.edges.push({ ...edge, path, base, state: "" });
+  return path;
+}
+
+// --- the moment
+
+// Let everything look as it is at the event that is shown.
+function refresh() {
+  const k = moment();
+  const step = now();
+  const lit = new Set((step ? step.ids : []).map(shownAs));
+  const near = app.selected ? shownAs(app.selected) : null;
+  for (const [id, drawn] of picture.nodes) refreshNode(id, drawn, k, lit, near);
+  const labels = [];
+  for (const edge of picture.edges) refreshEdge(edge, k, step, near, labels);
+  const place = $("labels");
+  if (place) place.replaceChildren(...labels);
+}
+
+function refreshNode(id, drawn, k, lit, near) {
+  const node = app.view.nodeOf.get(id);
+  const group = node ? null : app.view.groupOf.get(id);
+  const state = [];
+  if (node ? !isThere(node, k) : !sinceOf(group, k)) state.push("unborn");
+  if (node && node.kind === "grad_fn" && hasRun(node, k)) state.push("ran");
+  if (lit.has(id)) state.push("now");
+  if (id === near) state.push("chosen");
+  if (node && node.tensor !== undefined) {
+    const grad = gradOf(node, k);
+    if (grad) state.push("has-grad");
+    if (drawn.fill) drawn.fill.style.clipPath = `inset(${grad ? Math.round(100 - 100 * fullness(grad.norm)) : 100}% 0 0 0)`;
+  }
+  if (group && drawn.lines.length && groupHasRun(group, k)) state.push("ran");
+  const classes = state.join(" ");
+  if (classes !== drawn.state) {
+    drawn.g.setAttribute("class", `${drawn.base} ${classes}`);
+    drawn.state = classes;
+  }
+  if (!node || node.tensor === undefined) return;
+  linesOf(id, k).forEach((line, i) => {
+    const shown = drawn.lines[i];
+    if (line.text !== shown.now) {
+      shown.text.textContent = line.text;
+      shown.now = line.text;
+    }
+    if (line.role !== shown.role) {
+      shown.text.setAttribute("class", line.role);
+      shown.role = line.role;
+    }
+  });
+}
+
+function everyNode(group, act) {
+  for (const id of group.members) act(app.view.nodeOf.get(id));
+  for (const child of group.children) everyNode(app.view.groupOf.get(child), act);
+}
+
+const sinceOf = (group, k) => {
+  if (group.since === undefined) {
+    group.since = Infinity;
+    everyNode(group, (node) => (group.since = Math.min(group.since, node.since)));
+  }
+  return group.since <= k;
+};
+
+const groupHasRun = (group, k) => {
+  if (group.ran === undefined) {
+    group.ran = Infinity;
+    everyNode(group, (node) => {
+      if (app.view.ran.has(node.id)) group.ran = Math.min(group.ran, app.view.ran.get(node.id));
+    });
+  }
+  return group.ran <= k;
+};
+
+function refreshEdge(edge, k, step, near, labels) {
+  const state = [];
+  let flow = null;
+  if (edge.kind === "grad") {
+    for (const member of edge.members) {
+      const found = flowOf(member, k);
+      if (found && (!flow || found.odd || found.k > flow.k)) flow = found;
+    }
+    if (flow) state.push(flow.odd ? "flowed odd" : "flowed");
+    if (flow && step && step.kind === "produced" && flow.k === step.k) state.push("now");
+  } else if (edge.members.every((member) => !isThere(app.view.nodeOf.get(member.target), k))) state.push("unborn");
+  else if (step && step.kind === "op" && edge.members.some((member) => step.ids.includes(member.source) || step.ids.includes(member.target))) {
+    state.push("now");
+  }
+  const touches = near && (edge.source === near || edge.target === near);
+  if (touches) state.push("near");
+  const classes = state.join(" ");
+  if (classes !== edge.state) {
+    edge.path.setAttribute("class", `${edge.base} ${classes}`);
+    edge.path.style.strokeWidth = flow && !flow.odd ? `${1.4 + 2.2 * fullness(flow.norm)}px` : "";
+    edge.state = classes;
+  }
+  const text = edge.cut || (flow && (state.includes("now") || touches) ? flow.brief : "") || edge.label || (edge.members.length > 1 ? `×${edge.members.length}` : "");
+  if (text) labels.push(edgeLabel(edge, cut(text, 30)));
+}
+
+function edgeLabel(edge, text) {
+  const [x, y] = middleOf(edge.points);
+  const made = svg("text", { x: round(x + 6), y: round(y + 4), class: `edge-label ${edge.kind} ${edge.cut ? "cut" : ""} ${edge.state}` });
+  made.textContent = text;
+  return made;
+}
+
+function middleOf(points) {
+  const half = Math.floor(points.length / 2);
+  const [a, b] = [points[half - 1], points[half]];
+  return [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2];
+}
+
+on("view", draw);
+on("fold", (id) => {
+  const place = whereIs(id);
+  draw();
+  keepAt(id, place);
+});
+on("step", refresh);
+on("select", refresh);

@@ -1,0 +1,209 @@
+// The page comes to life: clicks and keys, what stands at the top, the first view.
+
+const KEYS = [
+  ["← →", "one event back, on"],
+  ["Shift ← →", "to the backward event before, after"],
+  ["Home End", "to the first, last event"],
+  ["Space", "play, pause"],
+  ["b", "to where the backward pass begins"],
+  ["g", "to the next leaf that is filled"],
+  ["[ ]", "the pass before, after"],
+  ["/", "search"],
+  ["↑ ↓", "select what comes before, after the selected node"],
+  ["Enter", "fold or unfold the selected group"],
+  ["+ − 0", "zoom in, out, show all"],
+  ["w a s d", "move the picture"],
+  ["u U", "unfold, fold everything"],
+  ["c", "chart of gradient norms"],
+  ["Esc", "deselect, close"],
+  ["?", "these keys"],
+];
+
+// Say something that is soon gone.
+function say(text) {
+  const note = $("note");
+  note.textContent = text;
+  note.hidden = false;
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => (note.hidden = true), 6000);
+}
+
+// --- clicks
+
+function startClicks() {
+  const stage = $("stage");
+  stage.addEventListener("click", (event) => {
+    if (dragged) return;
+    const hit = event.target.closest("[data-id]");
+    const id = hit ? hit.dataset.id : null;
+    if (id && event.target.closest(".sign")) fold(id);
+    else select(id);
+  });
+  stage.addEventListener("dblclick", (event) => {
+    const hit = event.target.closest("[data-id]");
+    if (hit && app.view.groupOf.has(hit.dataset.id)) fold(hit.dataset.id);
+  });
+  const buttons = {
+    "zoom-in": () => zoomTo(eye.scale * 1.3), "zoom-out": () => zoomTo(eye.scale / 1.3), "zoom-all": () => fit(),
+    "fold-all": () => foldAll(true), "unfold-all": () => foldAll(false), help: () => showHelp(),
+  };
+  for (const [id, act] of Object.entries(buttons)) $(id).addEventListener("click", act);
+}
+
+const MOST_SHOWN = 6000;
+
+// Fold what can be, or unfold it as long as the picture can be moved.
+function foldAll(close) {
+  const groups = app.view.groups;
+  const framed = groups.filter(isFramed);
+  if (close) framed.forEach((group) => app.closed.add(group.id));
+  else {
+    let shown = picture.layout.boxes.size;
+    for (const group of groups) {
+      if (!app.closed.has(group.id)) continue;
+      if (shown + group.members.length > MOST_SHOWN) {
+        say(`more than ${MOST_SHOWN.toLocaleString("en")} nodes would show: the rest stays folded`);
+        break;
+      }
+      shown += group.members.length;
+      app.closed.delete(group.id);
+    }
+  }
+  tell("fold");
+  fit(false);
+}
+
+// --- keys
+
+function showHelp(show = !$("help-box").open) {
+  const box = $("help-box");
+  if (show) box.showModal();
+  else box.close();
+}
+
+// Select a neighbour of what is selected: what it was made from (-1), or what was made from it.
+function walk(direction) {
+  const from = app.selected ? shownAs(app.selected) : null;
+  if (!from) {
+    const first = [...picture.layout.boxes.values()].sort((a, b) => a.y - b.y)[0];
+    if (first) select(first.id);
+    return;
+  }
+  const [own, other] = direction > 0 ? ["source", "target"] : ["target", "source"];
+  const edge = ["data", "mutation", "view", "grad"].flatMap((kind) => {
+    const [mine, theirs] = kind === "grad" ? [other, own] : [own, other];
+    return picture.edges.filter((one) => one.kind === kind && one[mine] === from).map((one) => one[theirs]);
+  })[0];
+  if (edge) select(edge);
+}
+
+const move = (dx, dy) => () => {
+  eye.x += dx;
+  eye.y += dy;
+  look();
+};
+
+const isBackward = (step) => step.phase.startsWith("backward");
+
+const ACTS = {
+  ArrowLeft: () => goTo(app.step - 1),
+  ArrowRight: () => goTo(app.step + 1),
+  "Shift ArrowLeft": () => jump(-1, isBackward),
+  "Shift ArrowRight": () => jump(1, isBackward),
+  ArrowUp: () => walk(-1),
+  ArrowDown: () => walk(1),
+  Home: () => goTo(0),
+  End: () => goTo(app.view.steps.length - 1),
+  b: () => goTo(Math.max(0, app.view.steps.findLastIndex((step) => step.kind === "pass_began"))),
+  g: () => jump(1, (step) => step.kind === "accumulated"),
+  "[": () => nextPass(-1),
+  "]": () => nextPass(1),
+  "/": () => $("search").focus(),
+  "+": () => zoomTo(eye.scale * 1.3),
+  "=": () => zoomTo(eye.scale * 1.3),
+  "-": () => zoomTo(eye.scale / 1.3),
+  0: () => fit(),
+  w: move(0, 80),
+  a: move(80, 0),
+  s: move(0, -80),
+  d: move(-80, 0),
+  u: () => foldAll(false),
+  "Shift U": () => foldAll(true),
+  c: () => data.norms.passes.length > 1 && toggleChart(),
+  "?": () => showHelp(),
+  Escape: () => select(null),
+};
+
+// Keys that an element which has the focus needs for itself.
+function isTaken(event) {
+  const tag = event.target.tagName;
+  if (tag === "SELECT" || event.target.id === "search") return true;
+  if (event.target.id === "slider") return !["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key) && event.key.startsWith("Page");
+  return tag === "BUTTON" && (event.key === " " || event.key === "Enter");
+}
+
+function startKeys() {
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || isTaken(event)) return;
+    if ($("help-box").open) return;
+    const name = event.shiftKey && (event.key.startsWith("Arrow") || event.key === "U") ? `Shift ${event.key}` : event.key;
+    const act = ACTS[name];
+    if (act) {
+      event.preventDefault();
+      if (!["w", "a", "s", "d", "+", "-", "=", "0", "?", "/"].includes(name)) play(false);
+      act();
+    } else if (event.key === " ") {
+      event.preventDefault();
+      play();
+    } else if (event.key === "Enter" && app.selected && app.view.groupOf.has(app.selected)) {
+      event.preventDefault();
+      fold(app.selected);
+    }
+  });
+}
+
+// --- the start
+
+const counted = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+
+function showNotes() {
+  const view = app.view;
+  const parts = [];
+  if (view.error) parts.push(element("span", { class: "odd" }, view.error));
+  if (view.leftOut) parts.push(element("span", {}, `${counted(view.leftOut, "operation")} of the run outside this pass`));
+  for (const note of view.notes) parts.push(element("span", {}, note));
+  $("notes").replaceChildren(...parts);
+  $("notes").hidden = !parts.length;
+  $("graph").setAttribute("aria-label", `The graph${view.pass === null ? "" : ` of pass ${view.pass}`}: ${view.nodes.length} nodes, ${view.edges.length} edges`);
+  const foldable = view.groups.some(isFramed);
+  $("fold-all").hidden = $("unfold-all").hidden = !foldable;
+}
+
+function showSelected(reveal) {
+  const shown = app.selected ? shownAs(app.selected) : null;
+  if (shown) $("stage").setAttribute("aria-activedescendant", `box-${shown}`);
+  else $("stage").removeAttribute("aria-activedescendant");
+  $("spoken").textContent = app.selected ? `${nameOf(app.selected)} selected` : "";
+  if (shown) bringIntoView(shown, reveal);
+}
+
+on("view", showNotes);
+on("select", showSelected);
+
+function start() {
+  $("script").textContent = data.script || data.trace;
+  $("keys").replaceChildren(...KEYS.flatMap(([keys, what]) => fact(keys, what)));
+  startZoom();
+  startClicks();
+  startKeys();
+  startReplay();
+  startSearch();
+  startPasses();
+  app.quiet = true;
+  openView(data.shown);
+  app.quiet = false;
+  fit(false);
+  document.body.dataset.ready = "yes";
+}
+
+start();

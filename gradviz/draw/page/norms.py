@@ -1,0 +1,40 @@
+"""How large each leaf's gradient was after each pass: the data of the page's chart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradviz.draw.page.states import norm
+from gradviz.draw.text import plain
+from gradviz.events.kinds import Accumulated, Kind
+from gradviz.tracefile import Trace
+
+MOST_PASSES = 1000  # of more, each so many
+MOST_LEAVES = 60  # the first ones
+
+
+def norms(trace: Trace, called: Callable[[int], str]) -> dict[str, Any]:
+    """The norm of each leaf's `.grad` as each pass left it: `passes` are the numbers of the passes, `leaves` a
+    list of {name, norms}, where a norm is None if the pass did not reach the leaf or its value was not kept, and
+    "odd" if it holds NaN or inf."""
+    passes = trace.passes[:: -(-len(trace.passes) // MOST_PASSES) or 1]
+    told = trace.indices(Kind.ACCUMULATED)
+    leaves: dict[str, list[float | str | None]] = {}
+    for position, run in enumerate(passes):
+        last = trace.count if run.last is None else run.last
+        for k in told[(told >= run.first) & (told <= last)].tolist():
+            event = trace.event(k)
+            assert isinstance(event, Accumulated)
+            name = plain(called(event.tensor), 40)
+            if name not in leaves and len(leaves) == MOST_LEAVES:
+                continue
+            row = leaves.setdefault(name, [None] * len(passes))
+            snapshot = trace.snapshot(event.grad, k)
+            stats = snapshot.stats if snapshot is not None else None
+            if snapshot is not None and stats is not None:
+                row[position] = "odd" if stats.nan or stats.inf else norm(snapshot)
+    return {
+        "passes": [run.number for run in passes],
+        "leaves": [{"name": name, "norms": row} for name, row in leaves.items()],
+    }

@@ -1,0 +1,165 @@
+// Everything that is known of what is selected, or of the step where nothing is.
+
+const PLAIN_KINDS = { leaf: "leaf", tensor: "tensor", op: "operation", grad_fn: "grad_fn node", group: "group" };
+
+// A name that leads to a node.
+function nodeLink(id) {
+  return element("button", { class: "link", type: "button", onclick: () => select(id, true) }, nameOf(id));
+}
+
+const fact = (label, ...said) => [element("dt", {}, label), element("dd", {}, ...said)];
+
+function showPanel() {
+  const id = app.selected;
+  const panel = $("facts");
+  if (!id) panel.replaceChildren(...stepFacts());
+  else if (app.view.groupOf.has(id)) panel.replaceChildren(...groupFacts(app.view.groupOf.get(id)));
+  else panel.replaceChildren(...nodeFacts(app.view.nodeOf.get(id)));
+}
+
+// --- nothing selected: what happens at this event
+
+function stepFacts() {
+  const step = now();
+  if (!step) return [element("p", { class: "hint" }, "Nothing was recorded.")];
+  const found = [element("h2", {}, "At this event"), element("p", { class: "sentence" }, step.text)];
+  if (step.rows) found.push(numberRows(step.rows));
+  found.push(leafTable());
+  found.push(element("p", { class: "hint" }, "Click a node to see all that is known of it. Press ? for the keys."));
+  return found;
+}
+
+function numberRows(rows) {
+  return element("dl", { class: "rows" }, rows.map(([label, text]) => fact(label, text)));
+}
+
+// The leaves that want a gradient, and what they have.
+function leafTable() {
+  const leaves = app.view.nodes.filter((node) => node.kind === "leaf" && node.wants && node.until === undefined);
+  if (!leaves.length) return null;
+  const k = moment();
+  return element("table", { class: "leaves" },
+    element("caption", {}, "Leaves"),
+    leaves.slice(0, 40).map((node) => {
+      const grad = gradOf(node, k);
+      return element("tr", { "data-leaf": node.id },
+        element("th", { scope: "row" }, nodeLink(node.id)),
+        element("td", { class: grad && grad.odd ? "odd" : grad ? "grad" : "none" }, grad ? grad.text : "None"));
+    }),
+    leaves.length > 40 ? element("tr", {}, element("td", { colspan: 2 }, `and ${leaves.length - 40} more`)) : null);
+}
+
+// --- a node
+
+function nodeFacts(node) {
+  const k = moment();
+  const found = [
+    element("p", { class: "kind" }, PLAIN_KINDS[node.kind], element("button", { class: "close", type: "button", title: "Deselect (Esc)", onclick: () => select(null) }, "×")),
+    element("h2", {}, nameOf(node.id)),
+    element("dl", {}, [...(node.tensor !== undefined ? tensorFacts(node, k) : []), ...computed(node), ...placed(node)]),
+    ...lists(node, k),
+  ];
+  const step = now();
+  if (step && step.rows && step.ids.includes(node.id)) found.splice(2, 0, numberRows(step.rows));
+  return found;
+}
+
+function tensorFacts(node, k) {
+  const there = isThere(node, k);
+  const value = valueOf(node, k);
+  const grad = gradOf(node, k);
+  const facts = [
+    ...fact("value", element("output", { id: "value" }, there ? (value ? value.text : "not kept") : "not made yet")),
+  ];
+  if (showsGrad(node)) {
+    facts.push(...fact(".grad", element("output", { id: "grad", class: grad && grad.odd ? "odd" : "grad" }, grad ? grad.text : "None")));
+    if (grad && grad.norm !== null) facts.push(...fact("norm of .grad", String(grad.norm)));
+  }
+  if (node.tangent) facts.push(...fact("tangent", node.tangent));
+  facts.push(...fact("shape", shapeText(node).replace(/ .*/, "")), ...fact("dtype", node.dtype || "?"));
+  facts.push(...fact("is_leaf", node.leaf ? "True" : "False"), ...fact("requires_grad", node.wants ? "True" : "False"));
+  if (node.gradFn) facts.push(...fact("grad_fn", node.gradFn));
+  if (node.retained) facts.push(...fact("retains grad", "True"));
+  if (node.version) facts.push(...fact("version", `${node.version}, after ${node.writtenBy}`));
+  if (node.base) facts.push(...fact("shares memory with", node.base));
+  return facts;
+}
+
+function computed(node) {
+  const facts = [];
+  if (node.kind === "op") facts.push(...fact("op", node.op || node.name), ...(node.args ? fact("arguments", node.args) : []));
+  if (node.kind === "grad_fn") {
+    if (node.op) facts.push(...fact("backward of", node.op));
+    if (node.formula) facts.push(...fact("derivative", node.formula));
+    if (node.base) facts.push(...fact("of", node.base));
+    if (node.error) facts.push(...fact("error", element("span", { class: "odd" }, node.error)));
+    facts.push(...fact("ran", hasRun(node, moment()) ? "yes" : app.view.ran.has(node.id) ? "not yet" : "not in this pass"));
+  }
+  if (node.pair && app.view.nodeOf.has(node.pair)) facts.push(...fact(node.kind === "op" ? "its grad_fn" : "accumulates in", nodeLink(node.pair)));
+  const owner = app.view.ownerOf.get(node.id);
+  if (owner) facts.push(...fact(node.gradFn === "AccumulateGrad" ? "fills" : "its op", nodeLink(owner)));
+  return facts;
+}
+
+function placed(node) {
+  const facts = [];
+  if (node.scope) facts.push(...fact("scope", node.scope));
+  if (node.at) {
+    facts.push(...fact("made at", element("button", { class: "link", type: "button", onclick: () => showPlace(node.at, "") }, placeOf(node))));
+  }
+  return [...facts, ...fact("id", node.id)];
+}
+
+// What lies before and behind a node, by the kind of edge.
+const LISTS = [
+  ["data", "target", "source", "from"],
+  ["data", "source", "target", "to"],
+  ["grad", "source", "target", "next_functions"],
+  ["grad", "target", "source", "gradient from"],
+  ["saved", "source", "target", "saved for"],
+  ["saved", "target", "source", "saved tensors"],
+  ["view", "target", "source", "a view of"],
+  ["view", "source", "target", "views"],
+  ["mutation", "target", "source", "before"],
+  ["mutation", "source", "target", "written over as"],
+];
+
+function lists(node, k) {
+  const edges = app.view.edgesOf.get(node.id) || [];
+  const rows = [];
+  for (const [kind, own, other, label] of LISTS) {
+    const found = edges.filter((edge) => edge.kind === kind && edge[own] === node.id);
+    if (found.length) rows.push(...fact(label, element("ul", {}, found.slice(0, 30).map((edge) => listed(edge, edge[other], k)))));
+    if (found.length > 30) rows.push(...fact("", `and ${found.length - 30} more`));
+  }
+  return rows.length ? [element("dl", { class: "ways" }, rows)] : [];
+}
+
+function listed(edge, other, k) {
+  const flow = edge.kind === "grad" ? flowOf(edge, k) : null;
+  return element("li", {}, nodeLink(other),
+    flow ? element("span", { class: flow.odd ? "odd" : "grad" }, ` ${flow.text}`) : null,
+    edge.cut ? element("span", { class: "odd" }, ` cut: ${edge.cut}`) : null);
+}
+
+// --- a group
+
+const GROUP_KINDS = { scope: "scope", repeat: "repetition", run: "run of operations" };
+
+function groupFacts(group) {
+  const held = heldBy(group);
+  const open = !app.closed.has(group.id);
+  const counts = [["operations", held.op], ["leaves", held.leaf], ["tensors", held.tensor], ["grad_fns", held.grad_fn]];
+  return [
+    element("p", { class: "kind" }, GROUP_KINDS[group.kind], element("button", { class: "close", type: "button", title: "Deselect (Esc)", onclick: () => select(null) }, "×")),
+    element("h2", {}, group.label),
+    element("p", {}, element("button", { type: "button", onclick: () => fold(group.id) }, open ? "Fold (Enter)" : "Unfold (Enter)")),
+    element("dl", {},
+      group.scope ? fact("scope", group.scope) : [],
+      group.count > 1 ? fact("repeats", `${group.count} times`) : [],
+      counts.filter(([, count]) => count).map(([label, count]) => fact(label, count.toLocaleString("en")))),
+    element("ul", { class: "inside" }, group.children.slice(0, 60).map((child) => element("li", {}, nodeLink(child)))),
+  ];
+}
+
+for (const what of ["view", "step", "select"]) on(what, showPanel);

@@ -1,0 +1,155 @@
+// What the page knows (`data`, and one view for each pass) and what the reader has chosen.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+
+const app = {
+  view: null, // the pass that is shown, as `index` made it
+  step: 0, // a position in view.steps
+  selected: null, // the id of a node or group
+  closed: new Set(), // the ids of the groups that are drawn as one node
+};
+
+const heard = new Map();
+const on = (what, act) => heard.set(what, [...(heard.get(what) || []), act]);
+const tell = (what, ...about) => (heard.get(what) || []).forEach((act) => act(...about));
+
+const $ = (id) => document.getElementById(id);
+
+// An element with attributes and children; text is put in as text.
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  return made;
+}
+
+// --- a view, with what is looked up in it
+
+const loaded = new Map();
+
+function viewAt(position) {
+  if (!loaded.has(position)) {
+    loaded.set(position, index(JSON.parse($(`view-${position}`).textContent), position));
+  }
+  return loaded.get(position);
+}
+
+function index(view, position) {
+  view.position = position;
+  view.nodeOf = new Map(view.nodes.map((node) => [node.id, node]));
+  view.groupOf = new Map(view.groups.map((group) => [group.id, group]));
+  view.homeOf = new Map();
+  for (const group of view.groups) {
+    group.children = [];
+    for (const member of group.members) view.homeOf.set(member, group.id);
+  }
+  for (const group of view.groups) {
+    if (group.parent) view.groupOf.get(group.parent).children.push(group.id);
+  }
+  view.tensorNodes = new Map();
+  for (const node of view.nodes) {
+    if (node.tensor === undefined) continue;
+    if (!view.tensorNodes.has(node.tensor)) view.tensorNodes.set(node.tensor, []);
+    view.tensorNodes.get(node.tensor).push(node);
+  }
+  for (const nodes of view.tensorNodes.values()) nodes.sort((a, b) => a.since - b.since);
+  view.edges = view.edges.map(([source, target, kind, label, cut], number) => ({
+    number, source, target, kind, label, cut, flows: [],
+  }));
+  for (const [edge, ...entry] of view.flows) view.edges[edge].flows.push(entry);
+  view.edgesOf = new Map();
+  for (const edge of view.edges) {
+    for (const id of [edge.source, edge.target]) {
+      if (!view.edgesOf.has(id)) view.edgesOf.set(id, []);
+      view.edgesOf.get(id).push(edge);
+    }
+  }
+  view.ownerOf = new Map(); // a grad_fn's op, an AccumulateGrad's leaf
+  for (const node of view.nodes) if (node.pair) view.ownerOf.set(node.pair, node.id);
+  view.ran = new Map(); // when each grad_fn first ran in this view
+  view.stepsOf = new Map(); // the steps that are about each node
+  view.steps.forEach((step, at) => {
+    step.ids = step.lit.map((id) => versionAt(view, id, step.k)).filter((id) => view.nodeOf.has(id));
+    for (const id of step.ids) {
+      if (!view.stepsOf.has(id)) view.stepsOf.set(id, []);
+      view.stepsOf.get(id).push(at);
+      if (RUNS.has(step.kind) && !view.ran.has(id)) view.ran.set(id, step.k);
+    }
+  });
+  return view;
+}
+
+const RUNS = new Set(["received", "produced", "accumulated"]);
+
+// The node that stands for a tensor (`t5`) at an event: it has one for each version of it.
+function versionAt(view, id, k) {
+  if (!id.startsWith("t")) return id;
+  const nodes = view.tensorNodes.get(Number(id.slice(1))) || [];
+  let found = nodes[0];
+  for (const node of nodes) if (node.since <= k) found = node;
+  return found ? found.id : id;
+}
+
+function openView(position) {
+  app.view = viewAt(position);
+  app.closed = new Set(app.view.closed);
+  app.selected = null;
+  const ended = app.view.steps.findLastIndex((step) => step.kind === "pass_ended");
+  app.step = ended >= 0 ? ended : Math.max(0, app.view.steps.length - 1);
+  tell("view");
+  tell("step");
+  tell("select");
+}
+
+// Whether a group was drawn as one node at first, or is something that the program itself has: then it has a frame.
+const isFramed = (group) =>
+  group.kind !== "run" || app.view.closed.includes(group.id);
+
+function ancestorsOf(id) {
+  const found = [];
+  let group = app.view.groupOf.has(id) ? app.view.groupOf.get(id).parent : app.view.homeOf.get(id);
+  while (group) {
+    found.push(group);
+    group = app.view.groupOf.get(group).parent;
+  }
+  return found; // innermost first
+}
+
+// What a node or group is drawn as: itself, or the outermost closed group that it is in.
+function shownAs(id) {
+  const closed = ancestorsOf(id).filter((group) => app.closed.has(group));
+  return closed.length ? closed[closed.length - 1] : id;
+}
+
+function select(id, reveal = false) {
+  if (id && reveal) {
+    const closed = ancestorsOf(id).filter((group) => app.closed.has(group));
+    if (closed.length) {
+      closed.forEach((group) => app.closed.delete(group));
+      tell("fold");
+    }
+  }
+  app.selected = id;
+  tell("select", reveal);
+}
+
+function fold(id, close = !app.closed.has(id)) {
+  if (close) app.closed.add(id);
+  else app.closed.delete(id);
+  tell("fold", id);
+  select(id);
+}
+
+function goTo(step) {
+  const wanted = Math.min(Math.max(step, 0), app.view.steps.length - 1);
+  if (wanted === app.step || wanted < 0) return;
+  app.step = wanted;
+  tell("step");
+}
+
+const now = () => app.view.steps[app.step] || null;
+const moment = () => (now() ? now().k : data.events);

@@ -1,0 +1,245 @@
+"""What a page holds: the graphs of some passes, the events that led through each, and all that is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from gradviz.draw.page.states import States, spans
+from gradviz.draw.text import plain, value, visible
+from gradviz.events import kinds as e
+from gradviz.events.kinds import Kind
+from gradviz.graph import model as m
+from gradviz.graph.fold import closed_by_default
+from gradviz.graph.groups import Group, groups
+from gradviz.graph.history import History
+from gradviz.graph.model import Graph, Node
+from gradviz.graph.moment import Moments
+from gradviz.tracefile import PassInfo, Snapshot, Trace
+
+MOST_STEPS = 4000  # of one view; of more, some are left out
+
+# Events that are steps even where there are too many.
+_ALWAYS = (Kind.PASS_BEGAN, Kind.PASS_ENDED, Kind.ACCUMULATED, Kind.RETAINED, Kind.STEPPED, Kind.ERROR)
+
+
+class Told(Protocol):
+    """What is said of one event."""
+
+    @property
+    def sentence(self) -> str: ...
+    @property
+    def phase(self) -> str: ...
+    @property
+    def site(self) -> int: ...
+    @property
+    def why(self) -> str: ...
+    @property
+    def rows(self) -> tuple[tuple[str, str], ...]: ...
+
+
+class Words(Protocol):
+    """Who says what happens at an event, and how a value is written."""
+
+    @property
+    def moments(self) -> Moments: ...
+    def told(self, k: int) -> Told: ...
+    def value(self, snapshot: Snapshot | None) -> str: ...
+    def called(self, tensor: int) -> str: ...
+
+
+@dataclass
+class Sources:
+    """The places and files that a page shows, as they turn out to be needed."""
+
+    trace: Trace
+    sites: dict[int, list[Any]] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+
+    def site(self, number: int) -> int:
+        """A place, by its number; it is put on the page."""
+        if number and number not in self.sites:
+            place = self.trace.sites[number].place
+            at = [place.line, place.end_line, place.col, place.end_col, plain(place.function)]
+            self.sites[number] = [self.file(place.file), *at]
+        return number
+
+    def file(self, name: str) -> int:
+        """A file's number on the page."""
+        return self.files.setdefault(name, len(self.files))
+
+    def data(self) -> list[dict[str, Any]]:
+        """The files, each with its lines as they were when the run was recorded."""
+        return [
+            {"name": plain(Path(name).name, 80), "lines": [visible(line) for line in self.trace.source(name)]}
+            for name in self.files
+        ]
+
+
+def view(graph: Graph, words: Words, sources: Sources, run: PassInfo | None) -> dict[str, Any]:
+    """One graph with its events, as plain data."""
+    trace = words.moments.trace
+    history = History(trace)
+    events = _events(graph, trace, run)
+    steps = _thinned(events, trace)
+    first = int(events[0]) if len(events) else 0
+    last = int(events[-1]) if len(events) else max(trace.count - 1, 0)
+    tree = groups(graph)
+    there = spans(graph, history)
+    tensors = {node.number for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
+    states = States(words.moments, words.value)
+    notes = list(graph.notes)
+    if len(steps) < len(events):
+        notes.append(f"replay shows {len(steps):,} of {len(events):,} events")
+    return {
+        "pass": graph.pass_number,
+        "title": plain(graph.title, 80),
+        "show": graph.show,
+        "error": plain(graph.error, 400),
+        "leftOut": graph.left_out,
+        "notes": [plain(note, 200) for note in notes],
+        "nodes": [_node(node, there[node.id], sources, trace) for node in graph.nodes.values()],
+        "edges": [
+            [edge.source, edge.target, edge.kind, plain(edge.label), plain(edge.cut)] for edge in graph.edges
+        ],
+        "groups": [_group(group) for group in tree.values()],
+        "closed": sorted(closed_by_default(graph, tree)),
+        "tensors": states.of(tensors, first, last) if trace.count else {},
+        "flows": states.along(graph, first if run is None else run.first, last),
+        "steps": [_step(k, words, sources) for k in steps],
+    }
+
+
+def _events(graph: Graph, trace: Trace, run: PassInfo | None) -> np.ndarray:
+    """The events that led through a graph: those since the pass before it ended, and its earlier ops."""
+    if graph.pass_number is None or run is None:
+        return np.arange(trace.count)
+    ended = [other.last for other in trace.passes if other.last is not None and other.last < run.first]
+    begin = max(ended, default=-1) + 1
+    is_last = run.number == max(other.number for other in trace.passes)
+    end = trace.count if is_last or run.last is None else run.last + 1
+    ops = [node.number for node in graph.nodes.values() if node.kind == m.OP and node.number < begin]
+    return np.concatenate([np.array(sorted(ops), np.int64), np.arange(begin, end)])
+
+
+def _thinned(events: np.ndarray, trace: Trace) -> list[int]:
+    """At most about MOST_STEPS of the events: all that say most, and of the others each so many."""
+    if len(events) <= MOST_STEPS:
+        return events.tolist()
+    kinds = trace.kinds[events]
+    kept = np.isin(kinds, [int(kind) for kind in _ALWAYS])
+    if kept.sum() > MOST_STEPS // 2:
+        kept &= np.isin(kinds, [int(Kind.PASS_BEGAN), int(Kind.PASS_ENDED), int(Kind.ERROR)])
+    kept[:: -(-len(events) // (MOST_STEPS // 2))] = True
+    kept[-1] = True
+    return events[kept].tolist()
+
+
+# --- nodes, groups
+
+
+def _node(node: Node, there: tuple[int, int | None], sources: Sources, trace: Trace) -> dict[str, Any]:
+    """A node as the page has it; what is empty is left out."""
+    is_tensor = node.kind in (m.LEAF, m.TENSOR)
+    known = {
+        "name": plain(node.name, 60) if node.name else None,
+        "op": plain(node.op, 60) if node.op else None,
+        "gradFn": plain(node.grad_fn, 60) if node.grad_fn else None,
+        "leaf": node.is_leaf if is_tensor else None,
+        "wants": node.requires_grad if is_tensor else None,
+        "shape": list(node.shape) if node.shape is not None else None,
+        "dtype": node.dtype,
+        "scope": plain(node.scope, 200),
+        "version": node.version,
+        "writtenBy": plain(node.written_by),
+        "args": plain(node.args, 200),
+        "base": plain(node.base) if node.base else None,
+        "pair": node.pair,
+        "root": node.root,
+        "retained": node.retained,
+        "error": plain(node.error, 400),
+        "formula": plain(trace.formulas.get(node.grad_fn or "", ""), 300) if node.kind == m.GRAD_FN else "",
+        "tangent": value(node.tangent) if node.tangent is not None else "",
+        "until": there[1],
+        "at": [sources.file(node.file), node.line, node.col, node.end_col]
+        if node.file and node.line
+        else None,
+    }
+    shown = {
+        name: what
+        for name, what in known.items()
+        if what not in (None, "", 0) or (what is False and name in ("leaf", "wants"))
+    }
+    if is_tensor:
+        shown["tensor"] = node.number
+    return {"id": node.id, "kind": node.kind, "since": there[0], **shown}
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {
+        "id": group.id,
+        "kind": group.kind,
+        "label": plain(group.label, 60),
+        "parent": group.parent,
+        "members": group.members,
+        "count": group.count,
+        "scope": plain(group.scope, 200),
+    }
+
+
+# --- steps
+
+
+def _step(k: int, words: Words, sources: Sources) -> dict[str, Any]:
+    told = words.told(k)
+    trace = words.moments.trace
+    event = trace.event(k)
+    step: dict[str, Any] = {
+        "k": k,
+        "kind": Kind(int(trace.kinds[k])).name.lower(),
+        "text": told.sentence,
+        "phase": told.phase,
+        "site": sources.site(told.site),
+        "why": told.why,
+        "lit": list(_lit(event)),
+    }
+    if told.rows:
+        step["rows"] = told.rows
+    return step
+
+
+def _tensors(*numbers: int) -> list[str]:
+    return [f"t{number}" for number in numbers if number]
+
+
+def _nodes(*numbers: int) -> list[str]:
+    return [f"n{number}" for number in numbers if number]
+
+
+# What each kind of event is about, as ids; `t5` means whatever version of tensor 5 there is then.
+_LIT: dict[type, Callable[[Any], Iterable[str]]] = {
+    e.TensorMade: lambda event: _tensors(event.tensor),
+    e.OpRan: lambda event: [f"op{event.index}", *_tensors(*event.outputs)],
+    e.Mutated: lambda event: [f"op{event.index}", *_tensors(event.tensor)],
+    e.RequiresGradChanged: lambda event: _tensors(event.tensor),
+    e.GradAssigned: lambda event: _tensors(event.tensor),
+    e.Named: lambda event: _tensors(event.tensor),
+    e.PassBegan: lambda event: [*_tensors(*event.root_tensors), *_nodes(*event.roots)],
+    e.Received: lambda event: _nodes(event.node),
+    e.Produced: lambda event: _nodes(event.node),
+    e.Accumulated: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
+    e.Retained: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
+    e.Hooked: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
+    e.TangentPushed: lambda event: _tensors(event.tensor),
+    e.Stepped: lambda event: _tensors(*event.parameters),
+    e.ErrorRaised: lambda event: _nodes(event.node),
+}
+
+
+def _lit(event: e.Event) -> Iterable[str]:
+    about = _LIT.get(type(event))
+    return about(event) if about is not None else ()

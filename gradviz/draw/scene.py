@@ -1,0 +1,183 @@
+"""What a picture shows, before anything has a place: things with their lines of text, and links between them.
+
+Whatever lays it out, the picture has these things and links, with these ids, classes and texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gradviz.draw import style
+from gradviz.draw.lines import Line, lines_of
+from gradviz.draw.shorten import Reference, shortened
+from gradviz.draw.text import SMALL, plain, value
+from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, VIEW, Edge, Graph, Node
+
+CROWD = 80  # nodes: beyond, what has no name says less
+_DEEPEST = 8  # scopes within one another
+
+
+@dataclass(slots=True)
+class Thing:
+    """A node of the graph, or a reference to one, as it is drawn. `pair` is the thing that stands beside it."""
+
+    id: str
+    classes: list[str]
+    lines: list[Line]
+    tooltip: str
+    scope: str
+    pair: str = ""
+
+
+@dataclass(slots=True)
+class Link:
+    """A line from one thing to another. One that is `backward` has its arrow at `target`, but for the layout it
+    begins there, so that backward goes up beside forward."""
+
+    id: str
+    source: str
+    target: str
+    classes: list[str]
+    label: list[str]
+    tooltip: str
+    backward: bool = False
+
+
+@dataclass(slots=True)
+class Scene:
+    """A whole picture. `caption` is what stands above it."""
+
+    caption: list[str]
+    things: dict[str, Thing] = field(default_factory=dict)
+    links: list[Link] = field(default_factory=list)
+
+
+def scene_of(graph: Graph) -> Scene:
+    """What a picture of this graph shows."""
+    edges, references = shortened(graph)
+    marks = _Marks(graph, edges)
+    scene = Scene(caption(graph))
+    brief = len(graph.nodes) > CROWD
+    for node in graph.nodes.values():
+        scene.things[node.id] = Thing(
+            node.id,
+            style.node_classes(node, *marks.of(node)),
+            lines_of(node, graph.show, brief, marks.uses[node.id]),
+            _tooltip(node),
+            _scope(node.scope),
+            node.pair if node.pair in graph.nodes else "",
+        )
+    for reference in references:
+        scene.things[reference.id] = _reference(reference)
+    scale = style.Scale(edge.value for edge in edges if edge.kind == GRAD)
+    made_by_ops = {edge.target for edge in edges if edge.kind == DATA}
+    for number, edge in enumerate(edges):
+        if edge.kind != VIEW or edge.target not in made_by_ops:  # else its op shows the way already
+            classes = [*style.edge_classes(edge), *scale.classes(edge)]
+            if edge.kind == DATA and edge.target in marks.views:
+                classes.append("aliases")
+            link = Link(f"e{number}", edge.source, edge.target, classes, _label(edge), _edge_tooltip(edge))
+            link.backward = edge.kind == GRAD
+            scene.links.append(link)
+    return scene
+
+
+def caption(graph: Graph) -> list[str]:
+    """What stands above the picture: what it shows, how the run ended, what the lines mean."""
+    run = "the whole run" if graph.pass_number is None else f"pass {graph.pass_number} of {graph.passes}"
+    parts = (plain(graph.script), run, plain(graph.title, 60))
+    lines = [" · ".join(part for part in parts if part)]
+    if graph.error and not any(node.error for node in graph.nodes.values()):
+        lines.append(plain(graph.error, 90))
+    kinds = {name for edge in graph.edges for name in style.edge_classes(edge)}
+    if any(edge.kind == GRAD and not edge.gradient for edge in graph.edges):
+        kinds.add("idle")
+    lines += [plain(note, 110) for note in graph.notes]
+    legend = [text for kind, text in style.LEGEND.items() if kind in kinds]
+    return [*lines, "   ".join(legend)] if len(legend) > 1 else lines
+
+
+class _Marks:
+    """What is known of nodes only by looking at the edges."""
+
+    def __init__(self, graph: Graph, edges: list[Edge]) -> None:
+        nodes = graph.nodes
+        ops = {name for name, node in nodes.items() if node.kind == OP}
+        self.cut = {edge.target for edge in graph.edges if edge.cut and edge.target in ops}
+        self.views = {name for name, node in nodes.items() if node.base and node.kind not in (OP, GRAD_FN)}
+        reads = {(edge.source, edge.target) for edge in graph.edges if edge.kind == DATA}
+        self.uses = Counter(source for source, _ in reads)
+        self.shared = {
+            name
+            for name, count in self.uses.items()
+            if count > 1 and nodes[name].kind == LEAF and nodes[name].requires_grad
+        }
+        self.in_place = {e.source for e in graph.edges if e.kind == DATA and nodes[e.target].version} & ops
+        self.unreached = _unreached(graph)
+
+    def of(self, node: Node) -> list[str]:
+        """The marks of a node, as classes."""
+        sets = {
+            "view": self.views,
+            "shared": self.shared,
+            "in-place": self.in_place,
+            "cut": self.cut,
+            "unreached": self.unreached,
+        }
+        return [name for name, members in sets.items() if node.id in members]
+
+
+def _unreached(graph: Graph) -> set[str]:
+    """The leaves that require grad and were given none, in a picture of a pass."""
+    nodes = graph.nodes
+    if not graph.passes or not any(node.ran for node in nodes.values()):
+        return set()
+    waiting = {
+        node.id: node.pair
+        for node in nodes.values()
+        if node.kind == LEAF and node.requires_grad and not node.has_grad and not node.root
+    }
+    return {name for name, pair in waiting.items() if pair not in nodes or not nodes[pair].ran}
+
+
+def _scope(path: str) -> str:
+    return "/".join(path.split("/")[:_DEEPEST])
+
+
+def _reference(reference: Reference) -> Thing:
+    node = reference.node
+    name = plain((node.base if node.kind == GRAD_FN else node.name) or node.id, 40)
+    line = ("reference", f"{name}.grad" if node.kind == GRAD_FN else name)
+    classes = [*style.node_classes(node), "reference"]
+    return Thing(reference.id, classes, [line], _tooltip(node), _scope(reference.scope))
+
+
+def _tooltip(node: Node) -> str:
+    place = f"{plain(Path(node.file).name, 40)}:{node.line}" if node.file else ""
+    return "  ".join(part for part in (node.id, place, plain(node.text, 100)) if part)
+
+
+_LONGEST_LABEL = 22
+_CUTS = {"detach": "gradient stops here", "no_grad": "gradient stops here\n(no_grad)"}
+
+
+def _label(edge: Edge) -> list[str]:
+    if edge.count > 1 and not edge.cut:
+        return [f"×{edge.count:,}"]
+    if edge.cut:
+        return _CUTS.get(edge.cut, f"gradient stops here\n({plain(edge.cut, 30)})").split("\n")
+    if edge.label:
+        return [plain(edge.label, 30)]
+    if edge.value is not None and edge.value.array is not None and edge.value.array.size <= SMALL:
+        text = value(edge.value)
+        return [text] if len(text) <= _LONGEST_LABEL else []
+    return []
+
+
+def _edge_tooltip(edge: Edge) -> str:
+    words = {"grad": "gradient", "saved": "saved for backward", "data": "data", "view": "shares memory"}
+    what = words.get(edge.kind, edge.kind)
+    if edge.value is not None:
+        what += f" {list(edge.value.shape)} {value(edge.value)}"
+    return f"{edge.source} → {edge.target}: {what}"

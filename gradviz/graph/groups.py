@@ -1,0 +1,359 @@
+"""What of a graph can be drawn as one thing: a scope, a block that repeats, a run of ops.
+
+Groups are stretches of the order in which ops ran. That order is topological, so folding any set of groups
+leaves no cycle behind, and finding them takes time linear in the graph (times a logarithm)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gradviz.graph.many import no_collection
+from gradviz.graph.model import DATA, GRAD_FN, LEAF, OP, TENSOR, Graph, Node
+
+SCOPE, REPEAT, RUN = "scope", "repeat", "run"
+
+DEEPEST = 8  # scopes within one another; deeper ones belong to the eighth
+_SHORTEST = 3  # ops in a run
+_CROWD = 150  # things directly in one group; more are split into parts of _PART
+_PART = 50
+_LOOK_AHEAD = 12  # later occurrences of an op that may begin the block's next repetition
+
+
+@dataclass(slots=True)
+class Group:
+    """Nodes that can be drawn as one.
+
+    `parent` is the id of the group around it, or empty; `members` are the ids of the graph's nodes directly in
+    it, `children` those of the groups directly in it. A `repeat` holds its first block, and a `repeat` of the
+    others; one with `count` 1 is a block. `scope` is the path of the scope that it is, or is in."""
+
+    id: str
+    kind: str
+    label: str
+    parent: str = ""
+    members: list[str] = field(default_factory=list)
+    children: list[str] = field(default_factory=list)
+    count: int = 1
+    scope: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Item:
+    """An op (`node`), or a group to be with what is in it. `token` is equal for equal structure."""
+
+    label: str
+    kind: str = ""
+    node: str = ""
+    token: int = 0
+    ops: int = 1
+    count: int = 1
+    scope: str = ""
+    line: int = 0
+    kids: list[_Item] = field(default_factory=list)
+
+
+@no_collection()
+def groups(graph: Graph) -> dict[str, Group]:
+    """All groups of a graph by id, each after the one around it. The same graph has the same groups and ids."""
+    return _Tree(graph).groups
+
+
+def ancestors(tree: dict[str, Group], group: str) -> list[str]:
+    """The ids of a group and of those around it, innermost first."""
+    found = []
+    while group:
+        found.append(group)
+        group = tree[group].parent
+    return found
+
+
+class _Tree:
+    """Finds the groups of one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.groups: dict[str, Group] = {}
+        self.home: dict[str, str] = {}  # node -> the group it is directly in
+        self.tokens: dict[tuple, int] = {}
+        self.outputs: dict[str, list[str]] = {}  # op -> tensors
+        self.readers: dict[str, list[str]] = {}  # tensor -> ops
+        self.inputs: dict[str, int] = {}
+        nodes, inputs = graph.nodes, self.inputs
+        for edge in graph.edges:
+            if edge.kind == DATA:
+                source, target = edge.source, edge.target
+                into_op = nodes[source].kind != OP
+                ends = self.readers if into_op else self.outputs
+                if source in ends:
+                    ends[source].append(target)
+                else:
+                    ends[source] = [target]
+                if into_op:
+                    inputs[target] = inputs.get(target, 0) + 1
+        self._number(self._arranged())
+        self._place_the_rest()
+        for node in graph.nodes:
+            if home := self.home.get(node, ""):
+                self.groups[home].members.append(node)
+
+    # --- from the order of ops to a tree
+
+    def _arranged(self) -> list[_Item]:
+        """The ops in nested scopes, with what repeats and what runs in a row made into groups."""
+        top = _Item("")
+        scopes, stack = [top], [top]
+        names: list[str] = []
+        for node in _rows(self.graph):
+            parts = node.scope.split("/")[:DEEPEST] if node.scope else []
+            same = _common(names, parts)
+            del stack[same + 1 :]
+            names = parts
+            for depth in range(same, len(parts)):
+                inner = _Item(parts[depth], SCOPE, scope="/".join(parts[: depth + 1]))
+                stack[-1].kids.append(inner)
+                stack.append(inner)
+                scopes.append(inner)
+            stack[-1].kids.append(self._op(node))
+        for scope in reversed(scopes):  # inner ones first
+            scope.ops = sum(kid.ops for kid in scope.kids)
+            scope.token = self._token(*(kid.token for kid in scope.kids))
+            scope.kids = self._parts(self._runs(self._repeats(scope.kids)))
+            for kid in scope.kids:
+                _inherit_scope(kid, scope.scope)
+        return top.kids
+
+    def _op(self, node: Node) -> _Item:
+        made = [self.graph.nodes[name].shape for name in self.outputs.get(node.id, ())]
+        token = self._token(node.op or node.name, node.grad_fn, *made, self.inputs.get(node.id))
+        return _Item(node.name or "?", node=node.id, token=token, line=node.line or 0)
+
+    def _token(self, *structure: object) -> int:
+        return self.tokens.setdefault(structure, len(self.tokens))
+
+    def _repeats(self, items: list[_Item]) -> list[_Item]:
+        """The items, with each block that repeats at once made one; the shortest blocks first."""
+        while (found := _shortest_repeat(items)) is not None:
+            period, places = found
+            result, done = [], 0
+            for start, count in places:
+                result += items[done:start]
+                done = start + period * count
+                result.append(self._repeat(items[start:done], period, count))
+            items = result + items[done:]
+        return items
+
+    def _repeat(self, items: list[_Item], period: int, count: int) -> _Item:
+        blocks = items
+        if period > 1:
+            blocks = [
+                _Item(f"{number + 1} of {count}", REPEAT, kids=items[number * period : (number + 1) * period])
+                for number in range(count)
+            ]
+        block = items[:period]
+        if period > 1:
+            for item in blocks:
+                item.ops = sum(kid.ops for kid in item.kids)
+        first, last = items[0].label, items[-1].label
+        name = f"{first}–{last}" if period == 1 and first != last else _named(block)
+        token = self._token(REPEAT, count, *(item.token for item in block))
+        ops = sum(item.ops for item in items)
+        if count > 2 and blocks[0].kind:  # so that one of them can be drawn, and the others as one
+            again = _Item(_again(blocks[1:]), REPEAT, ops=ops, count=count - 1, kids=blocks[1:])
+            blocks = [blocks[0], again]
+        return _Item(f"{name} ×{count}", REPEAT, token=token, ops=ops, count=count, kids=blocks)
+
+    def _runs(self, items: list[_Item]) -> list[_Item]:
+        """The items, with ops of which each only serves the next made one."""
+        result: list[_Item] = []
+        run: list[_Item] = []
+        for item in items:
+            if run and not (item.node and self._only_reader(run[-1].node) == item.node):
+                result += self._run(run)
+                run = []
+            (run if item.node else result).append(item)
+        return result + self._run(run)
+
+    def _run(self, items: list[_Item]) -> list[_Item]:
+        if len(items) < _SHORTEST:
+            return items
+        return [_Item(_named(items), RUN, ops=len(items), kids=items)]
+
+    def _only_reader(self, op: str) -> str:
+        made = self.outputs.get(op, ())
+        readers = self.readers.get(made[0], ()) if len(made) == 1 else ()
+        return readers[0] if len(readers) == 1 else ""
+
+    def _parts(self, items: list[_Item]) -> list[_Item]:
+        """The items, with a crowd of them split into parts, so that any graph can be folded small."""
+        while len(items) > _CROWD:
+            parts = [items[start : start + _PART] for start in range(0, len(items), _PART)]
+            items = [
+                _Item(
+                    f"part {number} of {len(parts)}{_lines(part)}",
+                    RUN,
+                    ops=sum(item.ops for item in part),
+                    kids=part,
+                    line=part[0].line,
+                )
+                for number, part in enumerate(parts, 1)
+            ]
+        return items
+
+    # --- from the tree to groups
+
+    def _number(self, items: list[_Item]) -> None:
+        stack = [(item, "") for item in reversed(items)]
+        while stack:
+            item, parent = stack.pop()
+            if item.node:
+                self.home[item.node] = parent
+                continue
+            group = Group(
+                f"g{len(self.groups) + 1}", item.kind, item.label, parent, [], [], item.count, item.scope
+            )
+            self.groups[group.id] = group
+            if parent:
+                self.groups[parent].children.append(group.id)
+            stack += [(kid, group.id) for kid in reversed(item.kids)]
+
+    def _place_the_rest(self) -> None:
+        """A result goes where its op is, a grad_fn too; anything else into the smallest group of all its users."""
+        nodes = self.graph.nodes
+        self.depth: dict[str, int] = {"": 0}
+        for group in self.groups.values():
+            self.depth[group.id] = self.depth[group.parent] + 1
+        for op, made in self.outputs.items():
+            self.home.update((name, self._out_of_scopes(name, self.home[op])) for name in made)
+        for row in list(self.home):
+            if nodes[row].kind == OP and nodes[row].pair in nodes:
+                self.home[nodes[row].pair] = self.home[row]
+        found: dict[str, str] = {}
+        home = self.home
+        for edge in self.graph.edges:
+            source, target = edge.source, edge.target
+            if source in home:
+                if target in home:
+                    continue
+                name, place = target, home[source]
+            elif target in home:
+                name, place = source, home[target]
+            else:
+                continue
+            before = found.get(name)
+            found[name] = place if before is None or before == place else self._around(before, place)
+        for name, place in found.items():
+            self.home[name] = self._out_of_scopes(name, place)
+        for node in nodes.values():  # a leaf takes its AccumulateGrad along
+            if node.kind in (LEAF, TENSOR) and node.pair in nodes:
+                self.home[node.pair] = self.home.get(node.id, "")
+
+    def _out_of_scopes(self, name: str, place: str) -> str:
+        """Where a node goes whose users are in a group: what comes into a scope, or is a root, stays outside."""
+        node = self.graph.nodes[name]
+        comes_in = node.kind in (LEAF, TENSOR) and name not in self.home and node.name and not node.scope
+        if not (node.root or comes_in):
+            return place
+        outermost = place
+        for group in ancestors(self.groups, place):
+            if self.groups[group].kind == SCOPE:
+                outermost = self.groups[group].parent
+        return outermost
+
+    def _around(self, one: str, other: str) -> str:
+        """The smallest group around two."""
+        while one != other:
+            if self.depth[one] >= self.depth[other]:
+                one = self.groups[one].parent
+            else:
+                other = self.groups[other].parent
+        return one
+
+
+def _rows(graph: Graph) -> list[Node]:
+    """The ops in the order in which they ran; where only grad_fns are shown, those."""
+    rows = [node for node in graph.nodes.values() if node.kind == OP]
+    if rows:
+        return rows
+    grad_fns = [node for node in graph.nodes.values() if node.kind == GRAD_FN and node.op is not None]
+    return sorted(grad_fns, key=lambda node: node.number)
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """How many parts two paths begin with in common."""
+    same = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        same += 1
+    return same
+
+
+def _shortest_repeat(items: list[_Item]) -> tuple[int, list[tuple[int, int]]] | None:
+    """The shortest block that repeats at once: its length, and where it begins and how often it is there."""
+    if len(items) < 2:
+        return None
+    tokens = np.array([item.token for item in items])
+    weights = np.concatenate([[0], np.cumsum([item.ops for item in items])])
+    for period in _periods(tokens):
+        places, free = [], 0
+        for start, length in _stretches(tokens[period:] == tokens[:-period]):
+            start, end = max(start, free), start + length
+            count = 1 + (end - start) // period if end > start else 1
+            weight = int(weights[start + period] - weights[start]) if count > 1 else 0
+            if count > 2 or (count == 2 and weight > 3):
+                places.append((start, count))
+                free = start + period * count
+        if places:
+            return period, places
+    return None
+
+
+def _periods(tokens: np.ndarray) -> list[int]:
+    """Lengths that a repeating block can have, shortest first: each of its tokens comes again so much later."""
+    order = np.argsort(tokens, kind="stable")
+    counts = np.zeros(len(tokens) + 1, np.int64)
+    for ahead in range(1, min(_LOOK_AHEAD, len(tokens) - 1) + 1):
+        same = tokens[order[ahead:]] == tokens[order[:-ahead]]
+        gaps = (order[ahead:] - order[:-ahead])[same]
+        counts += np.bincount(gaps, minlength=len(counts))
+    periods = np.flatnonzero(counts >= np.maximum(np.arange(len(counts)), 1))
+    return periods[periods <= len(tokens) // 2].tolist()
+
+
+def _stretches(holds: np.ndarray) -> Iterable[tuple[int, int]]:
+    """Where a condition holds in a row: begin and length of each stretch."""
+    changes = np.flatnonzero(np.diff(np.concatenate([[False], holds, [False]])))
+    return zip(changes[::2].tolist(), (changes[1::2] - changes[::2]).tolist(), strict=True)
+
+
+def _named(items: list[_Item]) -> str:
+    """The first names in a row of items."""
+    names = list(dict.fromkeys(item.label for item in items))
+    return " · ".join(names[:3]) + (" …" if len(names) > 3 else "")
+
+
+def _again(blocks: list[_Item]) -> str:
+    """What blocks after the first of their kind are called: `2–11 ×10` where they have names of their own."""
+    first, last = blocks[0], blocks[-1]
+    own = first.kind == SCOPE and first.label != last.label
+    return f"{first.label}–{last.label} ×{len(blocks)}" if own else f"again ×{len(blocks)}"
+
+
+def _lines(items: list[_Item]) -> str:
+    numbers = [item.line for item in items if item.line]
+    if not numbers:
+        return ""
+    first, last = min(numbers), max(numbers)
+    return f", line {first}" if first == last else f", lines {first}–{last}"
+
+
+def _inherit_scope(item: _Item, scope: str) -> None:
+    stack = [item]
+    while stack:
+        item = stack.pop()
+        if item.kind != SCOPE and not item.node:
+            item.scope = scope
+            stack += item.kids

@@ -1,0 +1,116 @@
+"""Parts of a graph that a reader asks for: around a node, from one to another, only what requires grad."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, MUTATION, OP, TENSOR, VIEW, Edge, Graph, Node
+
+HOPS = 3
+_COMPUTES = (DATA, MUTATION, VIEW)  # edges along which a value goes on
+
+
+class SliceError(ValueError):
+    """There is no such node, or no such path. The message is one line for the user."""
+
+
+def find_nodes(graph: Graph, text: str) -> list[str]:
+    """The ids of the nodes that a user means by an id, a tensor's name in the source, a `grad_fn`'s or op's name,
+    or `FILE:LINE`. Raises SliceError, which names the nearest, where there is none."""
+    if text in graph.nodes:
+        return [text]
+    nodes = graph.nodes.values()
+    for matches in (_is_tensor, _is_grad_fn, _is_op, _is_at):
+        found = [node.id for node in nodes if matches(node, text)]
+        if found:
+            return found
+    names = {name for node in nodes for name in (node.name, node.grad_fn) if name}
+    near = difflib.get_close_matches(text, sorted(names), 1, 0.4)
+    hint = f"is it {near[0]!r}?" if near else "say a name, an id such as t3, or FILE:LINE"
+    raise SliceError(f"there is no node {text!r} in this graph: {hint}")
+
+
+def _is_tensor(node: Node, text: str) -> bool:
+    return node.kind in (LEAF, TENSOR) and node.name == text
+
+
+def _is_grad_fn(node: Node, text: str) -> bool:
+    return node.kind == GRAD_FN and node.name == text
+
+
+def _is_op(node: Node, text: str) -> bool:
+    return node.kind == OP and text in (node.name, node.op)
+
+
+def _is_at(node: Node, text: str) -> bool:
+    return node.file is not None and text in (
+        f"{Path(node.file).name}:{node.line}",
+        f"{node.file}:{node.line}",
+    )
+
+
+def around(graph: Graph, text: str, hops: int = HOPS) -> Graph:
+    """What is at most `hops` edges away from the nodes that `text` means, and the grad_fns of those ops."""
+    middle = find_nodes(graph, text)
+    near = _reached(_neighbours(graph.edges, both=True), middle, hops)
+    return _part(graph, _with_pairs(graph, near), f"at most {hops} edge{'s' * (hops != 1)} around {text}")
+
+
+def between(graph: Graph, start: str, end: str) -> Graph:
+    """What lies on a way from one node to another, and the grad_fns of those ops. Raises SliceError."""
+    starts, ends = find_nodes(graph, start), find_nodes(graph, end)
+    edges = [edge for edge in graph.edges if edge.kind in _COMPUTES]
+    edges += [replace(e, source=e.target, target=e.source) for e in graph.edges if e.kind == GRAD]
+    after = _reached(_neighbours(edges), starts)
+    before = _reached(_neighbours(edges, back=True), ends)
+    way = after & before
+    if not way:
+        raise SliceError(f"no way leads from {start!r} to {end!r} in this graph")
+    return _part(graph, _with_pairs(graph, way), f"from {start} to {end}")
+
+
+def only_grad(graph: Graph) -> Graph:
+    """What a gradient can come to: what requires grad, the ops that made it, the grad_fns."""
+    kept = {
+        node.id
+        for node in graph.nodes.values()
+        if node.requires_grad or node.kind == GRAD_FN or (node.kind == OP and node.grad_fn)
+    }
+    return _part(graph, kept, "only what requires grad")
+
+
+def _neighbours(edges: Iterable[Edge], both: bool = False, back: bool = False) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for edge in edges:
+        if both or not back:
+            found.setdefault(edge.source, []).append(edge.target)
+        if both or back:
+            found.setdefault(edge.target, []).append(edge.source)
+    return found
+
+
+def _reached(
+    neighbours: Mapping[str, list[str]], starts: Iterable[str], steps: int | None = None
+) -> set[str]:
+    """What can be reached from `starts`, in so many steps."""
+    found, front = set(starts), list(starts)
+    while front and (steps is None or steps > 0):
+        front = list({other for name in front for other in neighbours.get(name, ())} - found)
+        found.update(front)
+        steps = None if steps is None else steps - 1
+    return found
+
+
+def _with_pairs(graph: Graph, kept: set[str]) -> set[str]:
+    return kept | {pair for name in kept if (pair := graph.nodes[name].pair) in graph.nodes}
+
+
+def _part(graph: Graph, kept: set[str], what: str) -> Graph:
+    nodes = {name: node for name, node in graph.nodes.items() if name in kept}
+    edges = [edge for edge in graph.edges if edge.source in kept and edge.target in kept]
+    left_out = len(graph.nodes) - len(nodes)
+    note = f"{what}: {left_out:,} of {len(graph.nodes):,} nodes left out"
+    return replace(graph, nodes=nodes, edges=edges, notes=[*graph.notes, note])

@@ -1,0 +1,166 @@
+"""The options of `gradviz graph`: what they leave in the picture, what they say, and what they refuse in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from test_draw import elements, texts
+from test_graph import Traced, network, several_paths, traced
+
+import gradviz as torch
+
+__all__ = ["traced"]
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def deep() -> None:
+    torch.manual_seed(0)
+    layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(30)]
+    net = torch.nn.Sequential(*layers, torch.nn.Linear(4, 1))
+    loss = (net(torch.ones(2, 4)) ** 2).mean()
+    loss.backward()
+
+
+def drawn(gradviz: Run, folder: Path, *options: str, ending: str = "svg") -> str:
+    """What the command writes with these options."""
+    done = gradviz("graph", "run.gradviz", "-o", f"out.{ending}", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return (folder / f"out.{ending}").read_text()
+
+
+def names(document: str) -> set[str]:
+    """The first lines of the nodes in a picture."""
+    return {texts(element)[0] for element in elements(document, "node").values()}
+
+
+def test_a_large_graph_is_folded_and_says_so(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(deep).close()
+    document = drawn(gradviz, tmp_path)
+    assert len(elements(document, "node")) <= 300
+    assert "×" in " ".join(names(document))
+    assert re.search("folded: [0-9,]+ ops into", document)
+
+
+def test_depth_opens_so_many_levels(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(deep).close()
+    sizes = [len(elements(drawn(gradviz, tmp_path, "--depth", str(depth)), "node")) for depth in range(4)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < 15
+    assert "Sequential" in names(drawn(gradviz, tmp_path, "--depth", "0"))
+    assert "Sequential" not in names(drawn(gradviz, tmp_path, "--depth", "1"))
+
+
+def test_all_folds_nothing(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(deep).close()
+    document = drawn(gradviz, tmp_path, "--all")
+    whole = json.loads(drawn(gradviz, tmp_path, "--all", ending="json"))["nodes"]
+    assert {node["id"] for node in whole} <= set(elements(document, "node"))
+    assert "folded" not in document
+    assert not any(node["kind"] == "group" for node in whole)
+
+
+def test_unfold_opens_one_scope(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(deep).close()
+    closed = drawn(gradviz, tmp_path, "--depth", "0")
+    opened = drawn(gradviz, tmp_path, "--depth", "0", "--unfold", "Sequential/7")
+    assert "7.0.weight" not in names(closed)
+    assert "7.0.weight" in names(drawn(gradviz, tmp_path, "--depth", "0", "--unfold", "7/0"))
+    assert len(elements(closed, "node")) < len(elements(opened, "node"))
+
+
+def test_json_is_folded_only_when_asked(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(deep).close()
+    for options, kinds in (((), False), (("--depth", "0"), True)):
+        nodes = json.loads(drawn(gradviz, tmp_path, *options, ending="json"))["nodes"]
+        assert any(node["kind"] == "group" for node in nodes) == kinds
+
+
+def test_around_and_hops(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(several_paths).close()
+    near = names(drawn(gradviz, tmp_path, "--around", "q", "--hops", "1"))
+    assert near == {"q", "pow", "PowBackward1", "AccumulateGrad"}
+    assert near < names(drawn(gradviz, tmp_path, "--around", "q"))
+
+
+def test_from_to(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(several_paths).close()
+    found = names(drawn(gradviz, tmp_path, "--from", "q", "--to", "y"))
+    assert found == {"q", "pow", "y", "PowBackward1", "AccumulateGrad"}
+
+
+def test_only_grad(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(network).close()
+    document = drawn(gradviz, tmp_path, "--only-grad", ending="json")
+    nodes = json.loads(document)["nodes"]
+    tensors = [node for node in nodes if node["kind"] in ("leaf", "tensor")]
+    assert tensors
+    assert all(node["requires_grad"] for node in tensors)
+
+
+def test_a_slice_of_a_folded_pictures_size_is_shown_in_full(
+    traced: Traced, tmp_path: Path, gradviz: Run
+) -> None:
+    traced(deep).close()
+    document = drawn(gradviz, tmp_path, "--around", "7.0.weight", "--hops", "2")
+    assert "7.0.weight" in names(document)
+    assert "folded" not in document
+
+
+def test_the_dark_theme_has_light_ink_on_dark(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(several_paths).close()
+
+    def brightness(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+        return 0.3 * parts[0] + 0.59 * parts[1] + 0.11 * parts[2]
+
+    for theme, dark in (("light", False), ("dark", True)):
+        document = drawn(gradviz, tmp_path, "--theme", theme).replace('"white"', '"#ffffff"')
+        root = ElementTree.fromstring(document)
+        paper = next(root.iter("{http://www.w3.org/2000/svg}polygon")).get("fill")
+        assert (brightness(paper) < 60) == dark
+        for element in elements(document, "node").values():
+            box = next((e for e in element.iter() if e.get("fill", "none") != "none"), None)
+            if box is None or not texts(element):
+                continue
+            for text in element.iter("{http://www.w3.org/2000/svg}text"):
+                style = re.search(r"fill: (#\w{6})", text.get("style", ""))
+                ink = style[1] if style else text.get("fill") or root.get("fill") or "#000000"
+                assert abs(brightness(ink) - brightness(box.get("fill"))) > 60, texts(element)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--around", "yy"], "there is no node 'yy' in this graph: is it 'y'?"),
+        (["--around", "§"], "there is no node '§' in this graph: say a name, an id such as t3, or FILE:LINE"),
+        (["--from", "x"], "--from and --to go together: say where the way begins and where it ends"),
+        (["--from", "y", "--to", "q"], "no way leads from 'y' to 'q' in this graph"),
+        (["--unfold", "nothing"], "there is no scope 'nothing' in this graph"),
+        (["-o", "out.gif"], "out.gif has no ending that says what to write: use one of .svg"),
+        (["-o", "nowhere/out.svg"], "cannot write nowhere/out.svg: there is no directory nowhere"),
+        (["-o", "."], "has no ending"),
+    ],
+)
+def test_what_is_not_there_or_cannot_be_written_gets_one_line(
+    options: list[str], said: str, traced: Traced, gradviz: Run
+) -> None:
+    traced(several_paths).close()
+    done = gradviz("graph", "run.gradviz", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gradviz: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_file_that_may_not_be_written_gets_one_line(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(several_paths).close()
+    (tmp_path / "out.svg").mkdir()
+    done = gradviz("graph", "run.gradviz", "-o", "out.svg")
+    assert (done.returncode, done.stderr) == (2, "gradviz: cannot write out.svg: it is a directory\n")

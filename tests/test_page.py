@@ -1,0 +1,593 @@
+"""The HTML page in a real browser: it loads, replays, searches, folds, and a stranger's trace executes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import EXAMPLES
+
+import gradviz as torch
+from gradviz import nn
+from gradviz.cli.page import write_page
+from gradviz.draw import page as page_of
+from gradviz.draw.render import DrawError, save
+from gradviz.draw.text import value as short
+from gradviz.graph.build import build
+from gradviz.graph.model import Graph
+from gradviz.graph.moment import Moments
+from gradviz.sources.record import record
+from gradviz.sources.script import Target, run
+from gradviz.step.numbers import value as written
+from gradviz.step.sentences import sentence
+from gradviz.step.state import Session
+from gradviz.tracefile import Trace, open_trace
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on PATH")
+    with playwright.sync_playwright() as started:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        running = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield running
+        running.close()
+
+
+class Page:
+    """A page as a reader has it, and what went wrong in it."""
+
+    def __init__(self, browser: Any, file: Path, **settings: Any) -> None:
+        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **settings)
+        self.tab = self.context.new_page()
+        self.wrong: list[str] = []
+        self.asked: list[str] = []
+        self.tab.on(
+            "console", lambda told: self.wrong.append(told.text) if told.type in ("error", "warning") else 0
+        )
+        self.tab.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.tab.on(
+            "dialog", lambda dialog: (self.wrong.append(f"dialog {dialog.message}"), dialog.dismiss())
+        )
+        self.tab.on("request", lambda request: self.asked.append(request.url))
+        self.tab.goto(file.as_uri())
+        self.tab.wait_for_selector("body[data-ready]", timeout=30_000)
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.tab.keyboard.press(key)
+
+    def text(self, selector: str) -> str:
+        return self.tab.inner_text(selector)
+
+    def count(self, selector: str) -> int:
+        return self.tab.locator(selector).count()
+
+    def boxes(self) -> dict[str, list[str]]:
+        """The lines written in each box, by its id."""
+        return self.tab.evaluate(
+            "Object.fromEntries([...document.querySelectorAll('#nodes > g')]"
+            ".map((g) => [g.dataset.id, [...g.querySelectorAll('text')].map((t) => t.textContent)]))"
+        )
+
+    def event(self) -> int:
+        """The number of the event that is shown, from 0."""
+        return int(re.sub(r"\D", "", self.text("#position").split(" of ")[0])) - 1
+
+    def click_box(self, name: str) -> None:
+        """Click a box as a mouse does, wherever it is."""
+        self.tab.locator(f'[id="box-{name}"] .box').dispatch_event("click", {"bubbles": True})
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Opens the page of a trace; when the test is over, nothing may have gone wrong in it."""
+    pages: list[Page] = []
+
+    def open_page(
+        trace: Trace | Path, number: int | None = None, whole: bool = False, **settings: Any
+    ) -> Page:
+        file = tmp_path / f"page{len(pages)}.html"
+        if isinstance(trace, Path):
+            with open_trace(trace) as recorded:
+                write_page(recorded, lambda n: build(recorded, n, whole=whole), number, file)
+        else:
+            write_page(trace, lambda n: build(trace, n, whole=whole), number, file)
+        pages.append(Page(browser, file, **settings))
+        return pages[-1]
+
+    yield open_page
+    for page in pages:
+        assert page.wrong == []
+        assert [url for url in page.asked if not url.startswith("file:")] == []
+        page.context.close()
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Callable[..., Trace]:
+    def trace(program: Callable[[], None], **settings: Any) -> Trace:
+        path = tmp_path / "run.gradviz"
+        with record(path, **settings):
+            program()
+        return open_trace(path)
+
+    return trace
+
+
+# --- programs
+
+
+def lesson() -> None:
+    x = torch.tensor(5.0, requires_grad=True)
+    y = x**3
+    z = torch.log(y)
+    z.backward()
+
+
+def paths() -> None:
+    a = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    frozen = torch.tensor([2.0, 2.0, 2.0])
+    b = a * frozen + a.detach()
+    c = (b * a).sum()
+    c.backward()
+    c2 = (a.exp() + a).mean()
+    c2.backward()
+
+
+def in_place() -> None:
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    for _ in range(3):
+        h = w * 2
+        h += 1
+        h.sum().backward()
+        with torch.no_grad():
+            w -= 0.1 * w.grad
+        w.grad.zero_()
+
+
+def twice() -> None:
+    x = torch.tensor(2.0, requires_grad=True)
+    y = x**3
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
+    g.retain_grad()
+    z = g * x
+    z.backward()
+
+
+def training() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = torch.randn(5, 3)
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = (model(inputs) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+
+
+def deep() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(60)))
+    model(torch.ones(2, 4)).sum().backward()
+
+
+PROGRAMS = [lesson, paths, in_place, twice, training]
+programs = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+
+
+# --- replay
+
+
+@programs
+def test_the_values_shown_at_each_step_are_the_traces(
+    program: Callable, traced: Callable, opened: Callable
+) -> None:
+    with traced(program) as trace:
+        graph = build(trace)
+        page = opened(trace)
+        moments, session = Moments(trace), Session(trace)
+        page.press("Home")
+        tensors = [
+            node for node in graph.nodes.values() if node.kind in ("leaf", "tensor") and not node.version
+        ]
+        later = {node.number for node in graph.nodes.values() if node.version}
+        tensors = [node for node in tensors if node.number not in later]
+        assert tensors
+        steps = 0
+        while True:
+            k = page.event()
+            session.go(k)
+            assert page.text("#sentence") == sentence(session.stop)
+            boxes = page.boxes()
+            moment = moments.at(k)
+            for node in tensors:
+                born = trace.born(node.number)
+                lines = boxes[node.id]
+                snapshot = moment.value(node.number) if born is not None and born <= k else None
+                if snapshot is not None and short(snapshot):
+                    assert lines[1].endswith(short(snapshot)[:20]) or lines[1].endswith("…")
+                    assert short(snapshot)[:15] in lines[1]
+                else:
+                    assert "=" not in lines[1]
+                    assert "rms" not in lines[1]
+                grad = moment.value(moment.grad(node.number))
+                if grad is not None:
+                    assert short(grad)[:15] in lines[2]
+                elif len(lines) > 2:
+                    assert lines[2] == ".grad = None"
+            steps += 1
+            if page.tab.is_disabled("#next"):
+                break
+            page.press("ArrowRight")
+        assert k == trace.count - 1
+        assert steps == page.tab.evaluate("document.getElementById('slider').max * 1 + 1")
+
+
+@programs
+def test_the_panel_shows_a_leaf_in_full_as_the_stepper_writes_it(
+    program: Callable, traced: Callable, opened: Callable
+) -> None:
+    with traced(program) as trace:
+        page = opened(trace)
+        moments = Moments(trace)
+        leaf = next(n for n in build(trace).nodes.values() if n.kind == "leaf" and n.requires_grad)
+        versions = [n for n in build(trace).nodes.values() if n.number == leaf.number]
+        page.press("Home")
+        page.click_box(leaf.id)
+        for _ in range(int(page.tab.evaluate("document.getElementById('slider').max"))):
+            page.press("ArrowRight")
+            moment = moments.at(page.event())
+            if moment.version(leaf.number) < leaf.version:
+                assert page.text("#value") == "not made yet"  # a later version of the leaf is the node
+                continue
+            if moment.version(leaf.number) > leaf.version and len(versions) > 1:
+                break  # the node is what the leaf was before
+            if moment.value(leaf.number) is not None:
+                assert page.text("#value") == written(moment.value(leaf.number))
+            grad = moment.value(moment.grad(leaf.number))
+            assert page.text("#grad") == ("None" if grad is None else written(grad))
+
+
+def test_replay_lights_what_runs_and_fills_the_leaves(traced: Callable, opened: Callable) -> None:
+    with traced(lesson) as trace:
+        page = opened(trace)
+        leaf = next(n.id for n in build(trace).nodes.values() if n.name == "x")
+        page.press("Home")
+        assert page.count("#nodes .unborn") > 4
+        assert page.count(f'[id="box-{leaf}"].has-grad') == 0
+        assert page.count("#edges .flowed") == 0
+        lit = set()
+        while not page.tab.is_disabled("#next"):
+            page.press("ArrowRight")
+            lit.update(
+                page.tab.evaluate("[...document.querySelectorAll('#nodes .now')].map((g) => g.dataset.id)")
+            )
+        nodes = build(trace).nodes
+        assert {node.id for node in nodes.values() if node.kind in ("op", "grad_fn")} <= lit
+        assert page.count("#nodes .unborn") == 0
+        assert page.count(f'[id="box-{leaf}"].has-grad') == 1
+        assert page.count("#edges .grad.flowed") == page.count("#edges .grad") == 2
+        assert page.count("#nodes .grad_fn.ran") == 3
+
+
+def test_play_runs_to_the_end_and_the_source_follows(traced: Callable, opened: Callable) -> None:
+    with traced(lesson) as trace:
+        page = opened(trace)
+        page.press("Home")
+        first = page.text("#source .marked .number")
+        page.press("Space")
+        page.tab.wait_for_selector("#next:disabled", timeout=30_000)
+        assert page.event() == trace.count - 1
+        assert page.text("#source .marked .number") != first
+        assert "z.backward()" in page.text("#source .marked")
+
+
+def test_the_slider_and_the_keys_lead_to_the_same_state(traced: Callable, opened: Callable) -> None:
+    with traced(paths) as trace:
+        page = opened(trace)
+        page.press("Home", *["ArrowRight"] * 7)
+        by_keys = page.boxes(), page.text("#sentence")
+        page.press("End")
+        page.tab.fill("#slider", "7")
+        assert (page.boxes(), page.text("#sentence")) == by_keys
+        page.press("End", "Home")
+        page.tab.locator("#next").click(click_count=7, delay=5)
+        assert (page.boxes(), page.text("#sentence")) == by_keys
+
+
+# --- search, folding, passes
+
+
+@pytest.mark.parametrize("wanted", ["frozen", "mul", "MulBackward0", "[3]", "exp"])
+def test_search_finds_by_name_op_and_shape(wanted: str, traced: Callable, opened: Callable) -> None:
+    with traced(paths) as trace:
+        page = opened(trace)
+        page.press("/")
+        page.tab.keyboard.type(wanted)
+        assert page.count("#found [role=option]") > 0
+        assert wanted.lower() in page.tab.inner_text("#found").lower()
+        page.press("Enter")
+        assert page.count(".node.chosen") == 1
+        assert wanted in page.text("#facts").replace(" ", "") or wanted == "[3]"
+
+
+def test_search_finds_by_place_and_says_where_there_is_nothing(traced: Callable, opened: Callable) -> None:
+    with traced(paths) as trace:
+        page = opened(trace)
+        node = next(n for n in build(trace).nodes.values() if n.op == "exp" and n.kind == "op")
+        page.press("/")
+        page.tab.keyboard.type(f"test_page.py:{node.line}")
+        found = page.text("#found")
+        assert "exp" in found
+        page.tab.fill("#search", "no such thing")
+        assert page.count("#found [role=option]") == 0
+        assert "nothing here is called that" in page.text("#found")
+        page.press("Escape")
+        assert not page.tab.is_visible("#found")
+
+
+def test_groups_unfold_and_fold_in_place(traced: Callable, opened: Callable) -> None:
+    with traced(deep) as trace:
+        page = opened(trace)
+        closed = page.count("#nodes .group")
+        shown = page.count("#nodes .node")
+        assert closed > 0
+        group = page.tab.evaluate("document.querySelector('#nodes .group').dataset.id")
+        page.click_box(group)
+        page.press("Enter")
+        assert page.count(f'[id="box-{group}"]') == 0
+        assert page.count(f'.frame[data-id="{group}"]') == 1
+        assert page.count("#nodes .node") > shown
+        page.tab.locator(f'.frame[data-id="{group}"] .sign').dispatch_event("click", {"bubbles": True})
+        assert page.count(f'[id="box-{group}"]') == 1
+        assert page.count("#nodes .node") == shown
+        page.press("u")
+        whole = page.count("#nodes .node")
+        assert whole == len(build(trace).nodes)
+        page.press("Shift+U")
+        assert page.count("#nodes .node") < shown
+
+
+def test_boxes_lie_apart_and_inside_their_frames(traced: Callable, opened: Callable) -> None:
+    with traced(deep) as trace:
+        page = opened(trace)
+        page.press("u")
+        rects = page.tab.evaluate(
+            "[...document.querySelectorAll('#nodes > g')].map((g) => { const [x, y] = "
+            "g.getAttribute('transform').match(/-?[0-9.]+/g).map(Number); const r = g.querySelector('.box');"
+            "return [x, y, x + r.width.baseVal.value, y + r.height.baseVal.value] })"
+        )
+        rects.sort(key=lambda rect: rect[1])
+        for i, (x, y, right, bottom) in enumerate(rects):
+            for x2, y2, right2, bottom2 in rects[i + 1 :]:
+                if y2 >= bottom:
+                    break
+                assert x2 >= right - 0.2 or right2 <= x + 0.2 or bottom2 <= y, "two boxes overlap"
+
+
+def test_what_is_found_in_a_folded_group_is_unfolded(traced: Callable, opened: Callable) -> None:
+    with traced(deep) as trace:
+        page = opened(trace)
+        page.press("/")
+        page.tab.keyboard.type("59.0.weight")
+        page.press("Enter")
+        chosen = page.tab.evaluate("document.querySelector('.node.chosen text').textContent")
+        assert chosen == "59.0.weight"
+
+
+def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, opened: Callable) -> None:
+    with traced(training) as trace:
+        page = opened(trace)
+        assert page.tab.locator("#pass option").all_inner_texts()[0].startswith("pass 1 of 6")
+        assert page.count("#plot .series") == 4
+        assert page.count("#plot .series circle") == 4 * 6
+        box = page.tab.locator("#plot").bounding_box()
+        page.tab.mouse.click(box["x"] + 50, box["y"] + 40)
+        assert page.tab.eval_on_selector("#pass", "(e) => e.selectedOptions[0].textContent").startswith(
+            "pass 1 of"
+        )
+        page.press("]", "]")
+        assert page.tab.eval_on_selector("#pass", "(e) => e.selectedOptions[0].textContent").startswith(
+            "pass 3 of"
+        )
+        assert "backward pass 3 ends" in page.text("#sentence")
+        run = trace.passes[2]
+        moments = Moments(trace)
+        weight = next(t for t, name in trace.parameters.items() if name == "0.weight")
+        snapshot = moments.at(run.last).value(moments.at(run.last).grad(weight))
+        norm = snapshot.stats.rms * (3 * 4) ** 0.5
+        told = dict(
+            page.tab.evaluate(
+                "[...document.querySelectorAll('#legend button')]"
+                ".map((b) => [b.children[1].textContent, b.lastChild.textContent])"
+            )
+        )
+        assert float(told["0.weight"]) == pytest.approx(norm, rel=1e-3)
+
+
+# --- keyboard, themes, sizes
+
+
+def test_everything_can_be_done_by_keyboard(traced: Callable, opened: Callable) -> None:
+    with traced(lesson) as trace:
+        page = opened(trace)
+        page.press("ArrowDown")
+        first = page.text("#facts h2")
+        page.press("ArrowDown")
+        assert page.text("#facts h2") != first
+        page.press("Escape")
+        assert page.text("#facts h2") == "At this event"
+        page.press("?")
+        assert page.tab.is_visible("#help-box")
+        page.press("Escape")
+        assert not page.tab.is_visible("#help-box")
+        seen = set()
+        for _ in range(30):
+            page.press("Tab")
+            seen.add(page.tab.evaluate("document.activeElement.id"))
+        assert {"search", "stage", "slider", "play", "source", "facts"} <= seen
+
+
+def test_dark_is_dark_and_light_is_light(traced: Callable, opened: Callable) -> None:
+    def ground(theme: str) -> int:
+        page = opened(trace, color_scheme=theme)
+        colour = page.tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+    with traced(lesson) as trace:
+        assert ground("light") > 700
+        assert ground("dark") < 150
+
+
+def test_a_run_without_a_pass_and_one_that_failed_have_a_page(traced: Callable, opened: Callable) -> None:
+    def forward() -> None:
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        (x * 2).sum()
+
+    def fails() -> None:
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        y = x.exp()
+        y += 1
+        with pytest.raises(RuntimeError):
+            y.sum().backward()
+
+    with traced(forward) as trace:
+        page = opened(trace)
+        assert page.event() == trace.count - 1
+        assert page.count("#nodes .grad_fn.ran") == 0
+    with traced(fails) as trace:
+        page = opened(trace)
+        assert "modified by an inplace operation" in page.text("#notes")
+        assert page.count("#nodes .grad_fn.error") == 1
+
+
+# --- strangers
+
+HOSTILE = [
+    "<script>window.harmed = 1</script>",
+    "</script><script>window.harmed = 1</script>",
+    '"><img src=x onerror="window.harmed = 1">',
+    "]]><svg/onload=window.harmed=1>",
+    "<!--<script>",
+    "\u202eevil\u2066",
+    "a\x00b\x1b[31m\u2028",
+    "javascript:window.harmed=1",
+    "__proto__",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_trace_executes_nothing_and_is_shown_as_text(
+    name: str, tmp_path: Path, opened: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "hostile.py"
+    program.write_text(
+        f"import gradviz as torch\nx = torch.tensor(2.0, requires_grad=True)\ny = x * x  # {name!a}\n"
+    )
+    trace = tmp_path / "hostile.gradviz"
+    with record(trace, meta={"script": name}):
+        layer = type(
+            name.replace("\x00", "") or "x", (nn.Module,), {"forward": lambda self, x: (x * self.w).sum()}
+        )()
+        layer.w = nn.Parameter(torch.tensor([1.0, 2.0]))
+        layer._parameters[name.replace(".", "") or "x"] = layer.w
+        layer(torch.tensor([1.0, 2.0])).backward()
+    source = compile(
+        program.read_text() + f"{name!r}\ny.backward()\n", name.replace("\x00", "") + ".py", "exec"
+    )
+    other = tmp_path / "other.gradviz"
+    with record(other, meta={"script": name}):
+        exec(source, {})
+    for path in (trace, other):
+        page = opened(path)
+        page.press("Home", *["ArrowRight"] * 20)
+        page.press("ArrowDown", "ArrowDown", "/")
+        page.tab.keyboard.insert_text(name)
+        assert page.tab.evaluate("window.harmed") is None
+        assert page.count("img, iframe, object, embed, a, form[action]") == 0
+        assert page.count("script") == page.count('script[type="application/json"]') + 1
+        assert not re.search("[\u202a-\u202e\u2066-\u2069\x00\x1b]", page.text("body"))
+
+
+def test_a_hostile_name_is_data_in_the_file(tmp_path: Path, traced: Callable) -> None:
+    with traced(lesson) as trace:
+        trace.meta["script"] = "</script><script>alert(1)</script>"
+        write_page(trace, lambda n: build(trace, n), None, tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text()
+    assert "<script>alert" not in text
+    assert text.count("</script>") == text.count("<script")
+    assert "default-src 'none'" in text
+    own = re.sub(r'<script type="application/json".*?</script>', "", text, flags=re.DOTALL)
+    assert set(re.findall(r"\w+://[^\s\"']*", own)) == {
+        "http://www.w3.org/2000/svg"
+    }  # a name, not an address
+    assert not re.search(r"@import|url\((?!#)|\bsrc=|\bhref=", own)
+
+
+# --- the whole set
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_page_of_every_example_replays_to_its_end(
+    example: Path, tmp_path: Path, opened: Callable
+) -> None:
+    path = tmp_path / "run.gradviz"
+    run(Target(str(example), False, ()), path, "stats", None)
+    page = opened(path)
+    page.press("Home")
+    last = int(page.tab.evaluate("document.getElementById('slider').max"))
+    for _ in range(min(last, 60)):
+        page.press("ArrowRight")
+    page.press("End")
+    assert page.tab.input_value("#slider") == str(last)
+    assert page.tab.is_disabled("#next")
+    with open_trace(path) as trace:
+        shown = page.event()
+        assert shown == trace.count - 1
+
+
+# --- the file
+
+
+def test_a_tensor_at_hand_has_a_page(tmp_path: Path, browser: Any) -> None:
+    weight = torch.tensor([1.0, 2.0], requires_grad=True)
+    drawn = torch.draw((weight * weight).sum())
+    drawn.save(tmp_path / "live.html")
+    assert (tmp_path / "live.html").read_text() == drawn.html()
+    page = Page(browser, tmp_path / "live.html")
+    assert "weight" in str(page.boxes())
+    frame = drawn.html()._repr_html_()
+    assert frame.startswith('<iframe sandbox="allow-scripts"')
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><meta charset=utf-8>{frame}")
+    page.tab.goto((tmp_path / "notebook.html").as_uri())
+    page.tab.frame_locator("iframe").locator("body[data-ready]").wait_for()
+    assert page.wrong == []
+    page.context.close()
+
+
+def test_a_graph_alone_is_no_page(tmp_path: Path) -> None:
+    with pytest.raises(DrawError, match="a page is made of a trace"):
+        save(Graph(), tmp_path / "x.html")
+
+
+def test_a_page_that_cannot_be_written_gets_one_clear_line(tmp_path: Path, traced: Callable) -> None:
+    (tmp_path / "x.html").mkdir()
+    with traced(lesson) as trace, pytest.raises(DrawError, match="cannot write"):
+        write_page(trace, lambda n: build(trace, n), None, tmp_path / "x.html")
+
+
+def test_the_parts_of_a_page_are_in_the_package() -> None:
+    here = Path(page_of.__file__).parent
+    assert {f"{name}.js" for name in page_of.SCRIPTS} == {path.name for path in here.glob("*.js")}

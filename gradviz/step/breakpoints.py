@@ -40,8 +40,9 @@ class Breakpoint:
     at_line: bool = False
 
 
-def breakpoint_of(text: str, facts: Facts | None = None) -> Breakpoint:
-    """What `break TEXT` means. With `facts` a bare name is looked up in the trace. Raises CommandError."""
+def breakpoint_of(text: str, facts: Facts | None = None, live: bool = False) -> Breakpoint:
+    """What `break TEXT` means. With `facts` a bare name is looked up in the trace; where the run goes on (`live`) one
+    that is not there may still come. Raises CommandError."""
     place = _PLACE.match(text)
     if place is not None:
         file = f' and file == "{place["file"]}"' if place["file"] else ""
@@ -53,7 +54,7 @@ def breakpoint_of(text: str, facts: Facts | None = None) -> Breakpoint:
             raise CommandError(f"break {form} takes a name without quotes: {shortened(clean(name), 40)}")
         return Breakpoint(text, predicate(_filled(form, name)))
     if re.fullmatch(r"[\w.]+", text) and text not in FIELDS:
-        return Breakpoint(text, predicate(_guessed(text, facts)))
+        return Breakpoint(text, predicate(_guessed(text, facts, live)))
     return Breakpoint(text, predicate(text))
 
 
@@ -63,7 +64,7 @@ def _filled(form: str, name: str) -> str:
     return FORMS[form].format(name)
 
 
-def _guessed(word: str, facts: Facts | None) -> str:
+def _guessed(word: str, facts: Facts | None, live: bool) -> str:
     """What a bare word is: an op, a node, a tensor."""
     if re.search(r"Backward\d*$", word):
         return _filled("grad_fn", word)
@@ -72,8 +73,10 @@ def _guessed(word: str, facts: Facts | None) -> str:
             return f'op == "{word}"'
         if word in facts.labels:
             return f'name == "{word}"'
-        if word.endswith(".grad"):
-            raise CommandError(f"to stop where {clean(word)} changes: watch {clean(word)}")
+    if word.endswith(".grad"):
+        raise CommandError(f"to stop where {clean(word)} changes: watch {clean(word)}")
+    if live:
+        return f'op == "{word}" or name == "{word}"'
     ways = f"op {word}, tensor {word}, parameter {word}, grad_fn {word}, line 12, {', '.join(FLAGS)}"
     raise CommandError(f"nothing here is called {word}; break takes: {ways}, or a predicate")
 

@@ -50,6 +50,10 @@ def goto(session: Session, argument: str) -> None:
     if argument in session.settings.marks:
         session.go(session.settings.marks[argument])
         return
+    beyond = count(argument) - 1 - session.last
+    if beyond > 0 and session.live:
+        session.go_on(Resume(events=beyond))
+        return
     session.go(count(argument) - 1)
 
 
@@ -182,7 +186,7 @@ def break_(session: Session, argument: str) -> None:
     if not argument:
         _list_breakpoints(session)
         return
-    new = breakpoint_of(argument, session.facts)
+    new = breakpoint_of(argument, session.facts, session.live)
     number = session.breakpoints.add(new)
     session.message = f"breakpoint {number}: {clean(new.text)}{_times(session, number)}"
 
@@ -255,7 +259,7 @@ def back_until(session: Session, argument: str) -> None:
 
 
 def _until(session: Session, text: str, forward: bool) -> None:
-    wanted = breakpoint_of(text, session.facts).predicate
+    wanted = breakpoint_of(text, session.facts, session.live).predicate
     assert wanted is not None
     _seek(session, wanted, forward)
 

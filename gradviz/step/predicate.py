@@ -14,7 +14,7 @@ for any of them, and nowhere where there is none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from operator import eq, ge, gt, le, lt, ne
@@ -93,6 +93,10 @@ class Columns(Protocol):
         """The values of one of FIELDS."""
 
 
+Values = Callable[[str], Iterable]  # the values of a field at one event; a text or flag it lacks is "" or False
+Where = Callable[[str], frozenset]  # where a field may have values; everywhere for ""
+
+
 class Predicate:
     """A predicate that has been read. `text` is how it was written, `fields` the fields that it looks at."""
 
@@ -104,30 +108,112 @@ class Predicate:
 
     def mask(self, columns: Columns) -> np.ndarray:
         """For each event whether it holds."""
-        return self._test(columns)
+        return self._test.mask(columns)
+
+    def holds(self, values: Values) -> bool:
+        """Whether it holds at one event, of which `values` gives the values of a field."""
+        return self._test.holds(values)
+
+    def possible(self, where: Where) -> frozenset:
+        """Where it can hold at all, if `where` says where a field has values; maybe more than need be."""
+        return self._test.possible(where)
 
     def __repr__(self) -> str:
         return f"Predicate({self.text!r})"
 
 
-_Test = Callable[[Columns], np.ndarray]
+class _Test(Protocol):
+    def mask(self, columns: Columns) -> np.ndarray: ...
+
+    def holds(self, values: Values) -> bool: ...
+
+    def possible(self, where: Where) -> frozenset: ...
 
 
-def _compared(field: str, sign: str, constant: float | str) -> _Test:
-    def test(columns: Columns) -> np.ndarray:
-        column = columns.column(field)
-        if isinstance(constant, str):
-            holds = np.array([_text_holds(str(value), sign, constant) for value in column.values], bool)
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    field: str
+    sign: str
+    constant: float | str
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        column = columns.column(self.field)
+        if isinstance(self.constant, str):
+            holds = np.array([_text_holds(str(value), self.sign, self.constant) for value in column.values], bool)
         else:
             with np.errstate(invalid="ignore"):
-                holds = _COMPARE[sign](column.values, constant)
-            if sign == "!=":
+                holds = _COMPARE[self.sign](column.values, self.constant)
+            if self.sign == "!=":
                 holds &= ~np.isnan(column.values.astype(np.float64))
         if column.codes is not None:
             holds = holds[column.codes]
         return _spread(holds, column.events, columns.count)
 
-    return test
+    def holds(self, values: Values) -> bool:
+        sign, constant = self.sign, self.constant
+        if isinstance(constant, str):
+            return any(_text_holds(value, sign, constant) for value in values(self.field))
+        compare = _COMPARE[sign]
+        return any(compare(value, constant) and value == value for value in values(self.field))
+
+    def possible(self, where: Where) -> frozenset:
+        return where(self.field)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    field: str
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        return columns.column(self.field).values.astype(bool)
+
+    def holds(self, values: Values) -> bool:
+        return any(values(self.field))
+
+    def possible(self, where: Where) -> frozenset:
+        return where(self.field)
+
+
+@dataclass(frozen=True, slots=True)
+class _Not:
+    part: _Test
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        return ~self.part.mask(columns)
+
+    def holds(self, values: Values) -> bool:
+        return not self.part.holds(values)
+
+    def possible(self, where: Where) -> frozenset:
+        return where("")
+
+
+@dataclass(frozen=True, slots=True)
+class _Any:
+    parts: tuple[_Test, ...]
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        return np.logical_or.reduce([part.mask(columns) for part in self.parts])
+
+    def holds(self, values: Values) -> bool:
+        return any(part.holds(values) for part in self.parts)
+
+    def possible(self, where: Where) -> frozenset:
+        return frozenset().union(*(part.possible(where) for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _All:
+    parts: tuple[_Test, ...]
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        return np.logical_and.reduce([part.mask(columns) for part in self.parts])
+
+    def holds(self, values: Values) -> bool:
+        return all(part.holds(values) for part in self.parts)
+
+    def possible(self, where: Where) -> frozenset:
+        return frozenset.intersection(*(part.possible(where) for part in self.parts))
 
 
 def _text_holds(value: str, sign: str, constant: str) -> bool:
@@ -195,20 +281,20 @@ class _Parser:
         while self._take("word", "or"):
             parts.append(self._and())
         self.depth -= 1
-        return parts[0] if len(parts) == 1 else lambda columns: _any([part(columns) for part in parts])
+        return parts[0] if len(parts) == 1 else _Any(tuple(parts))
 
     def _and(self) -> _Test:
         parts = [self._not()]
         while self._take("word", "and"):
             parts.append(self._not())
-        return parts[0] if len(parts) == 1 else lambda columns: ~_any([~part(columns) for part in parts])
+        return parts[0] if len(parts) == 1 else _All(tuple(parts))
 
     def _not(self) -> _Test:
         negations = 0
         while self._take("word", "not"):
             negations += 1
         test = self._atom()
-        return (lambda columns: ~test(columns)) if negations % 2 else test
+        return _Not(test) if negations % 2 else test
 
     def _atom(self) -> _Test:
         if self._take("sign", "("):
@@ -226,7 +312,7 @@ class _Parser:
                 self._fail(f"{_shown(str(left))} is compared with nothing")
             if left not in FLAGS:
                 self._fail(f"{left} has to be compared, as in {_example(str(left))}")
-            return lambda columns: columns.column(str(left)).values.astype(bool)
+            return _Flag(str(left))
         other, right = self._operand(f"{left} {sign}" if left in TEXTS else "")
         if kind == other == "word":
             self._fail(f"{left} {sign} {right}: compare with a number or a text in quotes")
@@ -241,7 +327,7 @@ class _Parser:
         third, last = self._operand()
         if third == "word":
             self._fail(f"{right} {second} {last}: compare with a number or a text in quotes")
-        return _both(test, self._test(str(right), second, last))
+        return _All((test, self._test(str(right), second, last)))
 
     def _test(self, field: str, sign: str, constant: float | str) -> _Test:
         is_text = field in TEXTS
@@ -255,7 +341,7 @@ class _Parser:
             self._fail(f"{field} is text: compare it with ==, != or ~ (contains)")
         if not is_text and sign == "~":
             self._fail(f"{field} is a number: ~ (contains) is for text")
-        return _compared(field, sign, constant)
+        return _Compared(field, sign, constant)
 
     # --- tokens
 
@@ -298,14 +384,6 @@ class _Parser:
 
     def _fail(self, message: str) -> NoReturn:
         raise PredicateError(message)
-
-
-def _any(masks: list[np.ndarray]) -> np.ndarray:
-    return np.logical_or.reduce(masks)
-
-
-def _both(first: _Test, second: _Test) -> _Test:
-    return lambda columns: first(columns) & second(columns)
 
 
 def _suggested(token: str) -> str:

@@ -12,9 +12,9 @@ from gradviz.step.breakpoints import FORMS
 from gradviz.step.errors import CommandError
 from gradviz.step.numbers import clean, shape
 from gradviz.step.paths import path as path_between
-from gradviz.step.predicate import FIELDS, FLAGS, NUMBERS, STATISTICS, TENSORS, TEXTS
+from gradviz.step.predicate import FIELDS, FLAGS, NUMBERS, STATISTICS, TENSORS, TEXTS, Predicate
 from gradviz.step.sentences import sentence
-from gradviz.step.state import Session
+from gradviz.step.state import Resume, Session
 from gradviz.step.stop import Stop
 from gradviz.step.subject import Subject, changes, subject
 from gradviz.step.why import why as explained
@@ -110,10 +110,13 @@ def first_bad(session: Session, argument: str) -> None:
     """Go to where the first NaN or infinity was born; from there, to the next."""
     columns = session.columns
     events = np.flatnonzero(columns.column("nan").values | columns.column("inf").values)
-    if not len(events):
-        session.message = "no NaN and no infinity " + ("so far" if session.live else "in this run")
+    if not len(events) and not session.live:
+        session.message = "no NaN and no infinity in this run"
         return
     later = events[events > session.position]
+    if session.live and not len(later):
+        session.go_on(Resume(predicate=Predicate("nan or inf")))
+        return
     at_first = session.position == events[0]
     if at_first and not len(later):
         session.message = "the only event with a NaN or an infinity"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -23,6 +24,9 @@ try:
     import tty
 except ImportError:  # Windows
     termios = None  # type: ignore[assignment]
+
+
+_CTRL_C = "\x03"
 
 
 def interact(session: Session, console: Console | None = None) -> None:
@@ -63,6 +67,10 @@ class Terminal:
             if self.stale:
                 self._resized()
             return click.getchar()
+        except KeyboardInterrupt:
+            if not self.session.live:
+                raise
+            return _CTRL_C
         except (EOFError, OSError):
             return ""
         finally:
@@ -76,7 +84,9 @@ class Terminal:
 
     def press(self, key: str) -> None:
         """What a key does: in the prompt it is typed, else it is a verb."""
-        if self.prompt is not None:
+        if key == _CTRL_C:  # typed to pause a script that had come to a stop already
+            self.session.message = "the script is paused: c lets it go on, q ends it"
+        elif self.prompt is not None:
             self._type(key)
         elif key == ":":
             self.prompt = ""
@@ -129,7 +139,8 @@ class Terminal:
                 Screen(self.session, self.prompt), end="", no_wrap=True, crop=True, height=height, width=width
             )
             return
-        click.echo(f":{self.prompt}" if self.prompt is not None else "\n".join([*told(self.session), ""]))
+        said = f":{self.prompt}" if self.prompt is not None else "\n".join([*told(self.session), ""])
+        click.echo(said, file=self.console.file)
 
     @contextmanager
     def _screen(self) -> Iterator[None]:
@@ -157,7 +168,7 @@ def _quiet() -> Iterator[None]:
 @contextmanager
 def _on_resize(draw: Any) -> Iterator[None]:
     """Draw again when the terminal changes its size, where the system tells."""
-    if not hasattr(signal, "SIGWINCH"):
+    if not hasattr(signal, "SIGWINCH") or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGWINCH, lambda *_: draw())

@@ -316,6 +316,11 @@ class Trace:
 
     # --- tensors
 
+    @property
+    def newest(self) -> int:
+        """The highest number of a tensor."""
+        return self._chunks[-1][3] if self._chunks else 0
+
     @cached_property
     def all_changes(self) -> tuple[np.ndarray, np.ndarray]:
         """(tensor, event) of every event that may have changed a tensor's value, sorted."""

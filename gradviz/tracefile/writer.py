@@ -107,6 +107,13 @@ class Writer:
         """Write now."""
         self.due.set()
 
+    def flush(self) -> None:
+        """Write everything up to here. Raises OSError where that cannot be."""
+        if self.failure is None:
+            self._commit({})
+        else:
+            raise OSError(f"{self.path} cannot be written: {self.failure}")
+
     def close(self, meta: dict[str, str]) -> None:
         """Write what is left and close the file. Raises what kept the file from being written."""
         if self.closing:

@@ -1,0 +1,395 @@
+"""The event that has just happened, as predicates ask for it: what `TraceColumns` is to a whole trace.
+
+What an event does not say itself has to be remembered from earlier ones: how deep a thread is in scopes and passes,
+where a node was made, what an older gradient held. The dear parts are remembered only while somebody asks for them
+(`asked`); what happened before that is looked up in the trace of the last stop.
+"""
+
+from __future__ import annotations
+
+import linecache
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
+from pathlib import Path
+from threading import get_ident
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.events.listener import VIEW
+from gradviz.events.values import stats_of
+from gradviz.graph.memory import REBINDS, WHOLE_VIEWS
+from gradviz.step.facts import Facts
+from gradviz.tracefile.sites import Sites
+
+_AT_NODE = (Kind.RECEIVED, Kind.PRODUCED)
+_GRADIENTS = frozenset(
+    (Kind.RECEIVED, Kind.PRODUCED, Kind.HOOKED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)
+)
+_MADE = frozenset((Kind.OP, Kind.TENSOR, Kind.MUTATED))
+EVERYWHERE = frozenset(Kind)
+# Which events a field has a value at; all where it is not named.
+WHERE: dict[str, frozenset[Kind]] = {
+    "op": frozenset((Kind.OP,)),
+    "hook": frozenset((Kind.HOOKED,)),
+    "how": frozenset((Kind.TENSOR, Kind.MUTATED, Kind.PASS_BEGAN, Kind.TANGENT)),
+    "grad_fn": frozenset((Kind.OP, *_AT_NODE)),
+    "shape": _MADE,
+    "version": frozenset((Kind.MUTATED,)),
+    "mutation": frozenset((Kind.MUTATED,)),
+    "error": frozenset((Kind.ERROR,)),
+    "out": _MADE,
+    "in": frozenset((Kind.OP,)),
+    "grad": _GRADIENTS,
+    "tangent": frozenset((Kind.TANGENT,)),
+}
+
+
+def where(field: str) -> frozenset[Kind]:
+    """The kinds of events at which a field may have a value; all for an empty one."""
+    return WHERE.get(field.partition(".")[0], EVERYWHERE)
+
+
+def is_finite(values: np.ndarray) -> bool:
+    """Whether an array has no NaN and no infinity."""
+    if values.dtype.kind not in "fc":
+        return True
+    # A sum of squares is finite only if every element is, and one call; it may overflow, so that it proves no more.
+    if values.dtype.itemsize >= 4 and isfinite(abs(np.vdot(values, values))):
+        return True
+    return bool(np.isfinite(values).all())
+
+
+class Present:
+    """The event that has just happened. `index` counts from 0; `told` are the tensors whose values it tells, with
+    those; `tensors` those that it is about; `gradients` and `inputs` numbers of tensors."""
+
+    def __init__(self, sites: Sites) -> None:
+        self.sites = sites
+        self.asked: frozenset[str] = frozenset()  # fields
+        self.past: Facts | None = None  # the run up to the last stop
+        self.kind = Kind.TENSOR
+        self.index = 0
+        self.site = 0
+        self.name = self.grad_fn = ""
+        self.node = self.version = self.flags = self.base = 0
+        self.told: Sequence[tuple[int, np.ndarray | None]] = ()
+        self.tensors: Sequence[int] = ()
+        self.gradients: Sequence[int] = ()
+        self.inputs: Sequence[int] = ()
+        self.nests: dict[int, list[tuple[int, str]]] = {}  # by thread: (pass or 0, scope or ""), the innermost last
+        self.open_passes: list[int] = []
+        self.passes = 0
+        self.grads: dict[int, int] = {}  # which tensor is the .grad of which
+        self.grad_before = 0  # what was the .grad that this event assigns
+        self._values: dict[int, Any] = {}
+        self._purge_at = 10_000
+        self._bad: dict[int, tuple[bool, bool]] = {}
+        self._node_sites = array("I")
+        self._first_node = 0
+        self.parameters: dict[int, str] = {}
+        self._names: dict[int, str] = {}
+        self._made_by: dict[int, int] = {}
+        self._grad_fns: dict[int, str] = {}
+        self._homes: dict[int, int] = {}
+        self._lines: dict[int, frozenset[int]] = {}
+        self._newest_past = 0
+
+    # --- what is remembered
+
+    def remembers(self, kind: Kind) -> bool:
+        """Whether an event of a kind has to be shown to `remember`, though nobody asks for it."""
+        asked = self.asked
+        if kind in _MADE and asked & {"in", "grad", "nan", "inf", "name", "parameter", "memory"}:
+            return True
+        if kind == Kind.OP:
+            return bool(asked & {"line", "file"})
+        return kind in _GRADIENTS and bool(asked & {"in", "grad", "nan", "inf", "grad_fn"})
+
+    def ask(self, fields: Iterable[str], past: Facts | None) -> None:
+        """Be ready for these fields from now on; `past` is the run up to here."""
+        asked = frozenset(field.partition(".")[0] for field in fields)
+        self.past = past
+        self._newest_past = past.trace.newest if past is not None else 0
+        if not asked & {"line", "file"} or not self.asked & {"line", "file"}:
+            self._node_sites, self._first_node = array("I"), 0
+        for forgotten in (self._values, self._bad, self._names, self._made_by, self._homes):
+            forgotten.clear()  # the past knows all of it
+        self.asked = asked
+
+    def remember(self) -> None:
+        """Take in the event that is here now."""
+        asked = self.asked
+        if asked & {"in", "grad"}:
+            self._keep_values()
+        if asked & {"nan", "inf"}:
+            for number, values in self.told:
+                if values is not None:
+                    self._note_bad(number, values)
+        if self.kind == Kind.OP:
+            if asked & {"line", "file"} and self.node:
+                self._keep_site()
+            if asked & {"name", "parameter"} and self.tensors:
+                self._keep_names()
+        elif self.kind == Kind.TENSOR and asked & {"name", "parameter"}:
+            self._keep_names()
+        elif self.kind == Kind.RECEIVED and "grad_fn" in asked:
+            self._grad_fns[self.node] = self.grad_fn
+        if "memory" in asked and self.kind in _MADE:
+            self._keep_memory()
+
+    def _keep_values(self) -> None:
+        values = self._values
+        for number, told in self.told:
+            if told is not None:
+                values[number] = ref(told) if isinstance(told, np.ndarray) else told
+        if len(values) > self._purge_at:
+            self._values = {n: kept for n, kept in values.items() if not isinstance(kept, ref) or kept() is not None}
+            self._purge_at = 2 * len(self._values) + 10_000
+
+    def _note_bad(self, number: int, values: np.ndarray) -> None:
+        if not is_finite(values):
+            self._bad[number] = bool(np.isnan(values).any()), bool(np.isinf(values).any())
+        elif number in self._bad:
+            del self._bad[number]
+
+    def _keep_site(self) -> None:
+        sites = self._node_sites
+        if not len(sites):
+            self._first_node = self.node
+        place = self.node - self._first_node
+        if place == len(sites):
+            sites.append(self.site)
+        elif place > len(sites):
+            sites.extend([0] * (place - len(sites)))
+            sites.append(self.site)
+        elif place >= 0:
+            sites[place] = self.site
+
+    def _keep_names(self) -> None:
+        names = self.sites.site(self.site).names if self.site else ()
+        if names and len(names) == max(len(self.tensors), 1):
+            self._names.update(zip(self.tensors, names, strict=True))
+        if self.node and self.tensors:
+            self._made_by[self.node] = self.tensors[0]
+
+    def _keep_memory(self) -> None:
+        """Whose memory a new tensor has, as `graph.memory.Memory` has it."""
+        number = self.tensors[0] if self.tensors else 0
+        shared = 0
+        if self.kind == Kind.TENSOR:
+            shared = self.base
+        elif self.kind == Kind.OP and self.name in WHOLE_VIEWS and self.flags & VIEW and self.inputs:
+            shared = self.inputs[0]
+        elif self.kind == Kind.MUTATED and self.name == REBINDS:
+            shared = self.inputs[0] or -self.index - 1
+        if shared and number:
+            self._homes[number] = self.home(shared) if shared > 0 else shared
+
+    def home(self, tensor: int) -> int:
+        """Which memory a tensor has: the number of the tensor that it was made for, or below 0."""
+        known = self._homes.get(tensor)
+        if known is None and (past := self.earlier(tensor)) is not None:
+            return past.moments.memory.home(tensor, past.trace.count - 1)
+        return tensor if known is None else known
+
+    def written(self) -> int:
+        """The tensor whose value this event wrote over, 0 for none."""
+        if self.kind == Kind.MUTATED:
+            return self.tensors[0]
+        return self.gradients[0] if self.kind == Kind.ACCUMULATED else 0
+
+    def earlier(self, tensor: int) -> Facts | None:
+        """The past, if it may know a tensor."""
+        return self.past if tensor <= self._newest_past else None
+
+    # --- scopes and passes
+
+    def nest(self) -> list[tuple[int, str]]:
+        """What this thread is in."""
+        return self.nests.setdefault(get_ident(), [])
+
+    @property
+    def depth(self) -> int:
+        """How many scopes and passes the event lies in; one that begins or ends lies outside of it."""
+        return len(self.nest()) - (
+            self.kind in (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN, Kind.SCOPE_LEFT, Kind.PASS_ENDED)
+        )
+
+    @property
+    def scope(self) -> str:
+        """The innermost scope, empty for none."""
+        return next((name for _, name in reversed(self.nest()) if name), "")
+
+    # --- fields
+
+    def values(self, field: str) -> Iterable:
+        """The values of a field at this event."""
+        whole, _, statistic = field.partition(".")
+        if statistic:
+            return self._statistics(whole, statistic)
+        return FIELDS[field](self)
+
+    @property
+    def place(self) -> int:
+        """The site of the event, or that of the op which made its node; 0 for none."""
+        if self.kind not in _AT_NODE:
+            return self.site
+        at = self.node - self._first_node
+        if self._first_node and 0 <= at < len(self._node_sites):
+            return self._node_sites[at]
+        event = self.past.trace.node_event(self.node) if self.past is not None else None
+        return int(self.past.trace.events["site"][event]) if self.past is not None and event is not None else 0
+
+    def lines(self) -> frozenset[int]:
+        """The lines that the event happened at: its own and those of the calls around it."""
+        place = self.place
+        found = self._lines.get(place)
+        if found is None:
+            lines, site = [], place
+            while site:
+                known = self.sites.site(site)
+                if linecache.getline(known.place.file, known.place.line):
+                    lines.append(known.place.line)
+                site = known.parent
+            found = self._lines[place] = frozenset(lines)
+        return found
+
+    def file(self) -> str:
+        """The name of the file that the event happened in."""
+        return Path(self.sites.site(self.place).place.file).name if self.place else ""
+
+    def called(self, tensor: int) -> str:
+        """A tensor's name, empty where it has none (yet)."""
+        found = self.parameters.get(tensor) or self._names.get(tensor)
+        past = self.earlier(tensor) if found is None else None
+        return found or (past.names.of(tensor) if past is not None else None) or ""
+
+    def about(self) -> list[int]:
+        """The tensors that the event is about."""
+        if self.kind not in _AT_NODE:
+            return list(self.tensors)
+        made = self._made_by.get(self.node)
+        if made is None and self.past is not None:
+            op = self.past.op_of(self.node)
+            made = op.outputs[0] if op is not None and op.outputs else 0
+        return [made] if made else []
+
+    def made_with(self) -> str:
+        """The name of the node that the event made, or that it is at."""
+        if self.kind == Kind.PRODUCED:
+            return self._grad_fns.get(self.node, "")
+        return self.grad_fn
+
+    def has_bad(self, which: int) -> bool:
+        """Whether a value told here or a gradient has a NaN (0) or an infinity (1)."""
+        bad = self._bad
+        numbers = [number for number, _ in self.told] + list(self.gradients)
+        if bad and any(bad[number][which] for number in numbers if number in bad):
+            return True
+        return any(self._was_bad(number, which) for number in numbers if number not in bad)
+
+    def _was_bad(self, number: int, which: int) -> bool:
+        """Whether a tensor from before the last stop is bad; looked up once."""
+        past = self.earlier(number) if number else None
+        found = past.trace.snapshot(number) if past is not None else None
+        stats = found.stats if found is not None else None
+        if past is not None:
+            self._bad[number] = (bool(stats.nan), bool(stats.inf)) if stats is not None else (False, False)
+            return self._bad[number][which]
+        return False
+
+    def _statistics(self, tensors: str, statistic: str) -> list[float]:
+        if tensors in ("out", "tangent"):
+            found = [values for _, values in self.told] if self.kind in WHERE[tensors] else []
+        elif tensors == "in":
+            found = [self._value(number) for number in self.inputs if number] if self.kind == Kind.OP else []
+        else:
+            known = dict(self.told)
+            found = [
+                values if (values := known.get(number)) is not None else self._value(number)
+                for number in self.gradients
+                if number
+            ]
+        return [measured(values, statistic) for values in found if values is not None]
+
+    def _value(self, number: int) -> Any:
+        """What an older tensor holds: the array, or what the trace says of it."""
+        kept = self._values.get(number)
+        if isinstance(kept, ref):
+            kept = kept()
+        if kept is None and (past := self.earlier(number)) is not None:
+            kept = past.trace.snapshot(number)
+        return kept
+
+
+def measured(values: Any, statistic: str) -> float:
+    """One statistic of an array, or of a snapshot of one, as `stats_of` defines them; NaN where it is not known."""
+    array = getattr(values, "array", None)
+    if hasattr(values, "stats") and array is None:
+        return _of_snapshot(values, statistic)
+    array = np.asarray(values if array is None else array)
+    if statistic in _EXTENTS:
+        return _EXTENTS[statistic](array)
+    if statistic in _QUICK and array.size and array.dtype.kind == "f" and is_finite(array):
+        return float(_QUICK[statistic](array))
+    return _of_stats(stats_of(array), statistic)
+
+
+def _of_snapshot(snapshot: Any, statistic: str) -> float:
+    if statistic == "size":
+        return float(np.prod(snapshot.shape))
+    if statistic == "ndim":
+        return float(len(snapshot.shape))
+    return float("nan") if snapshot.stats is None else _of_stats(snapshot.stats, statistic)
+
+
+def _of_stats(stats: Any, statistic: str) -> float:
+    if statistic == "absmax":
+        return max(abs(stats.min), abs(stats.max))
+    return float(getattr(stats, statistic))
+
+
+_EXTENTS: dict[str, Callable[[np.ndarray], float]] = {
+    "size": lambda array: float(array.size),
+    "ndim": lambda array: float(array.ndim),
+    "zeros": lambda array: float(array.size - np.count_nonzero(array)),
+}
+# The same in one look, for floating arrays in which all is finite.
+_QUICK: dict[str, Callable[[np.ndarray], Any]] = {
+    "min": np.min,
+    "max": np.max,
+    "absmax": lambda array: np.abs(array).max(),
+    "nan": lambda array: 0,
+    "inf": lambda array: 0,
+    "mean": lambda array: array.mean(dtype=np.float64),
+    "rms": lambda array: np.sqrt(np.square(array, dtype=np.float64).mean()),
+}
+
+
+FIELDS: dict[str, Callable[[Present], Iterable]] = {
+    "op": lambda p: (p.name if p.kind == Kind.OP else "",),
+    "hook": lambda p: (p.name if p.kind == Kind.HOOKED else "",),
+    "how": lambda p: (p.name if p.kind in WHERE["how"] else "",),
+    "grad_fn": lambda p: (p.made_with(),),
+    "kind": lambda p: (p.kind.name.lower(),),
+    "name": lambda p: [p.called(tensor) for tensor in p.about()],
+    "parameter": lambda p: [p.parameters.get(tensor, "") for tensor in p.about()],
+    "shape": lambda p: ["x".join(map(str, np.shape(v))) for _, v in (p.told if p.kind in _MADE else ())],
+    "file": lambda p: (p.file(),),
+    "line": Present.lines,
+    "scope": lambda p: (p.scope,),
+    "pass": lambda p: (max(p.open_passes, default=0),),
+    "version": lambda p: (p.version,),
+    "event": lambda p: (p.index + 1,),
+    "depth": lambda p: (p.depth,),
+    "nan": lambda p: (p.has_bad(0),),
+    "inf": lambda p: (p.has_bad(1),),
+    "mutation": lambda p: (p.kind == Kind.MUTATED,),
+    "error": lambda p: (p.kind == Kind.ERROR,),
+    "backward": lambda p: (bool(p.open_passes),),
+    "forward": lambda p: (not p.open_passes,),
+}

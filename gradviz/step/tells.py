@@ -108,8 +108,7 @@ def path(session: Session, argument: str) -> None:
 
 def first_bad(session: Session, argument: str) -> None:
     """Go to where the first NaN or infinity was born; from there, to the next."""
-    columns = session.columns
-    events = np.flatnonzero(columns.column("nan").values | columns.column("inf").values)
+    events = session.odd
     if not len(events):
         session.message = "no NaN and no infinity " + ("so far" if session.live else "in this run")
         return

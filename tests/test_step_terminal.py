@@ -25,7 +25,7 @@ z = torch.log(y)
 z.backward(retain_graph=True)
 z.backward()
 """
-SIZES = [(80, 24), (160, 48)]
+SIZES = [(80, 24), (200, 60)]
 
 
 class Terminal:
@@ -177,7 +177,7 @@ def test_a_resized_terminal_is_drawn_anew(terminal: Callable[..., Terminal]) -> 
     stepper.screen.resize(48, 160)
     stepper.screen.reset()
     stepper.child.setwinsize(48, 160)
-    shown = stepper.wait("event 1 of 21[^\n]*\n[^\n]*q quit").splitlines()
+    shown = stepper.wait("\\A── lesson.py:1 ─{120,}(?s:.*)event 1 of 21[^\n]*\n[^\n]*q quit").splitlines()
     assert len(shown[0].rstrip()) == 160
     assert "│" in shown[10]
 

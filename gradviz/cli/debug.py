@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from gradviz.cli.common import fail, printable
-from gradviz.cli.step import exporter
+from gradviz.cli.moment import export_moment
 from gradviz.cli.trace import tell
 from gradviz.debug.debugger import Debugger, Reader
 from gradviz.debug.interrupt import ctrl_c_pauses
@@ -101,7 +101,7 @@ def debug(
             settings.breakpoints.add(breakpoint_of(what, live=True))
         reader = _reader(text)
         starts = not breaks if at_start is None else at_start
-        debugger = Debugger(path, reader, settings, starts, BAD if bad else (), exporter)
+        debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
         with ctrl_c_pauses(lambda: debugger.pauses, _say):
             outcome = run(target, path, values, companion=debugger)
     except (CommandError, ScriptError, OSError) as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gradviz.cli.common import fail, opened, trace_argument
+from gradviz.cli.moment import export_moment
 from gradviz.step.plain import commands, script
 from gradviz.step.state import CommandError, Session
 
@@ -29,7 +30,7 @@ Examples:
 def step(trace: Path | None, at: int, text: str | None) -> None:
     """Step through TRACE event by event: the source, the gradients, the leaves. Default: the newest *.gradviz here.
 
-    Keys: n next, b back, B next backward pass, F next forward op, : command, ? help, q quit.
+    Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit.
     """
     if text is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         fail(
@@ -38,7 +39,7 @@ def step(trace: Path | None, at: int, text: str | None) -> None:
     with opened(trace) as recorded:
         try:
             lines = None if text is None else commands(text)
-            session = Session(recorded, at - 1)
+            session = Session(recorded, at - 1, exporter=export_moment)
             if lines is not None:
                 for piece in script(session, lines):
                     click.echo(piece)

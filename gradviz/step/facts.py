@@ -11,6 +11,7 @@ from gradviz.events.kinds import Event, Kind, Mutated, OpRan, PassBegan, Produce
 from gradviz.graph.moment import Moment, Moments
 from gradviz.graph.named import Named
 from gradviz.step.numbers import clean, number
+from gradviz.step.trend import Trend, trend
 from gradviz.tracefile import Site, Trace
 
 LONGEST = 32  # an expression of up to so many characters may stand for the tensor that it gave
@@ -24,6 +25,7 @@ class Facts:
         self.moments = Moments(trace)
         self.names = self.moments.names
         self.called = lru_cache(maxsize=4096)(self._called)
+        self.trend = lru_cache(maxsize=1024)(self._trend)
 
     def prepare(self) -> None:
         """Look over the trace once, so that no later answer has to wait for it."""
@@ -34,6 +36,9 @@ class Facts:
             self._single_sites, self._pass_spans, trace.node_events, trace.all_changes,
         )  # fmt: skip
         assert all(table is not None for table in tables)
+
+    def _trend(self, leaf: int) -> Trend | None:
+        return trend(self.moments, leaf)
 
     # --- names
 

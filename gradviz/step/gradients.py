@@ -22,6 +22,8 @@ from gradviz.step.local import formulas, local_number
 from gradviz.step.numbers import clean, listed
 from gradviz.step.stop import Stop
 
+_BARS = 24  # cells
+
 
 class Row(NamedTuple):
     """One line: what it tells of, the text, and its style."""
@@ -123,6 +125,9 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
     grad = stop.before.grad(event.tensor) if stop.before is not None else 0
     yield Row("before", f"{name}.grad = {_before(stop, grad) if grad else 'None'}")
     yield Row("after", f"{name}.grad = {stop.value(event.grad)}", "green")
+    trend = stop.facts.trend(event.tensor)
+    if trend is not None:
+        yield Row("passes", f"{trend.bars(_BARS)}  {trend.words()}", "dim")
 
 
 def _before(stop: Stop, tensor: int) -> str:

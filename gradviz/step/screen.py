@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
 from gradviz.step.gradients import Row, rows
+from gradviz.step.lanes import drawn
 from gradviz.step.leaves import leaves
+from gradviz.step.lines import beside, filled, rule
 from gradviz.step.numbers import clean
+from gradviz.step.pages import WIDE, first_lines, help_lines, page_lines
 from gradviz.step.sentences import sentence
 from gradviz.step.source import source, title
 from gradviz.step.state import Session
 from gradviz.step.stop import Stop
-from gradviz.step.timeline import timeline
-from gradviz.step.verbs import help_rows
+from gradviz.step.timeline import legend, pass_line, timeline
+from gradviz.step.why import why
 
-WIDE = 110  # from so many columns on, source left and gradients right
+TALL = 30  # from so many lines on, time has a second line and a legend
+# Keys of the foot, as many as there is room for; `q` is kept room for.
 _KEYS = (
-    ("n", "next"),
-    ("b", "back"),
-    ("B", "next backward"),
-    ("F", "next forward"),
-    (":", "command"),
-    ("?", "help"),
-    ("q", "quit"),
-)
+    ("n", "next"), ("b", "back"), ("B", "backward"), ("y", "why"), ("w", "who"), ("!", "NaN"), (":", "command"),
+    ("?", "help"), ("F", "forward op"), ("o", "over"), ("c", "continue"), ("K", "break"), ("/", "search"),
+    ("i", "info"), ("u", "undo"),
+)  # fmt: skip
+_QUIT = ("q", "quit")
 _LEAST_SOURCE = 5  # lines of source that the gradients leave
+_LEAST_GRAPH = 3  # lines that a graph is drawn in
+_MESSAGE = 4  # lines of a message
 
 
 class Screen:
@@ -50,36 +53,56 @@ class Screen:
     def lines(self, width: int, height: int) -> list[Text]:
         """The screen as `height` lines, none wider than `width`."""
         stop = self.session.stop
-        body = self._body(stop, width, height - 3)
-        body = body[: max(height - 3, 0)]
-        body += [Text()] * (height - 3 - len(body))
-        shown = [
-            _rule(title(stop), width, clean(stop.facts.trace.path.name)),
-            *body,
-            timeline(stop, width),
-            self._foot(width),
-        ]
-        return [_filled(line, width) for line in shown[:height]]
+        times = self._times(width, height)
+        foot = self._foot(width)
+        room = max(height - 1 - len(times) - 1, 0)
+        body = self._body(stop, width, room)[:room]
+        body += [Text()] * (room - len(body))
+        if len(foot) > 1:  # over what the body ends with
+            body = body[: max(room - len(foot) + 1, 0)]
+        shown = [rule(title(stop), width, clean(stop.facts.trace.path.name)), *body, *times, *foot]
+        return [filled(line, width) for line in shown[:height]]
+
+    def _times(self, width: int, height: int) -> list[Text]:
+        """The run and, in a tall terminal, the present pass and what the signs mean."""
+        session = self.session
+        whole = timeline(session, width)
+        if height < TALL:
+            return [whole]
+        signs = legend(session)
+        return [*([signs] if signs.plain else []), pass_line(session, width), whole]
 
     def _body(self, stop: Stop, width: int, height: int) -> list[Text]:
         if self.session.help:
             return help_lines(width, height)
         if self.session.page:
-            return _page(self.session.page, width, height)
+            return page_lines(self.session.page, width, height)
         return _body(stop, width, height)
 
-    def _foot(self, width: int) -> Text:
+    def _foot(self, width: int) -> list[Text]:
         """What is being typed, else what there is to say, else the keys."""
         if self.prompt is not None:
-            return Text(f":{clean(self.prompt)}▏", style="bold")
+            return [Text(f":{clean(self.prompt)}▏", style="bold")]
         if self.session.message:
-            return Text(f" {self.session.message}", style="bold yellow")
-        line = Text()
-        for key, word in _KEYS:
-            if cell_len(line.plain) + len(key) + len(word) + 4 > width:
-                break
-            line.append(f" {key}", style="bold").append(f" {word} ", style="dim")
-        return line
+            words = Text(self.session.message, style="bold yellow").wrap(
+                Console(width=width), max(width - 2, 1)
+            )
+            return [Text(" ").append_text(line) for line in list(words)[:_MESSAGE]]
+        return [_keys(width)]
+
+
+def _keys(width: int) -> Text:
+    line, last = Text(), _key(*_QUIT)
+    for key, word in _KEYS:
+        told = _key(key, word)
+        if cell_len(line.plain) + cell_len(told.plain) + cell_len(last.plain) > width:
+            break
+        line.append_text(told)
+    return line.append_text(last)
+
+
+def _key(key: str, word: str) -> Text:
+    return Text().append(f" {key}", style="bold").append(f" {word} ", style="dim")
 
 
 def _body(stop: Stop, width: int, height: int) -> list[Text]:
@@ -87,33 +110,49 @@ def _body(stop: Stop, width: int, height: int) -> list[Text]:
 
 
 def _narrow(stop: Stop, width: int, height: int) -> list[Text]:
-    """Source, sentence and gradients, one below the other, and the leaves at the foot. Each stays in its place from
-    stop to stop as far as it can; where room is short, the source gives way first."""
+    """Source, sentence, gradients and graph, one below the other, and the leaves at the foot. Each stays in its place
+    from stop to stop as far as it can; where room is short, the source gives way first, then the graph."""
     said = _sentence(stop, width)
-    below = leaves(stop, width, max(height // 4, 1))
+    below = leaves(stop, width, max(height // 5, 1))
     spare = height - len(said) - len(below) - 2
     told = gradient_lines(stop, width, max(spare - _LEAST_SOURCE, 2))
-    above = source(stop, width, max(min(spare - len(told), height // 2 - 1), 0))
-    gap = max(spare - len(told) - len(above), 0)
-    return [*above, Text(), *said, *told, *[Text()] * gap, _rule("leaves", width), *below]
+    graph = _graph(stop, width, spare - len(told) - _LEAST_SOURCE - 1)
+    room = spare - len(told) - len(graph)
+    above = source(stop, width, max(min(room, height // 2 - 1), 0))
+    gap = [Text()] * max(room - len(above), 0)
+    return [*above, Text(), *said, *told, *gap, *graph, rule("leaves", width), *below]
 
 
 def _wide(stop: Stop, width: int, height: int) -> list[Text]:
-    """Source on the left; sentence, gradients and leaves on the right."""
+    """Source and graph on the left; sentence, gradients, the chain rule and the leaves on the right."""
     left_width = min(width // 2, 90)
     right_width = width - left_width - 3
+    graph = _graph(stop, left_width, height // 2 - 2)
+    if graph:
+        graph = [rule("graph", left_width), *graph]
+    left = source(stop, left_width, height - len(graph) - 1)
+    left += [Text()] * (height - len(graph) - len(left)) + graph
     said = _sentence(stop, right_width)
     told = gradient_lines(stop, right_width, max(height - len(said) - 8, 3))
-    below = leaves(stop, right_width, max(height - len(said) - len(told) - 3, 1))
-    right = [*said, Text(), *told, Text(), _rule("leaves", right_width), *below]
-    left = source(stop, left_width, height)
-    return [_beside(left, right, row, left_width) for row in range(height)]
+    spare = height - len(said) - len(told) - 3
+    below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1))
+    why = _why(stop, right_width, spare - len(below) - 1)
+    below = leaves(stop, right_width, max(spare - len(why), 1))
+    right = [*said, Text(), *told, Text(), *why, rule("leaves", right_width), *below]
+    return [beside(left, right, row, left_width) for row in range(height)]
 
 
-def _beside(left: list[Text], right: list[Text], row: int, width: int) -> Text:
-    line = Text(no_wrap=True).append_text(_filled(left[row] if row < len(left) else Text(), width))
-    line.append(" │ ", style="dim")
-    return line.append_text(right[row]) if row < len(right) else line
+def _graph(stop: Stop, width: int, height: int) -> list[Text]:
+    """What is near in the graph; at the first event, how to begin."""
+    if not stop.k:
+        return first_lines(stop, width)[: max(height, 0)]
+    return drawn(stop, width, height) if height >= _LEAST_GRAPH else []
+
+
+def _why(stop: Stop, width: int, height: int) -> list[Text]:
+    """The chain rule at this place, where there is room for all of it."""
+    lines = [Text(f"  {line}", no_wrap=True) for line in why(stop)]
+    return [rule("why", width), *lines, Text()] if len(lines) + 2 <= height else []
 
 
 def _sentence(stop: Stop, width: int) -> list[Text]:
@@ -134,86 +173,3 @@ def gradient_lines(stop: Stop, width: int, height: int) -> list[Text]:
 
 def _row(row: Row) -> Text:
     return Text(no_wrap=True).append(f" {row.label:>10}  ", style="dim").append(row.text, style=row.style)
-
-
-def _rule(words: str, width: int, right: str = "") -> Text:
-    """A line with a title, and one at the right where there is room."""
-    line = Text().append("── ", style="dim").append(words, style="bold").append(" ")
-    ending = f" {right} ──" if right and cell_len(line.plain) + cell_len(right) + 6 < width else ""
-    rest = max(width - cell_len(line.plain) - cell_len(ending), 0)
-    return line.append("─" * rest + ending, style="dim")
-
-
-def _page(lines: list[str], width: int, height: int) -> list[Text]:
-    """What a verb has to tell, in the place of the stop."""
-    shown = [Text()]
-    for position, line in enumerate(lines):
-        indent = len(line) - len(line.lstrip())
-        text = Text(line.strip(), style="" if position else "bold")
-        for wrapped in text.wrap(Console(width=width), max(width - indent - 2, 20)):
-            shown.append(Text(" " * (indent + 1)).append_text(wrapped))
-    end = Text("  Any key goes on.", style="dim")
-    if len(shown) > height - 2:
-        shown = [*shown[: height - 2], Text("  …", style="dim")]
-    return [*shown, Text(), end][:height]
-
-
-def help_lines(width: int, height: int) -> list[Text]:
-    """The verbs: in two columns where there is room, else by name and key as far as they go."""
-    rows = help_rows()
-    lines = [_help_row(*row, width=width if width < WIDE else width // 2) for row in rows]
-    room = height - 2
-    if width >= WIDE:
-        half = (len(lines) + 1) // 2
-        left, right = lines[:half], lines[half:]
-        lines = [_beside(left, right, row, width // 2 - 3) for row in range(half)]
-    elif len(lines) > room:
-        return _compact_help(rows, width, height)
-    return [*lines[:room], Text(), Text("  Any key goes on.", style="dim")]
-
-
-def _help_row(usage: str, keys: str, words: str, width: int) -> Text:
-    if not keys:
-        return Text(f" {usage}", style="bold")
-    line = Text().append(f"  {usage:<21}", style="bold").append(f"{_few(keys):<8}", style="cyan")
-    return _fitted(line.append(words), width - 3)
-
-
-def _few(keys: str) -> str:
-    return " ".join(keys.split()[:3])
-
-
-def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int) -> list[Text]:
-    """Keys and names only, in as many columns as fit."""
-    verbs = [(usage.split()[0], keys.split()[0]) for usage, keys, _ in rows if keys]
-    columns = max(width // 26, 1)
-    per = -(-len(verbs) // columns)
-    lines = [Text(" Keys and commands", style="bold"), Text()]
-    for row in range(per):
-        line = Text()
-        for name, key in verbs[row::per]:
-            line.append(f"  {key:>5} ", style="bold cyan").append(f"{name:<18}")
-        lines.append(line)
-    lines += [
-        Text(),
-        Text("  Type : and a command with what it takes, such as :until grad.rms < 1e-7"),
-        Text("  :help VERB tells of one, :help fields what a predicate can ask"),
-    ]
-    return [*lines[: height - 1], Text("  Any key goes on.", style="dim")]
-
-
-def _filled(line: Text, width: int) -> Text:
-    """The line in exactly the screen's width, so that it covers what stood there."""
-    line = _fitted(line, width).copy()
-    line.append(" " * (width - cell_len(line.plain)))
-    return line
-
-
-def _fitted(line: Text, width: int) -> Text:
-    """The line, cut where it is wider than the screen."""
-    if cell_len(line.plain) <= width:
-        return line
-    keep = len(set_cell_size(line.plain, width - 1).rstrip())
-    cut = line[:keep]
-    cut.append("…")
-    return cut

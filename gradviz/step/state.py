@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.columns import TraceColumns
 from gradviz.step.errors import CommandError
@@ -82,6 +84,11 @@ class Session:
     def columns(self) -> TraceColumns:
         """The fields of predicates, for every event."""
         return TraceColumns(self.facts)
+
+    @cached_property
+    def odd(self) -> np.ndarray:
+        """The events that have a NaN or an infinity, in order."""
+        return np.flatnonzero(self.columns.column("nan").values | self.columns.column("inf").values)
 
     @property
     def breakpoints(self) -> Breakpoints:

@@ -108,15 +108,14 @@ def path(session: Session, argument: str) -> None:
 
 def first_bad(session: Session, argument: str) -> None:
     """Go to where the first NaN or infinity was born; from there, to the next."""
-    columns = session.columns
-    events = np.flatnonzero(columns.column("nan").values | columns.column("inf").values)
-    if not len(events) and not session.live:
+    events = session.odd
+    if session.live and (not len(events) or session.position == events[-1]):
+        session.go_on(Resume(predicate=Predicate("nan or inf")))
+        return
+    if not len(events):
         session.message = "no NaN and no infinity in this run"
         return
     later = events[events > session.position]
-    if session.live and not len(later):
-        session.go_on(Resume(predicate=Predicate("nan or inf")))
-        return
     at_first = session.position == events[0]
     if at_first and not len(later):
         session.message = "the only event with a NaN or an infinity"

@@ -53,12 +53,13 @@ class Terminal:
             self.show()
             self.session.facts.prepare()  # while the reader reads
             while not self.session.over:
-                self.show()
                 typed = self._read()
                 if not typed:
                     return
                 for key in keys.feed(typed):
                     self.press(key)
+                if not self.session.over:
+                    self.show()
 
     def _read(self) -> str:
         """What was typed; empty at the end of the input."""

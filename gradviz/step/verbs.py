@@ -148,7 +148,9 @@ def parse(line: str) -> tuple[Verb, str]:
 
 
 def named(name: str) -> Verb:
-    """The verb of a name. Raises CommandError where there is none."""
+    """The verb of a name, or of a key. Raises CommandError where there is none."""
+    if name in BY_KEY:
+        return BY_KEY[name]
     if name not in BY_NAME:
         raise CommandError(f"unknown command {shortened(clean(name), 40)!r}: {_suggestion(name)}")
     return BY_NAME[name]

@@ -107,7 +107,7 @@ def debug(
     except (CommandError, ScriptError, OSError) as error:
         fail(str(error))
     debugger.ended(f"exit status {outcome.status}")
-    _finish(path, debugger, outcome)
+    _finish(path, debugger, outcome, engine)
 
 
 def _reader(text: str | None) -> Reader:
@@ -123,9 +123,9 @@ def _say(line: str) -> None:
     os.write(2, line.encode())
 
 
-def _finish(path: Path, debugger: Debugger, outcome: Outcome) -> None:
+def _finish(path: Path, debugger: Debugger, outcome: Outcome, engine: str) -> None:
     """Say what was recorded, and end with the script's exit status."""
-    tell(path, outcome)
+    tell(path, outcome, engine)
     if debugger.trouble:
         click.echo(f"gradviz: {printable(' '.join(debugger.trouble.split()))}", err=True)
     status = 2 if debugger.trouble else outcome.status

@@ -61,6 +61,7 @@ class Pauses(Listener):
         self.paused = False
         self._told_to_quit: set[int] = set()
         self._numbers: dict[int, int] = {}  # the source's number of a pass -> the trace's
+        self._known: dict[int, Condition] = {}  # by the breakpoint's number; some remember what came before
         self._tests: list[list[tuple[int, Condition]]] = []
         self.attend: list[bool] = []
         self.error_told = ("", "")
@@ -70,12 +71,13 @@ class Pauses(Listener):
 
     def prepare(self, resume: Resume | None, past: Facts | None) -> None:
         """Be ready for the breakpoints there are, and for what `resume` says; `past` is the run so far."""
-        conditions = [
-            (number, condition_of(known)) for number, known in self.breakpoints.by_number.items()
-        ]
+        self._known = {
+            number: self._known.get(number) or condition_of(known)
+            for number, known in self.breakpoints.by_number.items()
+        }
+        conditions = list(self._known.items())
         if resume is not None and resume.predicate is not None:
             conditions.append((0, Holds(resume.predicate)))
-        self.conditions = conditions
         fields = frozenset().union(*(condition.fields for _, condition in conditions))
         self.present.ask(fields, past if fields else None)
         self._tests = [[] for _ in range(max(Kind) + 1)]

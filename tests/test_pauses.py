@@ -53,7 +53,8 @@ def stops(program: Path, folder: Path, whats: tuple[str, ...]) -> tuple[Settings
     for what in whats:
         settings.breakpoints.add(breakpoint_of(what, live=True))
     debugger = Debugger(folder / "run.gradviz", notes, settings, at_start=False, bad=())
-    run(Target(str(program), False, ()), folder / "run.gradviz", companion=debugger)
+    outcome = run(Target(str(program), False, ()), folder / "run.gradviz", companion=debugger)
+    assert outcome.status == program.with_suffix(".exc").exists()
     assert not debugger.trouble
     return settings, notes.stops
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from gradviz.debug.pauses import BAD, Pauses
+from gradviz.debug.pauses import BAD, Pauses, Quit
 from gradviz.step.errors import CommandError
 from gradviz.step.numbers import clean
 from gradviz.step.state import Resume, Session, Settings
@@ -66,10 +67,9 @@ class Debugger:
             return
         if (kind, message) == pauses.error_told:
             return
-        with pauses.turn:
-            pauses.recorder.error(kind, message, 0, error.__traceback__)
-            if pauses.recorder.site:
-                self._pause(pauses.recorder.count - 1, ["this error ends the script"])
+        if pauses.recorder.sites.number_of(error.__traceback__):
+            with suppress(Quit):  # the script has ended already
+                pauses.error(kind, message, 0, error.__traceback__)
 
     def ended(self, how: str) -> None:
         """The script has ended and its trace is closed: show it, if there is more to be read."""

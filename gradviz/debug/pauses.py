@@ -447,7 +447,8 @@ class Pauses(Listener):
             self.error_told = (kind, message)
             if self.attend[Kind.ERROR]:
                 self._happened(Kind.ERROR, site=self.recorder.site, name=kind, node=node)
-            self._due_at(self.recorder.count - 1, "an error")
+            why = "an error" if raised is None else "this error ends the script"
+            self._due_at(self.recorder.count - 1, why)
             self._due()
 
 

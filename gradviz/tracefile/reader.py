@@ -89,7 +89,7 @@ class Chunk:
 
 
 class Trace:
-    """A recorded run.
+    """A recorded run, or the part of one that was recorded when it was opened: what is appended later is not seen.
 
     `events` are all rows (schema.EVENT); `event(k)` is one of them as an object. Numbers of tensors, nodes and
     sites are those of `gradviz.events`. Reading raises TraceError where the file is damaged."""
@@ -171,10 +171,9 @@ class Trace:
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The backward passes in order."""
-        query = (
-            "SELECT number, first, last, thread, site, nodes, digest, recorded FROM passes ORDER BY number"
-        )
-        found = [PassInfo(*row) for row in self._rows(query)]
+        columns = "number, first, last, thread, site, nodes, digest, recorded"
+        query = f"SELECT {columns} FROM passes WHERE first < ? ORDER BY number"
+        found = [PassInfo(*row) for row in self._rows(query, self.count)]
         open_passes = [run for run in found if run.last is None]
         return self._completed(found, open_passes[0].first) if open_passes else found
 
@@ -203,8 +202,8 @@ class Trace:
     @cached_property
     def errors(self) -> list[ErrorInfo]:
         """The exceptions that left a backward pass."""
-        query = "SELECT event, type, message, node, site FROM errors ORDER BY event"
-        return [ErrorInfo(*row) for row in self._rows(query)]
+        query = "SELECT event, type, message, node, site FROM errors WHERE event < ? ORDER BY event"
+        return [ErrorInfo(*row) for row in self._rows(query, self.count)]
 
     @cached_property
     def parameters(self) -> dict[int, str]:
@@ -216,7 +215,9 @@ class Trace:
     @cached_property
     def events(self) -> np.ndarray:
         """All events as rows of schema.EVENT."""
-        blobs = [data for (data,) in self._rows("SELECT data FROM events ORDER BY chunk")]
+        last = self._chunks[-1][0] if self._chunks else 0
+        query = "SELECT data FROM events WHERE chunk <= ? ORDER BY chunk"
+        blobs = [data for (data,) in self._rows(query, last)]
         try:
             found = np.concatenate([np.zeros(0, EVENT), *(np.frombuffer(data, EVENT) for data in blobs)])
         except (ValueError, TypeError) as error:

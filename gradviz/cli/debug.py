@@ -48,10 +48,17 @@ Examples:
     help="Stop at the first event, or run to the first breakpoint. [default: --run if there is a --break]",
 )
 @click.option(
-    "--nan/--no-nan", "bad", default=True, show_default=True, help="Stop at the first NaN, the first infinity."
+    "--nan/--no-nan",
+    "bad",
+    default=True,
+    show_default=True,
+    help="Stop at the first NaN, the first infinity.",
 )
 @click.option(
-    "--commands", "text", metavar="COMMANDS", help='Run "continue; why; quit", or @FILE, and print plain text.'
+    "--commands",
+    "text",
+    metavar="COMMANDS",
+    help='Run "continue; why; quit", or @FILE, and print plain text.',
 )
 @click.option("-o", "output", type=click.Path(path_type=Path), help="The trace [default: STEM.gradviz here].")
 @click.option(
@@ -92,7 +99,9 @@ def debug(
     elif script is None:
         fail("give a SCRIPT to run, or -m MODULE (see gradviz debug --help)")
     if engine == "torch":
-        fail("this version cannot debug PyTorch itself yet: --engine numpy runs the script on gradviz's engine")
+        fail(
+            "this version cannot debug PyTorch itself yet: --engine numpy runs the script on gradviz's engine"
+        )
     target = Target(module or script or "", module is not None, arguments)
     path = output or Path(f"{target.stem}.gradviz")
     settings = Settings()

@@ -191,7 +191,12 @@ class Pauses(Listener):
             recorder.tensor(number, array, flags, how, base, version)
             if self.attend[Kind.TENSOR]:
                 self._happened(
-                    Kind.TENSOR, site=recorder.site, name=how, tensors=(number,), told=((number, array),), base=base
+                    Kind.TENSOR,
+                    site=recorder.site,
+                    name=how,
+                    tensors=(number,),
+                    told=((number, array),),
+                    base=base,
                 )
             if self.looking:
                 self._look((array,))
@@ -264,9 +269,7 @@ class Pauses(Listener):
         with self.turn:
             self.recorder.grad_assigned(number, grad)
             self._grad_is(number, grad)
-            self._after(
-                Kind.GRAD_ASSIGNED, site=self.recorder.site, tensors=(number,), gradients=(grad,)
-            )
+            self._after(Kind.GRAD_ASSIGNED, site=self.recorder.site, tensors=(number,), gradients=(grad,))
 
     def _grad_is(self, number: int, grad: int) -> None:
         grads = self.present.grads
@@ -350,7 +353,12 @@ class Pauses(Listener):
                 self._due()
 
     def _received(
-        self, node: int, grad_fn: str, gradients: Sequence[int], arrays: Sequence[np.ndarray | None], index: int
+        self,
+        node: int,
+        grad_fn: str,
+        gradients: Sequence[int],
+        arrays: Sequence[np.ndarray | None],
+        index: int,
     ) -> None:
         if self.attend[_RECEIVED]:
             self._happened(
@@ -379,7 +387,10 @@ class Pauses(Listener):
     def _produced(self, node: int, gradients: Sequence[int], arrays: Sequence[np.ndarray | None]) -> None:
         if self.attend[_PRODUCED]:
             self._happened(
-                Kind.PRODUCED, node=node, gradients=gradients, told=tuple(zip(gradients, arrays, strict=False))
+                Kind.PRODUCED,
+                node=node,
+                gradients=gradients,
+                told=tuple(zip(gradients, arrays, strict=False)),
             )
         if self.looking:
             self._look(arrays)
@@ -424,9 +435,7 @@ class Pauses(Listener):
             self.recorder.hooked(number, node, hook, before, after, array)
             if self.looking:
                 self._look((array,))
-            self._after(
-                Kind.HOOKED, name=hook, tensors=(number,), gradients=(after,), told=((after, array),)
-            )
+            self._after(Kind.HOOKED, name=hook, tensors=(number,), gradients=(after,), told=((after, array),))
 
     def pass_ended(self, number: int) -> None:
         present = self.present

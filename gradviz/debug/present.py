@@ -80,7 +80,9 @@ class Present:
         self.tensors: Sequence[int] = ()
         self.gradients: Sequence[int] = ()
         self.inputs: Sequence[int] = ()
-        self.nests: dict[int, list[tuple[int, str]]] = {}  # by thread: (pass or 0, scope or ""), the innermost last
+        self.nests: dict[
+            int, list[tuple[int, str]]
+        ] = {}  # by thread: (pass or 0, scope or ""), the innermost last
         self.open_passes: list[int] = []
         self.passes = 0
         self.grads: dict[int, int] = {}  # which tensor is the .grad of which
@@ -147,7 +149,9 @@ class Present:
             if told is not None:
                 values[number] = ref(told) if isinstance(told, np.ndarray) else told
         if len(values) > self._purge_at:
-            self._values = {n: kept for n, kept in values.items() if not isinstance(kept, ref) or kept() is not None}
+            self._values = {
+                n: kept for n, kept in values.items() if not isinstance(kept, ref) or kept() is not None
+            }
             self._purge_at = 2 * len(self._values) + 10_000
 
     def _note_bad(self, number: int, values: np.ndarray) -> None:
@@ -242,7 +246,9 @@ class Present:
         if self._first_node and 0 <= at < len(self._node_sites):
             return self._node_sites[at]
         event = self.past.trace.node_event(self.node) if self.past is not None else None
-        return int(self.past.trace.events["site"][event]) if self.past is not None and event is not None else 0
+        return (
+            int(self.past.trace.events["site"][event]) if self.past is not None and event is not None else 0
+        )
 
     def lines(self) -> frozenset[int]:
         """The lines that the event happened at: its own and those of the calls around it."""

@@ -93,7 +93,9 @@ class Columns(Protocol):
         """The values of one of FIELDS."""
 
 
-Values = Callable[[str], Iterable]  # the values of a field at one event; a text or flag it lacks is "" or False
+Values = Callable[
+    [str], Iterable
+]  # the values of a field at one event; a text or flag it lacks is "" or False
 Where = Callable[[str], frozenset]  # where a field may have values; everywhere for ""
 
 
@@ -139,7 +141,9 @@ class _Compared:
     def mask(self, columns: Columns) -> np.ndarray:
         column = columns.column(self.field)
         if isinstance(self.constant, str):
-            holds = np.array([_text_holds(str(value), self.sign, self.constant) for value in column.values], bool)
+            holds = np.array(
+                [_text_holds(str(value), self.sign, self.constant) for value in column.values], bool
+            )
         else:
             with np.errstate(invalid="ignore"):
                 holds = _COMPARE[self.sign](column.values, self.constant)

@@ -127,7 +127,8 @@ def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(debug:
     assert "PowBackward0 receives 1" in done.stderr
     assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode) == ("once\nfinally\n", 1)
     traceback = plain.stderr[: plain.stderr.index("gradviz: recorded")]
-    assert traceback.startswith("Traceback") and traceback in done.stderr
+    assert traceback.startswith("Traceback")
+    assert traceback in done.stderr
 
 
 def test_it_stops_where_an_error_that_ends_the_script_was_raised(debug: Run, tmp_path: Path) -> None:
@@ -178,7 +179,12 @@ def test_commands_that_are_left_look_at_the_end(debug: Run) -> None:
 
 
 def test_a_script_reads_its_own_standard_input(debug: Run) -> None:
-    script = "import sys\nimport torch\nx = torch.tensor(float(input()), requires_grad=True)\nprint(x * 2, sys.stdin.read())"
+    script = """\
+import sys
+import torch
+x = torch.tensor(float(input()), requires_grad=True)
+print(x * 2, sys.stdin.read())
+"""
     done = debug(script, "next; continue", input="21\nrest\n", stdin=None)
     assert done.stdout == "tensor(42., grad_fn=<MulBackward0>) rest\n\n"
 

@@ -284,6 +284,11 @@ class Present:
             made = op.outputs[0] if op is not None and op.outputs else 0
         return [made] if made else []
 
+    def shapes(self) -> list[str]:
+        """The shapes of what the event made or wrote."""
+        told = self.told if self.kind in _MADE else ()
+        return ["x".join(map(str, values.shape)) for _, values in told if values is not None]
+
     def made_with(self) -> str:
         """The name of the node that the event made, or that it is at."""
         if self.kind == Kind.PRODUCED:
@@ -384,7 +389,7 @@ FIELDS: dict[str, Callable[[Present], Iterable]] = {
     "kind": lambda p: (p.kind.name.lower(),),
     "name": lambda p: [p.called(tensor) for tensor in p.about()],
     "parameter": lambda p: [p.parameters.get(tensor, "") for tensor in p.about()],
-    "shape": lambda p: ["x".join(map(str, np.shape(v))) for _, v in (p.told if p.kind in _MADE else ())],
+    "shape": lambda p: p.shapes(),
     "file": lambda p: (p.file(),),
     "line": Present.lines,
     "scope": lambda p: (p.scope,),

@@ -95,6 +95,11 @@ class Session:
         """What `continue` stops at."""
         return self.settings.breakpoints
 
+    def prepare(self) -> None:
+        """Look over the trace once, so that no later answer has to wait for it."""
+        self.facts.prepare()
+        assert self.columns.sites is not None
+
     def go(self, position: int) -> None:
         """Stand at an event. Raises CommandError where there is none."""
         if not 0 <= position <= self.last:

@@ -47,7 +47,7 @@ class Terminal:
         keys = Keys()
         with _quiet(), self._screen(), _on_resize(self._resized):
             self.show()
-            self.session.facts.prepare()  # while the reader reads
+            self.session.prepare()  # while the reader reads
             while not self.session.over:
                 typed = self._read()
                 if not typed:

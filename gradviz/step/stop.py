@@ -165,7 +165,7 @@ class Stop:
         """Whether a tensor is one of a backward's or a module's own making."""
         maker = self.facts.names.maker(tensor)
         if not isinstance(maker, OpRan):
-            return False
+            return isinstance(maker, TensorMade) and maker.how == "gradient"
         moment = self.facts.moments.at(maker.index)
         return moment.pass_info is not None or bool(moment.scopes) or "." in self.called(tensor)
 

@@ -9,6 +9,7 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.step.absence import accumulations, why_no_grad
 from gradviz.step.breakpoints import FORMS
+from gradviz.step.compare import compare as modes_compared
 from gradviz.step.errors import CommandError
 from gradviz.step.numbers import clean, shape
 from gradviz.step.paths import path as path_between
@@ -104,6 +105,10 @@ def _about_tensor(session: Session, tensor: int) -> list[str]:
 
 def path(session: Session, argument: str) -> None:
     session.page = path_between(session.stop, argument)
+
+
+def compare(session: Session, argument: str) -> None:
+    session.page = modes_compared(session.stop)
 
 
 def first_bad(session: Session, argument: str) -> None:

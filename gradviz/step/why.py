@@ -22,6 +22,7 @@ from gradviz.events.kinds import (
 from gradviz.graph.changes import value_changes
 from gradviz.step.absence import why_no_node
 from gradviz.step.gradients import origin
+from gradviz.step.jvp import in_numbers, terms
 from gradviz.step.local import formulas, local_number
 from gradviz.step.numbers import clean, listed, scalar
 from gradviz.step.sentences import sentence
@@ -193,14 +194,11 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
     if not isinstance(op, OpRan) or event.how == "make_dual":
         yield f"{name} is given the tangent {stop.value(event.tangent)}: the direction in which to differentiate"
         return
-    told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op))
     yield f"forward mode: the tangent of {name} = the sum of local derivative × tangent over the inputs"
-    for (_, formula), tensor in zip(told, op.inputs, strict=False):
-        tangent = stop.moment.tangent(tensor) if tensor else 0
-        if tangent:
-            local = f"{stop.facts.partial(event.tensor, tensor)} = {formula or '?'}"
-            yield f"  {local}, tangent of {stop.called(tensor)} = {stop.value(tangent)}"
-    yield f"  tangent of {name} = {stop.value(event.tangent)}"
+    for term in terms(stop, event):
+        yield f"  {term.local}, tangent of {stop.called(term.tensor)} = {stop.value(term.tangent)}"
+    sums = in_numbers(stop, event)
+    yield f"  tangent of {name} = " + (f"{sums} = " if sums else "") + stop.value(event.tangent)
 
 
 # --- what went wrong

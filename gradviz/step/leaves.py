@@ -14,7 +14,7 @@ from gradviz.tracefile import Snapshot
 
 _CHANGED = "bold green"
 _LONGEST_GRAD = 24  # characters that a `.grad` is written out in
-_WITH_TREND = 96  # columns from which on there is room for a leaf's gradient over passes
+_WITH_TREND = 100  # columns from which on there is room for a leaf's gradient over passes
 _BARS = 16  # cells
 
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.control import Control
 
+from gradviz.step.keyboard import END, Keyboard, on_resize, on_suspend
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
 from gradviz.step.screen import Screen
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import BY_KEY, obey, run
-
-try:
-    import termios
-    import tty
-except ImportError:  # Windows
-    termios = None  # type: ignore[assignment]
 
 
 def interact(session: Session, console: Console | None = None) -> None:
@@ -37,6 +29,7 @@ class Terminal:
     def __init__(self, session: Session, console: Console) -> None:
         self.session = session
         self.console = console
+        self.keyboard = Keyboard()
         self.prompt: str | None = None
         self.plain = console.is_dumb_terminal
         self.waiting = False  # for a key
@@ -45,7 +38,7 @@ class Terminal:
     def loop(self) -> None:
         """Read keys and show screens until the session is over."""
         keys = Keys()
-        with _quiet(), self._screen(), _on_resize(self._resized):
+        with self._taken():
             self.show()
             self.session.prepare()  # while the reader reads
             while not self.session.over:
@@ -63,7 +56,7 @@ class Terminal:
         try:
             if self.stale:
                 self._resized()
-            return click.getchar()
+            return self.keyboard.read()
         except (EOFError, OSError):
             return ""
         finally:
@@ -77,7 +70,9 @@ class Terminal:
 
     def press(self, key: str) -> None:
         """What a key does: in the prompt it is typed, else it is a verb."""
-        if self.prompt is not None:
+        if key == END:
+            self.session.over = True
+        elif self.prompt is not None:
             self._type(key)
         elif key == ":":
             self.prompt = ""
@@ -133,36 +128,27 @@ class Terminal:
         click.echo(f":{self.prompt}" if self.prompt is not None else "\n".join([*told(self.session), ""]))
 
     @contextmanager
-    def _screen(self) -> Iterator[None]:
-        if self.plain:
-            yield
-        else:
-            with self.console.screen(hide_cursor=True):
+    def _taken(self) -> Iterator[None]:
+        """The terminal is ours, until the end or Ctrl-Z."""
+        with on_resize(self._resized), on_suspend(self._leave, self._come_back):
+            self._take()
+            try:
                 yield
+            finally:
+                self._leave()
 
+    def _take(self) -> None:
+        self.keyboard.begin()
+        if not self.plain:
+            self.console.set_alt_screen(True)
+            self.console.show_cursor(False)
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No echo of what is typed between two reads; the terminal is put back afterwards."""
-    if termios is None or not sys.stdin.isatty():
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin.fileno())
-    try:
-        tty.setcbreak(sys.stdin.fileno())
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+    def _leave(self) -> None:
+        if not self.plain:
+            self.console.set_alt_screen(False)
+            self.console.show_cursor(True)
+        self.keyboard.end()
 
-
-@contextmanager
-def _on_resize(draw: Any) -> Iterator[None]:
-    """Draw again when the terminal changes its size, where the system tells."""
-    if not hasattr(signal, "SIGWINCH"):
-        yield
-        return
-    before = signal.signal(signal.SIGWINCH, lambda *_: draw())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGWINCH, before)
+    def _come_back(self) -> None:
+        self._take()
+        self._resized()

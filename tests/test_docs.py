@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from gradviz.step.verbs import GROUPS, KEY_SIGNS
+
 ROOT = Path(__file__).parent.parent
 # Pages that show, below a block of commands, what the last of them prints.
-SHOWING = [ROOT / "docs/stepper.md", *sorted((ROOT / "docs/lessons").glob("*.md"))]
+GUIDE, VERBS_BELOW = ROOT / "docs/stepper.md", "## All verbs\n\n"
+SHOWING = [GUIDE, *sorted((ROOT / "docs/lessons").glob("*.md"))]
 OTHERS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [page for page in OTHERS if page not in SHOWING]
 SHOWN = re.compile(
@@ -86,6 +89,23 @@ def filled(page: Path, folder: Path) -> str:
     return SHOWN.sub(printed, page.read_text())
 
 
+def verb_table() -> str:
+    """The table of verbs, as the guide to the stepper has it."""
+    lines = []
+    for title, verbs in GROUPS.items():
+        lines += [f"### {title}", "", "| command | keys | does |", "|-|-|-|"]
+        for verb in verbs:
+            keys = " ".join(f"`{KEY_SIGNS.get(key, key)}`" for key in verb.keys)
+            lines.append(f"| `{verb.usage}` | {keys} | {verb.help} |".replace("N|all", "N\\|all"))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_the_guide_to_the_stepper_lists_every_verb() -> None:
+    _, _, table = GUIDE.read_text().partition(VERBS_BELOW)
+    assert table == verb_table(), "python tests/test_docs.py writes it anew"
+
+
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
 def test_a_page_shows_what_its_commands_print(page: Path, folder: Path) -> None:
     text = page.read_text()
@@ -131,3 +151,5 @@ if __name__ == "__main__":
         furnished(Path(name))
         for written in SHOWING:
             written.write_text(filled(written, Path(name)))
+    text, heading, _ = GUIDE.read_text().partition(VERBS_BELOW)
+    GUIDE.write_text(text + heading + verb_table())

@@ -55,11 +55,9 @@ class Screen:
         stop = self.session.stop
         times = self._times(width, height)
         foot = self._foot(width)
-        room = max(height - 1 - len(times) - 1, 0)
+        room = max(height - 1 - len(times) - len(foot), 0)
         body = self._body(stop, width, room)[:room]
         body += [Text()] * (room - len(body))
-        if len(foot) > 1:  # over what the body ends with
-            body = body[: max(room - len(foot) + 1, 0)]
         shown = [rule(title(stop), width, clean(stop.facts.trace.path.name)), *body, *times, *foot]
         return [filled(line, width) for line in shown[:height]]
 

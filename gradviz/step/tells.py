@@ -112,10 +112,14 @@ def compare(session: Session, argument: str) -> None:
 
 
 def first_bad(session: Session, argument: str) -> None:
-    """Go to where the first NaN or infinity was born; from there, to the next."""
+    """Go to where the first NaN or infinity was born; from there, to the next. Without any, to the first error."""
     events = session.odd
     if not len(events):
         session.message = "no NaN and no infinity " + ("so far" if session.live else "in this run")
+        errors = session.trace.indices(Kind.ERROR)
+        if len(errors):
+            session.go(int(errors[0]))
+            session.message += ", but an error: this is it (y or why tells more)"
         return
     later = events[events > session.position]
     at_first = session.position == events[0]
@@ -128,9 +132,7 @@ def first_bad(session: Session, argument: str) -> None:
         if session.position == events[0]
         else f"number {int(np.searchsorted(events, session.position)) + 1}"
     )
-    session.message = (
-        f"{where} of {len(events)} events with a NaN or an infinity (why tells whether it was born here)"
-    )
+    session.message = f"{where} of {len(events)} events with a NaN or an infinity: y (why) tells its birth"
 
 
 def export(session: Session, argument: str) -> None:

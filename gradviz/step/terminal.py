@@ -16,6 +16,8 @@ from gradviz.step.screen import Screen
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import BY_KEY, obey, run
 
+_KEYS = "(n next, b back, y why, : command, ? help, q quit)"
+
 
 def interact(session: Session, console: Console | None = None) -> None:
     """Let a reader step until they quit, by `q`, Ctrl-C, Ctrl-D or the end of the input."""
@@ -40,6 +42,8 @@ class Terminal:
         keys = Keys()
         with self._taken():
             self.show()
+            if self.plain:
+                click.echo(_KEYS)
             self.session.prepare()  # while the reader reads
             while not self.session.over:
                 typed = self._read()

@@ -42,15 +42,15 @@ start = time.perf_counter()
 told = []
 with open_trace(sys.argv[1]) as trace:
     session = Session(trace, trace.count // 2)
-    Screen(session).lines(80, 24)
+    Screen(session).lines(200, 60)
     told.append(("open", time.perf_counter() - start, 0))
     start = time.perf_counter()
-    session.facts.prepare()
+    session.prepare()
     told.append(("prepare", time.perf_counter() - start, 0))
     for command in json.loads(sys.argv[2]):
         start = time.perf_counter()
         obey(session, command)
-        Screen(session).lines(80, 24)
+        Screen(session).lines(200, 60)
         told.append((command, time.perf_counter() - start, session.position + 1))
 print(json.dumps([told, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 """
@@ -103,7 +103,7 @@ def answers(path: Path, commands: tuple[str, ...]) -> tuple[dict[str, float], fl
 
 def main() -> None:
     print(machine())
-    size = int(sys.argv[1]) if len(sys.argv) > 1 else 1_010_000
+    size = int(next(iter(a for a in sys.argv[1:] if a.isdigit()), 1_010_000))
     rows = []
     with tempfile.TemporaryDirectory() as name:
         for make in (chain, leaves, training):

@@ -205,7 +205,7 @@ def test_the_first_screen_says_how_to_begin(tmp_path: Path) -> None:
         shown = "\n".join(line.plain for line in Screen(session).lines(80, 24))
         assert "backward passes, 1 error, the last at event" in shown
         assert "why y.grad" in shown
-        assert "where the first NaN or infinity was born" in shown
+        assert "where the first NaN or inf was born" in shown
 
 
 def test_a_long_message_is_told_in_full(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -203,3 +205,62 @@ def test_a_closed_terminal_ends_the_session(terminal: Callable[..., Terminal]) -
     stepper.wait("event 1 of 21")
     stepper.child.close(force=False)
     assert not stepper.child.isalive()
+
+
+def test_nothing_that_is_typed_is_lost(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    for key in "nnnnnnnbn":  # while it is starting and drawing
+        stepper.child.send(key)
+        time.sleep(0.02)
+    stepper.wait("event 8 of 21")
+    for key in ":goto 21\r":
+        stepper.child.send(key)
+        time.sleep(0.005)
+    stepper.wait("event 21 of 21")
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(trace: Path, width: int, height: int) -> None:
+    screen = pyte.Screen(width, height)
+    stream = pyte.ByteStream(screen)
+    shell = pexpect.spawn(
+        "/bin/bash",
+        ["--norc", "-i"],
+        dimensions=(height, width),
+        env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PS1": "shell> "},
+        timeout=20,
+    )
+
+    def wait(pattern: str) -> None:
+        end = time.monotonic() + 20
+        while not re.search(pattern, "\n".join(screen.display)):
+            assert time.monotonic() < end, "\n".join(screen.display)
+            with contextlib.suppress(pexpect.TIMEOUT):
+                stream.feed(shell.read_nonblocking(65536, timeout=0.05))
+
+    shell.sendline(f"{sys.executable} -m gradviz step {trace}")
+    wait("event 1 of 21[^\n]*\n[^\n]*q quit")
+    shell.send("nn")
+    wait("event 3 of 21")
+    shell.send("\x1a")
+    wait("Stopped")
+    screen.reset()
+    shell.sendline("echo $((6 * 7))")
+    wait("(?m)^42")
+    screen.reset()
+    shell.sendline("fg")
+    wait("event 3 of 21[^\n]*\n[^\n]*q quit")
+    shell.send("n")
+    wait("event 4 of 21")
+    shell.send("q")
+    shell.sendline("echo $?")
+    wait("(?m)^0")
+    shell.close(force=True)
+
+
+def test_a_closed_input_asks_for_commands(trace: Path) -> None:
+    run = ["/bin/sh", "-c", f'"{sys.executable}" -m gradviz step "{trace}" <&-']
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("gradviz: step needs a terminal")
+    assert len(done.stderr.splitlines()) == 1

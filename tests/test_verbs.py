@@ -483,3 +483,38 @@ def test_a_command_that_does_not_move_does_not_tell_the_stop_again(session: Sess
     assert printed.count("leaves\n") == 1
     assert printed.endswith("> mark a\nbookmark a: event 3 (goto a)\n")
     assert np.count_nonzero([line.startswith("> ") for line in printed.splitlines()]) == 3
+
+
+CUTS = {
+    "w = y.detach()": "the way from it to z is cut at event 3, line 3: y.detach(): detach() cut it off from the graph",
+    "w = y.data": "the way from it to z is cut at event 3, line 3: y.data: .data is outside of the graph",
+    "with torch.no_grad(): w = y * 1": "line 3: y * 1: grad mode was off, as under torch.no_grad()",
+    "w = torch.tensor(1.0)": "no path of grad_fns leads from z to it: z was not computed from it",
+}
+
+
+@pytest.mark.parametrize("line", CUTS)
+def test_the_line_that_cut_a_leaf_off_is_named(session: Sessions, line: str) -> None:
+    stepper = session(
+        "x = torch.tensor(2.0, requires_grad=True)\n"
+        f"y = x * 3\n{line}\n"
+        "v = torch.tensor(1.0, requires_grad=True)\n"
+        "z = w * v\nz.backward()\n"
+    )
+    obey(stepper, "last")
+    obey(stepper, "why x.grad")
+    assert stepper.page[0].startswith("x.grad is None: ")
+    assert stepper.page[0].endswith(CUTS[line])
+
+
+def test_why_adds_what_came_to_a_leaf_along_several_paths(session: Sessions) -> None:
+    stepper = session("x = torch.tensor(2.0, requires_grad=True)\ny = x * 3\nz = y + x\nz.backward()\n")
+    obey(stepper, 'until grad_fn == "AccumulateGrad"')
+    obey(stepper, "why")
+    assert stepper.page[1:] == [
+        "  it came along 2 paths, and the gradients of all paths are added:",
+        "    1  from AddBackward0 of y + x, line 3",
+        "    3  from MulBackward0 of x * 3, line 2",
+        "  1 + 3 = 4",
+        "  a leaf's gradient comes to its end here: it is added to .grad",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -32,7 +33,7 @@ def step(trace: Path | None, at: int, text: str | None) -> None:
 
     Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit.
     """
-    if text is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if text is None and not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         fail(
             'step needs a terminal; without one give it commands: gradviz step --commands "next; next; back"'
         )
@@ -49,3 +50,8 @@ def step(trace: Path | None, at: int, text: str | None) -> None:
         from gradviz.step.terminal import interact
 
         interact(session)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether a standard stream is there, and a terminal."""
+    return stream is not None and stream.isatty()

@@ -70,7 +70,7 @@ class AtTerminal:
 def terminal() -> TextIO | None:
     """The terminal to draw on: the one that the process belongs to, or else standard output; None for neither."""
     try:
-        return open(_TERMINAL, "w", encoding="utf-8", errors="replace", closefd=True)  # noqa: SIM115
+        return open(_TERMINAL, "w", encoding="utf-8", errors="replace", closefd=True)
     except OSError:
         pass
     stdin, stdout = sys.__stdin__, sys.__stdout__

@@ -82,19 +82,19 @@ class Moments:
         """The places whose value is assigned to a name."""
         return {number for number, site in self.trace.sites.items() if site.names}
 
-    def sites_of(self, tensors: list[int]) -> list[int]:
+    def sites_of(self, tensors: np.ndarray) -> np.ndarray:
         """Where each tensor came to be, 0 where that is not known."""
         log, events = self.flags, self.trace.events
-        if not tensors or not len(log.tensors):
-            return [0] * len(tensors)
+        if not len(tensors) or not len(log.tensors):
+            return np.zeros(len(tensors), np.int64)
         at = np.minimum(np.searchsorted(log.tensors, tensors), len(log.tensors) - 1)
         first = log.events[at]
         sites = np.where(log.tensors[at] == tensors, events["site"][first], 0)
         changed = (log.tensors[at] != tensors) | (self.trace.kinds[first] != Kind.TENSOR)
         for position in np.flatnonzero(changed).tolist():  # made by ops
-            born = self.trace.born(tensors[position])
+            born = self.trace.born(int(tensors[position]))
             sites[position] = 0 if born is None else events["site"][born]
-        return sites.tolist()
+        return sites
 
     @cached_property
     def makers(self) -> tuple[np.ndarray, np.ndarray]:
@@ -239,12 +239,11 @@ class Moment:
     def newest(self, tensors: list[int]) -> list[int]:
         """Of tensors made at one place that gives them a name only the newest, as the program can mean no other;
         all others, parameters too, stay."""
-        kept: dict[tuple[str, int], int] = {}
-        named, parameters = self.moments.named_sites, self.trace.parameters
-        for tensor, site in zip(tensors, self.moments.sites_of(tensors), strict=True):
-            single = site in named and tensor not in parameters
-            kept["site" if single else "tensor", site if single else tensor] = tensor
-        return sorted(kept.values())
+        told = np.unique(np.array(tensors, np.int64))
+        sites = self.moments.sites_of(told)
+        single = np.isin(sites, list(self.moments.named_sites)) & ~np.isin(told, list(self.trace.parameters))
+        _, last = np.unique(sites[single][::-1], return_index=True)
+        return np.sort(np.concatenate([told[~single], told[single][::-1][last]])).tolist()
 
     # --- where it lies
 

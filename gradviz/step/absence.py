@@ -7,6 +7,8 @@ import numpy as np
 from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Received, TensorMade
 from gradviz.graph.moment import Moment
 from gradviz.step.facts import Facts
+from gradviz.step.numbers import clean
+from gradviz.step.paths import cut
 from gradviz.step.stop import Stop
 from gradviz.step.subject import Subject
 
@@ -113,24 +115,34 @@ def _of_leaf(facts: Facts, tensor: int, moment: Moment) -> str:
         return (
             f"backward pass {run.number} has not come to it yet{later}"
             if later
-            else _unreached(facts, run.first)
+            else _unreached(facts, run.first, tensor)
         )
     began = facts.trace.event(run.first)
     if isinstance(began, PassBegan) and began.how == "grad":
         return f"torch.autograd.grad() returns the gradients and leaves .grad alone{later}"
-    return _unreached(facts, run.first) + later
+    return _unreached(facts, run.first, tensor) + later
 
 
-def _unreached(facts: Facts, first: int) -> str:
+def _unreached(facts: Facts, first: int, tensor: int) -> str:
+    """Why a pass did not come to a leaf."""
     began = facts.trace.event(first)
     if isinstance(began, PassBegan) and began.inputs:
         asked = ", ".join(facts.called(tensor) for tensor in began.inputs)
         return f"this pass was asked for {asked} only"
-    roots = (
-        ", ".join(facts.called(t) for t in began.root_tensors) if isinstance(began, PassBegan) else "the root"
-    )
-    cut = "or detach(), .data or no_grad() cut it off"
-    return f"no path of grad_fns leads from {roots} to it: {roots} was not computed from it, {cut}"
+    roots = began.root_tensors if isinstance(began, PassBegan) else ()
+    names = ", ".join(map(facts.called, roots)) or "the root"
+    cuts = (cut(facts, tensor, root) for root in roots)
+    found = next((made for made in cuts if made is not None), None)
+    if found is None:
+        return f"no path of grad_fns leads from {names} to it: {names} was not computed from it"
+    how = _why_cut(facts, found)
+    return f"the way from it to {names} is cut at event {found.index + 1}{_line(facts, found.index)}: {how}"
+
+
+def _why_cut(facts: Facts, made: OpRan | TensorMade) -> str:
+    if isinstance(made, TensorMade):
+        return f".{clean(made.how)} is outside of the graph"
+    return why_no_node(made, facts.moments.at(made.index))
 
 
 def accumulations(facts: Facts, tensor: int, k: int, most: int) -> list[Accumulated]:

@@ -15,7 +15,7 @@ from gradviz.step.facts import Facts
 from gradviz.step.predicate import STATISTICS, Column
 from gradviz.tracefile.bulk import Snapshots
 
-_KEPT = 4  # columns, in memory
+_KEPT = 3  # columns, in memory
 _STORED = ("min", "max", "mean", "rms", "nan", "inf", "zeros")
 _AT_NODE = (Kind.RECEIVED, Kind.PRODUCED)
 _KIND_NAMES = np.array(["", *(kind.name.lower() for kind in Kind)])
@@ -158,7 +158,7 @@ class TraceColumns:
     @cached_property
     def sites(self) -> np.ndarray:
         """The place of each event: its own, or that of the op that made its node."""
-        sites = self.trace.events["site"].astype(np.int64)
+        sites = self.trace.events["site"].astype(np.int32)
         at, made = self._node_ops
         sites[at] = sites[made]
         return sites
@@ -167,7 +167,7 @@ class TraceColumns:
         """The lines that each event happened at: its own and those of the calls around it."""
         sites = self.sites
         pairs = [(number, line) for number in self.trace.sites for line in self._lines_of(number)]
-        order = np.argsort(sites, kind="stable")
+        order = np.argsort(sites, kind="stable").astype(np.int32)
         starts, ends = (
             np.searchsorted(sites[order], [n for n, _ in pairs], side=side) for side in ("left", "right")
         )

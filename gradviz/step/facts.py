@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.events.kinds import Event, Kind, Mutated, OpRan, PassBegan, Produced, Received, TensorMade
 from gradviz.graph.moment import Moment, Moments
 from gradviz.graph.named import Named
+from gradviz.step.modes import Modes
 from gradviz.step.numbers import clean, number
 from gradviz.step.trend import Trend, trend
 from gradviz.tracefile import Site, Trace
@@ -39,6 +40,18 @@ class Facts:
 
     def _trend(self, leaf: int) -> Trend | None:
         return trend(self.moments, leaf)
+
+    # --- both modes
+
+    @cached_property
+    def has_tangents(self) -> bool:
+        """Whether anything was differentiated forwards."""
+        return bool(len(self.trace.indices(Kind.TANGENT)))
+
+    @cached_property
+    def modes(self) -> Modes:
+        """What was differentiated both ways."""
+        return Modes(self.moments)
 
     # --- names
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
+
 from gradviz.events.kinds import (
     Accumulated,
     ErrorRaised,
@@ -18,6 +20,8 @@ from gradviz.events.kinds import (
     TangentPushed,
     TensorMade,
 )
+from gradviz.step.compare import beside
+from gradviz.step.jvp import terms
 from gradviz.step.local import formulas, local_number
 from gradviz.step.numbers import clean, listed
 from gradviz.step.stop import Stop
@@ -36,7 +40,11 @@ class Row(NamedTuple):
 def rows(stop: Stop) -> list[Row]:
     """What a stop has to show besides its sentence."""
     build = ROWS.get(type(stop.event))
-    return [*(build(stop, stop.event) if build is not None else ()), *_waiting(stop)]
+    told = [*(build(stop, stop.event) if build is not None else ())]
+    other = beside(stop)
+    if other is not None:
+        told.append(Row(*other, "magenta"))
+    return [*told, *_waiting(stop)]
 
 
 # --- backward
@@ -205,18 +213,25 @@ def _tangent_of(stop: Stop, tensor: int) -> str:
 
 
 def _tangent(stop: Stop, event: TangentPushed) -> Iterator[Row]:
-    op = stop.facts.names.maker(event.tensor)
-    for tensor in dict.fromkeys(t for t in op.inputs if t) if isinstance(op, OpRan) else ():
-        if stop.moment.tangent(tensor):
-            yield Row(
-                "input", f"{stop.called(tensor)} = {stop.value(tensor)}{_tangent_of(stop, tensor)}", "cyan"
-            )
-    if isinstance(op, OpRan) and op.op != "make_dual":
-        told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op))
-        for (_, formula), tensor in zip(told, op.inputs, strict=False):
-            if tensor and formula:
-                yield Row("local", f"{stop.facts.partial(event.tensor, tensor)} = {formula}", "yellow")
-    yield Row("tangent", f"of {stop.called(event.tensor)} = {stop.value(event.tangent)}", "green")
+    """Values and tangents side by side."""
+    told = terms(stop, event)
+    tensors = [("input", term.tensor, "cyan") for term in told] + [("output", event.tensor, "green")]
+    cells = [
+        (label, stop.called(tensor), stop.compact(tensor), stop.compact(stop.moment.tangent(tensor)), style)
+        for label, tensor, style in tensors
+    ]
+    names, values = (max(cell_len(row[i]) for row in cells) for i in (1, 2))
+    for label, name, value, tangent, style in cells:
+        if label == "output":
+            for term in told:
+                if term.formula or term.number:
+                    yield Row("local", term.local, "yellow")
+        text = f"{_padded(name, names)} = {_padded(value, values)}   tangent {tangent}"
+        yield Row(label, text, style)
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
 
 
 def _stepped(stop: Stop, event: Stepped) -> Iterator[Row]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradviz.events.kinds import OpRan
 from gradviz.graph.moment import TensorState
 from gradviz.step.numbers import brief, shortened, value
 from gradviz.step.stop import Stop
@@ -15,7 +14,7 @@ from gradviz.tracefile import Snapshot
 
 _CHANGED = "bold green"
 _LONGEST_GRAD = 24  # characters that a `.grad` is written out in
-_WITH_TREND = 96  # columns from which on there is room for a leaf's gradient over passes
+_WITH_TREND = 100  # columns from which on there is room for a leaf's gradient over passes
 _BARS = 16  # cells
 
 
@@ -44,28 +43,13 @@ def leaf_rows(stop: Stop, most: int, with_trend: bool = False) -> tuple[list[Lea
     """Up to `most` rows and how many more there are: leaves that require grad, then retained non-leafs, then
     leaves that do not require grad. Of tensors made by the same name at the same place the newest is shown, and
     what changed now is always among them."""
-    tensors = (
-        stop.moment.newest(stop.moment.leaves) + stop.moment.newest(stop.moment.retained) + _frozen(stop)
-    )
+    tensors = stop.tabled
     changed = [tensor for tensor in tensors if tensor in stop.touched]
     shown = tensors[:most]
     for tensor in changed[:most]:
         if tensor not in shown:
             shown = [*shown[: most - 1], tensor]
     return [_row(stop, tensor, with_trend) for tensor in shown], len(tensors) - len(shown)
-
-
-def _frozen(stop: Stop) -> list[int]:
-    """The leaves that do not require grad and that the program made for use: no temporaries of a backward."""
-    return [tensor for tensor in stop.moment.frozen if not _temporary(stop, tensor)]
-
-
-def _temporary(stop: Stop, tensor: int) -> bool:
-    maker = stop.facts.names.maker(tensor)
-    if not isinstance(maker, OpRan):
-        return False
-    moment = stop.facts.moments.at(maker.index)
-    return moment.pass_info is not None or bool(moment.scopes) or "." in stop.called(tensor)
 
 
 def _row(stop: Stop, tensor: int, with_trend: bool) -> LeafRow:

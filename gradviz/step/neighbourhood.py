@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gradviz.events.kinds import (
     Accumulated,
+    ErrorRaised,
     OpRan,
     PassBegan,
     Produced,
@@ -48,7 +49,7 @@ def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
     """What is near the event of a stop, in up to `most` spots; None where the event has no place in a graph."""
     if most < 2:
         return None
-    node = stop.node or _running(stop)
+    node = stop.node or _running(stop) or _failed(stop)
     if node:
         return _Backward(stop, node).drawn(most)
     if isinstance(stop.event, PassBegan):
@@ -56,6 +57,11 @@ def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
         return _Backward(stop, roots[0]).drawn(most) if roots else None
     maker = _maker(stop)
     return _Forward(stop, maker).drawn(most) if maker is not None else None
+
+
+def _failed(stop: Stop) -> int:
+    """The node at which an error was raised, 0 for none."""
+    return stop.event.node if isinstance(stop.event, ErrorRaised) and stop.moment.pass_info is not None else 0
 
 
 def _running(stop: Stop) -> int:

@@ -26,6 +26,9 @@ def page_lines(lines: list[str], width: int, height: int) -> list[Text]:
     return [*shown, Text(), end][:height]
 
 
+_SIGNS = Text("  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * bookmark  ~ in place")
+
+
 def first_lines(stop: Stop, width: int) -> list[Text]:
     """How to begin, for who has just come."""
     trace = stop.facts.trace
@@ -40,9 +43,9 @@ def first_lines(stop: Stop, width: int) -> list[Text]:
 
 
 _BEGINNINGS = (
-    ("n  b", "the next event, the one before; B where the next backward pass begins"),
-    ("why y.grad", "why a gradient is None, or what it is the sum of (type : first)"),
-    ("!", "where the first NaN or infinity was born"),
+    ("n  b", "the next event, the one before; B the next backward pass"),
+    ("why y.grad", "why a gradient is None, or what made it (type : first)"),
+    ("!", "where the first NaN or inf was born, or the first error; then y"),
     ("who w", "which line last wrote over w; again: the one before"),
     ("?", "everything else"),
 )
@@ -59,13 +62,13 @@ def help_lines(width: int, height: int) -> list[Text]:
         lines = [beside(left, right, row, width // 2 - 3) for row in range(half)]
     elif len(lines) > room:
         return _compact_help(rows, width, height)
-    return [*lines[:room], Text(), Text("  Any key goes on.", style="dim")]
+    return [*lines[: room - 2], Text(), _SIGNS, Text("  Any key goes on.", style="dim")]
 
 
 def _help_row(usage: str, keys: str, words: str, width: int) -> Text:
     if not keys:
         return Text(f" {usage}", style="bold")
-    line = Text().append(f"  {usage:<21}", style="bold").append(f"{_few(keys):<8}", style="cyan")
+    line = Text().append(f"  {usage:<21}", style="bold").append(f"{_few(keys):<11}", style="cyan")
     return fitted(line.append(words), width - 3)
 
 
@@ -88,5 +91,6 @@ def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int) -> 
         Text(),
         Text("  Type : and a command with what it takes, such as :until grad.rms < 1e-7"),
         Text("  :help VERB tells of one, :help fields what a predicate can ask"),
+        _SIGNS,
     ]
     return [*lines[: height - 1], Text("  Any key goes on.", style="dim")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gradviz.events.kinds import OpRan
+from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.step.facts import Facts
 from gradviz.step.numbers import clean, value
 from gradviz.step.stop import Stop
@@ -45,8 +45,14 @@ def _op_of(facts: Facts, tensor: int) -> OpRan | None:
     return maker if isinstance(maker, OpRan) else None
 
 
-def _search(facts: Facts, start: int, end: int) -> list[int]:
-    """The tensors on a shortest way, from start to end; none where there is no way."""
+def _base(facts: Facts, tensor: int) -> tuple[int, ...]:
+    maker = facts.names.maker(tensor)
+    return (maker.base,) if isinstance(maker, TensorMade) and maker.base else ()
+
+
+def _search(facts: Facts, start: int, end: int, through_memory: bool = False) -> list[int]:
+    """The tensors on a shortest way, from start to end; none where there is no way. `through_memory`: also by way of
+    those that share the memory of another, as `.data` does."""
     came: dict[int, int] = {end: 0}
     waiting = deque([end])
     while waiting and len(came) < MOST:
@@ -57,11 +63,23 @@ def _search(facts: Facts, start: int, end: int) -> list[int]:
                 way.append(came[way[-1]])
             return way
         op = _op_of(facts, tensor)
-        for source in op.inputs if op is not None else ():
+        sources = op.inputs if op is not None else _base(facts, tensor) if through_memory else ()
+        for source in sources:
             if source and source not in came:
                 came[source] = tensor
                 waiting.append(source)
     return []
+
+
+def cut(facts: Facts, start: int, end: int) -> OpRan | TensorMade | None:
+    """The first event on the shortest way from start to end, through data or graph, that no gradient comes back
+    through; None where end was not computed from start."""
+    way = _search(facts, start, end, through_memory=True)
+    for tensor in way[1:]:
+        maker = facts.names.maker(tensor)
+        if isinstance(maker, TensorMade) or (isinstance(maker, OpRan) and not maker.node):
+            return maker
+    return None
 
 
 def _count(facts: Facts, start: int, end: int) -> int:

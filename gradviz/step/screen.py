@@ -28,6 +28,7 @@ _KEYS = (
     ("i", "info"), ("u", "undo"),
 )  # fmt: skip
 _QUIT = ("q", "quit")
+_LIVE_FIRST, _LIVE_QUIT = ("n", "b", "c", "K"), ("q", "end the script")  # where a script is paused
 _LEAST_SOURCE = 5  # lines of source that the gradients leave
 _LEAST_GRAPH = 3  # lines that a graph is drawn in
 _MESSAGE = 4  # lines of a message
@@ -55,12 +56,11 @@ class Screen:
         stop = self.session.stop
         times = self._times(width, height)
         foot = self._foot(width)
-        room = max(height - 1 - len(times) - 1, 0)
+        room = max(height - 1 - len(times) - len(foot), 0)
         body = self._body(stop, width, room)[:room]
         body += [Text()] * (room - len(body))
-        if len(foot) > 1:  # over what the body ends with
-            body = body[: max(room - len(foot) + 1, 0)]
-        shown = [rule(title(stop), width, clean(stop.facts.trace.path.name)), *body, *times, *foot]
+        name = ("paused · " if self.session.live else "") + clean(stop.facts.trace.path.name)
+        shown = [rule(title(stop), width, name), *body, *times, *foot]
         return [filled(line, width) for line in shown[:height]]
 
     def _times(self, width: int, height: int) -> list[Text]:
@@ -88,12 +88,12 @@ class Screen:
                 Console(width=width), max(width - 2, 1)
             )
             return [Text(" ").append_text(line) for line in list(words)[:_MESSAGE]]
-        return [_keys(width)]
+        return [_keys(width, self.session.live)]
 
 
-def _keys(width: int) -> Text:
-    line, last = Text(), _key(*_QUIT)
-    for key, word in _KEYS:
+def _keys(width: int, live: bool) -> Text:
+    line, last = Text(), _key(*(_LIVE_QUIT if live else _QUIT))
+    for key, word in sorted(_KEYS, key=lambda pair: live and pair[0] not in _LIVE_FIRST):
         told = _key(key, word)
         if cell_len(line.plain) + cell_len(told.plain) + cell_len(last.plain) > width:
             break

@@ -26,6 +26,7 @@ from gradviz.events.kinds import (
     TangentPushed,
     TensorMade,
 )
+from gradviz.step.jvp import in_numbers
 from gradviz.step.local import local_number
 from gradviz.step.numbers import brief, clean, listed, scalar
 from gradviz.step.stop import Stop
@@ -131,7 +132,8 @@ def _tangent(stop: Stop, event: TangentPushed) -> str:
     name, tangent = stop.called(event.tensor), stop.brief(event.tangent)
     if event.how == "make_dual":
         return f"{name} becomes a dual number: value {stop.brief(event.tensor)}, tangent {tangent}"
-    return f"the JVP of {clean(event.how)} gives {name} the tangent {tangent}"
+    sums = in_numbers(stop, event)
+    return f"the JVP of {clean(event.how)} gives {name} the tangent {tangent}" + (f": {sums}" if sums else "")
 
 
 def _stepped(stop: Stop, event: Stepped) -> str:

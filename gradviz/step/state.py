@@ -30,11 +30,12 @@ class Resume:
 
 @dataclass
 class Settings:
-    """What outlives a session on a running script: breakpoints, bookmarks, the last search."""
+    """What outlives a session on a running script: breakpoints, bookmarks, the last search, keys typed ahead."""
 
     breakpoints: Breakpoints = field(default_factory=Breakpoints)
     marks: dict[str, int] = field(default_factory=dict)
     searched: str = ""
+    ahead: list[str] = field(default_factory=list)
 
 
 class Session:
@@ -94,6 +95,11 @@ class Session:
     def breakpoints(self) -> Breakpoints:
         """What `continue` stops at."""
         return self.settings.breakpoints
+
+    def prepare(self) -> None:
+        """Look over the trace once, so that no later answer has to wait for it."""
+        self.facts.prepare()
+        assert self.columns.sites is not None
 
     def go(self, position: int) -> None:
         """Stand at an event. Raises CommandError where there is none."""

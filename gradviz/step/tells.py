@@ -9,6 +9,7 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.step.absence import accumulations, why_no_grad
 from gradviz.step.breakpoints import FORMS
+from gradviz.step.compare import compare as modes_compared
 from gradviz.step.errors import CommandError
 from gradviz.step.numbers import clean, shape
 from gradviz.step.paths import path as path_between
@@ -106,14 +107,22 @@ def path(session: Session, argument: str) -> None:
     session.page = path_between(session.stop, argument)
 
 
+def compare(session: Session, argument: str) -> None:
+    session.page = modes_compared(session.stop)
+
+
 def first_bad(session: Session, argument: str) -> None:
-    """Go to where the first NaN or infinity was born; from there, to the next."""
+    """Go to where the first NaN or infinity was born; from there, to the next. Without any, to the first error."""
     events = session.odd
     if session.live and (not len(events) or session.position == events[-1]):
         session.go_on(Resume(predicate=Predicate("nan or inf")))
         return
     if not len(events):
         session.message = "no NaN and no infinity in this run"
+        errors = session.trace.indices(Kind.ERROR)
+        if len(errors):
+            session.go(int(errors[0]))
+            session.message += ", but an error: this is it (y or why tells more)"
         return
     later = events[events > session.position]
     at_first = session.position == events[0]
@@ -126,9 +135,7 @@ def first_bad(session: Session, argument: str) -> None:
         if session.position == events[0]
         else f"number {int(np.searchsorted(events, session.position)) + 1}"
     )
-    session.message = (
-        f"{where} of {len(events)} events with a NaN or an infinity (why tells whether it was born here)"
-    )
+    session.message = f"{where} of {len(events)} events with a NaN or an infinity: y (why) tells its birth"
 
 
 def export(session: Session, argument: str) -> None:

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.control import Control
 
+from gradviz.step.keyboard import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
 from gradviz.step.screen import Screen
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import BY_KEY, obey, run
 
-try:
-    import termios
-    import tty
-except ImportError:  # Windows
-    termios = None  # type: ignore[assignment]
-
-
-_CTRL_C = "\x03"
+_KEYS = "(n next, b back, y why, : command, ? help, q quit)"
 
 
 def interact(session: Session, console: Console | None = None) -> None:
@@ -41,6 +31,7 @@ class Terminal:
     def __init__(self, session: Session, console: Console) -> None:
         self.session = session
         self.console = console
+        self.keyboard = Keyboard()
         self.prompt: str | None = None
         self.plain = console.is_dumb_terminal
         self.waiting = False  # for a key
@@ -49,15 +40,19 @@ class Terminal:
     def loop(self) -> None:
         """Read keys and show screens until the session is over."""
         keys = Keys()
-        with _quiet(), self._screen(), _on_resize(self._resized):
+        with self._taken():
             self.show()
-            self.session.facts.prepare()  # while the reader reads
+            if self.plain:
+                click.echo(_KEYS, file=self.console.file)
+            self.session.prepare()  # while the reader reads
+            ahead = self.session.settings.ahead
             while not self.session.over:
-                typed = self._read()
-                if not typed:
+                typed = "" if ahead else self._read()
+                if not (typed or ahead):
                     return
-                for key in keys.feed(typed):
-                    self.press(key)
+                ahead += keys.feed(typed)
+                while ahead and not self.session.over:
+                    self.press(ahead.pop(0))
                 if not self.session.over:
                     self.show()
 
@@ -67,11 +62,11 @@ class Terminal:
         try:
             if self.stale:
                 self._resized()
-            return click.getchar()
+            return self.keyboard.read()
         except KeyboardInterrupt:
             if not self.session.live:
                 raise
-            return _CTRL_C
+            return INTERRUPT
         except (EOFError, OSError):
             return ""
         finally:
@@ -85,7 +80,9 @@ class Terminal:
 
     def press(self, key: str) -> None:
         """What a key does: in the prompt it is typed, else it is a verb."""
-        if key == _CTRL_C:  # typed to pause a script that had come to a stop already
+        if key == END:
+            self.session.over = True
+        elif key == INTERRUPT:  # typed to pause a script that had come to a stop already
             self.session.message = "the script is paused: c lets it go on, q ends it"
         elif self.prompt is not None:
             self._type(key)
@@ -144,36 +141,27 @@ class Terminal:
         click.echo(said, file=self.console.file)
 
     @contextmanager
-    def _screen(self) -> Iterator[None]:
-        if self.plain:
-            yield
-        else:
-            with self.console.screen(hide_cursor=True):
+    def _taken(self) -> Iterator[None]:
+        """The terminal is ours, until the end or Ctrl-Z."""
+        with on_resize(self._resized), on_suspend(self._leave, self._come_back):
+            self._take()
+            try:
                 yield
+            finally:
+                self._leave()
 
+    def _take(self) -> None:
+        self.keyboard.begin()
+        if not self.plain:
+            self.console.set_alt_screen(True)
+            self.console.show_cursor(False)
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No echo of what is typed between two reads; the terminal is put back afterwards."""
-    if termios is None or not sys.stdin.isatty():
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin.fileno())
-    try:
-        tty.setcbreak(sys.stdin.fileno())
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+    def _leave(self) -> None:
+        if not self.plain:
+            self.console.set_alt_screen(False)
+            self.console.show_cursor(True)
+        self.keyboard.end()
 
-
-@contextmanager
-def _on_resize(draw: Any) -> Iterator[None]:
-    """Draw again when the terminal changes its size, where the system tells."""
-    if not hasattr(signal, "SIGWINCH") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGWINCH, lambda *_: draw())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGWINCH, before)
+    def _come_back(self) -> None:
+        self._take()
+        self._resized()

@@ -117,6 +117,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("why", ("y",), "the chain rule here; why w.grad: why it is that", tells.why, "[TENSOR]"),
         Verb("info", ("i",), "all about this event, or a tensor", tells.info, "[TENSOR]"),
         Verb("path", ("P",), "the way from tensor A to B", tells.path, "A B"),
+        Verb("compare", ("v",), "tangents and gradients of one function side by side", tells.compare),
         Verb("export", ("e",), "this moment into FILE: .svg, .png or .txt", tells.export, "FILE"),
         Verb("help", ("?", "h"), "this list; help VERB; help fields", tells.help_, "[VERB]", ("?", "h")),
         Verb("quit", ("q",), "leave (also Ctrl-C and Ctrl-D)", tells.quit_, "", ("q", "exit")),

@@ -22,6 +22,7 @@ from gradviz.events.kinds import (
 from gradviz.graph.changes import value_changes
 from gradviz.step.absence import why_no_node
 from gradviz.step.gradients import origin
+from gradviz.step.jvp import in_numbers, terms
 from gradviz.step.local import formulas, local_number
 from gradviz.step.numbers import clean, listed, scalar
 from gradviz.step.sentences import sentence
@@ -51,7 +52,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[str]:
     produced = event if isinstance(event, Produced) else _produced_later(stop, event)
     yield f"{stop.node_name}: the chain rule for {_expression(stop, op)}"
     if op is None:
-        yield "  a leaf's gradient comes to its end here: it is added to .grad"
+        yield from _leaf(stop, event, received)
         return
     upstream = [stop.facts.derivative(t, stop.moment) for t in op.outputs]
     for i, gradient in enumerate(received.gradients if received is not None else ()):
@@ -66,6 +67,34 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[str]:
                 yield f"  {stop.called(tensor)}: no gradient is wanted for it"
             continue
         yield from _edge(stop, op, i, tensor, output, upstream, told[i], received, produced)
+
+
+def _leaf(stop: Stop, event: Received | Produced, received: Received | None) -> Iterator[str]:
+    """What came to a leaf: along several paths, the sum."""
+    came = stop.moment.arrivals(event.node)
+    gradients = [gradient for gradient in (received.gradients if received is not None else ()) if gradient]
+    if len(came) > 1 and gradients:
+        told = [f"{stop.compact(delivery.gradient)}" for delivery in came]
+        yield f"  it came along {len(came)} paths, and the gradients of all paths are added:"
+        for delivery, words in zip(came, told, strict=True):
+            giver = stop.facts.trace.event(delivery.event)
+            if isinstance(giver, Produced):
+                yield f"    {words}  from {stop.facts.node_name(giver.node, stop.moment)}{_made_by(stop, giver.node)}"
+        yield f"  {' + '.join(told)} = {stop.compact(gradients[0])}"
+    yield "  a leaf's gradient comes to its end here: it is added to .grad"
+
+
+def _made_by(stop: Stop, node: int) -> str:
+    """The expression whose op made a node, and its line."""
+    op = stop.facts.op_of(node)
+    site = stop.facts.site(op.site) if op is not None else None
+    if op is None or site is None:
+        return ""
+    text = stop.facts.expression(op.site, _LONGEST)
+    return f" of {text}, line {site.place.line}" if text else f", line {site.place.line}"
+
+
+_LONGEST = 44  # characters of an expression
 
 
 def _produced_later(stop: Stop, event: Received) -> Produced | None:
@@ -193,14 +222,11 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
     if not isinstance(op, OpRan) or event.how == "make_dual":
         yield f"{name} is given the tangent {stop.value(event.tangent)}: the direction in which to differentiate"
         return
-    told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op))
     yield f"forward mode: the tangent of {name} = the sum of local derivative × tangent over the inputs"
-    for (_, formula), tensor in zip(told, op.inputs, strict=False):
-        tangent = stop.moment.tangent(tensor) if tensor else 0
-        if tangent:
-            local = f"{stop.facts.partial(event.tensor, tensor)} = {formula or '?'}"
-            yield f"  {local}, tangent of {stop.called(tensor)} = {stop.value(tangent)}"
-    yield f"  tangent of {name} = {stop.value(event.tangent)}"
+    for term in terms(stop, event):
+        yield f"  {term.local}, tangent of {stop.called(term.tensor)} = {stop.value(term.tangent)}"
+    sums = in_numbers(stop, event)
+    yield f"  tangent of {name} = " + (f"{sums} = " if sums else "") + stop.value(event.tangent)
 
 
 # --- what went wrong

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from gradviz.debug.pauses import BAD, Pauses, Quit
+from gradviz.debug.pauses import BAD, Pauses
 from gradviz.step.errors import CommandError
 from gradviz.step.numbers import clean
 from gradviz.step.state import Resume, Session, Settings
@@ -68,7 +68,7 @@ class Debugger:
         if (kind, message) == pauses.error_told:
             return
         if pauses.recorder.sites.number_of(error.__traceback__):
-            with suppress(Quit):  # the script has ended already
+            with suppress(SystemExit):  # the script has ended already
                 pauses.error(kind, message, 0, error.__traceback__)
 
     def ended(self, how: str) -> None:

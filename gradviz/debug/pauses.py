@@ -29,10 +29,6 @@ _NEVER = 1 << 62
 BAD = ("NaN", "infinity")  # what to stop at when the first comes
 
 
-class Quit(SystemExit):
-    """The reader has had enough: the script ends here."""
-
-
 class Pauses(Listener):
     """Tells the recorder everything, and calls `pause(index, reasons)` where the script is to stop: at an event, or
     None after what has been recorded last. What that returns says how to go on; None ends the script.
@@ -181,7 +177,7 @@ class Pauses(Listener):
 
     def _quit(self) -> None:
         self._told_to_quit.add(get_ident())
-        raise Quit(0)
+        raise SystemExit(0)  # of which threads make no fuss
 
     # --- forward
 

@@ -115,7 +115,8 @@ class Debugged:
         self.raw += self.child.read()
         assert " echo" in (self.folder / "after").read_text()  # the terminal is as it was
         screens = rb"\x1b\[\?1049h.*?\x1b\[\?1049l(\x1b\[\?25h)?"
-        return re.sub(screens, b"", self.raw, flags=re.DOTALL).decode()
+        written = re.sub(screens, b"", self.raw, flags=re.DOTALL).decode()
+        return re.sub(r"\x1b\[[0-9;]*m", "", written)
 
 
 @pytest.fixture

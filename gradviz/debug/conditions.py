@@ -14,10 +14,12 @@ _NESTS = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN, Kind.SCOPE_LEFT, Kind.PASS_ENDED)
 
 
 class Condition(Protocol):
-    """`kinds` are the events at which it may hold, `fields` what it asks of them."""
+    """`kinds` are the events at which it may hold, `fields` what it asks of them; `ops` the only ops at which it may,
+    None for all."""
 
     kinds: frozenset
     fields: frozenset[str]
+    ops: frozenset[str] | None
 
     def holds(self, present: Present) -> bool:
         """Whether to stop at the present event."""
@@ -38,6 +40,7 @@ class Holds:
         self.predicate = predicate
         self.kinds = predicate.possible(where)
         self.fields = predicate.fields
+        self.ops = predicate.only("op")
 
     def holds(self, present: Present) -> bool:
         return self.predicate.holds(present.values)
@@ -47,22 +50,28 @@ class Arrives:
     """A line is come to, from another or once more: as `breakpoints.arrivals` finds it in a whole trace."""
 
     kinds = EVERYWHERE
+    ops: frozenset[str] | None = None
 
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate
         self.fields = predicate.fields
         self.here = False
         self.began: tuple = ()
+        self._known: dict[int, bool] = {0: False}  # which places are meant
 
     def holds(self, present: Present) -> bool:
         place = present.place
-        held = self.predicate.holds(present.values)
-        if not place and not held:
+        held = self._known.get(place)
+        if held is None:
+            held = self._known[place] = self.predicate.holds(present.values)
+        if not place:
+            return False
+        if not held:
+            self.here = False
             return False
         mark = (present.kind, present.name, place)
-        again = bool(held and self.here and mark == self.began[:3] and present.depth <= self.began[3])
-        if not held or (self.here and not again):
-            self.here = held
+        again = bool(self.here and mark == self.began[:3] and present.depth <= self.began[3])
+        if self.here and not again:
             return False
         if not self.here:
             self.began = (*mark, present.depth)
@@ -75,6 +84,7 @@ class Changes:
 
     kinds = frozenset((Kind.MUTATED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED))
     fields = frozenset(("memory",))
+    ops: frozenset[str] | None = None
 
     def __init__(self, about: Subject) -> None:
         self.about = about

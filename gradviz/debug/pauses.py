@@ -59,7 +59,9 @@ class Pauses(Listener):
         self._numbers: dict[int, int] = {}  # the source's number of a pass -> the trace's
         self._known: dict[int, Condition] = {}  # by the breakpoint's number; some remember what came before
         self._tests: list[list[tuple[int, Condition]]] = []
-        self.attend: list[bool] = []
+        self._remembers: list[bool] = []
+        self.attend: list[bool] = []  # by kind: whether anybody waits for such events
+        self.op_names: frozenset[str] | None = None  # the only ops that anybody waits for, None for all
         self.error_told = ("", "")
         self.prepare(None, None)
 
@@ -79,7 +81,12 @@ class Pauses(Listener):
         self._tests = [[] for _ in range(max(Kind) + 1)]
         for kind in Kind:
             self._tests[kind] = [pair for pair in conditions if kind in pair[1].kinds]
-        self.attend = [False] + [bool(self._tests[kind]) or self.present.remembers(kind) for kind in Kind]
+        self._remembers = [False] + [self.present.remembers(kind) for kind in Kind]
+        self.attend = [False] + [bool(self._tests[kind]) or self._remembers[kind] for kind in Kind]
+        wanted = [condition.ops for _, condition in self._tests[Kind.OP]]
+        some = [names for names in wanted if names is not None]
+        every = len(some) < len(wanted) or self._remembers[Kind.OP]
+        self.op_names = None if every else frozenset().union(*some)
         self.resume = resume
         events = resume.events if resume is not None else 0
         self.target = self.recorder.count + events if events else _NEVER
@@ -97,23 +104,31 @@ class Pauses(Listener):
 
     # --- at an event
 
-    def _happened(self, kind: Kind, index: int = -1, **parts: Any) -> None:
+    def _happened(
+        self,
+        kind: Kind,
+        index: int = -1,
+        site: int = 0,
+        name: str = "",
+        told: Sequence[tuple[int, np.ndarray | None]] = (),
+        tensors: Sequence[int] = (),
+        gradients: Sequence[int] = (),
+        inputs: Sequence[int] = (),
+        node: int = 0,
+        grad_fn: str = "",
+        flags: int = 0,
+        version: int = 0,
+        base: int = 0,
+    ) -> None:
         """Look at an event that somebody may be waiting for; the turn is held."""
         present = self.present
         present.kind = kind
         present.index = self.recorder.count - 1 if index < 0 else index
-        present.site = parts.get("site", 0)
-        present.name = parts.get("name", "")
-        present.grad_fn = parts.get("grad_fn", "")
-        present.node = parts.get("node", 0)
-        present.version = parts.get("version", 0)
-        present.flags = parts.get("flags", 0)
-        present.base = parts.get("base", 0)
-        present.told = parts.get("told", ())
-        present.tensors = parts.get("tensors", ())
-        present.gradients = parts.get("gradients", ())
-        present.inputs = parts.get("inputs", ())
-        present.remember()
+        present.site, present.name, present.told, present.tensors = site, name, told, tensors
+        present.gradients, present.inputs, present.node, present.grad_fn = gradients, inputs, node, grad_fn
+        present.flags, present.version, present.base = flags, version, base
+        if self._remembers[kind]:
+            present.remember()
         for number, condition in self._tests[kind]:
             if condition.holds(present):
                 self._due_at(present.index, self._reason(number))
@@ -212,18 +227,14 @@ class Pauses(Listener):
         recorder = self.recorder
         with self.turn:
             recorder.op(name, arrays, flags, args, node, grad_fn, links)
-            if self.attend[_OP]:
-                outputs = links[3 + links[0] : 3 + links[0] + links[1]]
+            if self.attend[_OP] and (self.op_names is None or name in self.op_names):
+                start = 3 + links[0]
+                outputs = links[start : start + links[1]]
+                told = (
+                    ((outputs[0], arrays[0]),) if links[1] == 1 else tuple(zip(outputs, arrays, strict=False))
+                )
                 self._happened(
-                    Kind.OP,
-                    site=recorder.site,
-                    name=name,
-                    grad_fn=grad_fn,
-                    node=node,
-                    flags=flags,
-                    tensors=outputs,
-                    told=tuple(zip(outputs, arrays, strict=False)),
-                    inputs=links[3 : 3 + links[0]],
+                    Kind.OP, -1, recorder.site, name, told, outputs, (), links[3:start], node, grad_fn, flags
                 )
             if self.looking and not (
                 len(arrays) == 1

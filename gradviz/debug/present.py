@@ -25,6 +25,7 @@ from gradviz.graph.memory import REBINDS, WHOLE_VIEWS
 from gradviz.step.facts import Facts
 from gradviz.tracefile.sites import Sites
 
+_RUNNING = 1000  # nodes that have received but not produced: one a pass, and passes may nest
 _AT_NODE = (Kind.RECEIVED, Kind.PRODUCED)
 _GRADIENTS = frozenset(
     (Kind.RECEIVED, Kind.PRODUCED, Kind.HOOKED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)
@@ -99,6 +100,7 @@ class Present:
         self._homes: dict[int, int] = {}
         self._lines: dict[int, frozenset[int]] = {}
         self._newest_past = 0
+        self.ask((), None)
 
     # --- what is remembered
 
@@ -121,26 +123,30 @@ class Present:
         for forgotten in (self._values, self._bad, self._names, self._made_by, self._homes):
             forgotten.clear()  # the past knows all of it
         self.asked = asked
+        self._keeps_values = bool(asked & {"in", "grad"})
+        self._keeps_bad = bool(asked & {"nan", "inf"})
+        self._keeps_names = bool(asked & {"name", "parameter"})
+        self._keeps_sites = bool(asked & {"line", "file"})
+        self._keeps_grad_fns = "grad_fn" in asked
+        self._keeps_memory = "memory" in asked
 
     def remember(self) -> None:
         """Take in the event that is here now."""
-        asked = self.asked
-        if asked & {"in", "grad"}:
+        if self._keeps_values:
             self._keep_values()
-        if asked & {"nan", "inf"}:
+        if self._keeps_bad:
             for number, values in self.told:
-                if values is not None:
+                if values is not None and (number in self._bad or not is_finite(values)):
                     self._note_bad(number, values)
-        if self.kind == Kind.OP:
-            if asked & {"line", "file"} and self.node:
-                self._keep_site()
-            if asked & {"name", "parameter"} and self.tensors:
-                self._keep_names()
-        elif self.kind == Kind.TENSOR and asked & {"name", "parameter"}:
+        if self._keeps_names and self.kind in (Kind.OP, Kind.TENSOR):
             self._keep_names()
-        elif self.kind == Kind.RECEIVED and "grad_fn" in asked:
+        if self._keeps_sites and self.kind == Kind.OP and self.node:
+            self._keep_site()
+        if self._keeps_grad_fns and self.kind == Kind.RECEIVED:
+            if len(self._grad_fns) > _RUNNING:
+                self._grad_fns.clear()
             self._grad_fns[self.node] = self.grad_fn
-        if "memory" in asked and self.kind in _MADE:
+        if self._keeps_memory and self.kind in _MADE:
             self._keep_memory()
 
     def _keep_values(self) -> None:
@@ -155,10 +161,7 @@ class Present:
             self._purge_at = 2 * len(self._values) + 10_000
 
     def _note_bad(self, number: int, values: np.ndarray) -> None:
-        if not is_finite(values):
-            self._bad[number] = bool(np.isnan(values).any()), bool(np.isinf(values).any())
-        elif number in self._bad:
-            del self._bad[number]
+        self._bad[number] = bool(np.isnan(values).any()), bool(np.isinf(values).any())
 
     def _keep_site(self) -> None:
         sites = self._node_sites
@@ -297,21 +300,21 @@ class Present:
 
     def has_bad(self, which: int) -> bool:
         """Whether a value told here or a gradient has a NaN (0) or an infinity (1)."""
-        bad = self._bad
-        numbers = [number for number, _ in self.told] + list(self.gradients)
-        if bad and any(bad[number][which] for number in numbers if number in bad):
-            return True
-        return any(self._was_bad(number, which) for number in numbers if number not in bad)
+        bad, newest = self._bad, self._newest_past
+        for number, _ in self.told:
+            if number in bad and bad[number][which]:
+                return True
+        for number in self.gradients:
+            if bad[number][which] if number in bad else 0 < number <= newest and self._was_bad(number, which):
+                return True
+        return False
 
     def _was_bad(self, number: int, which: int) -> bool:
         """Whether a tensor from before the last stop is bad; looked up once."""
-        past = self.earlier(number) if number else None
-        found = past.trace.snapshot(number) if past is not None else None
+        found = self.past.trace.snapshot(number) if self.past is not None else None
         stats = found.stats if found is not None else None
-        if past is not None:
-            self._bad[number] = (bool(stats.nan), bool(stats.inf)) if stats is not None else (False, False)
-            return self._bad[number][which]
-        return False
+        self._bad[number] = (bool(stats.nan), bool(stats.inf)) if stats is not None else (False, False)
+        return self._bad[number][which]
 
     def _statistics(self, tensors: str, statistic: str) -> list[float]:
         if tensors in ("out", "tangent"):

@@ -120,6 +120,10 @@ class Predicate:
         """Where it can hold at all, if `where` says where a field has values; maybe more than need be."""
         return self._test.possible(where)
 
+    def only(self, field: str) -> frozenset[str] | None:
+        """The only texts of a field with which it can hold; None where it may hold with others."""
+        return self._test.only(field)
+
     def __repr__(self) -> str:
         return f"Predicate({self.text!r})"
 
@@ -130,6 +134,8 @@ class _Test(Protocol):
     def holds(self, values: Values) -> bool: ...
 
     def possible(self, where: Where) -> frozenset: ...
+
+    def only(self, field: str) -> frozenset[str] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +169,10 @@ class _Compared:
     def possible(self, where: Where) -> frozenset:
         return where(self.field)
 
+    def only(self, field: str) -> frozenset[str] | None:
+        exact = field == self.field and self.sign == "=="
+        return frozenset((self.constant,)) if exact and isinstance(self.constant, str) else None
+
 
 @dataclass(frozen=True, slots=True)
 class _Flag:
@@ -176,6 +186,9 @@ class _Flag:
 
     def possible(self, where: Where) -> frozenset:
         return where(self.field)
+
+    def only(self, field: str) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +204,9 @@ class _Not:
     def possible(self, where: Where) -> frozenset:
         return where("")
 
+    def only(self, field: str) -> None:
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class _Any:
@@ -205,6 +221,10 @@ class _Any:
     def possible(self, where: Where) -> frozenset:
         return frozenset().union(*(part.possible(where) for part in self.parts))
 
+    def only(self, field: str) -> frozenset[str] | None:
+        known = [part.only(field) for part in self.parts]
+        return None if None in known else frozenset().union(*known)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True, slots=True)
 class _All:
@@ -218,6 +238,10 @@ class _All:
 
     def possible(self, where: Where) -> frozenset:
         return frozenset.intersection(*(part.possible(where) for part in self.parts))
+
+    def only(self, field: str) -> frozenset[str] | None:
+        known = [texts for part in self.parts if (texts := part.only(field)) is not None]
+        return frozenset.intersection(*known) if known else None
 
 
 def _text_holds(value: str, sign: str, constant: str) -> bool:

@@ -7,6 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from gradviz.step.compare import both_modes
 from gradviz.step.gradients import Row, rows
 from gradviz.step.lanes import drawn
 from gradviz.step.leaves import leaves
@@ -134,9 +135,9 @@ def _wide(stop: Stop, width: int, height: int) -> list[Text]:
     told = gradient_lines(stop, right_width, max(height - len(said) - 8, 3))
     spare = height - len(said) - len(told) - 3
     below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1))
-    why = _why(stop, right_width, spare - len(below) - 1)
-    below = leaves(stop, right_width, max(spare - len(why), 1))
-    right = [*said, Text(), *told, Text(), *why, rule("leaves", right_width), *below]
+    more = _explained(stop, right_width, spare - len(below) - 1)
+    below = leaves(stop, right_width, max(spare - len(more), 1))
+    right = [*said, Text(), *told, Text(), *more, rule("leaves", right_width), *below]
     return [beside(left, right, row, left_width) for row in range(height)]
 
 
@@ -147,10 +148,13 @@ def _graph(stop: Stop, width: int, height: int) -> list[Text]:
     return drawn(stop, width, height) if height >= _LEAST_GRAPH else []
 
 
-def _why(stop: Stop, width: int, height: int) -> list[Text]:
-    """The chain rule at this place, where there is room for all of it."""
-    lines = [Text(f"  {line}", no_wrap=True) for line in why(stop)]
-    return [rule("why", width), *lines, Text()] if len(lines) + 2 <= height else []
+def _explained(stop: Stop, width: int, height: int) -> list[Text]:
+    """The chain rule at this place and, where both modes came by it, both: each where there is room for all of it."""
+    told: list[Text] = []
+    for heading, lines in (("why", why(stop)), ("forward and reverse", both_modes(stop))):
+        if lines and len(told) + len(lines) + 2 <= height:
+            told += [rule(heading, width), *(Text(f"  {line}", no_wrap=True) for line in lines), Text()]
+    return told
 
 
 def _sentence(stop: Stop, width: int) -> list[Text]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gradviz.events.kinds import Kind
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.columns import TraceColumns
 from gradviz.step.errors import CommandError
@@ -89,6 +90,16 @@ class Session:
     def odd(self) -> np.ndarray:
         """The events that have a NaN or an infinity, in order."""
         return np.flatnonzero(self.columns.column("nan").values | self.columns.column("inf").values)
+
+    @cached_property
+    def errors(self) -> np.ndarray:
+        """The errors, in order."""
+        return self.trace.indices(Kind.ERROR)
+
+    @cached_property
+    def writes(self) -> np.ndarray:
+        """The events that write over a tensor, in order."""
+        return self.trace.indices(Kind.MUTATED)
 
     @property
     def breakpoints(self) -> Breakpoints:

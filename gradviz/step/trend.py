@@ -63,8 +63,8 @@ def _bars(heights: list[float]) -> str:
 def trend(moments: Moments, leaf: int) -> Trend | None:
     """The trend of a leaf's gradient over the whole run; None where it has less than three passes or no values."""
     trace = moments.trace
-    told = trace.indices(Kind.ACCUMULATED)
-    events = told[trace.events["subject"][told] == leaf]
+    events, _ = moments.grads.of(leaf)
+    events = events[trace.kinds[events] == Kind.ACCUMULATED]
     if len(events) < _LEAST:
         return None
     sample = events[np.unique(np.linspace(0, len(events) - 1, min(_MOST, len(events))).astype(int))]

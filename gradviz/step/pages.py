@@ -14,16 +14,22 @@ WIDE = 110  # from so many columns on, two things stand side by side
 
 def page_lines(lines: list[str], width: int, height: int) -> list[Text]:
     """What a verb has to tell, in the place of the stop."""
-    shown = [Text()]
-    for position, line in enumerate(lines):
-        indent = len(line) - len(line.lstrip())
-        text = Text(line.strip(), style="" if position else "bold")
-        for wrapped in text.wrap(Console(width=width), max(width - indent - 2, 20)):
-            shown.append(Text(" " * (indent + 1)).append_text(wrapped))
+    shown = [Text(), *wrapped(lines, width)]
+    shown[1].stylize("bold")
     end = Text("  Any key goes on.", style="dim")
     if len(shown) > height - 2:
         shown = [*shown[: height - 2], Text("  …", style="dim")]
     return [*shown, Text(), end][:height]
+
+
+def wrapped(lines: list[str], width: int) -> list[Text]:
+    """Lines in a width, each by its own indent."""
+    shown = []
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        for part in Text(line.strip()).wrap(Console(width=width), max(width - indent - 2, 20)):
+            shown.append(Text(" " * (indent + 1)).append_text(part))
+    return shown
 
 
 _SIGNS = Text("  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * bookmark  ~ in place")

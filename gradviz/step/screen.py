@@ -10,10 +10,10 @@ from rich.text import Text
 from gradviz.step.compare import both_modes
 from gradviz.step.gradients import Row, rows
 from gradviz.step.lanes import drawn
-from gradviz.step.leaves import leaves
+from gradviz.step.leaves import WITH_TREND, leaves
 from gradviz.step.lines import beside, filled, rule
 from gradviz.step.numbers import clean
-from gradviz.step.pages import WIDE, first_lines, help_lines, page_lines
+from gradviz.step.pages import first_lines, help_lines, page_lines, wrapped
 from gradviz.step.sentences import sentence
 from gradviz.step.source import source, title
 from gradviz.step.state import Session
@@ -21,6 +21,7 @@ from gradviz.step.stop import Stop
 from gradviz.step.timeline import legend, pass_line, timeline
 from gradviz.step.why import why
 
+WIDE = 140  # from so many columns on, source and graph at the left, the rest at the right
 TALL = 30  # from so many lines on, time has a second line and a legend
 # Keys of the foot, as many as there is room for; `q` is kept room for.
 _KEYS = (
@@ -114,12 +115,22 @@ def _narrow(stop: Stop, width: int, height: int) -> list[Text]:
     said = _sentence(stop, width)
     below = leaves(stop, width, max(height // 5, 1))
     spare = height - len(said) - len(below) - 2
-    told = gradient_lines(stop, width, max(spare - _LEAST_SOURCE, 2))
-    graph = _graph(stop, width, spare - len(told) - _LEAST_SOURCE - 1)
+    told, graph = _told_and_graph(stop, width, spare - _LEAST_SOURCE)
     room = spare - len(told) - len(graph)
     above = source(stop, width, max(min(room, height // 2 - 1), 0))
     gap = [Text()] * max(room - len(above), 0)
-    return [*above, Text(), *said, *told, *gap, *graph, rule("leaves", width), *below]
+    return [*above, Text(), *said, *told, *gap, *graph, _leaves_rule(stop, width, below), *below]
+
+
+def _told_and_graph(stop: Stop, width: int, height: int) -> tuple[list[Text], list[Text]]:
+    """The rows and the graph in `height` lines. The graph has what waits nearby: where there is no room for both, the
+    rows leave that out."""
+    told = rows(stop)
+    for shown in (told, [row for row in told if row.label != "waiting"]):
+        graph = _graph(stop, width, height - len(shown) - 1)
+        if graph:
+            return gradient_lines(shown, max(height, 2)), graph
+    return gradient_lines(told, max(height, 2)), []
 
 
 def _wide(stop: Stop, width: int, height: int) -> list[Text]:
@@ -132,13 +143,19 @@ def _wide(stop: Stop, width: int, height: int) -> list[Text]:
     left = source(stop, left_width, height - len(graph) - 1)
     left += [Text()] * (height - len(graph) - len(left)) + graph
     said = _sentence(stop, right_width)
-    told = gradient_lines(stop, right_width, max(height - len(said) - 8, 3))
+    told = gradient_lines(rows(stop), max(height - len(said) - 8, 3))
     spare = height - len(said) - len(told) - 3
     below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1))
     more = _explained(stop, right_width, spare - len(below) - 1)
     below = leaves(stop, right_width, max(spare - len(more), 1))
-    right = [*said, Text(), *told, Text(), *more, rule("leaves", right_width), *below]
+    right = [*said, Text(), *told, Text(), *more, _leaves_rule(stop, right_width, below), *below]
     return [beside(left, right, row, left_width) for row in range(height)]
+
+
+def _leaves_rule(stop: Stop, width: int, below: list[Text]) -> Text:
+    """The rule above the leaves, with a heading above the bars where there are any."""
+    has_bars = width >= WITH_TREND and any(map(stop.facts.trend, stop.tabled[: len(below)]))
+    return rule("leaves", width, "norm of the gradient, pass by pass" if has_bars else "")
 
 
 def _graph(stop: Stop, width: int, height: int) -> list[Text]:
@@ -152,8 +169,9 @@ def _explained(stop: Stop, width: int, height: int) -> list[Text]:
     """The chain rule at this place and, where both modes came by it, both: each where there is room for all of it."""
     told: list[Text] = []
     for heading, lines in (("why", why(stop)), ("forward and reverse", both_modes(stop))):
-        if lines and len(told) + len(lines) + 2 <= height:
-            told += [rule(heading, width), *(Text(f"  {line}", no_wrap=True) for line in lines), Text()]
+        shown = wrapped(lines, width)
+        if shown and len(told) + len(shown) + 2 <= height:
+            told += [rule(heading, width), *shown, Text()]
     return told
 
 
@@ -163,9 +181,8 @@ def _sentence(stop: Stop, width: int) -> list[Text]:
     return [Text(" ").append_text(line) for line in list(words)[:3]]
 
 
-def gradient_lines(stop: Stop, width: int, height: int) -> list[Text]:
-    """The rows of a stop in at most `height` lines."""
-    told = rows(stop)
+def gradient_lines(told: list[Row], height: int) -> list[Text]:
+    """Rows in at most `height` lines."""
     shown = told if len(told) <= height else told[: max(height - 1, 0)]
     lines = [_row(row) for row in shown]
     if len(told) > len(shown):

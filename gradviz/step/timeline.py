@@ -134,9 +134,9 @@ def _signs(session: Session, first: int, end: int, room: int) -> dict[int, Marke
         cells = (events - first) * room // (end - first)
         cells = cells[np.diff(cells, prepend=-1) > 0]
         if len(cells) > room // 4:  # a line full of one sign tells nothing
-            cells = cells[np.diff(cells, prepend=-2) > 1]
+            cells = cells[np.diff(cells, prepend=-2) > 1] if marker.begins else cells[:0]
         if len(cells) > room // 4:
-            cells = cells[: int(marker.begins)]
+            cells = cells[:1]
         found.update(dict.fromkeys(cells.tolist(), marker))
     return found
 

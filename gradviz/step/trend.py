@@ -35,10 +35,6 @@ class Trend:
         parts = np.array_split(np.array(self.norms), count)
         return _bars([float(part.max()) if np.isfinite(part).all() else math.nan for part in parts])
 
-    def here(self, k: int) -> int:
-        """The last of the events up to k, as a position among them; -1 before the first."""
-        return int(np.searchsorted(self.events, k, side="right")) - 1
-
     def words(self) -> str:
         """From what to what."""
         first, last = self.norms[0], self.norms[-1]

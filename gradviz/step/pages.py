@@ -12,14 +12,26 @@ from gradviz.step.verbs import help_rows
 WIDE = 110  # from so many columns on, two things stand side by side
 
 
-def page_lines(lines: list[str], width: int, height: int) -> list[Text]:
-    """What a verb has to tell, in the place of the stop."""
-    shown = [Text(), *wrapped(lines, width)]
-    shown[1].stylize("bold")
-    end = Text("  Any key goes on.", style="dim")
-    if len(shown) > height - 2:
-        shown = [*shown[: height - 2], Text("  …", style="dim")]
-    return [*shown, Text(), end][:height]
+def page_lines(lines: list[str], width: int, height: int, scrolled: int = 0) -> list[Text]:
+    """What a verb has to tell, in the place of the stop; where it is long, one of its parts."""
+    told = wrapped(lines, width)
+    told[0].stylize("bold")
+    room = max(height - _AROUND, 1)
+    count = parts(lines, width, height)
+    scrolled = min(scrolled, count - 1)
+    end = "  Any key goes on."
+    if count > 1:
+        more = "Space reads on" if scrolled < count - 1 else "b goes back"
+        end = f"  Part {scrolled + 1} of {count}: {more}, any other key leaves."
+    return [Text(), *told[scrolled * room : (scrolled + 1) * room], Text(), Text(end, style="dim")][:height]
+
+
+def parts(lines: list[str], width: int, height: int) -> int:
+    """How many parts a page has in so many lines of the screen."""
+    return -(-len(wrapped(lines, width)) // max(height - _AROUND, 1))
+
+
+_AROUND = 3  # lines of a page that are not what it tells
 
 
 def wrapped(lines: list[str], width: int) -> list[Text]:

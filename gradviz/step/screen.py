@@ -13,7 +13,7 @@ from gradviz.step.lanes import drawn
 from gradviz.step.leaves import WITH_TREND, leaves
 from gradviz.step.lines import beside, filled, rule
 from gradviz.step.numbers import clean
-from gradviz.step.pages import first_lines, help_lines, page_lines, wrapped
+from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapped
 from gradviz.step.sentences import sentence
 from gradviz.step.source import source, title
 from gradviz.step.state import Session
@@ -57,11 +57,15 @@ class Screen:
         stop = self.session.stop
         times = self._times(width, height)
         foot = self._foot(width)
-        room = max(height - 1 - len(times) - len(foot), 0)
+        room = self._room(width, height)
         body = self._body(stop, width, room)[:room]
         body += [Text()] * (room - len(body))
         shown = [rule(title(stop), width, clean(stop.facts.trace.path.name)), *body, *times, *foot]
         return [filled(line, width) for line in shown[:height]]
+
+    def _room(self, width: int, height: int) -> int:
+        """The lines between the title and the times."""
+        return max(height - 1 - len(self._times(width, height)) - len(self._foot(width)), 0)
 
     def _times(self, width: int, height: int) -> list[Text]:
         """The run and, in a tall terminal, the present pass and what the signs mean."""
@@ -76,19 +80,24 @@ class Screen:
         if self.session.help:
             return help_lines(width, height)
         if self.session.page:
-            return page_lines(self.session.page, width, height)
+            return page_lines(self.session.page, width, height, self.session.scrolled)
         return _body(stop, width, height)
 
     def _foot(self, width: int) -> list[Text]:
         """What is being typed, else what there is to say, else the keys."""
         if self.prompt is not None:
-            return [Text(f":{clean(self.prompt)}▏", style="bold")]
+            return [Text(f":{clean(self.prompt)}", style="bold")]
         if self.session.message:
             words = Text(self.session.message, style="bold yellow").wrap(
                 Console(width=width), max(width - 2, 1)
             )
             return [Text(" ").append_text(line) for line in list(words)[:_MESSAGE]]
         return [_keys(width)]
+
+
+def has_more(session: Session, width: int, height: int) -> bool:
+    """Whether there is more of a page than is seen."""
+    return session.scrolled + 1 < parts(session.page, width, Screen(session)._room(width, height))
 
 
 def _keys(width: int) -> Text:

@@ -31,11 +31,12 @@ class Resume:
 
 @dataclass
 class Settings:
-    """What outlives a session on a running script: breakpoints, bookmarks, the last search."""
+    """What outlives a session on a running script: breakpoints, bookmarks, the last search, what was typed."""
 
     breakpoints: Breakpoints = field(default_factory=Breakpoints)
     marks: dict[str, int] = field(default_factory=dict)
     searched: str = ""
+    history: list[str] = field(default_factory=list)  # the commands that were typed
 
 
 class Session:
@@ -66,6 +67,7 @@ class Session:
         self.came_from = 0
         self.message = ""
         self.page: list[str] = []
+        self.scrolled = 0  # screens of the page
         self.help = ""
         self.over = False
         self._stop = lru_cache(maxsize=64)(lambda k: Stop(self.facts, k))

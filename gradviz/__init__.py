@@ -44,7 +44,9 @@ from gradviz.engine.dtypes import PUBLIC as _dtypes
 from gradviz.engine.memory_format import PUBLIC as _memory_formats
 from gradviz.engine.dtypes import dtype, get_default_dtype, set_default_dtype
 from gradviz.engine.methods import FUNCTIONS as _functions
+from gradviz.engine.inplace import FUNCTIONS as _in_place_functions
 from gradviz.engine.methods import METHODS as _methods
+from gradviz.engine.questions import FUNCTIONS as _questions
 from gradviz.engine.printing import set_printoptions
 from gradviz.engine.devices import device
 from gradviz.engine.dtypes import finfo, iinfo, promote_types
@@ -80,6 +82,8 @@ _METHODS_ONLY = {
     "element_size",
     "ndimension",
     "stride",
+    "storage_offset",
+    "type",
 }
 
 globals().update(_dtypes)
@@ -93,6 +97,9 @@ globals().update(
     }
 )
 globals().update(_functions)
+globals().update({name: _methods[name] for name in _in_place_functions})
+globals().update(_questions)
+globals().update({name: getattr(nn.functional, name) for name in nn.functional.ALSO_TORCHS})
 from math import inf, nan, pi
 
 

@@ -12,6 +12,7 @@ from gradviz.graph.moment import Moments
 from gradviz.step.errors import CommandError
 from gradviz.step.modes import Modes
 from gradviz.step.plain import describe
+from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
@@ -113,3 +114,14 @@ def test_tangent_times_gradient_is_the_same_at_both_ends(
         assert len(inputs) == 1
         at_inputs, at_output = modes.product(sweep, inputs), modes.product(sweep, pairs[-1:])
         assert at_inputs == pytest.approx(at_output, rel=1e-4, abs=1e-5)
+
+
+def test_a_wide_screen_has_both_modes_side_by_side(tmp_path: Path) -> None:
+    with open_trace(lesson(tmp_path, BOTH)) as trace:
+        session = Session(trace)
+        obey(session, 'until kind == "tangent" and how == "sin"')
+        lines = [line.plain for line in Screen(session).lines(200, 60)]
+        assert any("── forward and reverse ──" in line for line in lines)
+        assert any("▶  torch.sin(x)  0.909297  -0.416147  1" in line for line in lines)
+        obey(session, "first")
+        assert not any("forward and reverse" in line.plain for line in Screen(session).lines(200, 60))

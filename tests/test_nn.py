@@ -256,6 +256,26 @@ MODULES: dict[str, tuple[Callable, list[np.ndarray]]] = {
         lambda nn: nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", norm_first=True, batch_first=True),
         [WIDE],
     ),
+    "TransformerDecoder": (
+        lambda nn: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True), 2),
+        [WIDE, WIDE - 1],
+    ),
+    "Transformer": (
+        lambda nn: nn.Transformer(8, 2, 1, 1, 16, 0.0, batch_first=True, norm_first=True), [WIDE, WIDE * 2]
+    ),
+    "ConstantPad1d": (lambda nn: nn.ConstantPad1d((1, 2), 3.5), [SEQUENCE]),
+    "ZeroPad3d": (lambda nn: nn.ZeroPad3d(1), [signed(1, 2, 2, 3, 2)]),
+    "ReflectionPad1d": (lambda nn: nn.ReflectionPad1d((1, 2)), [SEQUENCE]),
+    "ReflectionPad2d": (lambda nn: nn.ReflectionPad2d(1), [signed(1, 2, 3, 3)]),
+    "ReplicationPad2d": (lambda nn: nn.ReplicationPad2d((1, 0, 2, 1)), [signed(1, 2, 3, 3)]),
+    "ReplicationPad3d": (lambda nn: nn.ReplicationPad3d(1), [signed(1, 2, 2, 3, 2)]),
+    "CircularPad2d": (lambda nn: nn.CircularPad2d((1, 0, 2, 1)), [signed(1, 2, 3, 3)]),
+    "Unfold": (lambda nn: nn.Unfold((2, 3), padding=1), [signed(2, 2, 3, 4)]),
+    "Fold": (lambda nn: nn.Fold((3, 4), 2), [signed(2, 8, 6)]),
+    "InstanceNorm3d": (lambda nn: nn.InstanceNorm3d(2, affine=True), [signed(2, 2, 3, 2, 2)]),
+    "Softmax2d": (lambda nn: nn.Softmax2d(), [signed(2, 3, 2, 2)]),
+    "UpsamplingNearest2d": (lambda nn: nn.UpsamplingNearest2d(scale_factor=2), [signed(1, 2, 3, 3)]),
+    "UpsamplingBilinear2d": (lambda nn: nn.UpsamplingBilinear2d((4, 5)), [signed(1, 2, 3, 3)]),
 }  # fmt: skip
 
 

@@ -19,6 +19,8 @@ OPTIMIZERS: dict[str, Callable] = {
     "AdamW": lambda o, p: o.AdamW(p, lr=0.05, weight_decay=0.2, maximize=True),
     "NAdam": lambda o, p: o.NAdam(p, lr=0.05, weight_decay=0.1),
     "NAdam decoupled": lambda o, p: o.NAdam(p, lr=0.05, weight_decay=0.1, decoupled_weight_decay=True),
+    "RAdam": lambda o, p: o.RAdam(p, lr=0.05, weight_decay=0.1, betas=(0.8, 0.9)),
+    "Adamax": lambda o, p: o.Adamax(p, lr=0.05, weight_decay=0.1),
     "RMSprop": lambda o, p: o.RMSprop(p, lr=0.02),
     "RMSprop centered": lambda o, p: o.RMSprop(p, lr=0.02, momentum=0.9, centered=True, weight_decay=0.1),
     "Adagrad": lambda o, p: o.Adagrad(
@@ -215,3 +217,36 @@ def test_rates_by_hand() -> None:
         rates.append(optimizer.param_groups[0]["lr"])
         scheduler.step()
     assert rates == [1.0, 1.0, 0.5, 0.5, 0.25]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("settings", [{"lr": 0.2}, {"lr": 0.5, "max_iter": 4, "history_size": 2}])
+def test_lbfgs_goes_where_torchs_goes(settings: dict) -> None:
+    torch = pytest.importorskip("torch")
+
+    def went(t: Any) -> list:
+        x = t.tensor([-1.2, 1.0], dtype=t.float64, requires_grad=True)
+        w = t.tensor([0.5], dtype=t.float64, requires_grad=True)
+        optimizer = t.optim.LBFGS([x, w], **settings)
+        seen, calls = [], []
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = (1 - x[0]) ** 2 + 2 * (x[1] - x[0] ** 2) ** 2 + (w * x[0] - 1).square().sum()
+            loss.backward()
+            calls.append(loss.item())
+            return loss
+
+        for _ in range(5):
+            seen += [optimizer.step(closure).item(), *x.tolist(), *w.tolist()]
+        return seen + calls
+
+    np.testing.assert_allclose(went(gradviz), went(torch), rtol=1e-9)
+
+
+def test_lbfgs_says_what_it_has_not() -> None:
+    x = gradviz.zeros(2, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="no line search"):
+        gradviz.optim.LBFGS([x], line_search_fn="strong_wolfe")
+    with pytest.raises(TypeError, match="closure"):
+        gradviz.optim.LBFGS([x]).step()

@@ -15,7 +15,7 @@ from gradviz.events.kinds import Kind, OpRan
 from gradviz.step.errors import CommandError
 from gradviz.step.lanes import drawn
 from gradviz.step.neighbourhood import HERE, neighbourhood
-from gradviz.step.screen import Screen
+from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
 from gradviz.step.trend import Trend
@@ -242,3 +242,24 @@ def test_the_formulas_of_an_affine_layer_belong_to_its_inputs(tmp_path: Path) ->
         told = "\n".join(session.page)
         assert re.search(r"∂\S+/∂2\.bias = 1, summed", told)
         assert "2.bias = upstream" not in told
+
+
+def test_a_long_page_is_read_in_parts(tmp_path: Path) -> None:
+    with open_trace(lesson(tmp_path, PATHS)) as trace:
+        session = Session(trace)
+        obey(session, "help fields")
+        seen: list[str] = []
+        while True:
+            lines = [line.plain.rstrip() for line in Screen(session).lines(80, 24)]
+            assert len(lines) == 24
+            seen += [line.strip() for line in lines[2:-5]]
+            if not has_more(session, 80, 24):
+                break
+            session.scrolled += 1
+        assert session.scrolled >= 1
+        wanted = [" ".join(line.split()) for line in session.page]
+        assert " ".join(" ".join(seen).split()).startswith(" ".join(wanted)[:400])
+        assert wanted[-1].split()[0] in " ".join(seen)
+        obey(session, "why")
+        assert session.scrolled == 0
+        assert not has_more(session, 80, 24)

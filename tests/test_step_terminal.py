@@ -264,3 +264,22 @@ def test_a_closed_input_asks_for_commands(trace: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("gradviz: step needs a terminal")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_command_is_completed_edited_and_called_back(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 21")
+    stepper.press(":nex\t", ":next▏")
+    stepper.press(" 3\r", "event 4 of 21")
+    stepper.press(":\x1b[A", ":next 3▏")
+    stepper.press("\x1b[D2\r", "event 21 of 21")  # next 23
+    stepper.press(":\x1bb", "event 20 of 21")
+
+
+def test_a_long_page_is_read_on_and_left(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 21")
+    stepper.press(":help fields\r", r"Part 1 of \d: Space reads on")
+    stepper.press(" ", r"Part 2 of \d")
+    stepper.press("b", r"Part 1 of \d")
+    stepper.press("x", "torch.tensor")

@@ -354,3 +354,52 @@ def test_as_strided_is_a_view() -> None:
         return [y.tolist(), gradient.tolist(), y.grad_fn.name()]
 
     assert run(gradviz) == run(torch)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "squeeze_()",
+        "squeeze_(0)",
+        "squeeze_((0, 2))",
+        "unsqueeze_(-1)",
+        "transpose_(0, 1)",
+        "swapaxes_(1, 2)",
+    ],
+)
+def test_a_shape_is_changed_in_place(change: str) -> None:
+    def run(t: Any) -> list:
+        x = t.arange(3.0, dtype=t.float64).reshape(1, 3, 1).requires_grad_()
+        y = x * 2
+        assert eval(f"y.{change}") is y
+        (y * y).sum().backward()
+        return [place(y), y.tolist(), x.grad.tolist()]
+
+    assert run(gradviz) == run(torch)
+
+
+def test_what_saved_a_tensor_learns_that_its_shape_changed() -> None:
+    def run(t: Any) -> str:
+        y = leaf(t) * 2
+        z = y * y
+        y.t_()
+        with pytest.raises(RuntimeError) as caught:
+            z.sum().backward()
+        return str(caught.value).split(".")[0]
+
+    assert run(gradviz) == run(torch)
+
+
+def test_a_leaf_keeps_its_shape_where_it_requires_grad() -> None:
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        leaf(gradviz).t_()
+
+
+def test_comparisons_write_over_what_requires_no_grad() -> None:
+    def run(t: Any) -> list:
+        x = t.tensor([1.0, 0.0, 2.0])
+        return [x.gt_(0.5).tolist(), x.logical_not_().tolist(), x.eq_(1).tolist(), x._version]
+
+    assert run(gradviz) == run(torch)
+    with pytest.raises(NotImplementedError, match="without the underscore"):
+        (leaf(gradviz) * 2).gt_(0)

@@ -16,7 +16,7 @@ import numpy as np
 from gradviz.engine import errors
 from gradviz.engine.leaves import accumulate
 from gradviz.engine.node import AccumulateGrad, Output
-from gradviz.engine.state import no_grad, state
+from gradviz.engine.state import state
 from gradviz.engine.tensor import Tensor, announce, gradient_edge, new_tensor
 from gradviz.engine.watched import WatchedPass
 
@@ -41,8 +41,7 @@ def backward(
     if state.listener is not None or state.watched or state.anomaly or wanted or create_graph:
         WatchedPass("backward", roots, gradients, wanted, retain, create_graph).run()
     else:
-        with no_grad():
-            flow([gradient_edge(root) for root in roots], [g.array for g in gradients], retain)
+        flow([gradient_edge(root) for root in roots], [g.array for g in gradients], retain)
 
 
 def grad(
@@ -101,7 +100,8 @@ def initial_gradients(roots: Sequence[Tensor], given: Sequence[Any]) -> list[Ten
         if gradient is None:
             if root.array.size != 1:
                 raise errors.implicit_gradient()
-            gradient = new_tensor(np.ones_like(root.array))
+            gradient = new_tensor(np.empty(root.array.shape, root.array.dtype))
+            gradient.array.fill(1)
         elif not isinstance(gradient, Tensor):
             gradient = new_tensor(np.full_like(root.array, gradient))
         if gradient.array.shape != root.array.shape:
@@ -124,58 +124,71 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
     rest = list(zip(roots, starts, strict=True))
     target: Any
     node: Any
+    received: Any
     edge, g = rest.pop()
     other_edge = other_g = None
     while True:
-        nearest: Any = None
-        while True:  # deliver g along edge, other_g along other_edge, and the rest
-            if edge is not None and g is not None:
-                if type(edge) is Output:
-                    nr = edge.nr
-                    target = edge.node
-                    slots = buffers.get(target)
-                    arrived = slots is not None
-                    if slots is None:
-                        slots = buffers[target] = [None] * target.outputs
-                    slots[nr] = g if slots[nr] is None else slots[nr] + g
-                else:
-                    target = edge
-                    held = buffers.get(target)
-                    arrived = held is not None
-                    buffers[target] = held + g if arrived else g
-                if arrived:
-                    pass
-                elif target.runs_first:
-                    leaves.append(target)
-                elif nearest is None:
-                    nearest = target
-                else:
-                    heappush(heap, (-target.number, target))
-            if other_edge is not None:
-                edge, g, other_edge = other_edge, other_g, None
-            elif rest:
-                edge, g = rest.pop()
-            else:
-                break
-        if not heap:
-            node = nearest
-            if node is None:
-                break
-        elif nearest is None:
-            node = heappop(heap)[1]
+        if (
+            other_edge is None
+            and not buffers
+            and not rest
+            and edge is not None
+            and type(edge) is not Output
+            and not edge.runs_first
+            and g is not None
+        ):  # nothing else is on its way: as in a chain
+            node, received = edge, g
         else:
-            node = heappushpop(heap, (-nearest.number, nearest))[1]
+            nearest: Any = None
+            while True:  # deliver g along edge, other_g along other_edge, and the rest
+                if edge is not None and g is not None:
+                    if type(edge) is Output:
+                        nr = edge.nr
+                        target = edge.node
+                        slots = buffers.get(target)
+                        arrived = slots is not None
+                        if slots is None:
+                            slots = buffers[target] = [None] * target.outputs
+                        slots[nr] = g if slots[nr] is None else slots[nr] + g
+                    else:
+                        target = edge
+                        held = buffers.get(target)
+                        arrived = held is not None
+                        buffers[target] = held + g if arrived else g
+                    if arrived:
+                        pass
+                    elif target.runs_first:
+                        leaves.append(target)
+                    elif nearest is None:
+                        nearest = target
+                    else:
+                        heappush(heap, (-target.number, target))
+                if other_edge is not None:
+                    edge, g, other_edge = other_edge, other_g, None
+                elif rest:
+                    edge, g = rest.pop()
+                else:
+                    break
+            if not heap:
+                node = nearest
+                if node is None:
+                    break
+            elif nearest is None:
+                node = heappop(heap)[1]
+            else:
+                node = heappushpop(heap, (-nearest.number, nearest))[1]
+            received = buffers.pop(node)
         arity = node.arity
         if arity == 1:
-            edge, g = node.a, node.vjp(buffers.pop(node))
+            edge, g = node.a, node.vjp(received)
         elif arity == 2:
             edge, other_edge = node.a, node.b
-            g, other_g = node.vjp(buffers.pop(node))
+            g, other_g = node.vjp(received)
         else:
-            rest = list(zip(node.edges, node.vjp(buffers.pop(node)), strict=True))
+            rest = list(zip(node.edges, node.vjp(received), strict=True))
             edge = g = None
         if node.saves and not retain_graph:
             node.release()
-    edge = g = other_g = held = slots = None
+    edge = g = other_g = held = slots = received = None
     for leaf in leaves:
         accumulate(leaf.variable, [buffers.pop(leaf)], create_graph=False)

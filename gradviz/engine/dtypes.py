@@ -26,7 +26,7 @@ BY_NAME: dict[str, np.dtype] = {
     "complex128": np.dtype(np.complex128),
 }
 
-_TYPE_NAMES = {
+TYPE_NAMES = {
     "float32": "FloatTensor",
     "float64": "DoubleTensor",
     "float16": "HalfTensor",
@@ -120,7 +120,7 @@ def set_default_dtype(kind: Any) -> None:
 
 def torch_type_name(numpy_dtype: np.dtype) -> str:
     """`torch.FloatTensor` and its like, for error messages."""
-    return f"torch.{_TYPE_NAMES.get(numpy_dtype.name, numpy_dtype.name)}"
+    return f"torch.{TYPE_NAMES.get(numpy_dtype.name, numpy_dtype.name)}"
 
 
 def _category(numpy_dtype: np.dtype) -> int:

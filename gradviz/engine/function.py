@@ -140,7 +140,8 @@ class FunctionNode(Node):
         """As `vjp_recorded`, on arrays."""
         given = gradient if isinstance(gradient, (tuple, list)) else (gradient,)
         tensors = tuple(None if g is None else new_tensor(np.asarray(g)) for g in given)
-        return tuple(None if r is None else r.array for r in self.vjp_recorded(tensors))
+        with no_grad():
+            return tuple(None if r is None else r.array for r in self.vjp_recorded(tensors))
 
     def __repr__(self) -> str:
         return f"<torch.autograd.function.{self.name()} object at {hex(id(self))}>"

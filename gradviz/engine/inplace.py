@@ -16,6 +16,7 @@ from gradviz.engine.apply import apply, as_tensor
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import geometry_of, takes_each_once
 from gradviz.engine.node import edge_node, edge_nr, node_rare
+from gradviz.engine.op import in_place_form
 from gradviz.engine.state import is_grad_enabled, state
 from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_tensor, number_of
@@ -180,6 +181,49 @@ def _in_place(name: str, function: Callable) -> Callable:
     return call
 
 
+def _plain_in_place(name: str, function: Callable) -> Callable:
+    """The in-place form of an op that has no derivative: of what requires grad it raises."""
+    call = _in_place(name, function)
+
+    def checked(x: Tensor, *args: Any) -> Tensor:
+        if is_grad_enabled() and x.requires_grad:
+            raise NotImplementedError(
+                f"gradviz does not differentiate {name}: its gradient would be 0. Write it without the underscore."
+            )
+        return call(x, *args)
+
+    checked.__name__ = name
+    return checked
+
+
+def _reshaping(name: str, plan: Callable) -> Callable:
+    """The in-place form of a view: x itself is seen in the other shape.
+
+    Raises NotImplementedError for a view that is differentiated: its base would have to follow."""
+
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        check_writable(x)
+        with_graph = is_grad_enabled() and (
+            x.requires_grad or (x._base is not None and x._base.requires_grad)
+        )
+        if with_graph and x._base is not None:
+            raise NotImplementedError(
+                f"gradviz does not differentiate {name} of a view: write it without the underscore"
+            )
+        op, arguments = plan(x, *args, **kwargs)
+        result = apply(in_place_form(op), (x,), arguments)
+        x.array = result.array
+        counter_of(x).n += 1
+        if with_graph or state.dual_level:
+            move_to(x, result._edge)
+            take_tangent(x, result, name)
+        tell_mutated(x, name, result)
+        return x
+
+    call.__name__ = name
+    return call
+
+
 def zero_(x: Tensor) -> Tensor:
     """Write 0 over x; no gradient flows to what it was."""
     check_writable(x)
@@ -272,12 +316,36 @@ _CHOSEN = """
     scatter scatter_add square tril triu true_divide
 """.split()
 
+_PLAIN = """
+    bitwise_and bitwise_not bitwise_or bitwise_xor eq floor_divide gcd ge gt lcm le logical_and logical_not logical_or
+    logical_xor lt ne
+""".split()
+_SHAPES: dict[str, Callable] = {
+    "squeeze": ops.plan_of_squeeze,
+    "swapaxes": ops.plan_of_transpose,
+    "swapdims": ops.plan_of_transpose,
+    "t": ops.plan_of_t,
+    "transpose": ops.plan_of_transpose,
+    "unsqueeze": ops.plan_of_unsqueeze,
+}
+
 _FUNCTIONS: dict[str, Callable] = {
     **{name: ops.functions[name] for name in _ELEMENTWISE},
     **{name: getattr(ops, name) for name in _CHOSEN},
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),
+    "subtract": scaled(ops.sub),
 }
 
 in_place: dict[str, Callable] = {f"{name}_": _in_place(f"{name}_", fn) for name, fn in _FUNCTIONS.items()}
+in_place |= {f"{name}_": _plain_in_place(f"{name}_", ops.plain[name]) for name in _PLAIN}
+in_place |= {f"{name}_": _reshaping(f"{name}_", plan) for name, plan in _SHAPES.items()}
+# Those that are functions too: `torch.relu_(x)`.
+FUNCTIONS = """
+    abs_ acos_ acosh_ addmv_ arccos_ arccosh_ arcsin_ arcsinh_ arctan_ arctanh_ asin_ asinh_ atan_ atanh_ ceil_ clamp_
+    clamp_max_ clamp_min_ clip_ cos_ cosh_ deg2rad_ erf_ erfc_ exp2_ exp_ expm1_ fill_ fix_ floor_ frac_ gcd_ i0_
+    index_put_ lcm_ ldexp_ log10_ log1p_ log2_ log_ logit_ nan_to_num_ neg_ negative_ rad2deg_ reciprocal_ relu_
+    round_ rsqrt_ sigmoid_ sin_ sinc_ sinh_ sqrt_ square_ tan_ tanh_ trunc_ xlogy_ zero_
+""".split()
+
 in_place |= {"zero_": zero_, "fill_": fill_, "copy_": copy_}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
-from gradviz.engine import devices, ops
+from gradviz.engine import devices, ops, questions
 from gradviz.engine.dtypes import BY_NAME
 from gradviz.engine.inplace import in_place, scaled, setitem
 from gradviz.engine.kernels import strides_of
@@ -168,6 +168,7 @@ METHODS: dict[str, Callable] = {
     "is_floating_point": lambda x: x.array.dtype.kind == "f",
     "is_contiguous": lambda x, memory_format=contiguous_format: lies_in(x.array, memory_format),
     "data_ptr": lambda x: x.array.ctypes.data,
+    **questions.METHODS,
     **{name: _cast(BY_NAME[name]) for name in ("float", "double", "half", "long", "int", "bool", "short")},
     "char": _cast(BY_NAME["int8"]),
     "byte": _cast(BY_NAME["uint8"]),
@@ -182,6 +183,8 @@ PROPERTIES: dict[str, Callable] = {
     "mH": lambda x: ops.transpose(x, -2, -1),
     "mT": lambda x: ops.transpose(x, -2, -1),
     "real": lambda x: x,
+    "is_cpu": lambda x: True,
+    "is_cuda": lambda x: False,
     "itemsize": lambda x: x.array.itemsize,
     "nbytes": lambda x: x.array.nbytes,
 }

@@ -74,6 +74,7 @@ class Op:
     saves_out: bool = field(init=False)
     saves_inputs: bool = field(init=False)
     saved_by: tuple[frozenset[str], ...] = field(init=False)  # what each derivative needs
+    of_one: bool = field(init=False)  # one tensor in, one out
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
     _keeps: dict[tuple[bool, ...], tuple[bool, ...]] = field(init=False, default_factory=dict)
 
@@ -92,6 +93,7 @@ class Op:
             self.needs(f"{name}_{what}") for name in self.inputs for what in ("shape", "dtype")
         )
         self.node_class = make_node_class(self)
+        self.of_one = self.node_class.arity == 1
 
     def _nameable(self) -> set[str]:
         specs = {f"{name}_{what}" for name in self.inputs for what in ("shape", "dtype")}
@@ -144,6 +146,18 @@ def with_outputs(op: Op, n: int) -> Op:
             }
         _of_outputs[op, n] = replace(op, outputs=n, forward=forward, derivatives=derivatives)
     return _of_outputs[op, n]
+
+
+_in_place: dict[Op, Op] = {}
+
+
+def in_place_form(op: Op) -> Op:
+    """The row of a view's in-place form (`t_` of `t`), whose node PyTorch counts on from those of the others."""
+    if op not in _in_place:
+        stem, number = op.node_name.split("Backward")
+        name = f"{stem}Backward{int(number) + (3 if op.name == 'squeeze' else 1)}"
+        _in_place[op] = replace(op, name=f"{op.name}_", node_name=name)
+    return _in_place[op]
 
 
 def _of_one(rule: Callable) -> Callable:

@@ -178,13 +178,20 @@ class _Builder:
         if state.since != FIRST:
             node.written_by = history.mutation(state.since).how
             node.op = node.op if op is not None else node.written_by
-        node.shape, node.dtype = self.trace.shape(state.tensor) or (None, None)
+        node.shape, node.dtype = self._shape(state)
         maker = op if op is not None else made
         self._place(node, maker.site if maker is not None else 0)
         base = history.base(state)
         if base is not None and (flags & VIEW or isinstance(made, TensorMade)):
             node.base = self.names.label(base.tensor)
         return node
+
+    def _shape(self, state: State) -> tuple[tuple[int, ...] | None, str | None]:
+        """Shape and dtype at a state: `unsqueeze_` and the like change the shape."""
+        if state.since == FIRST:
+            return self.trace.shape(state.tensor) or (None, None)
+        snapshot = self.trace.snapshot(state.tensor, state.since)
+        return (None, None) if snapshot is None else (snapshot.shape, snapshot.dtype)
 
     def _name(self, tensor: int, made: OpRan | TensorMade | None) -> str | None:
         if isinstance(made, TensorMade) and made.how == "gradient":

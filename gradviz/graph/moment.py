@@ -155,9 +155,18 @@ class Moment:
     @cached_property
     def leaves(self) -> list[int]:
         """The leaves that require grad, in the order they came to be."""
+        return self._leaves.tolist()
+
+    @cached_property
+    def newest_leaves(self) -> list[int]:
+        """The same, of those made at one place that gives them a name only the newest."""
+        return self._newest(self._leaves)
+
+    @cached_property
+    def _leaves(self) -> np.ndarray:
         tensors, flags = self.moments.flags.standing(self.k)
         wanted = LEAF | REQUIRES_GRAD
-        return tensors[flags & wanted == wanted].tolist()
+        return tensors[flags & wanted == wanted]
 
     @cached_property
     def frozen(self) -> list[int]:
@@ -183,9 +192,17 @@ class Moment:
     def retained(self) -> list[int]:
         """The non-leafs that keep a gradient."""
         tensors, grads = self.moments.grads.standing(self.k)
+        tensors = tensors[grads > 0]
         told, flags = self.moments.flags.standing(self.k)
-        tensors = tensors[(grads > 0) & ~np.isin(tensors, told[flags & LEAF > 0])]
+        if len(told):  # leaves are told of there; of what an op made, its snapshot tells
+            at = np.minimum(np.searchsorted(told, tensors), len(told) - 1)
+            tensors = tensors[(told[at] != tensors) | (flags[at] & LEAF == 0)]
         return [tensor for tensor in tensors.tolist() if not self.flags(tensor) & LEAF]
+
+    @cached_property
+    def newest_retained(self) -> list[int]:
+        """The same, of those made at one place that gives them a name only the newest."""
+        return self._newest(np.array(self.retained, np.int64))
 
     def state(self, tensor: int) -> TensorState:
         """A tensor as it is now."""
@@ -236,14 +253,18 @@ class Moment:
         pairs = zip(tensors[sharing].tolist(), grads[sharing].tolist(), strict=True)
         return next((t for t, g in pairs if g and memory.share(g, grad, self.k)), 0)
 
-    def newest(self, tensors: list[int]) -> list[int]:
-        """Of tensors made at one place that gives them a name only the newest, as the program can mean no other;
-        all others, parameters too, stay."""
-        told = np.unique(np.array(tensors, np.int64))
-        sites = self.moments.sites_of(told)
-        single = np.isin(sites, list(self.moments.named_sites)) & ~np.isin(told, list(self.trace.parameters))
-        _, last = np.unique(sites[single][::-1], return_index=True)
-        return np.sort(np.concatenate([told[~single], told[single][::-1][last]])).tolist()
+    def _newest(self, tensors: np.ndarray) -> list[int]:
+        """Of tensors (sorted) made at one place that gives them a name only the newest, as the program can mean no
+        other; all others, parameters too, stay."""
+        if not len(tensors):
+            return []
+        sites = self.moments.sites_of(tensors)
+        single = np.isin(sites, list(self.moments.named_sites))
+        if self.trace.parameters:
+            single &= ~np.isin(tensors, list(self.trace.parameters))
+        newest = np.zeros(int(sites.max()) + 1, np.int64)
+        newest[sites[single]] = tensors[single]  # of one site the last
+        return tensors[~single | (newest[sites] == tensors)].tolist()
 
     # --- where it lies
 

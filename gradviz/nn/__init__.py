@@ -21,6 +21,7 @@ from gradviz.nn.activation import (
     Sigmoid,
     SiLU,
     Softmax,
+    Softmax2d,
     Softmin,
     Softplus,
     Softshrink,
@@ -29,11 +30,7 @@ from gradviz.nn.activation import (
     Tanhshrink,
     Threshold,
 )
-from gradviz.nn.attention import (
-    MultiheadAttention,
-    TransformerEncoder,
-    TransformerEncoderLayer,
-)
+from gradviz.nn.attention import MultiheadAttention
 from gradviz.nn.container import (
     ModuleDict,
     ModuleList,
@@ -41,7 +38,16 @@ from gradviz.nn.container import (
     ParameterList,
     Sequential,
 )
-from gradviz.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from gradviz.nn.conv import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+    Fold,
+    Unfold,
+)
 from gradviz.nn.distance import (
     CosineEmbeddingLoss,
     CosineSimilarity,
@@ -61,7 +67,6 @@ from gradviz.nn.linear import (
     Identity,
     Linear,
     Unflatten,
-    ZeroPad2d,
 )
 from gradviz.nn.loss import (
     BCELoss,
@@ -89,9 +94,27 @@ from gradviz.nn.norm import (
     GroupNorm,
     InstanceNorm1d,
     InstanceNorm2d,
+    InstanceNorm3d,
     LayerNorm,
     LocalResponseNorm,
     RMSNorm,
+)
+from gradviz.nn.padding import (
+    CircularPad1d,
+    CircularPad2d,
+    CircularPad3d,
+    ConstantPad1d,
+    ConstantPad2d,
+    ConstantPad3d,
+    ReflectionPad1d,
+    ReflectionPad2d,
+    ReflectionPad3d,
+    ReplicationPad1d,
+    ReplicationPad2d,
+    ReplicationPad3d,
+    ZeroPad1d,
+    ZeroPad2d,
+    ZeroPad3d,
 )
 from gradviz.nn.parameter import Buffer, Parameter
 from gradviz.nn.pooling import (
@@ -112,7 +135,20 @@ from gradviz.nn.recurrent import (
     LSTMCell,
     RNNCell,
 )
-from gradviz.nn.resize import PixelShuffle, PixelUnshuffle, Upsample
+from gradviz.nn.resize import (
+    PixelShuffle,
+    PixelUnshuffle,
+    Upsample,
+    UpsamplingBilinear2d,
+    UpsamplingNearest2d,
+)
+from gradviz.nn.transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
 __all__ = [
     "CELU",
@@ -137,6 +173,12 @@ __all__ = [
     "BatchNorm3d",
     "Bilinear",
     "Buffer",
+    "CircularPad1d",
+    "CircularPad2d",
+    "CircularPad3d",
+    "ConstantPad1d",
+    "ConstantPad2d",
+    "ConstantPad3d",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -152,6 +194,7 @@ __all__ = [
     "Dropout3d",
     "Embedding",
     "Flatten",
+    "Fold",
     "GRUCell",
     "GaussianNLLLoss",
     "GroupNorm",
@@ -164,6 +207,7 @@ __all__ = [
     "Identity",
     "InstanceNorm1d",
     "InstanceNorm2d",
+    "InstanceNorm3d",
     "KLDivLoss",
     "L1Loss",
     "LSTMCell",
@@ -197,12 +241,19 @@ __all__ = [
     "RNNCell",
     "ReLU",
     "ReLU6",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReflectionPad3d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
+    "ReplicationPad3d",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "SmoothL1Loss",
     "SoftMarginLoss",
     "Softmax",
+    "Softmax2d",
     "Softmin",
     "Softplus",
     "Softshrink",
@@ -210,13 +261,21 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
     "TripletMarginLoss",
     "TripletMarginWithDistanceLoss",
     "Unflatten",
+    "Unfold",
     "Upsample",
+    "UpsamplingBilinear2d",
+    "UpsamplingNearest2d",
+    "ZeroPad1d",
     "ZeroPad2d",
+    "ZeroPad3d",
     "functional",
     "init",
     "utils",

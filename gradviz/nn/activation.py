@@ -231,6 +231,15 @@ class Softmax(_Activation):
         return F.softmax(input, self.dim)
 
 
+class Softmax2d(Module):
+    """softmax over the channels of (N, C, H, W) or (C, H, W)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim not in (3, 4):
+            raise ValueError(f"Softmax2d: expected input to be 3D or 4D, got {input.ndim}D instead")
+        return F.softmax(input, -3)
+
+
 class Softmin(_Activation):
     """softmax(−x)."""
 

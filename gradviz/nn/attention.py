@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from typing import Any
 
 from gradviz.engine import ops
 from gradviz.engine.tensor import Tensor
-from gradviz.nn import functional as F
 from gradviz.nn import init
-from gradviz.nn.container import ModuleList
 from gradviz.nn.functional.attention import multi_head_attention
-from gradviz.nn.linear import Dropout, Linear, empty_parameter
+from gradviz.nn.linear import Linear, empty_parameter
 from gradviz.nn.module import Module
-from gradviz.nn.norm import LayerNorm
 
 
 class NonDynamicallyQuantizableLinear(Linear):
@@ -120,82 +115,3 @@ class MultiheadAttention(Module):
         query, key, value = (ops.unsqueeze(x, batch) for x in (query, key, value))
         out, attention = self.forward(query, key, value, padding, need_weights, attn_mask, average)
         return ops.squeeze(out, batch), None if attention is None else ops.squeeze(attention, 0)
-
-
-class TransformerEncoderLayer(Module):
-    """Attention to itself and two Linears, each with a residual and a norm."""
-
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Callable = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-    ) -> None:
-        super().__init__()
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first)
-        self.linear1 = Linear(d_model, dim_feedforward, bias)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias)
-        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
-        if activation not in ("relu", "gelu") and not callable(activation):
-            raise RuntimeError(f"activation should be relu/gelu, not {activation}")
-        self.activation = getattr(F, activation) if isinstance(activation, str) else activation
-
-    def forward(
-        self,
-        src: Tensor,
-        src_mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> Tensor:
-        def attend(x: Tensor) -> Tensor:
-            return self.dropout1(
-                self.self_attn(x, x, x, src_key_padding_mask, need_weights=False, attn_mask=src_mask)[0]
-            )
-
-        if self.norm_first:
-            x = ops.add(src, attend(self.norm1(src)))
-            return ops.add(x, self._feed(self.norm2(x)))
-        x = self.norm1(ops.add(src, attend(src)))
-        return self.norm2(ops.add(x, self._feed(x)))
-
-    def _feed(self, x: Tensor) -> Tensor:
-        return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
-
-
-class TransformerEncoder(Module):
-    """Layers like `encoder_layer`, one after another, and a norm if one is given.
-
-    `enable_nested_tensor` and `mask_check` are taken as PyTorch takes them, and change nothing."""
-
-    def __init__(
-        self,
-        encoder_layer: Module,
-        num_layers: int,
-        norm: Module | None = None,
-        enable_nested_tensor: bool = True,
-        mask_check: bool = True,
-    ) -> None:
-        super().__init__()
-        self.layers = ModuleList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
-        self.num_layers, self.norm = num_layers, norm
-
-    def forward(
-        self,
-        src: Tensor,
-        mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        is_causal: bool | None = None,
-    ) -> Tensor:
-        for layer in self.layers:
-            src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask)
-        return src if self.norm is None else self.norm(src)

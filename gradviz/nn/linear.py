@@ -198,17 +198,3 @@ class AlphaDropout(Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training, self.inplace)
-
-
-class ZeroPad2d(Module):
-    """A border of zeros: (left, right, top, bottom), or one width."""
-
-    def __init__(self, padding: Any) -> None:
-        super().__init__()
-        self.padding = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * 4
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.pad(input, self.padding)
-
-    def extra_repr(self) -> str:
-        return str(self.padding)

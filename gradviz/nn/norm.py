@@ -127,6 +127,12 @@ class InstanceNorm2d(_InstanceNorm):
     dims = (4,)
 
 
+class InstanceNorm3d(_InstanceNorm):
+    """Each channel of each sample of (N, C, D, H, W) normalized by itself."""
+
+    dims = (5,)
+
+
 class LocalResponseNorm(Module):
     """x over (k + alpha · the mean square of `size` neighbouring channels)^beta."""
 

@@ -1,19 +1,23 @@
 """Optimizers. See PyTorch's `torch.optim`."""
 
 from gradviz.optim import lr_scheduler
-from gradviz.optim.adam import Adam, AdamW, NAdam
+from gradviz.optim.adam import Adam, Adamax, AdamW, NAdam, RAdam
 from gradviz.optim.adaptive import Adadelta, Adagrad, RMSprop
+from gradviz.optim.lbfgs import LBFGS
 from gradviz.optim.optimizer import Optimizer
 from gradviz.optim.sgd import SGD
 
 __all__ = [
+    "LBFGS",
     "SGD",
     "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "NAdam",
     "Optimizer",
+    "RAdam",
     "RMSprop",
     "lr_scheduler",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.tensor import Tensor, new_tensor
-from gradviz.optim.optimizer import Optimizer, check
+from gradviz.optim.optimizer import Optimizer, check, settings_in
 
 
 class RMSprop(Optimizer):
@@ -29,19 +29,7 @@ class RMSprop(Optimizer):
         differentiable: bool = False,
     ) -> None:
         check(lr=lr, eps=eps, momentum=momentum, weight_decay=weight_decay, alpha=alpha)
-        settings = {
-            "lr": lr,
-            "momentum": momentum,
-            "alpha": alpha,
-            "eps": eps,
-            "centered": centered,
-            "weight_decay": weight_decay,
-            "capturable": capturable,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-        }
-        super().__init__(params, settings)
+        super().__init__(params, settings_in(locals()))
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
         value, alpha = parameter.array, group["alpha"]
@@ -85,18 +73,7 @@ class Adagrad(Optimizer):
     ) -> None:
         check(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
         check(initial_accumulator_value=initial_accumulator_value)
-        settings = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "fused": fused,
-        }
-        super().__init__(params, settings)
+        super().__init__(params, settings_in(locals()))
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
         value = parameter.array
@@ -129,17 +106,7 @@ class Adadelta(Optimizer):
         check(lr=lr, eps=eps, weight_decay=weight_decay)
         if not 0.0 <= rho <= 1.0:
             raise ValueError(f"Invalid rho value: {rho}")
-        settings = {
-            "lr": lr,
-            "rho": rho,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-            "capturable": capturable,
-            "foreach": foreach,
-            "differentiable": differentiable,
-        }
-        super().__init__(params, settings)
+        super().__init__(params, settings_in(locals()))
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
         value, rho, eps = parameter.array, group["rho"], group["eps"]

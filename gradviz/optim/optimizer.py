@@ -159,6 +159,11 @@ def _unnamed(entry: Any) -> Any:
     return entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
 
 
+def settings_in(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The settings among the `locals()` of an optimizer's `__init__`: all but self and params."""
+    return {name: value for name, value in arguments.items() if name not in ("self", "params", "__class__")}
+
+
 def check(**settings: float) -> None:
     """Raise ValueError for a setting below 0."""
     for name, value in settings.items():

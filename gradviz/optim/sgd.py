@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradviz.engine.tensor import Tensor, new_tensor
-from gradviz.optim.optimizer import Optimizer, check
+from gradviz.optim.optimizer import Optimizer, check, settings_in
 
 
 class SGD(Optimizer):
@@ -31,18 +31,7 @@ class SGD(Optimizer):
         check(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
-        settings = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "differentiable": differentiable,
-            "fused": fused,
-        }
-        super().__init__(params, settings)
+        super().__init__(params, settings_in(locals()))
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
         value = parameter.array

@@ -173,7 +173,7 @@ class TraceColumns:
         )
         counts = ends - starts
         events = order[np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
-        return Column(np.repeat(np.array([line for _, line in pairs], np.float64), counts), events)
+        return Column(np.repeat(np.array([line for _, line in pairs], np.float32), counts), events)
 
     def _lines_of(self, number: int) -> set[int]:
         """The lines of a place and of its callers, in files whose source was kept."""
@@ -229,7 +229,7 @@ class TraceColumns:
     # --- where it lies
 
     def _pass(self) -> Column:
-        found = np.zeros(self.count)
+        found = np.zeros(self.count, np.float32)
         for run in self.trace.passes:  # inner passes begin later and lie over the outer ones
             found[run.first : (self.count if run.last is None else run.last) + 1] = run.number
         return Column(found)
@@ -259,9 +259,10 @@ def _parts(
     links: np.ndarray, starts: np.ndarray, counts: np.ndarray, events: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The tensors among the links of some events (`counts[i]` from `starts[i]` on), each with its event."""
-    at = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-    tensors = links[at].astype(np.int64)
-    owners = np.repeat(events, counts)
+    at = np.repeat((starts - (np.cumsum(counts) - counts)).astype(np.int32), counts)
+    at += np.arange(len(at), dtype=np.int32)
+    tensors = links[at].astype(np.int32)
+    owners = np.repeat(events.astype(np.int32), counts)
     return owners[tensors > 0], tensors[tensors > 0]
 
 
@@ -280,7 +281,7 @@ FIELD_COLUMNS: dict[str, Callable[[TraceColumns], Column]] = {
     "pass": TraceColumns._pass,
     "version": TraceColumns._version,
     "event": lambda c: Column(np.arange(1, c.count + 1, dtype=np.float64)),
-    "depth": lambda c: Column(c.moments.depths.astype(np.float64)),
+    "depth": lambda c: Column(c.moments.depths.astype(np.float32)),
     "nan": lambda c: c._bad(4),
     "inf": lambda c: c._bad(5),
     "mutation": lambda c: c._kind(Kind.MUTATED),

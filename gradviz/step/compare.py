@@ -122,6 +122,11 @@ def beside(stop: Stop) -> tuple[str, str] | None:
 _SWEEPS = 4
 
 
+def both_modes(stop: Stop) -> list[str]:
+    """The table of `compare` at an event that is in it, else nothing."""
+    return compare(stop) if beside(stop) is not None else []
+
+
 def _pair(modes: Modes, sweep: Sweep | None, position: int | None, tensor: int, twin: int) -> Pair | None:
     if sweep is None or position is None:
         return None

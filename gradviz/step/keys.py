@@ -7,6 +7,7 @@ import re
 _NAMES = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left",
     "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left",
+    "\x1b[5~": "page up", "\x1b[6~": "page down",
     "\x1b[H": "home", "\x1b[F": "end", "\x1bOH": "home", "\x1bOF": "end",
     "\x1b[1~": "home", "\x1b[4~": "end", "\x1b[7~": "home", "\x1b[8~": "end",
     "\xe0H": "up", "\xe0P": "down", "\xe0M": "right", "\xe0K": "left", "\xe0G": "home", "\xe0O": "end",

@@ -14,7 +14,7 @@ from gradviz.tracefile import Snapshot
 
 _CHANGED = "bold green"
 _LONGEST_GRAD = 24  # characters that a `.grad` is written out in
-_WITH_TREND = 100  # columns from which on there is room for a leaf's gradient over passes
+WITH_TREND = 100  # columns from which on there is room for a leaf's gradient over passes
 _BARS = 16  # cells
 
 
@@ -76,7 +76,7 @@ def _row(stop: Stop, tensor: int, with_trend: bool) -> LeafRow:
 
 def _trend(stop: Stop, tensor: int) -> str:
     trend = stop.facts.trend(tensor)
-    return "" if trend is None else f"{trend.bars(_BARS)} norm over passes"
+    return "" if trend is None else trend.bars(_BARS)
 
 
 def _differs(before: TensorState | None, now: TensorState) -> bool:
@@ -108,7 +108,7 @@ def leaves(stop: Stop, width: int, height: int) -> list[Text]:
     """The leaves in `height` lines."""
     if height < 1:
         return []
-    with_trend = width >= _WITH_TREND
+    with_trend = width >= WITH_TREND
     rows, more = leaf_rows(stop, height, with_trend)
     if more:
         rows, more = leaf_rows(stop, height - 1, with_trend)

@@ -12,18 +12,36 @@ from gradviz.step.verbs import help_rows
 WIDE = 110  # from so many columns on, two things stand side by side
 
 
-def page_lines(lines: list[str], width: int, height: int) -> list[Text]:
-    """What a verb has to tell, in the place of the stop."""
-    shown = [Text()]
-    for position, line in enumerate(lines):
+def page_lines(lines: list[str], width: int, height: int, scrolled: int = 0) -> list[Text]:
+    """What a verb has to tell, in the place of the stop; where it is long, one of its parts."""
+    told = wrapped(lines, width)
+    told[0].stylize("bold")
+    room = max(height - _AROUND, 1)
+    count = parts(lines, width, height)
+    scrolled = min(scrolled, count - 1)
+    end = "  Any key goes on."
+    if count > 1:
+        more = "Space reads on" if scrolled < count - 1 else "b goes back"
+        end = f"  Part {scrolled + 1} of {count}: {more}, any other key leaves."
+    return [Text(), *told[scrolled * room : (scrolled + 1) * room], Text(), Text(end, style="dim")][:height]
+
+
+def parts(lines: list[str], width: int, height: int) -> int:
+    """How many parts a page has in so many lines of the screen."""
+    return -(-len(wrapped(lines, width)) // max(height - _AROUND, 1))
+
+
+_AROUND = 3  # lines of a page that are not what it tells
+
+
+def wrapped(lines: list[str], width: int) -> list[Text]:
+    """Lines in a width, each by its own indent."""
+    shown = []
+    for line in lines:
         indent = len(line) - len(line.lstrip())
-        text = Text(line.strip(), style="" if position else "bold")
-        for wrapped in text.wrap(Console(width=width), max(width - indent - 2, 20)):
-            shown.append(Text(" " * (indent + 1)).append_text(wrapped))
-    end = Text("  Any key goes on.", style="dim")
-    if len(shown) > height - 2:
-        shown = [*shown[: height - 2], Text("  …", style="dim")]
-    return [*shown, Text(), end][:height]
+        for part in Text(line.strip()).wrap(Console(width=width), max(width - indent - 2, 20)):
+            shown.append(Text(" " * (indent + 1)).append_text(part))
+    return shown
 
 
 _SIGNS = Text("  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * bookmark  ~ in place")

@@ -7,12 +7,13 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from gradviz.step.compare import both_modes
 from gradviz.step.gradients import Row, rows
 from gradviz.step.lanes import drawn
-from gradviz.step.leaves import leaves
+from gradviz.step.leaves import WITH_TREND, leaves
 from gradviz.step.lines import beside, filled, rule
 from gradviz.step.numbers import clean
-from gradviz.step.pages import WIDE, first_lines, help_lines, page_lines
+from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapped
 from gradviz.step.sentences import sentence
 from gradviz.step.source import source, title
 from gradviz.step.state import Session
@@ -20,6 +21,7 @@ from gradviz.step.stop import Stop
 from gradviz.step.timeline import legend, pass_line, timeline
 from gradviz.step.why import why
 
+WIDE = 140  # from so many columns on, source and graph at the left, the rest at the right
 TALL = 30  # from so many lines on, time has a second line and a legend
 # Keys of the foot, as many as there is room for; `q` is kept room for.
 _KEYS = (
@@ -56,12 +58,16 @@ class Screen:
         stop = self.session.stop
         times = self._times(width, height)
         foot = self._foot(width)
-        room = max(height - 1 - len(times) - len(foot), 0)
+        room = self._room(width, height)
         body = self._body(stop, width, room)[:room]
         body += [Text()] * (room - len(body))
         name = ("paused · " if self.session.live else "") + clean(stop.facts.trace.path.name)
         shown = [rule(title(stop), width, name), *body, *times, *foot]
         return [filled(line, width) for line in shown[:height]]
+
+    def _room(self, width: int, height: int) -> int:
+        """The lines between the title and the times."""
+        return max(height - 1 - len(self._times(width, height)) - len(self._foot(width)), 0)
 
     def _times(self, width: int, height: int) -> list[Text]:
         """The run and, in a tall terminal, the present pass and what the signs mean."""
@@ -76,19 +82,24 @@ class Screen:
         if self.session.help:
             return help_lines(width, height)
         if self.session.page:
-            return page_lines(self.session.page, width, height)
+            return page_lines(self.session.page, width, height, self.session.scrolled)
         return _body(stop, width, height)
 
     def _foot(self, width: int) -> list[Text]:
         """What is being typed, else what there is to say, else the keys."""
         if self.prompt is not None:
-            return [Text(f":{clean(self.prompt)}▏", style="bold")]
+            return [Text(f":{clean(self.prompt)}", style="bold")]
         if self.session.message:
             words = Text(self.session.message, style="bold yellow").wrap(
                 Console(width=width), max(width - 2, 1)
             )
             return [Text(" ").append_text(line) for line in list(words)[:_MESSAGE]]
         return [_keys(width, self.session.live)]
+
+
+def has_more(session: Session, width: int, height: int) -> bool:
+    """Whether there is more of a page than is seen."""
+    return session.scrolled + 1 < parts(session.page, width, Screen(session)._room(width, height))
 
 
 def _keys(width: int, live: bool) -> Text:
@@ -115,12 +126,22 @@ def _narrow(stop: Stop, width: int, height: int) -> list[Text]:
     said = _sentence(stop, width)
     below = leaves(stop, width, max(height // 5, 1))
     spare = height - len(said) - len(below) - 2
-    told = gradient_lines(stop, width, max(spare - _LEAST_SOURCE, 2))
-    graph = _graph(stop, width, spare - len(told) - _LEAST_SOURCE - 1)
+    told, graph = _told_and_graph(stop, width, spare - _LEAST_SOURCE)
     room = spare - len(told) - len(graph)
     above = source(stop, width, max(min(room, height // 2 - 1), 0))
     gap = [Text()] * max(room - len(above), 0)
-    return [*above, Text(), *said, *told, *gap, *graph, rule("leaves", width), *below]
+    return [*above, Text(), *said, *told, *gap, *graph, _leaves_rule(stop, width, below), *below]
+
+
+def _told_and_graph(stop: Stop, width: int, height: int) -> tuple[list[Text], list[Text]]:
+    """The rows and the graph in `height` lines. The graph has what waits nearby: where there is no room for both, the
+    rows leave that out."""
+    told = rows(stop)
+    for shown in (told, [row for row in told if row.label != "waiting"]):
+        graph = _graph(stop, width, height - len(shown) - 1)
+        if graph:
+            return gradient_lines(shown, max(height, 2)), graph
+    return gradient_lines(told, max(height, 2)), []
 
 
 def _wide(stop: Stop, width: int, height: int) -> list[Text]:
@@ -133,13 +154,19 @@ def _wide(stop: Stop, width: int, height: int) -> list[Text]:
     left = source(stop, left_width, height - len(graph) - 1)
     left += [Text()] * (height - len(graph) - len(left)) + graph
     said = _sentence(stop, right_width)
-    told = gradient_lines(stop, right_width, max(height - len(said) - 8, 3))
+    told = gradient_lines(rows(stop), max(height - len(said) - 8, 3))
     spare = height - len(said) - len(told) - 3
     below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1))
-    why = _why(stop, right_width, spare - len(below) - 1)
-    below = leaves(stop, right_width, max(spare - len(why), 1))
-    right = [*said, Text(), *told, Text(), *why, rule("leaves", right_width), *below]
+    more = _explained(stop, right_width, spare - len(below) - 1)
+    below = leaves(stop, right_width, max(spare - len(more), 1))
+    right = [*said, Text(), *told, Text(), *more, _leaves_rule(stop, right_width, below), *below]
     return [beside(left, right, row, left_width) for row in range(height)]
+
+
+def _leaves_rule(stop: Stop, width: int, below: list[Text]) -> Text:
+    """The rule above the leaves, with a heading above the bars where there are any."""
+    has_bars = width >= WITH_TREND and any(map(stop.facts.trend, stop.tabled[: len(below)]))
+    return rule("leaves", width, "norm of the gradient, pass by pass" if has_bars else "")
 
 
 def _graph(stop: Stop, width: int, height: int) -> list[Text]:
@@ -149,10 +176,14 @@ def _graph(stop: Stop, width: int, height: int) -> list[Text]:
     return drawn(stop, width, height) if height >= _LEAST_GRAPH else []
 
 
-def _why(stop: Stop, width: int, height: int) -> list[Text]:
-    """The chain rule at this place, where there is room for all of it."""
-    lines = [Text(f"  {line}", no_wrap=True) for line in why(stop)]
-    return [rule("why", width), *lines, Text()] if len(lines) + 2 <= height else []
+def _explained(stop: Stop, width: int, height: int) -> list[Text]:
+    """The chain rule at this place and, where both modes came by it, both: each where there is room for all of it."""
+    told: list[Text] = []
+    for heading, lines in (("why", why(stop)), ("forward and reverse", both_modes(stop))):
+        shown = wrapped(lines, width)
+        if shown and len(told) + len(shown) + 2 <= height:
+            told += [rule(heading, width), *shown, Text()]
+    return told
 
 
 def _sentence(stop: Stop, width: int) -> list[Text]:
@@ -161,9 +192,8 @@ def _sentence(stop: Stop, width: int) -> list[Text]:
     return [Text(" ").append_text(line) for line in list(words)[:3]]
 
 
-def gradient_lines(stop: Stop, width: int, height: int) -> list[Text]:
-    """The rows of a stop in at most `height` lines."""
-    told = rows(stop)
+def gradient_lines(told: list[Row], height: int) -> list[Text]:
+    """Rows in at most `height` lines."""
     shown = told if len(told) <= height else told[: max(height - 1, 0)]
     lines = [_row(row) for row in shown]
     if len(told) > len(shown):

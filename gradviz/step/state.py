@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gradviz.events.kinds import Kind
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.columns import TraceColumns
 from gradviz.step.errors import CommandError
@@ -30,12 +31,13 @@ class Resume:
 
 @dataclass
 class Settings:
-    """What outlives a session on a running script: breakpoints, bookmarks, the last search, keys typed ahead."""
+    """What outlives a session on a running script: breakpoints, bookmarks, the last search, what was typed."""
 
     breakpoints: Breakpoints = field(default_factory=Breakpoints)
     marks: dict[str, int] = field(default_factory=dict)
     searched: str = ""
-    ahead: list[str] = field(default_factory=list)
+    ahead: list[str] = field(default_factory=list)  # keys typed ahead
+    history: list[str] = field(default_factory=list)  # the commands that were typed
 
 
 class Session:
@@ -66,6 +68,7 @@ class Session:
         self.came_from = 0
         self.message = ""
         self.page: list[str] = []
+        self.scrolled = 0  # screens of the page
         self.help = ""
         self.over = False
         self._stop = lru_cache(maxsize=64)(lambda k: Stop(self.facts, k))
@@ -90,6 +93,16 @@ class Session:
     def odd(self) -> np.ndarray:
         """The events that have a NaN or an infinity, in order."""
         return np.flatnonzero(self.columns.column("nan").values | self.columns.column("inf").values)
+
+    @cached_property
+    def errors(self) -> np.ndarray:
+        """The errors, in order."""
+        return self.trace.indices(Kind.ERROR)
+
+    @cached_property
+    def writes(self) -> np.ndarray:
+        """The events that write over a tensor, in order."""
+        return self.trace.indices(Kind.MUTATED)
 
     @property
     def breakpoints(self) -> Breakpoints:

@@ -159,7 +159,7 @@ class Stop:
         do not require grad and that the program made for use. The newest of those made by one name at one place."""
         moment = self.moment
         frozen = [tensor for tensor in moment.frozen if not self._temporary(tensor)]
-        return moment.newest(moment.leaves) + moment.newest(moment.retained) + frozen
+        return moment.newest_leaves + moment.newest_retained + frozen
 
     def _temporary(self, tensor: int) -> bool:
         """Whether a tensor is one of a backward's or a module's own making."""

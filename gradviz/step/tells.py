@@ -119,7 +119,7 @@ def first_bad(session: Session, argument: str) -> None:
         return
     if not len(events):
         session.message = "no NaN and no infinity in this run"
-        errors = session.trace.indices(Kind.ERROR)
+        errors = session.errors
         if len(errors):
             session.go(int(errors[0]))
             session.message += ", but an error: this is it (y or why tells more)"

@@ -12,11 +12,17 @@ from rich.control import Control
 from gradviz.step.keyboard import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
-from gradviz.step.screen import Screen
+from gradviz.step.predicate import FIELDS
+from gradviz.step.prompt import Prompt
+from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import CommandError, Session
-from gradviz.step.verbs import BY_KEY, obey, run
+from gradviz.step.verbs import BY_KEY, VERBS, obey, run
 
 _KEYS = "(n next, b back, y why, : command, ? help, q quit)"
+
+
+_READ_ON = ("space", "down", "j", "n", "page down", "enter")
+_READ_BACK = ("up", "k", "b", "page up", "backspace")
 
 
 def interact(session: Session, console: Console | None = None) -> None:
@@ -32,7 +38,7 @@ class Terminal:
         self.session = session
         self.console = console
         self.keyboard = Keyboard()
-        self.prompt: str | None = None
+        self.prompt: Prompt | None = None
         self.plain = console.is_dumb_terminal
         self.waiting = False  # for a key
         self.stale = False  # the screen is of another size than the terminal
@@ -83,44 +89,54 @@ class Terminal:
         if key == END:
             self.session.over = True
         elif key == INTERRUPT:  # typed to pause a script that had come to a stop already
-            self.session.message = "the script is paused: c lets it go on, q ends it"
+            self.prompt, self.session.message = None, "the script is paused: c lets it go on, q ends it"
         elif self.prompt is not None:
             self._type(key)
         elif key == ":":
-            self.prompt = ""
+            self._ask("")
         elif self._put_away(key):
             pass
         elif key in BY_KEY and (BY_KEY[key].needs or BY_KEY[key].asked):
-            self.prompt = f"{BY_KEY[key].name} "
+            self._ask(f"{BY_KEY[key].name} ")
         elif key in BY_KEY:
             self._run(lambda: run(self.session, BY_KEY[key]))
         elif key.isdigit():
-            self.prompt = key
+            self._ask(key)
         else:
             self.session.message = "" if key == "escape" else f"no such key: {key!r} (? for help)"
 
+    def _ask(self, text: str) -> None:
+        self.prompt = Prompt(text, self.session.settings.history, self._names)
+
+    def _names(self, before: str) -> list[str]:
+        """What Tab completes a word to: a verb at the beginning, then tensors and fields."""
+        if not before.strip():
+            return sorted(verb.name for verb in VERBS)
+        labels = self.session.facts.labels
+        return [*labels, *(f"{label}.grad" for label in labels), *FIELDS]
+
     def _put_away(self, key: str) -> bool:
-        """Leave a page or the help for the stop, by any key but one that quits."""
-        if not (self.session.help or self.session.page) or key == "q":
+        """Read on in a long page; leave it, or the help, for the stop by any key but one that quits."""
+        session = self.session
+        if not (session.help or session.page) or key == "q":
             return False
-        self.session.help, self.session.page, self.session.message = "", [], ""
+        if key in _READ_ON and session.page and not self.plain and has_more(session, *self.console.size):
+            session.scrolled += 1
+        elif key in _READ_BACK and session.scrolled:
+            session.scrolled -= 1
+        else:
+            session.help, session.page, session.message, session.scrolled = "", [], "", 0
         return True
 
     def _type(self, key: str) -> None:
         assert self.prompt is not None
         if key == "enter":
-            line, self.prompt = self.prompt, None
+            line, self.prompt = self.prompt.text, None
             if line.strip():
-                self._obey(line)
-        elif key == "escape" or (key == "backspace" and not self.prompt):
+                self.session.settings.history.append(line.strip())
+                self._run(lambda: obey(self.session, line))
+        elif not self.prompt.type(key):
             self.prompt = None
-        elif key == "backspace":
-            self.prompt = self.prompt[:-1]
-        elif key == "space" or (len(key) == 1 and key.isprintable()):
-            self.prompt += " " if key == "space" else key
-
-    def _obey(self, line: str) -> None:
-        self._run(lambda: obey(self.session, line))
 
     def _run(self, what: Callable[[], None]) -> None:
         try:
@@ -134,11 +150,16 @@ class Terminal:
             width, height = self.console.size
             self.console.control(Control.home())
             self.console.print(
-                Screen(self.session, self.prompt), end="", no_wrap=True, crop=True, height=height, width=width
+                Screen(self.session, self._typed), end="", no_wrap=True, crop=True, height=height, width=width
             )
             return
-        said = f":{self.prompt}" if self.prompt is not None else "\n".join([*told(self.session), ""])
+        line = self._typed
+        said = "\n".join([*told(self.session), ""]) if line is None else f":{line}"
         click.echo(said, file=self.console.file)
+
+    @property
+    def _typed(self) -> str | None:
+        return None if self.prompt is None else self.prompt.shown
 
     @contextmanager
     def _taken(self) -> Iterator[None]:

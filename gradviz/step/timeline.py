@@ -28,10 +28,6 @@ class Marker:
     events: Callable[[Session], np.ndarray]
 
 
-def _errors(session: Session) -> np.ndarray:
-    return session.trace.indices(Kind.ERROR)
-
-
 def _breakpoints(session: Session) -> np.ndarray:
     known, facts, columns = session.breakpoints, session.facts, session.columns
     found = [known.events(number, facts, columns) for number in known.by_number]
@@ -40,13 +36,13 @@ def _breakpoints(session: Session) -> np.ndarray:
 
 # The first that lies in a cell is shown.
 MARKERS = (
-    Marker("✗", "error", "bold red", True, _errors),
+    Marker("✗", "error", "bold red", True, lambda session: session.errors),
     Marker("!", "NaN or inf", "bold red", True, lambda session: session.odd),
     Marker("◆", "breakpoint", "bold yellow", True, _breakpoints),
     Marker(
         "*", "bookmark", "bold cyan", True, lambda session: np.sort(list(session.settings.marks.values()))
     ),
-    Marker("~", "write in place", "yellow", False, lambda session: session.trace.indices(Kind.MUTATED)),
+    Marker("~", "write in place", "yellow", False, lambda session: session.writes),
 )
 
 
@@ -135,11 +131,12 @@ def _signs(session: Session, first: int, end: int, room: int) -> dict[int, Marke
     found: dict[int, Marker] = {}
     for marker in reversed(MARKERS):
         events = _within(marker.events(session), first, end)
-        cells = np.unique((events - first) * room // (end - first))
+        cells = (events - first) * room // (end - first)
+        cells = cells[np.diff(cells, prepend=-1) > 0]
         if len(cells) > room // 4:  # a line full of one sign tells nothing
-            cells = cells[np.diff(cells, prepend=-2) > 1]
+            cells = cells[np.diff(cells, prepend=-2) > 1] if marker.begins else cells[:0]
         if len(cells) > room // 4:
-            cells = cells[: int(marker.begins)]
+            cells = cells[:1]
         found.update(dict.fromkeys(cells.tolist(), marker))
     return found
 

@@ -35,10 +35,6 @@ class Trend:
         parts = np.array_split(np.array(self.norms), count)
         return _bars([float(part.max()) if np.isfinite(part).all() else math.nan for part in parts])
 
-    def here(self, k: int) -> int:
-        """The last of the events up to k, as a position among them; -1 before the first."""
-        return int(np.searchsorted(self.events, k, side="right")) - 1
-
     def words(self) -> str:
         """From what to what."""
         first, last = self.norms[0], self.norms[-1]
@@ -63,8 +59,8 @@ def _bars(heights: list[float]) -> str:
 def trend(moments: Moments, leaf: int) -> Trend | None:
     """The trend of a leaf's gradient over the whole run; None where it has less than three passes or no values."""
     trace = moments.trace
-    told = trace.indices(Kind.ACCUMULATED)
-    events = told[trace.events["subject"][told] == leaf]
+    events, _ = moments.grads.of(leaf)
+    events = events[trace.kinds[events] == Kind.ACCUMULATED]
     if len(events) < _LEAST:
         return None
     sample = events[np.unique(np.linspace(0, len(events) - 1, min(_MOST, len(events))).astype(int))]

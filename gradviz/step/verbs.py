@@ -174,6 +174,7 @@ def run(session: Session, verb: Verb, argument: str = "") -> None:
     session.message = ""
     session.help = ""
     session.page = []
+    session.scrolled = 0
     verb.run(session, argument)
 
 

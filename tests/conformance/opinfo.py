@@ -51,6 +51,8 @@ NOTES = {
     "linalg.svd": "the columns of U and V beyond the singular values are any orthonormal basis of what is left",
     "nn.functional.scaled_dot_product_attention": "those with dropout, whose draws PyTorch's kernel takes otherwise",
     "as_strided.partial_views": "PyTorch raises this: the sample looks beyond its tensor, of which it is given a copy",
+    "linalg.norm.subgradients_at_zero": "at 0 the second derivative has no value: PyTorch's is NaN, gradviz's 0",
+    "nn.functional.batch_norm": "an input without channels: gradviz refuses it",
     "acosh_": "PyTorch raises this",
     "asinh_": "PyTorch raises this",
     "atanh_": "PyTorch raises this",

@@ -57,6 +57,15 @@ elementwise("clamp_min", np.maximum, node_name="ClampMinBackward1",
 elementwise("clamp_max", np.minimum, node_name="ClampMaxBackward1",
     x=d("x ≤ y", lambda g, x, y: g * (x <= y)),
     y=d("x > y", lambda g, x, y: g * (x > y)))
+for key, node in ("clamp_min", "ClampMinBackward0"), ("clamp_max", "ClampMaxBackward0"):
+    elementwise(f"{key}_number", k.clamp, name=key, args="min max", node_name=node,
+        x=d("min ≤ x ≤ max", lambda g, x, min, max: g * k.inside(x, min, max)))
+elementwise("clamp_below", np.maximum, name="clamp",
+    x=d("x ≥ min", lambda g, x, y: g * (x >= y)),
+    y=d("x < min", lambda g, x, y: g * (x < y)))
+elementwise("clamp_above", np.minimum, name="clamp",
+    x=d("x ≤ max", lambda g, x, y: g * (x <= y)),
+    y=d("x > max", lambda g, x, y: g * (x > y)))
 elementwise("clamp_between", k.clamp_between, name="clamp", inputs="x min max",
     x=d("min ≤ x ≤ max", lambda g, x, min, max: g * ((min <= x) & (x <= max))),
     min=d("x < min < max", lambda g, x, min, max: g * ((x < min) & (min < max))),

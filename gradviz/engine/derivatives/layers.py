@@ -80,6 +80,12 @@ linear("embedding_dense", lk.embedding_dense, node_name="EmbeddingDenseBackwardB
     args="rows indices padding_idx",
     x=d("1, taken", lambda g, indices, padding_idx: lk.take_unpadded(g, indices, padding_idx)))
 
+linear("pixel_shuffle", lk.shuffled_pixels, args="r",
+    x=d("1, put back", lambda g, r: lk.unshuffled_pixels(g, r)))
+linear("pixel_unshuffle", lk.unshuffled_pixels, args="r",
+    x=d("1, put back", lambda g, r: lk.shuffled_pixels(g, r)))
+linear("channel_shuffle", lk.shuffled_channels, args="groups",
+    x=d("1, put back", lambda g, groups: lk.shuffled_channels(g, g.shape[1] // groups)))
 for key in ("nll_loss", "nll_loss2d"):
     linear(key, loss.nll, args="target share reduction",
         node_name="NllLossBackward0" if key == "nll_loss" else "NllLoss2DBackward0",

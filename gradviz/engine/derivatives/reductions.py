@@ -16,10 +16,10 @@ linear("sum_dim", k.sum, name="sum", node_name="SumBackward1", args="dim keepdim
     x=d("1, spread", lambda g, x_shape, dim, keepdim: k.spread(g, x_shape, dim, keepdim)))
 linear("mean_dim", k.mean, name="mean", node_name="MeanBackward1", args="dim keepdim",
     x=d("1 / n, spread", lambda g, x_shape, dim, keepdim:
-        k.spread(g, x_shape, dim, keepdim) / k.count(x_shape, dim)))
+        k.spread(g / k.count(x_shape, dim), x_shape, dim, keepdim)))
 linear("mean", k.mean, args="dim keepdim",
     x=d("1 / n, spread", lambda g, x_shape, dim, keepdim:
-        k.spread(g, x_shape, dim, keepdim) / k.count(x_shape, dim)))
+        k.spread(g / k.count(x_shape, dim), x_shape, dim, keepdim)))
 general("max_all", k.max_all, name="max", node_name="MaxBackward1",
     x=d("x is max, shared by ties", lambda g, x, out: k.to_extremes(g, x, out)))
 general("min_all", k.min_all, name="min", node_name="MinBackward1",
@@ -28,6 +28,10 @@ general("amax", k.amax, args="dim keepdim",
     x=d("x is max, shared by ties", lambda g, x, out, dim, keepdim: k.to_extremes(g, x, out, dim, keepdim)))
 general("amin", k.amin, args="dim keepdim",
     x=d("x is min, shared by ties", lambda g, x, out, dim, keepdim: k.to_extremes(g, x, out, dim, keepdim)))
+general("aminmax", k.amin_and_amax, args="dim keepdim", outputs=2,
+    x=d("x is min or max, shared by ties", lambda g, x, out, dim, keepdim: k.both(
+        None if g[0] is None else k.to_extremes(g[0], x, out[0], dim, keepdim),
+        None if g[1] is None else k.to_extremes(g[1], x, out[1], dim, keepdim))))
 general("nansum", k.nansum, args="dim keepdim",
     x=d("1 where x is a number, spread", lambda g, x, dim, keepdim:
         k.spread(g, x.shape, dim, keepdim) * np.logical_not(np.isnan(x))))
@@ -51,6 +55,11 @@ general("std", k.std, args="dim correction keepdim",
 general("vector_norm", k.vector_norm, node_name="LinalgVectorNormBackward0", args="ord dim keepdim",
     x=d("sign(x) |x|^(p−1) / norm^(p−1)", lambda g, x, out, ord, dim, keepdim:
         k.vector_norm_back(g, x, out, ord, dim, keepdim)))
+general("dist", k.dist, args="p",
+    x=d("as the norm's, of x − y", lambda g, x, y, out, p:
+        k.sum_to(k.vector_norm_back(g, x - y, out, p, None, False), x.shape)),
+    y=d("minus that of x", lambda g, x, y, out, p:
+        k.sum_to(-k.vector_norm_back(g, x - y, out, p, None, False), y.shape)))
 general("median_all", k.median, name="median",
     x=d("x is the median, shared by ties", lambda g, x, out: k.to_extremes(g, x, out)))
 
@@ -81,8 +90,8 @@ general("logsumexp", k.logsumexp, args="dim keepdim",
     x=d("softmax(x)", lambda g, x, out, dim, keepdim:
         k.spread(g, x.shape, dim, keepdim) * np.exp(x - k.spread(out, x.shape, dim, keepdim))))
 general("softmax", k.softmax, args="dim", node_name="SoftmaxBackward0",
-    x=d("pᵢ(δᵢⱼ − pⱼ)", lambda g, out, dim: (g - np.sum(g * out, axis=dim, keepdims=True)) * out))
+    x=d("pᵢ(δᵢⱼ − pⱼ)", lambda g, out, dim: (g - (g * out).sum(dim, keepdims=True)) * out))
 general("log_softmax", k.log_softmax, args="dim", node_name="LogSoftmaxBackward0",
-    x=d("δᵢⱼ − pⱼ", lambda g, out, dim: g - np.exp(out) * np.sum(g, axis=dim, keepdims=True)))
+    x=d("δᵢⱼ − pⱼ", lambda g, out, dim: g - np.exp(out) * g.sum(dim, keepdims=True)))
 
 # fmt: on

@@ -41,6 +41,8 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     if g.shape == shape:
         return g
     extra = g.ndim - len(shape)
+    if g.shape[extra:] == shape:
+        return g.sum((*range(extra),))
     repeated = [extra + i for i, n in enumerate(shape) if n == 1 and g.shape[extra + i] != 1]
     return g.sum((*range(extra), *repeated)).reshape(shape)
 
@@ -58,6 +60,11 @@ def min_all(x: Any) -> Any:
 def amax(x: Any, dim: Any, keepdim: bool) -> Any:
     """The greatest element along `dim`."""
     return np.max(x, axis=dim, keepdims=keepdim)
+
+
+def amin_and_amax(x: Any, dim: Any, keepdim: bool) -> tuple[Any, Any]:
+    """The least and the greatest element along `dim`."""
+    return np.min(x, axis=dim, keepdims=keepdim), np.max(x, axis=dim, keepdims=keepdim)
 
 
 def to_extremes(g: Any, x: Any, out: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -336,6 +343,11 @@ def vector_norm(x: Any, ord: float, dim: Any, keepdim: bool) -> Any:
     if ord == 2:
         return np.sqrt(np.sum(np.square(x), axis=dim, keepdims=keepdim))
     return np.sum(magnitudes**ord, axis=dim, keepdims=keepdim) ** (1 / ord)
+
+
+def dist(x: Any, y: Any, p: float) -> Any:
+    """The p-norm of x − y."""
+    return vector_norm(x - y, p, None, False)
 
 
 def vector_norm_back(g: Any, x: Any, out: Any, ord: float, dim: Any, keepdim: bool) -> Any:

@@ -18,6 +18,8 @@ _CHOSEN = {
     "square",
     "div",
     "clamp",
+    "clamp_above",
+    "clamp_below",
     "lerp",
     "round",
 }  # functions below choose their row
@@ -108,9 +110,9 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if not (isinstance(min, Tensor) or isinstance(max, Tensor)):
         return apply(TABLE["clamp"], (x,), (min, max))
     if max is None:
-        return _below(x, min)
+        return _elementwise("clamp_below", x, min)
     if min is None:
-        return _above(x, max)
+        return _elementwise("clamp_above", x, max)
     return _elementwise("clamp_between", x, min, max)
 
 
@@ -119,12 +121,12 @@ _below, _above = functions["clamp_min"], functions["clamp_max"]
 
 def clamp_min(x: Tensor, min: Any) -> Tensor:
     """x, but not below `min`."""
-    return _below(x, min) if isinstance(min, Tensor) else clamp(x, min=min)
+    return _below(x, min) if isinstance(min, Tensor) else apply(TABLE["clamp_min_number"], (x,), (min, None))
 
 
 def clamp_max(x: Tensor, max: Any) -> Tensor:
     """x, but not above `max`."""
-    return _above(x, max) if isinstance(max, Tensor) else clamp(x, max=max)
+    return _above(x, max) if isinstance(max, Tensor) else apply(TABLE["clamp_max_number"], (x,), (None, max))
 
 
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:

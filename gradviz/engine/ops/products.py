@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.apply import apply, operands
+from gradviz.engine.apply import apply, binary, operands
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.ops.choice import contiguous
 from gradviz.engine.ops.elementwise import mul
@@ -27,6 +27,8 @@ from gradviz.engine.ops.shape import (
 )
 from gradviz.engine.tensor import Tensor
 
+_mm, _bmm = binary(TABLE["mm"]), binary(TABLE["bmm"])
+
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """The inner product of two vectors."""
@@ -42,14 +44,16 @@ def mv(x: Tensor, y: Tensor) -> Tensor:
 
 def mm(x: Tensor, y: Tensor) -> Tensor:
     """Matrix times matrix."""
-    _check_product(x, y, 2, 2, "mm")
-    return apply(TABLE["mm"], (x, y))
+    a, b = x.array, y.array
+    if a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype or a.shape[1] != b.shape[0]:
+        _check_product(x, y, 2, 2, "mm")
+    return _mm(x, y)
 
 
 def bmm(x: Tensor, y: Tensor) -> Tensor:
     """Matrix times matrix, for each of a batch."""
     _check_product(x, y, 3, 3, "bmm")
-    return apply(TABLE["bmm"], (x, y))
+    return _bmm(x, y)
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
@@ -106,14 +110,14 @@ def matmul(x: Any, y: Any) -> Any:
         if x is None:
             return NotImplemented
     dims = x.array.ndim, y.array.ndim
+    if dims == (2, 2):
+        return mm(x, y)
     if 0 in dims:
         raise RuntimeError("both arguments to matmul need to be at least 1D; use * for a scalar")
     if dims == (1, 1):
         return dot(x, y)
     if dims == (2, 1):
         return mv(x, y)
-    if dims == (2, 2):
-        return mm(x, y)
     if dims == (1, 2):
         return apply(TABLE["squeeze_dim_"], (mm(unsqueeze(x, 0), y),), (0,))
     if _folds(x, y):

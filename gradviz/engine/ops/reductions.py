@@ -72,7 +72,7 @@ def amin(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 def aminmax(x: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
     """The least and the greatest element along `dim`."""
-    return AminMax(amin(x, dim, keepdim), amax(x, dim, keepdim))
+    return AminMax(*apply(TABLE["aminmax"], (x,), (dims_of(x, dim), keepdim)))
 
 
 AminMax = namedtuple("AminMax", ["min", "max"])
@@ -164,7 +164,7 @@ def vector_norm(
 
 def dist(x: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of the difference."""
-    return vector_norm(sub(x, other), p)
+    return apply(TABLE["dist"], (x, other), (float(p),))
 
 
 def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:

@@ -13,7 +13,7 @@ from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import dtype
 from gradviz.engine.kernels import Geometry, at, geometry_of, sum_to
-from gradviz.engine.op import with_outputs
+from gradviz.engine.op import Op, with_outputs
 from gradviz.engine.ops.choice import contiguous
 from gradviz.engine.ops.reductions import checked_dim, dims_of
 from gradviz.engine.tensor import Tensor
@@ -102,17 +102,32 @@ def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = N
     return apply(TABLE["as_strided"], (x,), (wanted,))
 
 
-def t(x: Tensor) -> Tensor:
-    """A matrix transposed; raises RuntimeError above two dimensions."""
+Plan = tuple[Op, tuple]  # a row, and the arguments that it is applied to a tensor with
+
+
+def plan_of_t(x: Tensor) -> Plan:
+    """What `t` does; raises RuntimeError above two dimensions."""
     if x.array.ndim > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {x.array.ndim}D")
-    return apply(TABLE["t"], (x,))
+    return TABLE["t"], ()
+
+
+def t(x: Tensor) -> Tensor:
+    """A matrix transposed; raises RuntimeError above two dimensions."""
+    op, args = plan_of_t(x)
+    return apply(op, (x,), args)
+
+
+def plan_of_transpose(x: Tensor, dim0: int, dim1: int) -> Plan:
+    """What `transpose` does."""
+    n = x.array.ndim
+    return TABLE["transpose"], (checked_dim(dim0, n), checked_dim(dim1, n))
 
 
 def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
     """x with two dimensions exchanged."""
-    n = x.array.ndim
-    return apply(TABLE["transpose"], (x,), (checked_dim(dim0, n), checked_dim(dim1, n)))
+    op, args = plan_of_transpose(x, dim0, dim1)
+    return apply(op, (x,), args)
 
 
 def permute(x: Tensor, *dims: Any) -> Tensor:
@@ -128,16 +143,28 @@ def expand(x: Tensor, *size: Any) -> Tensor:
     return apply(TABLE["expand"], (x,), (full,))
 
 
+def plan_of_squeeze(x: Tensor, dim: Any = None) -> Plan:
+    """What `squeeze` does."""
+    if isinstance(dim, (tuple, list)):
+        return TABLE["squeeze_dims"], (dims_of(x, dim) or (),)
+    return TABLE["squeeze" if dim is None else "squeeze_dim"], (dims_of(x, dim),)
+
+
 def squeeze(x: Tensor, dim: Any = None) -> Tensor:
     """x without its dimensions of size 1, or without those of `dim` that are."""
-    if isinstance(dim, (tuple, list)):
-        return apply(TABLE["squeeze_dims"], (x,), (dims_of(x, dim) or (),))
-    return apply(TABLE["squeeze" if dim is None else "squeeze_dim"], (x,), (dims_of(x, dim),))
+    op, args = plan_of_squeeze(x, dim)
+    return apply(op, (x,), args)
+
+
+def plan_of_unsqueeze(x: Tensor, dim: int) -> Plan:
+    """What `unsqueeze` does."""
+    return TABLE["unsqueeze"], (checked_dim(dim, x.array.ndim + 1),)
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
     """x with a new dimension of size 1."""
-    return apply(TABLE["unsqueeze"], (x,), (checked_dim(dim, x.array.ndim + 1),))
+    op, args = plan_of_unsqueeze(x, dim)
+    return apply(op, (x,), args)
 
 
 def swapaxes(x: Tensor, axis0: int, axis1: int) -> Tensor:

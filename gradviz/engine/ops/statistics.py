@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import kernels as k
+from gradviz.engine.apply import apply
+from gradviz.engine.derivatives import TABLE
 from gradviz.engine.ops.choice import where
 from gradviz.engine.ops.elementwise import add, div, functions, lerp, mul, sub
 from gradviz.engine.ops.indexing import gather, getitem, scatter_add
@@ -68,7 +70,7 @@ def _quantile(x: Tensor, q: Any, dim: Any, keepdim: bool, how: str, skip_nan: bo
         for i in range(ndim) if dim is None else (checked_dim(dim, ndim),) if ndim else ():
             shape[i] = 1
         picked = reshape(picked, -1, *shape)
-    return picked if wanted.array.ndim else squeeze(picked, 0)
+    return picked if wanted.array.ndim else apply(TABLE["squeeze_dim_"], (picked,), (0,))
 
 
 def _places(rows: np.ndarray, wanted: Tensor, skip_nan: bool) -> Tensor:

@@ -191,3 +191,10 @@ __all__ = [
 ]
 
 globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__})
+
+# Those that `torch` has too, under the same name and with the same arguments.
+ALSO_TORCHS = """
+    adaptive_avg_pool1d avg_pool1d bilinear celu channel_shuffle conv1d conv2d conv3d conv_transpose1d
+    conv_transpose2d conv_transpose3d cosine_similarity hardshrink max_pool1d
+    max_pool2d pairwise_distance pdist pixel_shuffle pixel_unshuffle rms_norm selu threshold
+""".split()

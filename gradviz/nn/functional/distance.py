@@ -35,7 +35,7 @@ def cosine_embedding_loss(
     cosine = ops.div(inner, ops.sqrt(ops.mul(*squares)))
     zero = new_tensor(np.zeros((), cosine.array.dtype))
     near = ops.where(target.array == 1, ops.rsub(cosine, 1), zero)
-    far = ops.where(target.array == -1, ops.clamp(ops.sub(cosine, margin), 0), zero)
+    far = ops.where(target.array == -1, ops.clamp_min(ops.sub(cosine, margin), 0), zero)
     return reduced(ops.add(near, far), reduction)
 
 
@@ -75,7 +75,7 @@ def triplet_margin_with_distance_loss(
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = ops.minimum(far, distance(positive, negative))
-    return reduced(ops.clamp(ops.add(ops.sub(near, far), margin), 0), reduction)
+    return reduced(ops.clamp_min(ops.add(ops.sub(near, far), margin), 0), reduction)
 
 
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:

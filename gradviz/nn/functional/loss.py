@@ -95,8 +95,8 @@ def nll_loss(
         return ops.squeeze(row, 0) if reduction == "none" else row
     classes, share = _classes_and_shares(x, target, weight, ignore_index)
     if reduction == "mean":
-        with np.errstate(invalid="ignore"):  # where all is ignored the mean is NaN, as in PyTorch
-            share = share / share.sum()
+        total = share.sum()
+        share = share / (total if total else np.nan)  # where all is ignored the mean is NaN, as in PyTorch
     key = "nll_loss" if x.array.ndim == 2 else "nll_loss2d"
     return apply(TABLE[key], (x,), (classes, share, reduction))
 
@@ -115,8 +115,9 @@ def _classes_and_shares(
             f"({target.array.shape[0] if target.array.ndim else 1}). The target has shape {list(target.shape)}, "
             f"where {list(expected)} is expected."
         )
-    kept = np.asarray(target.array != ignore_index)
-    classes = np.where(kept, target.array, 0)
+    classes, kept = target.array, np.asarray(target.array != ignore_index)
+    if not kept.all():
+        classes = np.where(kept, classes, 0)
     if classes.size and (classes.min() < 0 or classes.max() >= x.array.shape[1]):
         bad = classes.min() if classes.min() < 0 else classes.max()
         raise IndexError(f"Target {bad} is out of bounds.")
@@ -235,7 +236,7 @@ def _x_log_x(x: Tensor) -> Tensor:
 def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
     """x where the target is 1; max(0, margin − x) where it is −1."""
     zero = new_tensor(np.zeros((), x.array.dtype))
-    far = ops.where(target.array != 1, ops.clamp(ops.rsub(x, margin), 0), zero)
+    far = ops.where(target.array != 1, ops.clamp_min(ops.rsub(x, margin), 0), zero)
     near = ops.where(target.array != -1, x, zero)
     return reduced(ops.add(far, near), reduction)
 
@@ -250,7 +251,7 @@ def margin_ranking_loss(
 ) -> Tensor:
     """max(0, −y (x1 − x2) + margin)."""
     gap = ops.mul(ops.neg(target), ops.sub(x1, x2))
-    return reduced(ops.clamp(ops.add(gap, margin) if margin else gap, 0), reduction)
+    return reduced(ops.clamp_min(ops.add(gap, margin) if margin else gap, 0), reduction)
 
 
 def poisson_nll_loss(

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine import ops
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.tensor import Tensor
@@ -107,40 +106,33 @@ def _cubic(matrix: np.ndarray, place: np.ndarray, n: int) -> np.ndarray:
 
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
     """(N, C r², H, W) as (N, C, H r, W r)."""
-    *lead, channels, height, width = x.array.shape
+    channels = x.array.shape[-3]
     r = upscale_factor
     if channels % (r * r):
         raise RuntimeError(
             "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
             f"upscale_factor, but input.size(-3)={channels} is not divisible by {r * r}"
         )
-    n = len(lead)
-    apart = ops.reshape(x, *lead, channels // (r * r), r, r, height, width)
-    turned = ops.permute(apart, *range(n), n, n + 3, n + 1, n + 4, n + 2)
-    return ops.reshape(turned, *lead, channels // (r * r), height * r, width * r)
+    return apply(TABLE["pixel_shuffle"], (x,), (r,))
 
 
 def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
     """(N, C, H r, W r) as (N, C r², H, W)."""
-    *lead, channels, height, width = x.array.shape
+    height, width = x.array.shape[-2:]
     r = downscale_factor
     if height % r or width % r:
         raise RuntimeError(
             f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but got {height} and "
             f"{width} with {r}"
         )
-    n = len(lead)
-    apart = ops.reshape(x, *lead, channels, height // r, r, width // r, r)
-    turned = ops.permute(apart, *range(n), n, n + 2, n + 4, n + 1, n + 3)
-    return ops.reshape(turned, *lead, channels * r * r, height // r, width // r)
+    return apply(TABLE["pixel_unshuffle"], (x,), (r,))
 
 
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
     """The channels of (N, C, ...), in `groups` equal parts, taken in turn from each part."""
-    n, channels, *rest = x.array.shape
+    channels = x.array.shape[1]
     if channels % groups:
         raise RuntimeError(
             f"Number of channels must be divisible by groups. Got {channels} channels and {groups} groups."
         )
-    apart = ops.reshape(x, n, groups, channels // groups, *rest)
-    return ops.reshape(ops.transpose(apart, 1, 2), n, channels, *rest)
+    return apply(TABLE["channel_shuffle"], (x,), (groups,))

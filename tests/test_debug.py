@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,8 +61,6 @@ def debug(gradviz: Run, tmp_path: Path) -> Run:
 
 def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """The script under `gradviz trace`, which leaves its output and its status as they are."""
-    import sys
-
     (folder / "lesson.py").write_text(script)
     command = [sys.executable, "-m", "gradviz", "trace", "-o", "plain.gradviz", "lesson.py"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
@@ -217,3 +218,10 @@ def test_a_command_that_cannot_be_obeyed_ends_the_script(debug: Run) -> None:
     assert done.returncode == 2
     assert done.stderr.endswith("gradviz: not a number: nowhere\n")
     assert done.stdout == ""
+
+
+def test_the_page_shows_what_its_command_prints(gradviz: Run, tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs/debug.md").read_text()
+    command, printed = re.findall(r"```console\n\$ gradviz (.*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)[0]
+    (tmp_path / "examples").symlink_to(Path(__file__).parent.parent / "examples")
+    assert gradviz(*shlex.split(command)).stderr.startswith(printed)

@@ -222,6 +222,8 @@ def test_a_command_that_cannot_be_obeyed_ends_the_script(debug: Run) -> None:
 
 def test_the_page_shows_what_its_command_prints(gradviz: Run, tmp_path: Path) -> None:
     page = (Path(__file__).parent.parent / "docs/debug.md").read_text()
-    command, printed = re.findall(r"```console\n\$ gradviz (.*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)[0]
+    command, printed = re.findall(r"```console\n\$ gradviz (.*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)[
+        0
+    ]
     (tmp_path / "examples").symlink_to(Path(__file__).parent.parent / "examples")
     assert gradviz(*shlex.split(command)).stderr.startswith(printed)

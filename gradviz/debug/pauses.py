@@ -77,7 +77,7 @@ class Pauses(Listener):
         if resume is not None and resume.predicate is not None:
             conditions.append((0, Holds(resume.predicate)))
         fields = frozenset().union(*(condition.fields for _, condition in conditions))
-        self.present.ask(fields, past if fields else None)
+        self.present.ask(fields, past)
         self._tests = [[] for _ in range(max(Kind) + 1)]
         for kind in Kind:
             self._tests[kind] = [pair for pair in conditions if kind in pair[1].kinds]

@@ -31,6 +31,7 @@ _GRADIENTS = frozenset(
     (Kind.RECEIVED, Kind.PRODUCED, Kind.HOOKED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)
 )
 _MADE = frozenset((Kind.OP, Kind.TENSOR, Kind.MUTATED))
+_OF_THE_PAST = {"line", "file", "name", "parameter", "in", "grad", "nan", "inf", "memory", "grad_fn"}
 EVERYWHERE = frozenset(Kind)
 # Which events a field has a value at; all where it is not named.
 WHERE: dict[str, frozenset[Kind]] = {
@@ -64,6 +65,32 @@ def is_finite(values: np.ndarray) -> bool:
     return bool(np.isfinite(values).all())
 
 
+class Numbered:
+    """A small number for each of many that count up: four bytes each."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.values = array("I")
+
+    def put(self, number: int, value: int) -> None:
+        """Note a number's value. One that comes late and is lower than the first is not kept."""
+        if not self.values:
+            self.first = number
+        missing = number - self.first - len(self.values)
+        if missing == 0:
+            self.values.append(value)
+        elif missing > 0:
+            self.values.frombytes(bytes(self.values.itemsize * missing))
+            self.values.append(value)
+        elif number >= self.first:
+            self.values[number - self.first] = value
+
+    def get(self, number: int) -> int:
+        """A number's value, 0 where none was noted."""
+        at = number - self.first
+        return self.values[at] if 0 <= at < len(self.values) else 0
+
+
 class Present:
     """The event that has just happened. `index` counts from 0; `told` are the tensors whose values it tells, with
     those; `tensors` those that it is about; `gradients` and `inputs` numbers of tensors."""
@@ -91,11 +118,9 @@ class Present:
         self._values: dict[int, Any] = {}
         self._purge_at = 10_000
         self._bad: dict[int, tuple[bool, bool]] = {}
-        self._node_sites = array("I")
-        self._first_node = 0
         self.parameters: dict[int, str] = {}
-        self._names: dict[int, str] = {}
-        self._made_by: dict[int, int] = {}
+        self._codes: dict[str, int] = {"": 0}
+        self._labels = [""]
         self._grad_fns: dict[int, str] = {}
         self._homes: dict[int, int] = {}
         self._lines: dict[int, frozenset[int]] = {}
@@ -116,12 +141,13 @@ class Present:
     def ask(self, fields: Iterable[str], past: Facts | None) -> None:
         """Be ready for these fields from now on; `past` is the run up to here."""
         asked = frozenset(field.partition(".")[0] for field in fields)
+        past = past if asked & _OF_THE_PAST else None
         self.past = past
         self._newest_past = past.trace.newest if past is not None else 0
-        if not asked & {"line", "file"} or not self.asked & {"line", "file"}:
-            self._node_sites, self._first_node = array("I"), 0
-        for forgotten in (self._values, self._bad, self._names, self._made_by, self._homes):
+        self._newest_node = int(past.trace.node_events[0][-1:].max(initial=0)) if past is not None else 0
+        for forgotten in (self._values, self._bad, self._homes):
             forgotten.clear()  # the past knows all of it
+        self._node_sites, self._node_names, self._names = Numbered(), Numbered(), Numbered()
         self.asked = asked
         self._keeps_values = bool(asked & {"in", "grad"})
         self._keeps_bad = bool(asked & {"nan", "inf"})
@@ -141,7 +167,7 @@ class Present:
         if self._keeps_names and self.kind in (Kind.OP, Kind.TENSOR):
             self._keep_names()
         if self._keeps_sites and self.kind == Kind.OP and self.node:
-            self._keep_site()
+            self._node_sites.put(self.node, self.site)
         if self._keeps_grad_fns and self.kind == Kind.RECEIVED:
             if len(self._grad_fns) > _RUNNING:
                 self._grad_fns.clear()
@@ -163,25 +189,20 @@ class Present:
     def _note_bad(self, number: int, values: np.ndarray) -> None:
         self._bad[number] = bool(np.isnan(values).any()), bool(np.isinf(values).any())
 
-    def _keep_site(self) -> None:
-        sites = self._node_sites
-        if not len(sites):
-            self._first_node = self.node
-        place = self.node - self._first_node
-        if place == len(sites):
-            sites.append(self.site)
-        elif place > len(sites):
-            sites.extend([0] * (place - len(sites)))
-            sites.append(self.site)
-        elif place >= 0:
-            sites[place] = self.site
-
     def _keep_names(self) -> None:
         names = self.sites.site(self.site).names if self.site else ()
         if names and len(names) == max(len(self.tensors), 1):
-            self._names.update(zip(self.tensors, names, strict=True))
-        if self.node and self.tensors:
-            self._made_by[self.node] = self.tensors[0]
+            for number, name in zip(self.tensors, names, strict=True):
+                self._names.put(number, self._code(name))
+            if self.node:
+                self._node_names.put(self.node, self._code(names[0]))
+
+    def _code(self, name: str) -> int:
+        code = self._codes.get(name)
+        if code is None:
+            code = self._codes[name] = len(self._labels)
+            self._labels.append(name)
+        return code
 
     def _keep_memory(self) -> None:
         """Whose memory a new tensor has, as `graph.memory.Memory` has it."""
@@ -245,12 +266,16 @@ class Present:
         """The site of the event, or that of the op which made its node; 0 for none."""
         if self.kind not in _AT_NODE:
             return self.site
-        at = self.node - self._first_node
-        if self._first_node and 0 <= at < len(self._node_sites):
-            return self._node_sites[at]
-        event = self.past.trace.node_event(self.node) if self.past is not None else None
+        known = self._node_sites.get(self.node)
+        if known:
+            return known
+        op = self._op_of_node()
+        return op.site if op is not None else 0
+
+    def _op_of_node(self) -> Any:
+        """The op before the last stop that made the node which the event is at."""
         return (
-            int(self.past.trace.events["site"][event]) if self.past is not None and event is not None else 0
+            self.past.op_of(self.node) if self.past is not None and self.node <= self._newest_node else None
         )
 
     def lines(self) -> frozenset[int]:
@@ -273,19 +298,17 @@ class Present:
 
     def called(self, tensor: int) -> str:
         """A tensor's name, empty where it has none (yet)."""
-        found = self.parameters.get(tensor) or self._names.get(tensor)
-        past = self.earlier(tensor) if found is None else None
+        found = self.parameters.get(tensor) or self._labels[self._names.get(tensor)]
+        past = self.earlier(tensor) if not found else None
         return found or (past.names.of(tensor) if past is not None else None) or ""
 
-    def about(self) -> list[int]:
-        """The tensors that the event is about."""
+    def names(self) -> list[str]:
+        """The names of the tensors that the event is about: at a node, of what its op made."""
         if self.kind not in _AT_NODE:
-            return list(self.tensors)
-        made = self._made_by.get(self.node)
-        if made is None and self.past is not None:
-            op = self.past.op_of(self.node)
-            made = op.outputs[0] if op is not None and op.outputs else 0
-        return [made] if made else []
+            return [self.called(tensor) for tensor in self.tensors]
+        known = self._node_names.get(self.node)
+        op = None if known else self._op_of_node()
+        return [self.called(op.outputs[0])] if op is not None and op.outputs else [self._labels[known]]
 
     def shapes(self) -> list[str]:
         """The shapes of what the event made or wrote."""
@@ -390,8 +413,8 @@ FIELDS: dict[str, Callable[[Present], Iterable]] = {
     "how": lambda p: (p.name if p.kind in WHERE["how"] else "",),
     "grad_fn": lambda p: (p.made_with(),),
     "kind": lambda p: (p.kind.name.lower(),),
-    "name": lambda p: [p.called(tensor) for tensor in p.about()],
-    "parameter": lambda p: [p.parameters.get(tensor, "") for tensor in p.about()],
+    "name": lambda p: p.names(),
+    "parameter": lambda p: [p.parameters.get(tensor, "") for tensor in p.tensors],
     "shape": lambda p: p.shapes(),
     "file": lambda p: (p.file(),),
     "line": Present.lines,

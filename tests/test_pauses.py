@@ -17,7 +17,7 @@ from gradviz.step.columns import TraceColumns
 from gradviz.step.facts import Facts
 from gradviz.step.state import Resume, Session, Settings
 from gradviz.step.verbs import obey
-from gradviz.tracefile import open_trace
+from gradviz.tracefile import Recorder, open_trace
 
 WHATS = (
     "op mul", "op log", "grad_fn MulBackward0", "AddBackward0", "nan", "inf", "mutation", "error", "backward",
@@ -141,3 +141,19 @@ def same_stops(program: Path, folder: Path, whats: tuple[str, ...]) -> None:
         columns = TraceColumns(facts)
         for number, known in settings.breakpoints.by_number.items():
             assert sorted(found.get(number, ())) == events_of(known, facts, columns).tolist(), known.text
+
+
+def test_a_script_whose_trace_cannot_be_written_goes_on(
+    training: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(recorder: Recorder) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Recorder, "flush", full)
+    training.write_text(TRAINING + "print('done')")
+    notes = Notes(None)
+    debugger = Debugger(tmp_path / "run.gradviz", notes, Settings())
+    assert run(Target(str(training), False, ()), tmp_path / "run.gradviz", companion=debugger).status == 0
+    assert capsys.readouterr().out == "done\n"
+    assert "no space left" in debugger.trouble
+    assert not notes.stops

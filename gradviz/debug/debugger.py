@@ -49,7 +49,7 @@ class Debugger:
         self.pauses: Pauses | None = None
         self.trace: Trace | None = None  # as of the last stop
         self.resume = Resume(events=1) if at_start else Resume()
-        self.trouble = ""  # what kept a stop from being shown; it ended the script
+        self.trouble = ""  # what kept a stop from being shown
 
     # --- what the run asks of its companion
 
@@ -97,9 +97,14 @@ class Debugger:
         try:
             pauses.recorder.flush()
             self.trace = open_trace(self.path)
+        except (OSError, TraceError) as error:  # what there is cannot be looked at, but the script is sound
+            self.trouble = str(error)
+            pauses.let_go()
+            return Resume()
+        try:
             session = Session(self.trace, index, self.settings, live=True, exporter=self.exporter)
             self._show(session, clean("; ".join(reasons)))
-        except (OSError, TraceError, CommandError) as error:
+        except (TraceError, CommandError) as error:
             self.trouble = str(error)
             return None
         if session.resume is not None:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from gradviz.debug.conditions import Condition, Holds, condition_of
-from gradviz.debug.present import Present, is_finite
+from gradviz.debug.measures import is_finite
+from gradviz.debug.present import Present
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import Listener
 from gradviz.step.breakpoints import Breakpoints
@@ -180,12 +181,17 @@ class Pauses(Listener):
             self.end()
             self._quit()
 
+    def let_go(self) -> None:
+        """Stop at nothing any more."""
+        self.target = self.stop_at = _NEVER
+        self.looking = self.interrupted = False
+        self.attend = [False] * len(self.attend)
+
     def end(self) -> None:
         """End the script: each thread at its next event."""
+        self.let_go()
         self.quitting = True
         self.stop_at = 0
-        self.looking = False
-        self.attend = [False] * len(self.attend)
         main = threading.main_thread()
         if threading.current_thread() is not main and main.ident and hasattr(signal, "pthread_kill"):
             signal.pthread_kill(main.ident, signal.SIGINT)  # it may be waiting for something that never comes
@@ -463,7 +469,7 @@ class Pauses(Listener):
             self.error_told = (kind, message)
             if self.attend[Kind.ERROR]:
                 self._happened(Kind.ERROR, site=self.recorder.site, name=kind, node=node)
-            why = "an error" if raised is None else "this error ends the script"
+            why = "an error in a backward pass" if raised is None else "this error ends the script"
             self._due_at(self.recorder.count - 1, why)
             self._due()
 

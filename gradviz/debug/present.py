@@ -10,7 +10,6 @@ from __future__ import annotations
 import linecache
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from math import isfinite
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -18,9 +17,9 @@ from weakref import ref
 
 import numpy as np
 
+from gradviz.debug.measures import is_finite, measured
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import VIEW
-from gradviz.events.values import stats_of
 from gradviz.graph.memory import REBINDS, WHOLE_VIEWS
 from gradviz.step.facts import Facts
 from gradviz.tracefile.sites import Sites
@@ -53,16 +52,6 @@ WHERE: dict[str, frozenset[Kind]] = {
 def where(field: str) -> frozenset[Kind]:
     """The kinds of events at which a field may have a value; all for an empty one."""
     return WHERE.get(field.partition(".")[0], EVERYWHERE)
-
-
-def is_finite(values: np.ndarray) -> bool:
-    """Whether an array has no NaN and no infinity."""
-    if values.dtype.kind not in "fc":
-        return True
-    # A sum of squares is finite only if every element is, and one call; it may overflow, so that it proves no more.
-    if values.dtype.itemsize >= 4 and isfinite(abs(np.vdot(values, values))):
-        return True
-    return bool(np.isfinite(values).all())
 
 
 class Numbered:
@@ -317,9 +306,11 @@ class Present:
 
     def made_with(self) -> str:
         """The name of the node that the event made, or that it is at."""
-        if self.kind == Kind.PRODUCED:
-            return self._grad_fns.get(self.node, "")
-        return self.grad_fn
+        if self.kind != Kind.PRODUCED:
+            return self.grad_fn
+        known = self._grad_fns.get(self.node)
+        op = self._op_of_node() if known is None else None
+        return known or (op.grad_fn if op is not None else "")
 
     def has_bad(self, which: int) -> bool:
         """Whether a value told here or a gradient has a NaN (0) or an infinity (1)."""
@@ -361,50 +352,6 @@ class Present:
         if kept is None and (past := self.earlier(number)) is not None:
             kept = past.trace.snapshot(number)
         return kept
-
-
-def measured(values: Any, statistic: str) -> float:
-    """One statistic of an array, or of a snapshot of one, as `stats_of` defines them; NaN where it is not known."""
-    array = getattr(values, "array", None)
-    if hasattr(values, "stats") and array is None:
-        return _of_snapshot(values, statistic)
-    array = np.asarray(values if array is None else array)
-    if statistic in _EXTENTS:
-        return _EXTENTS[statistic](array)
-    if statistic in _QUICK and array.size and array.dtype.kind == "f" and is_finite(array):
-        return float(_QUICK[statistic](array))
-    return _of_stats(stats_of(array), statistic)
-
-
-def _of_snapshot(snapshot: Any, statistic: str) -> float:
-    if statistic == "size":
-        return float(np.prod(snapshot.shape))
-    if statistic == "ndim":
-        return float(len(snapshot.shape))
-    return float("nan") if snapshot.stats is None else _of_stats(snapshot.stats, statistic)
-
-
-def _of_stats(stats: Any, statistic: str) -> float:
-    if statistic == "absmax":
-        return max(abs(stats.min), abs(stats.max))
-    return float(getattr(stats, statistic))
-
-
-_EXTENTS: dict[str, Callable[[np.ndarray], float]] = {
-    "size": lambda array: float(array.size),
-    "ndim": lambda array: float(array.ndim),
-    "zeros": lambda array: float(array.size - np.count_nonzero(array)),
-}
-# The same in one look, for floating arrays in which all is finite.
-_QUICK: dict[str, Callable[[np.ndarray], Any]] = {
-    "min": np.min,
-    "max": np.max,
-    "absmax": lambda array: np.abs(array).max(),
-    "nan": lambda array: 0,
-    "inf": lambda array: 0,
-    "mean": lambda array: array.mean(dtype=np.float64),
-    "rms": lambda array: np.sqrt(np.square(array, dtype=np.float64).mean()),
-}
 
 
 FIELDS: dict[str, Callable[[Present], Iterable]] = {

@@ -48,7 +48,6 @@ class AtTerminal:
     wants_the_end = False
 
     def __init__(self, terminal: TextIO) -> None:
-        self.streams = sys.__stdin__, terminal
         self.terminal = terminal
 
     def read(self, session: Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import tracemalloc
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -54,6 +55,18 @@ def deep(n: int) -> float:
     return time.perf_counter() - start
 
 
+def heap(n: int) -> float:
+    """Bytes that the graph of one operation of the chain holds: tensor, array, node, bookkeeping."""
+    tracemalloc.start()
+    h = X * T
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(n):
+        h = h * T
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return held / n
+
+
 if __name__ == "__main__":
     print(machine())
     times = interleaved({"hand": by_hand, "gradviz": recorded})
@@ -61,3 +74,4 @@ if __name__ == "__main__":
     table("chain on (4,), forward + backward", rows, ("what", "µs an operation", "ratio"))
     rows = [(f"{n:,}", f"{deep(n):.2f} s") for n in (100_000, 1_000_000)]
     table("deep chains, no recursion", rows, ("operations", "forward + backward"))
+    print(f"heap: {heap(10_000):.0f} bytes an operation on (4,)")

@@ -41,6 +41,7 @@ from gradviz.engine.creation import (
     zeros_like,
 )
 from gradviz.engine.dtypes import PUBLIC as _dtypes
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.memory_format import PUBLIC as _memory_formats
 from gradviz.engine.dtypes import dtype, get_default_dtype, set_default_dtype
 from gradviz.engine.methods import FUNCTIONS as _functions
@@ -147,13 +148,7 @@ def __getattr__(name: str) -> Any:
         from gradviz.tracefile import open_trace
 
         return open_trace
-    raise AttributeError(_missing(name))
+    return _missing(name)
 
 
-def _missing(name: str) -> str:
-    """The message for a name that gradviz has not: which, and the nearest that it has."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [known for known in globals() if not known.startswith("_")], n=1)
-    advice = f"; the nearest is {near[0]}" if near else ""
-    return f"module 'gradviz' has no attribute {name!r}{advice}"
+_missing = says_what_is_missing(__name__, globals())

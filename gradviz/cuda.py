@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from gradviz.engine.missing import says_what_is_missing
+
 
 def is_available() -> bool:
     """False: gradviz computes on the CPU."""
@@ -26,3 +28,6 @@ def empty_cache() -> None:
 
 def synchronize(device: Any = None) -> None:
     """Nothing: everything is done when it returns."""
+
+
+__getattr__ = says_what_is_missing(__name__, globals())

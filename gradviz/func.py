@@ -13,6 +13,7 @@ import numpy as np
 
 from gradviz.engine import backward, ops
 from gradviz.engine.forward_mode import dual_level, make_dual, set_tangent, tangent_of, unpack_dual
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.node import AccumulateGrad, edge_node
 from gradviz.engine.state import enable_grad
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, new_tensor
@@ -304,3 +305,6 @@ def hessian(func: Callable, argnums: Argnums = 0) -> Callable:
 def vmap(func: Callable, *args: Any, **kwargs: Any) -> Callable:
     """Not there yet."""
     raise NotImplementedError("gradviz has no vmap: write the batch into the operations, or loop and stack.")
+
+
+__getattr__ = says_what_is_missing(__name__, globals())

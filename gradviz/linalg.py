@@ -1,6 +1,7 @@
 """Linear algebra. See PyTorch's `torch.linalg`."""
 
 from gradviz.engine.keywords import with_pytorchs_names
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.ops import (
     cholesky,
     det,
@@ -35,3 +36,5 @@ __all__ = [
 ]  # fmt: skip
 
 globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__})
+
+__getattr__ = says_what_is_missing(__name__, globals())

@@ -1,6 +1,7 @@
 """Special functions. See PyTorch's `torch.special`."""
 
 from gradviz.engine.keywords import with_pytorchs_names
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.ops import functions as _functions
 from gradviz.engine.ops import log_softmax, logit, logsumexp, polygamma, round, softmax
 
@@ -21,3 +22,5 @@ __all__ = [
 ]  # fmt: skip
 
 globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__})
+
+__getattr__ = says_what_is_missing(__name__, globals())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -336,3 +337,25 @@ def test_an_op_in_place_keeps_what_its_derivative_needs() -> None:
 def test_a_random_permutation_is_pytorchs() -> None:
     torch.manual_seed(0)
     assert torch.randperm(8).tolist() == [4, 0, 7, 3, 2, 5, 1, 6]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "said"),
+    [
+        (torch.nn, "Convv2d", "module 'gradviz.nn' has no attribute 'Convv2d'; the nearest is Conv2d"),
+        (torch, "Linear", "module 'gradviz' has no attribute 'Linear'; there is gradviz.nn.Linear"),
+        (torch.optim, "AdmW", "module 'gradviz.optim' has no attribute 'AdmW'; the nearest is AdamW"),
+        (torch, "fft", "module 'gradviz' has no attribute 'fft', nor one that is much like it"),
+        (
+            torch.nn.functional,
+            "gelo",
+            "module 'gradviz.nn.functional' has no attribute 'gelo'; the nearest is gelu",
+        ),
+    ],
+)
+def test_a_name_that_is_missing_is_said_with_the_nearest_that_is_there(
+    owner: ModuleType, name: str, said: str
+) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(owner, name)
+    assert str(caught.value) == said

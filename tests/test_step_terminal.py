@@ -283,3 +283,41 @@ def test_a_long_page_is_read_on_and_left(terminal: Callable[..., Terminal]) -> N
     stepper.press(" ", r"Part 2 of \d")
     stepper.press("b", r"Part 1 of \d")
     stepper.press("x", "torch.tensor")
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+# What a newcomer asks of an example, the keys that the first screen names, and what they then read.
+QUESTIONS = {
+    "why is y.grad None": (
+        "quickstart",
+        ":why y.grad\r",
+        "y is no leaf",
+        r"call\s+y.retain_grad\(\) before backward",
+    ),
+    "where was the NaN born": ("nan", "!y", "NaN in gradient of w was born here", r"torch.sqrt\(w\)"),
+    "which line wrote over it": ("written_over", "!y", r"event 9,\s+line 12", r"div_ writes over weights"),
+    "who wrote over it": (
+        "written_over",
+        "Gwweights\r",
+        r"t.div_\(t.sum",
+        r"weights changed here, 1 earlier change",
+    ),
+}
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_first_screen_leads_to_the_answer(tmp_path: Path, question: str, width: int, height: int) -> None:
+    example, keys, *answers = QUESTIONS[question]
+    source = EXAMPLES / f"{example}.py"
+    with record(tmp_path / "run.gradviz"), contextlib.redirect_stdout(None):
+        exec(compile(source.read_text(), str(source), "exec"), {"__name__": "__main__"})
+    stepper = Terminal(tmp_path / "run.gradviz", width, height)
+    first = stepper.wait("event 1 of [^\n]*\n[^\n]*q quit")
+    for hint in ("why y.grad", "where the first NaN or inf was born", "who w", "everything else"):
+        assert hint in first
+    shown = stepper.press(keys, answers[0])
+    assert re.search(answers[1], shown)
+    stepper.child.send("q")
+    stepper.child.send("q")
+    assert stepper.ended() == 0

@@ -13,7 +13,7 @@ from test_step import CUBE, EVERYTHING, LOOP, lesson
 from gradviz.events import kinds as k
 from gradviz.events.kinds import Kind
 from gradviz.graph.changes import grad_changes, value_changes
-from gradviz.step.plain import script
+from gradviz.step.plain import describe, script
 from gradviz.step.sentences import sentence
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import VERBS, obey, parse
@@ -518,3 +518,32 @@ def test_why_adds_what_came_to_a_leaf_along_several_paths(session: Sessions) -> 
         "  1 + 3 = 4",
         "  a leaf's gradient comes to its end here: it is added to .grad",
     ]
+
+
+def test_a_write_over_a_saved_tensor_tells_who_needs_it(session: Sessions) -> None:
+    stepper = session(
+        "x = torch.tensor([1.0, 2.0], requires_grad=True)\n"
+        "y = torch.exp(x)\nz = (y * y).sum()\ny.detach().add_(1.0)\n"
+        "try: z.backward()\nexcept RuntimeError: pass\n"
+        "w = torch.tensor(3.0, requires_grad=True)\n(w * w).backward()\n"
+        "with torch.no_grad(): w.sub_(1.0)\n"
+    )
+    written = [i for i in range(stepper.trace.count) if stepper.trace.kinds[i] == Kind.MUTATED]
+    told = []
+    for index in written:
+        stepper.go(index)
+        obey(stepper, "why")
+        told.append("\n".join(stepper.page))
+    assert any(
+        "ExpBackward0 of torch.exp(x), line 2, saved it at version 0 and has not run yet" in t for t in told
+    )
+    assert any("MulBackward0 of y * y, line 3, saved it at version 0" in t for t in told)
+    assert "has not run yet" not in told[-1]  # its node has
+
+
+def test_a_write_shows_what_was_there_and_what_is(session: Sessions) -> None:
+    stepper = session("x = torch.ones(2)\nx.mul_(3)\n")
+    obey(stepper, "until mutation")
+    told = describe(stepper.stop)
+    assert "before     [1, 1]" in told
+    assert "after      [3, 3]" in told

@@ -6,6 +6,7 @@ from gradviz.autograd.gradcheck import gradcheck, gradgradcheck
 from gradviz.engine.backward import backward, grad
 from gradviz.engine.creation import Variable
 from gradviz.engine.function import Function
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.state import enable_grad, inference_mode, no_grad, set_grad_enabled
 
 __all__ = [
@@ -25,3 +26,5 @@ __all__ = [
     "set_detect_anomaly",
     "set_grad_enabled",
 ]
+
+__getattr__ = says_what_is_missing(__name__, globals())

@@ -8,6 +8,7 @@ from gradviz.engine.forward_mode import (
     make_dual,
     unpack_dual,
 )
+from gradviz.engine.missing import says_what_is_missing
 
 __all__ = [
     "UnpackedDualTensor",
@@ -17,3 +18,5 @@ __all__ = [
     "make_dual",
     "unpack_dual",
 ]
+
+__getattr__ = says_what_is_missing(__name__, globals())

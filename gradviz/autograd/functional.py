@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.engine import ops
 from gradviz.engine.backward import grad
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.state import enable_grad
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, new_tensor
 
@@ -191,3 +192,6 @@ def vhp(func: Callable, inputs: Any, v: Any = None, create_graph: bool = False, 
 def hvp(func: Callable, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
     """The value of a scalar function, and its Hessian times the vector v: as `vhp`, the Hessian being symmetric."""
     return vhp(_scalar(func, "hvp"), inputs, v, create_graph, strict)
+
+
+__getattr__ = says_what_is_missing(__name__, globals())

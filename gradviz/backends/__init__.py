@@ -1,5 +1,7 @@
 """What a program asks of `torch.backends`: none of them is there; settings of theirs are kept and change nothing."""
 
+from gradviz.engine.missing import says_what_is_missing
+
 
 class _Backend:
     """A backend that is not there."""
@@ -24,3 +26,6 @@ class mps(_Backend):
 
 class mkldnn(_Backend):
     """Intel's."""
+
+
+__getattr__ = says_what_is_missing(__name__, globals())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from gradviz.engine import devices, ops, questions
@@ -12,6 +11,7 @@ from gradviz.engine.inplace import in_place, scaled, setitem
 from gradviz.engine.kernels import strides_of
 from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.memory_format import contiguous_format, lies_in
+from gradviz.engine.missing import nearest
 from gradviz.engine.tensor import Tensor
 
 
@@ -201,11 +201,9 @@ def attach() -> None:
 
 def _missing(x: Tensor, name: str) -> Any:
     """Say which attribute a tensor has not, and the nearest that it has."""
-    if name.startswith("_"):
-        raise AttributeError(f"'Tensor' object has no attribute {name!r}", name=name, obj=x)
-    near = get_close_matches(name, [known for known in dir(Tensor) if not known.startswith("_")], n=1)
-    advice = f"; the nearest is {near[0]}" if near else ""
-    raise AttributeError(f"'Tensor' object has no attribute {name!r}{advice}", name=name, obj=x)
+    near = "" if name.startswith("_") else nearest(name, dir(Tensor))
+    advice = f"; the nearest is {near}" if near else ""
+    raise AttributeError(f"'Tensor' object has no attribute {name!r}{advice}")
 
 
 attach()

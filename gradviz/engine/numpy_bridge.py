@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import ops
+from gradviz.engine.apply import as_tensor
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.forward_mode import tangent_of
+from gradviz.engine.state import state
 from gradviz.engine.tensor import Tensor
 
 UFUNCS: dict[Any, Callable] = {
@@ -64,6 +67,11 @@ def _einsum(equation: str, *operands: Tensor) -> Tensor:
     return ops.einsum(equation, *operands)
 
 
+def _tensors(values: Any) -> list[Tensor]:
+    """Tensors and arrays, as Tensors."""
+    return [as_tensor(value) for value in values]
+
+
 FUNCTIONS: dict[Any, Callable] = {
     np.prod: _by_axis(ops.prod),
     np.min: _by_axis(ops.amin),
@@ -77,7 +85,7 @@ FUNCTIONS: dict[Any, Callable] = {
     np.triu: ops.triu,
     np.moveaxis: ops.movedim,
     np.ravel: ops.ravel,
-    np.outer: ops.outer,
+    np.outer: lambda a, b: ops.outer(*_tensors((a, b))),
     np.trace: ops.trace,
     np.einsum: _einsum,
     np.round: lambda x, decimals=0: ops.round(x, decimals=decimals),
@@ -95,29 +103,68 @@ FUNCTIONS: dict[Any, Callable] = {
     np.squeeze: lambda x, axis=None: ops.squeeze(x, axis),
     np.broadcast_to: lambda x, shape: ops.expand(x, *shape),
     np.where: _where,
-    np.concatenate: lambda tensors, axis=0: ops.cat(tensors, axis),
-    np.stack: lambda tensors, axis=0: ops.stack(tensors, axis),
+    np.concatenate: lambda tensors, axis=0: ops.cat(_tensors(tensors), axis),
+    np.stack: lambda tensors, axis=0: ops.stack(_tensors(tensors), axis),
     np.clip: ops.clamp,
     np.dot: ops.matmul,
     np.copy: ops.clone,
+    np.vstack: lambda tensors: ops.vstack(_tensors(tensors)),
+    np.hstack: lambda tensors: ops.hstack(_tensors(tensors)),
+    np.dstack: lambda tensors: ops.dstack(_tensors(tensors)),
+    np.tensordot: lambda a, b, axes=2: ops.tensordot(*_tensors((a, b)), axes),
+    np.kron: lambda a, b: ops.kron(*_tensors((a, b))),
+    np.diagonal: lambda x, offset=0, axis1=0, axis2=1: ops.diagonal(x, offset, axis1, axis2),
+    np.diag: ops.diag,
+    np.take_along_axis: lambda x, indices, axis=-1: ops.take_along_dim(x, as_tensor(indices), axis),
+    np.repeat: lambda x, repeats, axis=None: ops.repeat_interleave(x, repeats, axis),
+    np.tile: lambda x, reps: ops.tile(x, *(reps if isinstance(reps, tuple) else (reps,))),
+    np.std: lambda x, axis=None, ddof=0, keepdims=False: ops.std(x, axis, correction=ddof, keepdim=keepdims),
+    np.var: lambda x, axis=None, ddof=0, keepdims=False: ops.var(x, axis, correction=ddof, keepdim=keepdims),
+    np.linalg.cholesky: ops.cholesky,
+    np.linalg.norm: lambda x, ord=None, axis=None, keepdims=False: ops.linalg_norm(x, ord, axis, keepdims),
+    np.nan_to_num: lambda x, nan=0.0, posinf=None, neginf=None: ops.nan_to_num(x, nan, posinf, neginf),
+    np.argmax: lambda x, axis=None, keepdims=False: ops.argmax(x, axis, keepdims),
+    np.argmin: lambda x, axis=None, keepdims=False: ops.argmin(x, axis, keepdims),
+    np.sort: lambda x, axis=-1: ops.sort(x, axis)[0],
+    np.argsort: lambda x, axis=-1: ops.argsort(x, axis),
+    np.cross: lambda a, b, axis=-1: ops.linalg_cross(*_tensors((a, b)), dim=axis),
     np.zeros_like: lambda x, **_: ops.new_tensor(np.zeros_like(x.array)),
     np.ones_like: lambda x, **_: ops.new_tensor(np.ones_like(x.array)),
 }
 
 
+def _on_arrays(function: Callable, args: Any, kwargs: Any) -> Any:
+    """What NumPy itself makes of the tensors' values: for a function of which gradviz has no op.
+
+    Raises RuntimeError for a tensor that requires grad, as `numpy()` does, and for one with a tangent."""
+    return function(*_arrays(args), **_arrays(kwargs))
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        if state.dual_level and tangent_of(value) is not None:
+            raise RuntimeError("NumPy would lose the tensor's tangent: use its value, tensor.detach()")
+        return value.numpy()
+    if type(value) in (tuple, list):
+        return type(value)(_arrays(part) for part in value)
+    return {name: _arrays(part) for name, part in value.items()} if type(value) is dict else value
+
+
 def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """Answer a NumPy ufunc with the op of the table; NotImplemented where there is none."""
+    """Answer a NumPy ufunc with the op of the table; where there is none, with NumPy's own of the values."""
     function = UFUNCS.get(ufunc)
     kwargs = {name: value for name, value in kwargs.items() if not (name == "out" and value is ...)}
-    if function is None or method != "__call__" or kwargs:
-        return NotImplemented
-    return function(*inputs)
+    if function is not None and method == "__call__" and not kwargs:
+        return function(*inputs)
+    if any(isinstance(out, Tensor) for out in kwargs.get("out", ())):
+        raise TypeError(f"np.{ufunc.__name__} cannot write into a Tensor: assign its result, x[...] = ...")
+    return _on_arrays(getattr(ufunc, method), inputs, kwargs)
 
 
 def array_function(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    """Answer a NumPy function with the op of the table; NotImplemented where there is none."""
+    """Answer a NumPy function with the op of the table; where there is none, with NumPy's own of the values."""
     ours = FUNCTIONS.get(function)
-    return NotImplemented if ours is None else ours(*args, **kwargs)
+    return _on_arrays(function, args, kwargs) if ours is None else ours(*args, **kwargs)
 
 
 Tensor.__array_ufunc__ = array_ufunc  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """Layers and losses. See PyTorch's `torch.nn`."""
 
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.nn import functional, init, utils
 from gradviz.nn.activation import (
     CELU,
@@ -280,3 +281,5 @@ __all__ = [
     "init",
     "utils",
 ]
+
+__getattr__ = says_what_is_missing(__name__, globals())

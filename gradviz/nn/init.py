@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.engine import random
 from gradviz.engine.inplace import overwrite
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.tensor import Tensor, announce
 
 
@@ -144,3 +145,6 @@ def default_(weight: Tensor, bias: Tensor | None) -> None:
         fan = _fans(weight)[0]
         bound = 1 / math.sqrt(fan) if fan else 0
         uniform_(bias, -bound, bound)
+
+
+__getattr__ = says_what_is_missing(__name__, globals())

@@ -1,5 +1,6 @@
 """Optimizers. See PyTorch's `torch.optim`."""
 
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.optim import lr_scheduler
 from gradviz.optim.adam import Adam, Adamax, AdamW, NAdam, RAdam
 from gradviz.optim.adaptive import Adadelta, Adagrad, RMSprop
@@ -21,3 +22,5 @@ __all__ = [
     "RMSprop",
     "lr_scheduler",
 ]
+
+__getattr__ = says_what_is_missing(__name__, globals())

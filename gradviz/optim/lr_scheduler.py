@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.optim.optimizer import Optimizer
 
 
@@ -371,3 +372,6 @@ class ReduceLROnPlateau(LRScheduler):
             new = max(group["lr"] * self.factor, self.min_lr)
             if group["lr"] - new > self.eps:
                 group["lr"] = new
+
+
+__getattr__ = says_what_is_missing(__name__, globals())

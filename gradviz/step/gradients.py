@@ -11,6 +11,7 @@ from gradviz.events.kinds import (
     Accumulated,
     ErrorRaised,
     Hooked,
+    Mutated,
     OpRan,
     PassBegan,
     Produced,
@@ -24,6 +25,7 @@ from gradviz.step.compare import beside
 from gradviz.step.jvp import terms
 from gradviz.step.local import formulas, local_number
 from gradviz.step.numbers import clean, listed
+from gradviz.step.savers import needing
 from gradviz.step.stop import Stop
 
 _BARS = 24  # cells
@@ -234,6 +236,13 @@ def _padded(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
+def _mutated(stop: Stop, event: Mutated) -> Iterator[Row]:
+    yield Row("before", stop.value_before(event.tensor), "cyan")
+    yield Row("after", stop.value(event.tensor), "green")
+    for node in needing(stop, event):
+        yield Row("needed", f"{node} and has not run yet", "red")
+
+
 def _stepped(stop: Stop, event: Stepped) -> Iterator[Row]:
     for tensor in event.parameters:
         grad = stop.moment.grad(tensor)
@@ -249,6 +258,7 @@ ROWS: dict[type, Callable[[Stop, Any], Iterator[Row]]] = {
     TensorMade: _made,
     OpRan: _op,
     TangentPushed: _tangent,
+    Mutated: _mutated,
     Stepped: _stepped,
     PassBegan: _pass_began,
     Received: _node,

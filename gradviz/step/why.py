@@ -25,6 +25,7 @@ from gradviz.step.gradients import origin
 from gradviz.step.jvp import in_numbers, terms
 from gradviz.step.local import formulas, local_number
 from gradviz.step.numbers import clean, listed, scalar
+from gradviz.step.savers import needing
 from gradviz.step.sentences import sentence
 from gradviz.step.source import title
 from gradviz.step.stop import Stop
@@ -234,8 +235,11 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
 
 def _mutated(stop: Stop, event: Mutated) -> Iterator[str]:
     yield sentence(stop)
-    if event.version:
-        yield f"  its version is now {event.version}: a node that saved it at an earlier version can no longer use it"
+    if not event.version:
+        return
+    yield f"  its version is now {event.version}: a node that saved it at an earlier version can no longer use it"
+    for node in needing(stop, event):
+        yield f"  {node} and has not run yet: its backward would fail"
 
 
 def _error(stop: Stop, event: ErrorRaised) -> Iterator[str]:

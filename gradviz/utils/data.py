@@ -16,6 +16,7 @@ import numpy as np
 
 from gradviz.engine import ops, random
 from gradviz.engine.creation import tensor
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
@@ -202,3 +203,6 @@ class DataLoader:
                 group = []
         if group and not self.drop_last:
             yield group
+
+
+__getattr__ = says_what_is_missing(__name__, globals())

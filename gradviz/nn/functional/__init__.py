@@ -1,6 +1,7 @@
 """Layers as functions. See PyTorch's `torch.nn.functional`."""
 
 from gradviz.engine.keywords import with_pytorchs_names
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.ops import pad
 from gradviz.nn.functional.activation import (
     celu,
@@ -198,3 +199,5 @@ ALSO_TORCHS = """
     conv_transpose2d conv_transpose3d cosine_similarity hardshrink max_pool1d
     max_pool2d pairwise_distance pdist pixel_shuffle pixel_unshuffle rms_norm selu threshold
 """.split()
+
+__getattr__ = says_what_is_missing(__name__, globals())

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.engine import ops
 from gradviz.engine.inplace import overwrite
+from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.tensor import Tensor, new_tensor
 
 __all__ = [
@@ -73,3 +74,6 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
         stop = start + parameter.array.size
         overwrite(parameter, vec.array[start:stop].reshape(parameter.array.shape), "vector_to_parameters")
         start = stop
+
+
+__getattr__ = says_what_is_missing(__name__, globals())

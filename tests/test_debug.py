@@ -112,6 +112,45 @@ def test_what_a_breakpoint_may_be(debug: Run, what: str, event: int) -> None:
     assert f"breakpoint 1: {what}\nevent {event} of " in done.stderr
 
 
+LOOP = """\
+import torch
+w = torch.tensor(2.0, requires_grad=True)
+for i in range(3):
+    loss = w * w
+    loss.backward()
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    ("commands", "event"),
+    [
+        ("next; again", 10),
+        ("next; again; again; again-back", 10),
+        ("next-backward", 4),
+        ("next-backward; out", 9),
+        ("next-backward; next-forward", 10),
+        ("until w.grad > 1", None),
+        ("until grad.max > 5", 16),
+        ("goto 12", 12),
+        ("/ MulBackward", 2),
+        ("next; watch w.grad; continue; continue", 16),
+        ("break backward; continue; delete 1; until pass == 2", 12),
+    ],
+)
+def test_verbs_that_lead_beyond_the_last_event_let_the_script_go_on(
+    debug: Run, commands: str, event: int | None
+) -> None:
+    done = debug(LOOP, commands)
+    if event is None:
+        assert done.returncode == 2
+        assert "there is no field w.grad" in done.stderr
+    else:
+        assert re.findall(r"^event (\d+) of", done.stderr, re.MULTILINE)[-1] == str(event)
+        assert done.returncode == 0
+        assert "done" not in done.stdout
+
+
 def test_it_stops_at_the_first_infinity_and_the_first_nan(debug: Run) -> None:
     done = debug(LESSON, "why; continue; why; continue", "--run")
     assert "the first infinity\nevent 3 of 3 · forward\ntorch.log(y) ran" in done.stderr

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import Kind, OpRan
 from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predicate
 from gradviz.step.errors import CommandError
 from gradviz.step.numbers import clean, shortened
@@ -131,7 +131,18 @@ def _same_place(session: Session, forward: bool, otherwise: str) -> None:
     else:
         sites = session.columns.sites
         own &= sites == sites[k]
-    _to(session, own, forward, "", otherwise)
+    _to(session, own, forward, _of_this_line(session) if forward and session.live else "", otherwise)
+
+
+def _of_this_line(session: Session) -> str:
+    """What a running script is to go on to: the same kind of event, by the same op, at the same line; "" if unknown."""
+    trace, k = session.trace, session.position
+    site = session.facts.site(int(session.columns.sites[k]))
+    if site is None:
+        return ""
+    event = trace.event(k)
+    name = f' and op == "{event.op}"' if isinstance(event, OpRan) and '"' not in event.op else ""
+    return f'kind == "{Kind(int(trace.kinds[k])).name.lower()}" and line == {site.place.line}{name}'
 
 
 # --- by pass

@@ -104,7 +104,7 @@ class Debugger:
         try:
             session = Session(self.trace, index, self.settings, live=True, exporter=self.exporter)
             self._show(session, clean("; ".join(reasons)))
-        except (TraceError, CommandError) as error:
+        except (OSError, TraceError, CommandError) as error:  # OSError: the terminal is gone
             self.trouble = str(error)
             return None
         if session.resume is not None:
@@ -116,7 +116,9 @@ class Debugger:
         session.message = message
         self.settings.breakpoints.forget_events()
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
+            with suppress(
+                AttributeError, ValueError, OSError
+            ):  # the script may have closed it, or put something there
                 stream.flush()
         self.reader.read(session)
 

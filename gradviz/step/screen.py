@@ -23,6 +23,7 @@ from gradviz.step.why import why
 
 WIDE = 140  # from so many columns on, source and graph at the left, the rest at the right
 TALL = 30  # from so many lines on, time has a second line and a legend
+_LOW = 20  # up to so many lines time has one
 # Keys of the foot, as many as there is room for; `q` is kept room for.
 _KEYS = (
     ("n", "next"), ("b", "back"), ("B", "backward"), ("y", "why"), ("w", "who"), ("!", "NaN"), (":", "command"),
@@ -68,12 +69,12 @@ class Screen:
         return max(height - 1 - len(self._times(width, height)) - len(self._foot(width)), 0)
 
     def _times(self, width: int, height: int) -> list[Text]:
-        """The run and, in a tall terminal, the present pass and what the signs mean."""
+        """The run; where it is long, the present pass; in a tall terminal both, and what the signs mean."""
         session = self.session
         whole = timeline(session, width)
-        if height < TALL:
+        if height < _LOW or (height < TALL and session.trace.count <= width // 2):
             return [whole]
-        signs = legend(session)
+        signs = legend(session) if height >= TALL else Text()
         return [*([signs] if signs.plain else []), pass_line(session, width), whole]
 
     def _body(self, stop: Stop, width: int, height: int) -> list[Text]:

@@ -452,3 +452,27 @@ def test_without_a_terminal_step_asks_for_commands(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "--commands" in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "given"),
+    [
+        ("torch.tanh(x)", "to x: upstream × (1 − tanh²(x))"),
+        ("x.sum(0)", "to x: upstream, spread"),
+        ("torch.relu(x)", "to x: upstream × (x > 0)"),
+        ("x.t()", "to x: upstream, transposed"),
+        ("torch.tan(x)", "to x: upstream × (1 + tan²(x))"),
+        ("x / c", "to x: upstream × 1 / c"),
+        ("x @ c.t()", "to x: upstream"),
+    ],
+)
+def test_the_chain_rule_is_told_as_a_formula_where_there_are_many_numbers(
+    tmp_path: Path, made: str, given: str
+) -> None:
+    text = (
+        "x = torch.rand(3, 4, requires_grad=True)\nc = torch.rand(3, 4) + 1\n"
+        f"y = {made}\ny.sum().backward()\n"
+    )
+    with open_trace(lesson(tmp_path, text)) as trace:
+        told = [line for line in sentences(trace) if " gives " in line]
+    assert given in told[1]

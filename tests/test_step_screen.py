@@ -263,3 +263,14 @@ def test_a_long_page_is_read_in_parts(tmp_path: Path) -> None:
         obey(session, "why")
         assert session.scrolled == 0
         assert not has_more(session, 80, 24)
+
+
+def test_a_long_run_has_a_line_of_time_for_the_present_pass_too(tmp_path: Path) -> None:
+    with open_trace(lesson(tmp_path, FIT)) as trace:
+        session = Session(trace)
+        assert trace.count > 40
+        lines = [line.plain for line in Screen(session).lines(80, 24)]
+        assert "events of this stretch of forward" in lines[-3]
+        assert "event 1 of" in lines[-2]
+        assert "events of this" not in "".join(line.plain for line in Screen(session).lines(80, 19))
+        assert "events of this" not in "".join(line.plain for line in Screen(session).lines(160, 24))

@@ -299,8 +299,8 @@ QUESTIONS = {
     "who wrote over it": (
         "written_over",
         "Gwweights\r",
-        r"t.div_\(t.sum",
-        r"weights changed here, 1 earlier change",
+        "weights changed here, 1 earlier change",
+        "▶12      return t.div_",
     ),
 }
 

@@ -415,7 +415,7 @@ def test_where_a_nan_was_born(session: Sessions) -> None:
     nan = session(NAN)
     obey(nan, "nan")
     assert nan.message.startswith("the first of 3 events")
-    assert sentence(nan.stop) == "SqrtBackward0 gives [inf, 1] to x"
+    assert sentence(nan.stop) == "SqrtBackward0 gives [inf, 1] to x: upstream × 1 / (2√x)"
     text = said(nan, "why")
     assert "an infinity in gradient of x was born here" in text
     assert "y = [0, 1]" in text

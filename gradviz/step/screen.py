@@ -19,10 +19,11 @@ from gradviz.step.source import source, title
 from gradviz.step.state import Session
 from gradviz.step.stop import Stop
 from gradviz.step.timeline import legend, pass_line, timeline
-from gradviz.step.why import why
+from gradviz.step.why import explains, why
 
 WIDE = 140  # from so many columns on, source and graph at the left, the rest at the right
 TALL = 30  # from so many lines on, time has a second line and a legend
+_LOW = 20  # up to so many lines time has one
 # Keys of the foot, as many as there is room for; `q` is kept room for.
 _KEYS = (
     ("n", "next"), ("b", "back"), ("B", "backward"), ("y", "why"), ("w", "who"), ("!", "NaN"), (":", "command"),
@@ -70,12 +71,12 @@ class Screen:
         return max(height - 1 - len(self._times(width, height)) - len(self._foot(width)), 0)
 
     def _times(self, width: int, height: int) -> list[Text]:
-        """The run and, in a tall terminal, the present pass and what the signs mean."""
+        """The run; where it is long, the present pass; in a tall terminal both, and what the signs mean."""
         session = self.session
         whole = timeline(session, width)
-        if height < TALL:
+        if height < _LOW or (height < TALL and session.trace.count <= width // 2):
             return [whole]
-        signs = legend(session)
+        signs = legend(session) if height >= TALL else Text()
         return [*([signs] if signs.plain else []), pass_line(session, width), whole]
 
     def _body(self, stop: Stop, width: int, height: int) -> list[Text]:
@@ -150,7 +151,7 @@ def _wide(stop: Stop, width: int, height: int) -> list[Text]:
     right_width = width - left_width - 3
     graph = _graph(stop, left_width, height // 2 - 2)
     if graph:
-        graph = [rule("graph", left_width), *graph]
+        graph = [rule("graph" if stop.k else "how to begin", left_width), *graph]
     left = source(stop, left_width, height - len(graph) - 1)
     left += [Text()] * (height - len(graph) - len(left)) + graph
     said = _sentence(stop, right_width)
@@ -179,7 +180,10 @@ def _graph(stop: Stop, width: int, height: int) -> list[Text]:
 def _explained(stop: Stop, width: int, height: int) -> list[Text]:
     """The chain rule at this place and, where both modes came by it, both: each where there is room for all of it."""
     told: list[Text] = []
-    for heading, lines in (("why", why(stop)), ("forward and reverse", both_modes(stop))):
+    for heading, lines in (
+        ("why", why(stop) if explains(stop) else []),
+        ("forward and reverse", both_modes(stop)),
+    ):
         shown = wrapped(lines, width)
         if shown and len(told) + len(shown) + 2 <= height:
             told += [rule(heading, width), *shown, Text()]

@@ -44,6 +44,11 @@ def why(stop: Stop) -> list[str]:
     return [*lines, *_bad(stop)]
 
 
+def explains(stop: Stop) -> bool:
+    """Whether the chain rule has anything to say of an event."""
+    return type(stop.event) in EXPLAINED
+
+
 # --- backward
 
 

@@ -116,8 +116,9 @@ class Op:
 
     @property
     def formula(self) -> str:
-        """The derivatives as text: `∂/∂x = y, ∂/∂y = x`."""
-        return ", ".join(f"∂/∂{name} = {rule.text}" for name, rule in self.derivatives.items())
+        """The derivatives as text, in the order of the inputs: `∂/∂x = y, ∂/∂y = x`."""
+        known = [name for name in self.inputs if name in self.derivatives]
+        return ", ".join(f"∂/∂{name} = {self.derivatives[name].text}" for name in known)
 
     def arguments_text(self, args: tuple) -> str:
         """Non-tensor arguments, as a person would write them: `dim=1, keepdim=True`."""

@@ -28,13 +28,14 @@ from gradviz.engine.ops import (
 from gradviz.engine.ops import linalg_cross as cross
 from gradviz.engine.ops import linalg_diagonal as diagonal
 from gradviz.engine.ops import linalg_norm as norm
+from gradviz.engine.shape_errors import LinAlgError
 
 __all__ = [
-    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",
-    "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals",
-    "tensorinv", "vander", "vecdot", "vector_norm",
+    "LinAlgError", "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
+    "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular",
+    "svd", "svdvals", "tensorinv", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
-globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__})
+globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__ if name != "LinAlgError"})
 
 __getattr__ = says_what_is_missing(__name__, globals())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
 import layer_samples
 import numpy as np
@@ -39,6 +40,8 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "clamp_max_number": [([np.array([-1.0, 0.2, 2.0])], (None, 1.0))],
     "clamp_below": [([np.array([-1.0, 0.2, 2.0]), np.array([0.0, 0.3, 1.0])], ())],
     "clamp_above": [([np.array([-1.0, 0.2, 2.0]), np.array([0.0, 0.3, 1.0])], ())],
+    "copy_over": [([values(2, 3), values(3)], ())],
+    "alias": [([values(2, 3)], ())],
     "aminmax": [([values(2, 3)], (1, False)), ([values(2, 3)], (None, False))],
     "dist": [([values(2, 3), values(3)], (2.0,)), ([values(3), values(3) + 1], (3.0,))],
     "pixel_shuffle": [([values(1, 8, 2, 3)], (2,))],
@@ -338,3 +341,53 @@ def test_ties_share_the_gradient() -> None:
     torch.maximum(x, y).sum().backward()
     assert x.grad.tolist() == [0.5, 1.0]
     assert y.grad.tolist() == [0.5, 0.0]
+
+
+SELECTIVE = {
+    "relu": lambda t, x, y: t.relu(x),
+    "relu6": lambda t, x, y: t.nn.functional.relu6(x),
+    "elu": lambda t, x, y: t.nn.functional.elu(x),
+    "hardtanh": lambda t, x, y: t.nn.functional.hardtanh(x),
+    "hardsigmoid": lambda t, x, y: t.nn.functional.hardsigmoid(x),
+    "hardswish": lambda t, x, y: t.nn.functional.hardswish(x),
+    "hardshrink": lambda t, x, y: t.nn.functional.hardshrink(x),
+    "softshrink": lambda t, x, y: t.nn.functional.softshrink(x),
+    "threshold": lambda t, x, y: t.nn.functional.threshold(x, 0.1, 2.0),
+    "abs": lambda t, x, y: t.abs(x),
+    "sign": lambda t, x, y: t.sign(x),
+    "floor": lambda t, x, y: t.floor(x),
+    "clamp": lambda t, x, y: x.clamp(-0.5, 1),
+    "clamp by tensors": lambda t, x, y: x.clamp(y * 0, y * 0 + 1),
+    "clamp_min": lambda t, x, y: x.clamp_min(0.0),
+    "maximum": lambda t, x, y: t.maximum(x, y),
+    "minimum": lambda t, x, y: t.minimum(x, y),
+    "fmax": lambda t, x, y: t.fmax(x, y),
+    "where": lambda t, x, y: t.where(x > 0, x, y),
+    "masked_fill": lambda t, x, y: x.masked_fill(x > 0, 0.0),
+    "x ** 0": lambda t, x, y: x**0,
+    "x ** zeros": lambda t, x, y: x ** (y * 0),
+    "max": lambda t, x, y: x.max(),
+    "max along": lambda t, x, y: x.max(0).values,
+    "median": lambda t, x, y: x.median(),
+    "zero_": lambda t, x, y: (x * 1).zero_(),
+    "nll_loss": lambda t, x, y: t.nn.functional.nll_loss(x.reshape(2, 4), t.tensor([1, 2])),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("nan_in", ["the gradient", "the input"])
+@pytest.mark.parametrize("name", SELECTIVE)
+def test_nan_goes_where_it_goes_in_pytorch(name: str, nan_in: str) -> None:
+    theirs = pytest.importorskip("torch")
+
+    def gradient(t: ModuleType) -> np.ndarray:
+        values = np.array([-3.0, -1.0, -0.5, 0.0, 0.3, 1.0, 2.0, 7.0])
+        other = values[::-1].copy()
+        if nan_in == "the input":
+            values[[2, 5]] = np.nan, np.inf
+        x = t.tensor(values, requires_grad=True)
+        out = SELECTIVE[name](t, x, t.tensor(other))
+        upstream = np.full(tuple(out.shape), np.nan if nan_in == "the gradient" else 1.0)
+        return t.autograd.grad(out, x, t.tensor(upstream))[0].numpy()
+
+    np.testing.assert_allclose(gradient(torch), gradient(theirs))

@@ -1,18 +1,35 @@
-"""The documentation's commands run as written, in the order written."""
+"""The documentation's commands run as written, in the order written, and print what the pages show.
+
+`python tests/test_docs.py` writes into the lessons and the guide to the stepper what their commands print now.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from gradviz.cli.step import step
+from gradviz.step.verbs import GROUPS, KEY_SIGNS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages that show, below a block of commands, what the last of them prints.
+GUIDE, VERBS_BELOW = ROOT / "docs/stepper.md", "## All verbs\n\n"
+SHOWING = [GUIDE, *sorted((ROOT / "docs/lessons").glob("*.md"))]
+OTHERS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in OTHERS if page not in SHOWING]
+SHOWN = re.compile(
+    r"^```console\n(?P<commands>(?:[^`].*\n)*)```\n\n```text\n(?P<printed>(?:.*\n)*?)```$", re.MULTILINE
+)
 INSTALLS = re.compile(r"^pip install [^&]*(&& )?")
 
 
@@ -28,13 +45,23 @@ def commands(page: Path) -> list[str]:
     return [command for line in lines if (command := INSTALLS.sub("", line)) not in ("", "pytest")]
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return furnished(tmp_path_factory.mktemp("model"))
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A directory as a reader of the documentation has it: the examples, a trace, a lesson."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "lesson.py").write_text((ROOT / "examples/leaves.py").read_text().replace("gradviz as ", ""))
-    run("gradviz trace examples/quickstart.py", tmp_path)
-    return tmp_path
+def folder(model: Path, tmp_path: Path) -> Path:
+    """A directory as a reader of the documentation has it."""
+    return shutil.copytree(model, tmp_path / "here", symlinks=True)
+
+
+def furnished(directory: Path) -> Path:
+    """A directory with the examples, a trace, a lesson."""
+    (directory / "examples").symlink_to(ROOT / "examples")
+    (directory / "lesson.py").write_text((ROOT / "examples/leaves.py").read_text().replace("gradviz as ", ""))
+    run("gradviz trace examples/quickstart.py", directory)
+    return directory
 
 
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -47,11 +74,59 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def stepped(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """`gradviz step` in this process, which takes a twentieth of the time."""
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(step, shlex.split(command)[2:])
+    return subprocess.CompletedProcess(command, done.exit_code, done.stdout, done.stderr)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_of_a_page_runs(page: Path, folder: Path) -> None:
     for command in commands(page):
         done = run(command, folder)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def filled(page: Path, folder: Path) -> str:
+    """The page with what its commands print in the place of what it shows."""
+
+    def printed(block: re.Match[str]) -> str:
+        lines = block["commands"].splitlines()
+        done = None
+        for line in lines:
+            if line.startswith("$ "):
+                done = stepped(line[2:], folder) if "gradviz step" in line else run(line[2:], folder)
+                assert done.returncode == 0, f"{line}\n{done.stderr}"
+        assert done is not None
+        text = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+        return f"```console\n{block['commands']}```\n\n```text\n{text}\n```"
+
+    return SHOWN.sub(printed, page.read_text())
+
+
+def verb_table() -> str:
+    """The table of verbs, as the guide to the stepper has it."""
+    lines = []
+    for title, verbs in GROUPS.items():
+        lines += [f"### {title}", "", "| command | keys | does |", "|-|-|-|"]
+        for verb in verbs:
+            keys = " ".join(f"`{KEY_SIGNS.get(key, key)}`" for key in verb.keys)
+            lines.append(f"| `{verb.usage}` | {keys} | {verb.help} |".replace("N|all", "N\\|all"))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_the_guide_to_the_stepper_lists_every_verb() -> None:
+    _, _, table = GUIDE.read_text().partition(VERBS_BELOW)
+    assert table == verb_table(), "python tests/test_docs.py writes it anew"
+
+
+@pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
+def test_a_page_shows_what_its_commands_print(page: Path, folder: Path) -> None:
+    text = page.read_text()
+    assert text.count("```console") == len(SHOWN.findall(text)) > 0 or page.stem == "README"
+    assert filled(page, folder) == text, "python tests/test_docs.py writes it anew"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -64,13 +139,13 @@ def test_every_piece_of_python_in_a_page_runs(page: Path, folder: Path) -> None:
 
 
 def test_the_readme_shows_what_the_commands_print(folder: Path) -> None:
-    told, stepped = blocks(ROOT / "README.md", "text")
-    trace, step = commands(ROOT / "README.md")[:2]
-    assert run(trace, folder).stderr == told
-    assert run(step, folder).stdout.startswith(stepped.rstrip())
+    told, shown = blocks(ROOT / "README.md", "text")
+    traced, then = commands(ROOT / "README.md")[:2]
+    assert run(traced, folder).stderr == told
+    assert run(then, folder).stdout.startswith(shown.rstrip())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *SHOWING], ids=lambda page: page.name)
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
@@ -110,3 +185,12 @@ def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -
 
 def texts(svg: Path) -> list[str]:
     return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text()))
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        furnished(Path(name))
+        for written in SHOWING:
+            written.write_text(filled(written, Path(name)))
+    text, heading, _ = GUIDE.read_text().partition(VERBS_BELOW)
+    GUIDE.write_text(text + heading + verb_table())

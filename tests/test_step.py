@@ -145,7 +145,7 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
         "add_ writes over x: [1, 2] → [2, 3], version 1",
         "data writes over x: [2, 3] → [4, 6], version 1",
         "dual becomes a dual number: value 2, tangent 1",
-        "the JVP of sin gives torch.sin(dual) the tangent -0.416147",
+        "the JVP of sin gives torch.sin(dual) the tangent -0.416147: -0.41615 × 1",
         "backward pass 4 is broken off by the error",
     ):
         assert expected in told
@@ -195,9 +195,10 @@ def test_forward_mode_shows_the_tangents_and_the_local_derivatives(tmp_path: Pat
     with open_trace(lesson(tmp_path, EVERYTHING)) as trace:
         pushed = [e.index for e in trace if isinstance(e, k.TangentPushed) and e.how == "mul"]
         told = describe(Session(trace, pushed[0]).stop)
-    assert "input      dual = 2, tangent 1" in told
-    assert "∂out/∂dual = (torch.sin(dual))" in told
-    assert "tangent    of out = 0.077" in told
+    assert "gives out the tangent 0.0770038: 2 × -0.416147 + 0.909297 × 1" in told
+    assert "input      dual            = 2          tangent 1" in told
+    assert "∂out/∂dual = torch.sin(dual) = 0.909297" in told
+    assert "output     out             = 1.81859    tangent 0.0770038" in told
 
 
 def test_two_tensors_of_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -451,3 +452,27 @@ def test_without_a_terminal_step_asks_for_commands(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "--commands" in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "given"),
+    [
+        ("torch.tanh(x)", "to x: upstream × (1 − tanh²(x))"),
+        ("x.sum(0)", "to x: upstream, spread"),
+        ("torch.relu(x)", "to x: upstream × (x > 0)"),
+        ("x.t()", "to x: upstream, transposed"),
+        ("torch.tan(x)", "to x: upstream × (1 + tan²(x))"),
+        ("x / c", "to x: upstream × 1 / c"),
+        ("x @ c.t()", "to x: upstream"),
+    ],
+)
+def test_the_chain_rule_is_told_as_a_formula_where_there_are_many_numbers(
+    tmp_path: Path, made: str, given: str
+) -> None:
+    text = (
+        "x = torch.rand(3, 4, requires_grad=True)\nc = torch.rand(3, 4) + 1\n"
+        f"y = {made}\ny.sum().backward()\n"
+    )
+    with open_trace(lesson(tmp_path, text)) as trace:
+        told = [line for line in sentences(trace) if " gives " in line]
+    assert given in told[1]

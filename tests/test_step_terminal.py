@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ z = torch.log(y)
 z.backward(retain_graph=True)
 z.backward()
 """
-SIZES = [(80, 24), (160, 48)]
+SIZES = [(80, 24), (200, 60)]
 
 
 class Terminal:
@@ -177,7 +179,7 @@ def test_a_resized_terminal_is_drawn_anew(terminal: Callable[..., Terminal]) -> 
     stepper.screen.resize(48, 160)
     stepper.screen.reset()
     stepper.child.setwinsize(48, 160)
-    shown = stepper.wait("event 1 of 21[^\n]*\n[^\n]*q quit").splitlines()
+    shown = stepper.wait("\\A── lesson.py:1 ─{120,}(?s:.*)event 1 of 21[^\n]*\n[^\n]*q quit").splitlines()
     assert len(shown[0].rstrip()) == 160
     assert "│" in shown[10]
 
@@ -203,3 +205,119 @@ def test_a_closed_terminal_ends_the_session(terminal: Callable[..., Terminal]) -
     stepper.wait("event 1 of 21")
     stepper.child.close(force=False)
     assert not stepper.child.isalive()
+
+
+def test_nothing_that_is_typed_is_lost(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    for key in "nnnnnnnbn":  # while it is starting and drawing
+        stepper.child.send(key)
+        time.sleep(0.02)
+    stepper.wait("event 8 of 21")
+    for key in ":goto 21\r":
+        stepper.child.send(key)
+        time.sleep(0.005)
+    stepper.wait("event 21 of 21")
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(trace: Path, width: int, height: int) -> None:
+    screen = pyte.Screen(width, height)
+    stream = pyte.ByteStream(screen)
+    shell = pexpect.spawn(
+        "/bin/bash",
+        ["--norc", "-i"],
+        dimensions=(height, width),
+        env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PS1": "shell> "},
+        timeout=20,
+    )
+
+    def wait(pattern: str) -> None:
+        end = time.monotonic() + 20
+        while not re.search(pattern, "\n".join(screen.display)):
+            assert time.monotonic() < end, "\n".join(screen.display)
+            with contextlib.suppress(pexpect.TIMEOUT):
+                stream.feed(shell.read_nonblocking(65536, timeout=0.05))
+
+    shell.sendline(f"{sys.executable} -m gradviz step {trace}")
+    wait("event 1 of 21[^\n]*\n[^\n]*q quit")
+    shell.send("nn")
+    wait("event 3 of 21")
+    shell.send("\x1a")
+    wait("Stopped")
+    screen.reset()
+    shell.sendline("echo $((6 * 7))")
+    wait("(?m)^42")
+    screen.reset()
+    shell.sendline("fg")
+    wait("event 3 of 21[^\n]*\n[^\n]*q quit")
+    shell.send("n")
+    wait("event 4 of 21")
+    shell.send("q")
+    shell.sendline("echo $?")
+    wait("(?m)^0")
+    shell.close(force=True)
+
+
+def test_a_closed_input_asks_for_commands(trace: Path) -> None:
+    run = ["/bin/sh", "-c", f'"{sys.executable}" -m gradviz step "{trace}" <&-']
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("gradviz: step needs a terminal")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_command_is_completed_edited_and_called_back(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 21")
+    stepper.press(":nex\t", ":next▏")
+    stepper.press(" 3\r", "event 4 of 21")
+    stepper.press(":\x1b[A", ":next 3▏")
+    stepper.press("\x1b[D2\r", "event 21 of 21")  # next 23
+    stepper.press(":\x1bb", "event 20 of 21")
+
+
+def test_a_long_page_is_read_on_and_left(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 21")
+    stepper.press(":help fields\r", r"Part 1 of \d: Space reads on")
+    stepper.press(" ", r"Part 2 of \d")
+    stepper.press("b", r"Part 1 of \d")
+    stepper.press("x", "torch.tensor")
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+# What a newcomer asks of an example, the keys that the first screen names, and what they then read.
+QUESTIONS = {
+    "why is y.grad None": (
+        "quickstart",
+        ":why y.grad\r",
+        "y is no leaf",
+        r"call\s+y.retain_grad\(\) before backward",
+    ),
+    "where was the NaN born": ("nan", "!y", "NaN in gradient of w was born here", r"torch.sqrt\(w\)"),
+    "which line wrote over it": ("written_over", "!y", r"event 9,\s+line 12", r"div_ writes over weights"),
+    "who wrote over it": (
+        "written_over",
+        "Gwweights\r",
+        "weights changed here, 1 earlier change",
+        "▶12      return t.div_",
+    ),
+}
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_first_screen_leads_to_the_answer(tmp_path: Path, question: str, width: int, height: int) -> None:
+    example, keys, *answers = QUESTIONS[question]
+    source = EXAMPLES / f"{example}.py"
+    with record(tmp_path / "run.gradviz"), contextlib.redirect_stdout(None):
+        exec(compile(source.read_text(), str(source), "exec"), {"__name__": "__main__"})
+    stepper = Terminal(tmp_path / "run.gradviz", width, height)
+    first = stepper.wait("event 1 of [^\n]*\n[^\n]*q quit")
+    for hint in ("why y.grad", "where the first NaN or inf was born", "who w", "everything else"):
+        assert hint in first
+    shown = stepper.press(keys, answers[0])
+    assert re.search(answers[1], shown)
+    stepper.child.send("q")
+    stepper.child.send("q")
+    assert stepper.ended() == 0

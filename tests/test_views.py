@@ -403,3 +403,55 @@ def test_comparisons_write_over_what_requires_no_grad() -> None:
     assert run(gradviz) == run(torch)
     with pytest.raises(NotImplementedError, match="without the underscore"):
         (leaf(gradviz) * 2).gt_(0)
+
+
+@pytest.mark.parametrize("retained", [False, True])
+@pytest.mark.parametrize("wanted", [(True, False), (True, True), (False, True)])
+def test_what_is_copied_over_stays_in_the_graph(wanted: tuple[bool, bool], retained: bool) -> None:
+    def run(t: Any) -> list:
+        x, v = leaf(t).requires_grad_(wanted[0]), t.ones(3, dtype=t.float32, requires_grad=wanted[1])
+        y = x.detach().requires_grad_(wanted[0]) * 2
+        if retained and y.requires_grad:
+            y.retain_grad()
+        y.copy_(v)
+        (y * y).sum().backward()
+        grads = [
+            None if tensor.grad is None else tensor.grad.tolist()
+            for tensor in (v, y)
+            if tensor.is_leaf or retained
+        ]
+        return [place(y), grads]
+
+    if retained and not wanted[0]:
+        return
+    assert run(gradviz) == run(torch)
+
+
+@pytest.mark.parametrize(
+    "index", [slice(None), ..., (slice(None), slice(None)), (), slice(0, 2), (..., slice(0, 3))]
+)
+def test_an_index_that_takes_all_is_an_alias_or_a_slice(index: Any) -> None:
+    def run(t: Any) -> tuple:
+        return place(leaf(t)[index])
+
+    assert run(gradviz) == run(torch)
+
+
+def test_a_leaf_that_no_longer_requires_grad_gets_none() -> None:
+    def run(t: Any) -> Any:
+        x, w = leaf(t), leaf(t)
+        y = (x * w).sum()
+        x.requires_grad_(False)
+        y.backward()
+        return x.grad, w.grad.tolist()
+
+    assert run(gradviz) == run(torch)
+
+
+def test_part_of_what_is_expanded_is_written_to() -> None:
+    def run(t: Any) -> list:
+        y = (leaf(t) * 2).expand(4, 2, 3)
+        y[0] = 5.0
+        return [place(y), y.tolist()]
+
+    assert run(gradviz) == run(torch)

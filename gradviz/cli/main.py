@@ -14,6 +14,7 @@ COMMANDS = {
     "info": "What is in a trace.",
     "graph": "Draw the graph of a trace.",
     "step": "Step through a trace, forwards and backwards.",
+    "debug": "Run a script, and pause it to look.",
     "doctor": "What is installed, and which layout engine serves.",
 }
 

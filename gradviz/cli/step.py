@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import click
 
 from gradviz.cli.common import fail, opened, trace_argument
+from gradviz.cli.moment import export_moment
 from gradviz.step.plain import commands, script
 from gradviz.step.state import CommandError, Session
 
@@ -29,16 +31,16 @@ Examples:
 def step(trace: Path | None, at: int, text: str | None) -> None:
     """Step through TRACE event by event: the source, the gradients, the leaves. Default: the newest *.gradviz here.
 
-    Keys: n next, b back, B next backward pass, F next forward op, : command, ? help, q quit.
+    Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit.
     """
-    if text is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if text is None and not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         fail(
             'step needs a terminal; without one give it commands: gradviz step --commands "next; next; back"'
         )
     with opened(trace) as recorded:
         try:
             lines = None if text is None else commands(text)
-            session = Session(recorded, at - 1)
+            session = Session(recorded, at - 1, exporter=export_moment)
             if lines is not None:
                 for piece in script(session, lines):
                     click.echo(piece)
@@ -48,3 +50,8 @@ def step(trace: Path | None, at: int, text: str | None) -> None:
         from gradviz.step.terminal import interact
 
         interact(session)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether a standard stream is there, and a terminal."""
+    return stream is not None and stream.isatty()

@@ -96,9 +96,7 @@ def trace(
         outcome = run(target, path, values, passes)
     except (ScriptError, OSError) as error:
         fail(str(error))
-    if engine == "auto" and outcome.served_as_torch and find_spec("torch") is not None:
-        stderr.print(Text("gradviz: engine `import torch` gave gradviz's NumPy engine, not PyTorch", "dim"))
-    _tell(path, outcome)
+    tell(path, outcome, engine)
     if graph_file is not None:
         _draw(path, graph_file)
     raise SystemExit(outcome.status)
@@ -122,7 +120,10 @@ def _check_picture(path: Path) -> None:
         fail(str(error))
 
 
-def _tell(path: Path, outcome: Outcome) -> None:
+def tell(path: Path, outcome: Outcome, engine: str) -> None:
+    """Say what was recorded, and by which engine where that may surprise."""
+    if engine == "auto" and outcome.served_as_torch and find_spec("torch") is not None:
+        stderr.print(Text("gradviz: engine `import torch` gave gradviz's NumPy engine, not PyTorch", "dim"))
     try:
         with open_trace(path) as recorded:
             stderr.print(summary(recorded, outcome))

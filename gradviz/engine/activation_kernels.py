@@ -31,13 +31,13 @@ def leaky_relu(x: Any, negative_slope: float) -> Any:
 
 def elu(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
     """x where it is positive, else α (e^x − 1); all times `scale`."""
-    return np.where(x > 0, x * scale, np.expm1(np.minimum(x, 0) * input_scale) * (alpha * scale))
+    return np.where(x <= 0, np.expm1(np.minimum(x, 0) * input_scale) * (alpha * scale), x * scale)
 
 
 def elu_slope(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
     """The derivative of `elu`."""
     low = np.exp(np.minimum(x, 0) * input_scale) * (alpha * scale * input_scale)
-    return np.where(x > 0, scale, low)
+    return np.where(x <= 0, low, scale)
 
 
 def celu(x: Any, alpha: float) -> Any:
@@ -159,9 +159,9 @@ def hardswish(x: Any) -> Any:
     return x * np.clip(x + 3, 0, 6) / 6
 
 
-def hardswish_slope(x: Any) -> Any:
-    """The derivative of `hardswish`."""
-    return np.where(x < -3, x * 0, np.where(x <= 3, x / 3 + 0.5, x * 0 + 1))
+def hardswish_back(g: Any, x: Any) -> Any:
+    """The gradient of `hardswish`: 0 below −3, x/3 + 1/2 up to 3, then 1."""
+    return np.where(x <= -3, 0, np.where(x < 3, g * (x / 3 + 0.5), g))
 
 
 def threshold(x: Any, threshold: float, value: float) -> Any:

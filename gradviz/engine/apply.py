@@ -15,6 +15,7 @@ from numpy import asarray, ndarray
 from gradviz.engine.dtypes import default_dtype, float32, result_type
 from gradviz.engine.node import Edge, Node, Output
 from gradviz.engine.op import Op
+from gradviz.engine.shape_errors import explained
 from gradviz.engine.state import next_node_number, state
 from gradviz.engine.tell import tell_binary, tell_op, tell_plain, tell_unary
 from gradviz.engine.tensor import (
@@ -94,7 +95,10 @@ def binary(op: Op) -> Callable:
             if listener is None:
                 return apply(op, (input, other))
         left, right = input.array, other.array
-        array = forward(left, right)
+        try:
+            array = forward(left, right)
+        except ValueError as error:
+            raise explained(error, left.shape, right.shape) from None
         if type(array) is not ndarray:
             array = asarray(array)
         if array.dtype is not float32:
@@ -149,7 +153,10 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
     if op.of_one and not state.special:
         return _apply_to_one(op, inputs[0], args)
     arrays = [tensor.array for tensor in inputs]
-    result = op.forward(arrays, *args) if op.variadic else op.forward(*arrays, *args)
+    try:
+        result = op.forward(arrays, *args) if op.variadic else op.forward(*arrays, *args)
+    except ValueError as error:
+        raise explained(error, *(array.shape for array in arrays)) from None
     if op.outputs > 1:
         outputs = tuple(new_tensor(np.asarray(array)) for array in result)
     else:
@@ -253,7 +260,7 @@ def make_node(
         node.a, node.b = edges
     if op.saves_out:
         node.out_counter = None
-        node.out = outputs[0].array if op.outputs == 1 else tuple(output.array for output in outputs)
+        node.out = outputs[0].array if op.outputs == 1 else _saved_outputs(op, outputs)
     if op.outputs == 1:
         outputs[0]._edge = node
         return node
@@ -261,6 +268,12 @@ def make_node(
         if output.array.dtype.kind in "fc":
             output._edge = Output(node, nr)
     return node
+
+
+def _saved_outputs(op: Op, outputs: Sequence[Tensor]) -> tuple[np.ndarray | None, ...]:
+    """What a node saves of several outputs: of (values, indices), where it needs only the indices, those."""
+    only_indices = not op.needs("out")
+    return tuple(None if only_indices and nr != 1 else output.array for nr, output in enumerate(outputs))
 
 
 def _were_converted(inputs: Sequence[Tensor], out: np.ndarray) -> bool:

@@ -32,6 +32,7 @@ def array_of(data: Any, dtype: Any = None) -> np.ndarray:
     """A new array of `data`: Python floats in the default dtype, the rest as it is."""
     if isinstance(data, Tensor):
         data = data.array
+    _check_equal_lengths(data)
     if dtype is not None:
         return np.array(_without_tensors(data), to_numpy(dtype))
     if isinstance(data, (np.ndarray, np.generic)):
@@ -40,6 +41,15 @@ def array_of(data: Any, dtype: Any = None) -> np.ndarray:
     if array.dtype.kind not in "fciub":
         raise ValueError(f"could not make a tensor of {data!r}: its elements are not numbers of equal shape")
     return array.astype(default_dtype()) if array.dtype == float64 or array.size == 0 else array
+
+
+def _check_equal_lengths(data: Any) -> None:
+    """Raise ValueError where lists within lists are not of equal length."""
+    level, dim = [data], 0
+    while level and all(isinstance(part, (list, tuple)) for part in level):
+        if (wrong := next((part for part in level if len(part) != len(level[0])), None)) is not None:
+            raise ValueError(f"expected sequence of length {len(level[0])} at dim {dim} (got {len(wrong)})")
+        level, dim = [part for parts in level for part in parts], dim + 1
 
 
 def _without_tensors(data: Any) -> Any:
@@ -85,8 +95,12 @@ def _full(name: str, fill: Callable[[tuple, np.dtype], np.ndarray]) -> Callable:
         *size: Any, generator: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
         kind = default_dtype() if dtype is None else to_numpy(dtype)
+        shape = sizes(size)
+        if min(shape, default=0) < 0:
+            wrong = f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}"
+            raise RuntimeError("zeros: Dimension size must be non-negative." if name == "zeros" else wrong)
         with random.drawing_from(generator):
-            return made(fill(sizes(size), kind), name, requires_grad)
+            return made(fill(shape, kind), name, requires_grad)
 
     create.__name__ = name
     create.__doc__ = f"A tensor of the given sizes: {name}."
@@ -148,8 +162,10 @@ def arange(
     if end is None:
         raise TypeError("arange() needs an end")
     start, end, step = (value.item() if isinstance(value, Tensor) else value for value in (start, end, step))
-    if step == 0 or (end - start) * step < 0:
-        raise RuntimeError("upper bound and lower bound inconsistent with step sign, or step is 0")
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if (end - start) * step < 0:
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
     n = int(np.ceil((end - start) / step))
     array = start + np.arange(n) * step
     if dtype is not None:

@@ -181,6 +181,8 @@ def fetch(op: Op, need: str, values: Sequence[Any], out: Any, args: tuple) -> An
     """What a rule asks for by name."""
     if need == "out":
         return out
+    if need == "chosen":
+        return getattr(out[1], "array", out[1])
     if need in op.args:
         return args[op.args.index(need)]
     for suffix in ("shape", "dtype"):

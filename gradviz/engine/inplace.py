@@ -17,32 +17,37 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import geometry_of, takes_each_once
 from gradviz.engine.node import edge_node, edge_nr, node_rare
 from gradviz.engine.op import in_place_form
+from gradviz.engine.shape_errors import broadcast_shape, check_fits
 from gradviz.engine.state import is_grad_enabled, state
 from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_tensor, number_of
 from gradviz.engine.views import CopySlices, Spoiled, complaint, is_overlapping, views_of
 
 
-def check_writable(x: Tensor, *others: Tensor) -> None:
-    """Raise RuntimeError where autograd forbids writing over `x`; have its versions counted from here on."""
+def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -> None:
+    """Raise RuntimeError where autograd forbids writing over `x`, or over `part` of its array alone; have its versions
+    counted from here on."""
     counter_of(x)  # before its node changes: the node that made it is to learn of the change
-    if is_overlapping(x.array):
+    if is_grad_enabled():
+        _check_place_in_graph(x, others)
+    if is_overlapping(x.array if part is None else part):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory "
             "location. Please clone() the tensor before performing the operation."
         )
-    if not is_grad_enabled():
-        return
+
+
+def _check_place_in_graph(x: Tensor, others: tuple[Tensor, ...]) -> None:
     base = x._base
     if base is None:
         if x._edge is LEAF_EDGE:
             raise errors.leaf_in_place()
         return
-    if base._edge is LEAF_EDGE or x._edge is LEAF_EDGE:
-        raise errors.leaf_view_in_place()
     differentiable = x.requires_grad or base.requires_grad or any(other.requires_grad for other in others)
     if differentiable and (why := complaint(x, "is being")):
         raise RuntimeError(why)
+    if base._edge is LEAF_EDGE or x._edge is LEAF_EDGE:
+        raise errors.leaf_view_in_place()
 
 
 def rebase(x: Tensor, result: Tensor, how: str) -> None:
@@ -76,7 +81,8 @@ def with_slices(base: Tensor, view: Tensor, result: Tensor) -> Tensor:
     Where that op is composed of several, or tangents flow, CopySlices stands beside it instead."""
     geometry = geometry_of(view.array, base.array)
     inner = edge_node(result._edge)
-    fused = inner is not None and inner.outputs == 1 and inner.edges[0] is view._edge is not None
+    fused = inner is not None and inner.outputs == 1 and inner.edges[0] is view._edge
+    fused = fused and (view._edge is not None or base._edge is None)
     if not fused or state.dual_level:
         return apply(TABLE["copy_slices"], (base, result), (geometry,))
     node = CopySlices(base._edge, inner, geometry)  # type: ignore[arg-type]
@@ -146,6 +152,14 @@ def take_tangent(x: Tensor, result: Tensor, how: str) -> None:
         x._rare.tangent = None
 
 
+def _check_result_fits(x: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise RuntimeError where what is to be written over x has not its shape."""
+    if shape != x.array.shape:
+        raise RuntimeError(
+            f"output with shape {list(x.array.shape)} doesn't match the broadcast shape {list(shape)}"
+        )
+
+
 def _in_place(name: str, function: Callable) -> Callable:
     """The in-place form of a function: the same op, written over its first tensor."""
 
@@ -156,11 +170,7 @@ def _in_place(name: str, function: Callable) -> Callable:
         result = function(x, *args, **kwargs)
         if result is NotImplemented:
             raise TypeError(f"{name}(): unsupported operand {args[0]!r}")
-        if result.array.shape != x.array.shape:
-            raise RuntimeError(
-                f"output with shape {list(x.array.shape)} doesn't match the broadcast shape "
-                f"{list(result.array.shape)}"
-            )
+        _check_result_fits(x, result.array.shape)
         if not np.can_cast(result.array.dtype, x.array.dtype, "same_kind"):
             raise RuntimeError(
                 f"result type {result.dtype} can't be cast to the desired output type {x.dtype}"
@@ -258,12 +268,10 @@ def copy_(x: Tensor, source: Any) -> Tensor:
     source = as_tensor(source)
     check_writable(x, source)
     with_graph = (is_grad_enabled() and (x.requires_grad or source.requires_grad)) or state.dual_level
+    _check_result_fits(x, broadcast_shape(x.array.shape, source.array.shape))
     if not with_graph:
         return overwrite(x, source.array, "copy_", source)
-    fitting = source if source.array.shape == x.array.shape else ops.expand(source, *x.array.shape)
-    result = ops.to(fitting, x.array.dtype)
-    if x._base is None:
-        result = ops.copy(result)
+    result = apply(TABLE["copy_over"], (x, source))
     overwrite(x, result.array, "copy_", result)
     rebase(x, result, "copy_")
     return x
@@ -272,14 +280,21 @@ def copy_(x: Tensor, source: Any) -> Tensor:
 def setitem(x: Tensor, index: Any, value: Any) -> None:
     """x[index] = value. Gradients flow to the value, and to what x was where it is not written over."""
     value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
-    check_writable(x, value)
     place = ops.places(x.array.shape, index)
-    with_graph = is_grad_enabled() and (x.requires_grad or value.requires_grad)
-    if with_graph or state.dual_level:
-        if x._base is not None and takes_each_once(place):
-            copy_(ops.getitem(x, index), _fitting(value, x.array[place]))
-            return
-        after = apply(TABLE["set_index"], (x, _fitting(value, x.array[place])), (place,))
+    in_view = takes_each_once(place)
+    if not x.array.ndim and isinstance(place, int):
+        raise IndexError(ops.OF_A_NUMBER)
+    part = x.array[place]
+    check_fits(value.array, part.shape, in_view)
+    if x._edge is LEAF_EDGE and is_grad_enabled() and in_view:
+        raise errors.leaf_view_in_place()
+    with_graph = (is_grad_enabled() and (x.requires_grad or value.requires_grad)) or state.dual_level
+    if with_graph and in_view and x._base is not None:
+        copy_(ops.getitem(x, index), _fitting(value, part, cast=False))
+        return
+    check_writable(x, value, part=np.asarray(part) if in_view else None)
+    if with_graph:
+        after = apply(TABLE["set_index"], (x, _fitting(value, part)), (place,))
         overwrite(x, after.array, "setitem", after)
         rebase(x, after, "setitem")
         return
@@ -287,12 +302,12 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     overwrite(x, x.array, "setitem")
 
 
-def _fitting(value: Tensor, there: np.ndarray) -> Tensor:
+def _fitting(value: Tensor, there: np.ndarray, cast: bool = True) -> Tensor:
     """A value in x's dtype, without dimensions of size 1 that the place has not."""
     extra = value.array.ndim - there.ndim
     if extra > 0:
         value = ops.reshape(value, *value.array.shape[extra:])
-    return ops.to(value, there.dtype)
+    return ops.to(value, there.dtype) if cast else value
 
 
 def scaled(function: Callable) -> Callable:

@@ -18,6 +18,8 @@ def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
     """Add the gradient in `box` to a leaf's `.grad`: in place where no graph is recorded, as PyTorch does.
 
     Threads that share the leaf take turns, as in PyTorch."""
+    if leaf._edge is None:  # it required grad when the graph was made, and does no longer
+        return
     with _turn:
         rare = tensor_rare(leaf)
         gradient = box.pop()

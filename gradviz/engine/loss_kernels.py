@@ -35,7 +35,8 @@ def nll_back(g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.nda
     """The gradient of `nll`: −share at the target class, 0 elsewhere."""
     slope = np.zeros(x_shape, share.dtype)
     slope[_at_classes(target)] = -share
-    return (np.expand_dims(g, 1) if reduction == "none" else g) * slope
+    upstream = np.expand_dims(g, 1) if reduction == "none" else g
+    return np.where(slope == 0, 0, upstream * slope)
 
 
 def _at_classes(target: np.ndarray) -> tuple[np.ndarray, ...]:

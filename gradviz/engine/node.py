@@ -279,6 +279,13 @@ def unchanged(node: Node, tensor: Tensor, version: int) -> Tensor:
     return tensor
 
 
+def unpack_indices(node: Any) -> Any:
+    """The saved indices of an op that gave (values, indices); raises RuntimeError when they are freed."""
+    if node.out is None:
+        raise backward_twice(node.name())
+    return node.out[1]
+
+
 def unpack_out(node: Any) -> Any:
     """The saved output's array, if it still is what was saved; raises as `unpack`."""
     if node.out is None:

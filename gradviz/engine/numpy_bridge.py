@@ -24,6 +24,7 @@ UFUNCS: dict[Any, Callable] = {
 }
 _OTHERS: dict[Any, Callable] = {
     np.power: ops.pow,
+    np.sign: ops.functions["sign"],
     np.true_divide: ops.div,
     np.matmul: ops.matmul,
     np.square: ops.square,
@@ -111,7 +112,7 @@ FUNCTIONS: dict[Any, Callable] = {
     np.vstack: lambda tensors: ops.vstack(_tensors(tensors)),
     np.hstack: lambda tensors: ops.hstack(_tensors(tensors)),
     np.dstack: lambda tensors: ops.dstack(_tensors(tensors)),
-    np.tensordot: lambda a, b, axes=2: ops.tensordot(*_tensors((a, b)), axes),
+    np.tensordot: lambda a, b, axes=2: ops.tensordot(as_tensor(a), as_tensor(b), axes),
     np.kron: lambda a, b: ops.kron(*_tensors((a, b))),
     np.diagonal: lambda x, offset=0, axis1=0, axis2=1: ops.diagonal(x, offset, axis1, axis2),
     np.diag: ops.diag,

@@ -4,7 +4,7 @@ A rule's parameters say what it needs, and what it needs is what is saved:
 
 - `g`: the upstream gradient (of several outputs: a tuple, None where none came)
 - an input's name (`x`): that input, saved
-- `out`: the output, saved
+- `out`: the output, saved; `chosen`: of (values, indices) only the indices, which are saved alone
 - an argument's name (`dim`): that non-tensor argument
 - `x_shape`, `x_dtype`: only the shape or dtype of input `x`
 
@@ -29,6 +29,7 @@ from gradviz.engine.node import (
     Output,
     TwoInputsNode,
     unpack,
+    unpack_indices,
     unpack_nth,
     unpack_out,
 )
@@ -86,7 +87,7 @@ class Op:
             if unknown:
                 raise TypeError(f"{self.name}: the rule needs {', '.join(unknown)}, which the op has not")
         self.node_name = self.node_name or node_name_for(self.name)
-        self.saves_out = bool(self.needs("out"))
+        self.saves_out = bool(self.needs("out") or self.needs("chosen"))
         self.saved_by = tuple(frozenset(rule.needs) for rule in self.derivatives.values())
         self.saves_inputs = any(self.needs(name) for name in self.inputs)
         self.needs_spec = self.variadic or any(
@@ -97,7 +98,7 @@ class Op:
 
     def _nameable(self) -> set[str]:
         specs = {f"{name}_{what}" for name in self.inputs for what in ("shape", "dtype")}
-        return {"out", *self.inputs, *self.args, *specs}
+        return {"out", "chosen", *self.inputs, *self.args, *specs}
 
     def needs(self, what: str) -> tuple[str, ...]:
         """The inputs whose derivative needs `what`."""
@@ -115,8 +116,9 @@ class Op:
 
     @property
     def formula(self) -> str:
-        """The derivatives as text: `∂/∂x = y, ∂/∂y = x`."""
-        return ", ".join(f"∂/∂{name} = {rule.text}" for name, rule in self.derivatives.items())
+        """The derivatives as text, in the order of the inputs: `∂/∂x = y, ∂/∂y = x`."""
+        known = [name for name in self.inputs if name in self.derivatives]
+        return ", ".join(f"∂/∂{name} = {self.derivatives[name].text}" for name in known)
 
     def arguments_text(self, args: tuple) -> str:
         """Non-tensor arguments, as a person would write them: `dim=1, keepdim=True`."""
@@ -204,6 +206,7 @@ def compile_vjp(op: Op, base: type[Node], recorded: bool) -> Callable:
         "unpack": unpack,
         "unpack_nth": unpack_nth,
         "unpack_out": unpack_out,
+        "unpack_indices": unpack_indices,
         "out_tensor": out_tensor,
         "reduced": reduced,
     }
@@ -238,6 +241,8 @@ def _fetch(op: Op, base: type[Node], need: str, recorded: bool) -> list[str]:
         if recorded:
             return ["out = out_tensor(n, unpack_out(n))"]
         return ["out = n.out if n.out is not None and n.out_counter is None else unpack_out(n)"]
+    if need == "chosen":
+        return ["chosen = unpack_indices(n)"]
     for position, suffix in enumerate(("_shape", "_dtype")):
         if need.endswith(suffix):
             return [f"{need} = n.spec[{op.inputs.index(need.removesuffix(suffix))}][{position}]"]

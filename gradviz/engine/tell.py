@@ -106,8 +106,9 @@ def tell_op(
         number = 0 if saved_tensor is None else heard_of(saved_tensor)
         if number:
             saved += (number, saved_version)
-    if getattr(node, "out", None) is not None:
-        for number in made:
+    out = getattr(node, "out", None)
+    for number, part in zip(made, out if type(out) is tuple else (out,), strict=False):
+        if part is not None:
             saved += (number, 0)
     links = op_links(numbers, made, edges, saved)
     listener.op(name, arrays, flags, args, node.number, node.label, links)

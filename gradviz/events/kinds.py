@@ -221,7 +221,7 @@ class Stepped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRaised(Event):
-    """An exception left a backward pass at `node`."""
+    """An exception left a backward pass at `node`, or ended the program (node 0)."""
 
     type: str
     message: str

@@ -12,6 +12,7 @@ tensors too) share one count, nodes have another, passes a third. 0 stands for "
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import TracebackType
 
 import numpy as np
 
@@ -138,5 +139,6 @@ class Listener:
     def stepped(self, optimizer: str, args: str, parameters: Sequence[int]) -> None:
         """An optimizer is about to step; the mutations of its parameters follow."""
 
-    def error(self, kind: str, message: str, node: int) -> None:
-        """An exception left a backward pass; `node` is the one that was running, or 0."""
+    def error(self, kind: str, message: str, node: int, raised: TracebackType | None = None) -> None:
+        """An exception left a backward pass; `node` is the one that was running, or 0. Or it left the program:
+        then `raised` says where it came from."""

@@ -37,38 +37,54 @@ def stats_of(array: np.ndarray) -> Stats:
 
 def stats_of_rows(rows: np.ndarray) -> list[Stats]:
     """The statistics of each row of a 2-d array, in a few reductions over all."""
+    return [Stats(*values) for values in zip(*(column.tolist() for column in _reduced(rows)), strict=True)]
+
+
+def stats_table(rows: np.ndarray) -> np.ndarray:
+    """The same as rows of seven doubles, in the order of the fields of Stats."""
+    return np.stack(_reduced(rows), axis=1).astype(np.float64, copy=False)
+
+
+_SHORT = 64  # rows of up to so many elements are reduced side by side
+
+
+def _reduced(rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The seven statistics of each row, one array each."""
     if rows.shape[1] == 0:
-        return [Stats(np.nan, np.nan, np.nan, np.nan, 0, 0, 0)] * len(rows)
+        none, zero = np.full(len(rows), np.nan), np.zeros(len(rows), np.int64)
+        return none, none, none, none, zero, zero, zero
     if rows.dtype.kind == "c":
         rows = np.abs(rows)
     if rows.dtype.kind != "f":
         rows = rows.astype(np.float64)
     zeros = rows.shape[1] - np.count_nonzero(rows, axis=1)
     with np.errstate(all="ignore"):
-        low, high = rows.min(axis=1), rows.max(axis=1)
-        mean = rows.mean(axis=1, dtype=np.float64)
+        if len(rows) > rows.shape[1] and rows.shape[1] <= _SHORT:
+            columns = np.ascontiguousarray(rows.T)
+            low, high, mean = columns.min(axis=0), columns.max(axis=0), columns.mean(axis=0, dtype=np.float64)
+        else:
+            low, high, mean = rows.min(axis=1), rows.max(axis=1), rows.mean(axis=1, dtype=np.float64)
         squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
-    nan = np.zeros(len(rows), np.int64)
-    inf = np.zeros(len(rows), np.int64)
-    rms = np.sqrt(squares / rows.shape[1])
-    for i in np.flatnonzero(~np.isfinite(low) | ~np.isfinite(high) | ~np.isfinite(mean)):
-        row = rows[i]
-        nan[i], inf[i] = np.isnan(row).sum(), np.isinf(row).sum()
-        finite = row[np.isfinite(row)].astype(np.float64)
-        low[i], high[i], mean[i], rms[i] = _of_finite(finite)
-    return [
-        Stats(*values)
-        for values in zip(
-            low.tolist(), high.tolist(), mean.tolist(), rms.tolist(), nan.tolist(), inf.tolist(), zeros.tolist(),
-            strict=True,
-        )
-    ]  # fmt: skip
+        rms = np.sqrt(squares / rows.shape[1])
+    nan, inf = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    bad = np.flatnonzero(~np.isfinite(low) | ~np.isfinite(high) | ~np.isfinite(mean))
+    if len(bad):
+        nan[bad], inf[bad] = np.isnan(rows[bad]).sum(axis=1), np.isinf(rows[bad]).sum(axis=1)
+        low[bad], high[bad], mean[bad], rms[bad] = _of_finite(rows[bad])
+    return low, high, mean, rms, nan, inf, zeros
 
 
-def _of_finite(finite: np.ndarray) -> tuple[float, float, float, float]:
-    if not len(finite):
-        return np.nan, np.nan, np.nan, np.nan
-    return finite.min(), finite.max(), finite.mean(), float(np.sqrt(np.mean(finite**2)))
+def _of_finite(rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    """min, max, mean and rms of the finite elements of each row."""
+    finite = np.isfinite(rows)
+    counts = finite.sum(axis=1)
+    rows = rows.astype(np.float64)
+    with np.errstate(all="ignore"):
+        elements = np.where(finite, rows, 0.0)
+        low = np.where(finite, rows, np.inf).min(axis=1)
+        high = np.where(finite, rows, -np.inf).max(axis=1)
+        mean, rms = elements.sum(axis=1) / counts, np.sqrt((elements**2).sum(axis=1) / counts)
+    return np.where(counts, low, np.nan), np.where(counts, high, np.nan), mean, rms
 
 
 def pack_stats(stats: Sequence[Stats]) -> np.ndarray:

@@ -53,16 +53,28 @@ class Memory:
 
     def share(self, tensor: int, other: int, at: int) -> bool:
         """Whether two tensors are the same memory at a moment."""
-        return tensor == other or self._home(tensor, at) == self._home(other, at)
+        return tensor == other or self.home(tensor, at) == self.home(other, at)
 
-    def _home(self, tensor: int, at: int) -> int:
+    def changes(self, tensor: int) -> list[int]:
+        """The events that gave a tensor other memory, and those that wrote to its memory through whatever tensor;
+        none for a tensor that never shared its memory."""
+        homes, writes = self._shared
+        had = homes.get(tensor, [])
+        spans = [(0, tensor), *had] if not had or had[0][0] > 0 else had
+        ends = [*(since for since, _ in spans[1:]), self.trace.count]
+        found = {since for since, _ in had}
+        for (since, memory), end in zip(spans, ends, strict=True):
+            found.update(event for event, _ in writes.get(memory, ()) if since <= event < end)
+        return sorted(found)
+
+    def home(self, tensor: int, at: int) -> int:
         """Which memory a tensor has at a moment: the number of the tensor it was made for, or below 0."""
         homes = self._shared[0].get(tensor, [])
         position = bisect_right(homes, at, key=lambda home: home[0]) - 1
         return homes[position][1] if position >= 0 else tensor
 
     def _last_write(self, tensor: int, at: int) -> tuple[int, int] | None:
-        writes = self._shared[1].get(self._home(tensor, at), [])
+        writes = self._shared[1].get(self.home(tensor, at), [])
         position = bisect_right(writes, at, key=lambda write: write[0]) - 1
         return writes[position] if position >= 0 else None
 

@@ -82,19 +82,19 @@ class Moments:
         """The places whose value is assigned to a name."""
         return {number for number, site in self.trace.sites.items() if site.names}
 
-    def sites_of(self, tensors: list[int]) -> list[int]:
+    def sites_of(self, tensors: np.ndarray) -> np.ndarray:
         """Where each tensor came to be, 0 where that is not known."""
         log, events = self.flags, self.trace.events
-        if not tensors or not len(log.tensors):
-            return [0] * len(tensors)
+        if not len(tensors) or not len(log.tensors):
+            return np.zeros(len(tensors), np.int64)
         at = np.minimum(np.searchsorted(log.tensors, tensors), len(log.tensors) - 1)
         first = log.events[at]
         sites = np.where(log.tensors[at] == tensors, events["site"][first], 0)
         changed = (log.tensors[at] != tensors) | (self.trace.kinds[first] != Kind.TENSOR)
         for position in np.flatnonzero(changed).tolist():  # made by ops
-            born = self.trace.born(tensors[position])
+            born = self.trace.born(int(tensors[position]))
             sites[position] = 0 if born is None else events["site"][born]
-        return sites.tolist()
+        return sites
 
     @cached_property
     def makers(self) -> tuple[np.ndarray, np.ndarray]:
@@ -119,6 +119,22 @@ class Moments:
         """The modules and custom Functions, one within another."""
         return Nesting(self.trace, Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT)
 
+    @cached_property
+    def depths(self) -> np.ndarray:
+        """How many scopes and passes each event lies in, on its thread; the events that begin or end one lie
+        outside of it."""
+        trace = self.trace
+        step = np.zeros(256, np.int8)
+        step[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]] = 1
+        step[[Kind.SCOPE_LEFT, Kind.PASS_ENDED]] = -1
+        steps = step[trace.kinds]
+        threads = trace.events["head"] >> 16
+        depths = np.zeros(trace.count, np.int32)
+        for thread in range(int(threads.min(initial=0)), int(threads.max(initial=0)) + 1):
+            own = threads == thread
+            depths[own] = np.cumsum(steps[own], dtype=np.int32) - (steps[own] > 0)
+        return depths
+
     def _flow_of(self, began: int, last: int) -> Flow:
         return Flow(self, began, last)
 
@@ -139,9 +155,18 @@ class Moment:
     @cached_property
     def leaves(self) -> list[int]:
         """The leaves that require grad, in the order they came to be."""
+        return self._leaves.tolist()
+
+    @cached_property
+    def newest_leaves(self) -> list[int]:
+        """The same, of those made at one place that gives them a name only the newest."""
+        return self._newest(self._leaves)
+
+    @cached_property
+    def _leaves(self) -> np.ndarray:
         tensors, flags = self.moments.flags.standing(self.k)
         wanted = LEAF | REQUIRES_GRAD
-        return tensors[flags & wanted == wanted].tolist()
+        return tensors[flags & wanted == wanted]
 
     @cached_property
     def frozen(self) -> list[int]:
@@ -167,9 +192,17 @@ class Moment:
     def retained(self) -> list[int]:
         """The non-leafs that keep a gradient."""
         tensors, grads = self.moments.grads.standing(self.k)
+        tensors = tensors[grads > 0]
         told, flags = self.moments.flags.standing(self.k)
-        tensors = tensors[(grads > 0) & ~np.isin(tensors, told[flags & LEAF > 0])]
+        if len(told):  # leaves are told of there; of what an op made, its snapshot tells
+            at = np.minimum(np.searchsorted(told, tensors), len(told) - 1)
+            tensors = tensors[(told[at] != tensors) | (flags[at] & LEAF == 0)]
         return [tensor for tensor in tensors.tolist() if not self.flags(tensor) & LEAF]
+
+    @cached_property
+    def newest_retained(self) -> list[int]:
+        """The same, of those made at one place that gives them a name only the newest."""
+        return self._newest(np.array(self.retained, np.int64))
 
     def state(self, tensor: int) -> TensorState:
         """A tensor as it is now."""
@@ -220,15 +253,18 @@ class Moment:
         pairs = zip(tensors[sharing].tolist(), grads[sharing].tolist(), strict=True)
         return next((t for t, g in pairs if g and memory.share(g, grad, self.k)), 0)
 
-    def newest(self, tensors: list[int]) -> list[int]:
-        """Of tensors made at one place that gives them a name only the newest, as the program can mean no other;
-        all others, parameters too, stay."""
-        kept: dict[tuple[str, int], int] = {}
-        named, parameters = self.moments.named_sites, self.trace.parameters
-        for tensor, site in zip(tensors, self.moments.sites_of(tensors), strict=True):
-            single = site in named and tensor not in parameters
-            kept["site" if single else "tensor", site if single else tensor] = tensor
-        return sorted(kept.values())
+    def _newest(self, tensors: np.ndarray) -> list[int]:
+        """Of tensors (sorted) made at one place that gives them a name only the newest, as the program can mean no
+        other; all others, parameters too, stay."""
+        if not len(tensors):
+            return []
+        sites = self.moments.sites_of(tensors)
+        single = np.isin(sites, list(self.moments.named_sites))
+        if self.trace.parameters:
+            single &= ~np.isin(tensors, list(self.trace.parameters))
+        newest = np.zeros(int(sites.max()) + 1, np.int64)
+        newest[sites[single]] = tensors[single]  # of one site the last
+        return tensors[~single | (newest[sites] == tensors)].tolist()
 
     # --- where it lies
 

@@ -46,9 +46,9 @@ class Names:
     def _is_result(self, op: OpRan) -> bool:
         """Whether what the op gave is what its place gave: one call of a library function or a module makes
         several ops at one place, and the last gives what is assigned."""
-        if op.op != self._last_ops.get(op.site):
+        if op.op != self.last_ops.get(op.site):
             return False
-        starts, ends = self._calls.get(op.site, ([], []))
+        starts, ends = self.calls.get(op.site, ([], []))
         call = bisect_right(starts, op.index) - 1
         if call < 0 or op.index > ends[call]:
             return True
@@ -56,7 +56,7 @@ class Names:
         return not np.any((later["head"] & 0xFF == Kind.OP) & (later["site"] == op.site))
 
     @cached_property
-    def _calls(self) -> dict[int, tuple[list[int], list[int]]]:
+    def calls(self) -> dict[int, tuple[list[int], list[int]]]:
         """For each place the calls made there that ran ops: scopes, but not within one another, and backward passes.
         Their first events in order, and their last."""
         found: dict[int, list[tuple[int, int]]] = {}
@@ -65,10 +65,8 @@ class Names:
                 found.setdefault(run.site, []).append((run.first, run.last))
         for site, start, end in self._scope_calls():
             found.setdefault(site, []).append((start, end))
-        return {
-            site: ([start for start, _ in sorted(calls)], [end for _, end in sorted(calls)])
-            for site, calls in found.items()
-        }
+        ordered = {site: sorted(calls) for site, calls in found.items()}
+        return {site: ([first for first, _ in at], [last for _, last in at]) for site, at in ordered.items()}
 
     def _scope_calls(self) -> Iterator[tuple[int, int, int]]:
         trace = self.trace
@@ -85,7 +83,7 @@ class Names:
                     yield site, start, index
 
     @cached_property
-    def _last_ops(self) -> dict[int, str]:
+    def last_ops(self) -> dict[int, str]:
         """Which op each place ends with."""
         events = self.trace.events
         ops = self.trace.indices(Kind.OP)

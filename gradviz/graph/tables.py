@@ -23,6 +23,11 @@ class Log:
         new = np.concatenate([np.ones(min(1, len(self.tensors)), bool), ~same])
         return Log(self.tensors[new], self.events[new], self.values[new])
 
+    def of(self, tensor: int) -> tuple[np.ndarray, np.ndarray]:
+        """The events that told of one tensor, and the values."""
+        start, end = np.searchsorted(self.tensors, [tensor, tensor + 1])
+        return self.events[start:end], self.values[start:end]
+
     def last(self, tensor: int, k: int) -> int | None:
         """The value last told of a tensor up to event k."""
         start, end = np.searchsorted(self.tensors, [tensor, tensor + 1])
@@ -42,6 +47,7 @@ class Nesting:
 
     def __init__(self, trace: Trace, begin: Kind, end: Kind) -> None:
         begins, ends = trace.indices(begin), trace.indices(end)
+        self.count = trace.count
         edges = np.concatenate([begins, ends + 1])
         steps = np.concatenate([np.ones(len(begins), np.int64), -np.ones(len(ends), np.int64)])
         threads = trace.events["head"][np.concatenate([begins, ends])] >> 16
@@ -55,6 +61,22 @@ class Nesting:
             self.depths[thread] = (at, depth)
             for level in np.unique(depth[step > 0]).tolist():
                 self.begins[thread, level] = at[(step > 0) & (depth == level)]
+
+    def spans(self) -> list[tuple[int, int, int]]:
+        """(first event, last event, thread) of each span, the outer before those within it. One that did not end
+        reaches to the last event."""
+        found = []
+        for thread, (at, depth) in self.depths.items():
+            open_spans: list[int] = []
+            before = 0
+            for edge, level in zip(at.tolist(), depth.tolist(), strict=True):
+                if level > before:
+                    open_spans.append(edge)
+                elif open_spans:
+                    found.append((open_spans.pop(), edge - 1, thread))
+                before = level
+            found += [(first, self.count - 1, thread) for first in open_spans]
+        return sorted(found)
 
     def around(self, k: int, thread: int) -> list[int]:
         """The events that began the spans which k lies in, outermost first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.state import listen
+from gradviz.events.listener import Listener
 from gradviz.tracefile import Recorder, Sites
 
 _recording: list[record] = []
@@ -45,7 +47,8 @@ class record:
     """Record what gradviz's engine does in a `with` block into the file `path`.
 
     `values` is `none`, `stats` or `full`; `passes` the numbers of the backward passes to record in detail (None:
-    all). An exception passes through, and is noted in the trace. Raises OSError where the file cannot be
+    all). `through` makes of the recorder whom the engine tells in its place, and who tells the recorder. An
+    exception passes through, and is noted in the trace. Raises OSError where the file cannot be
     written, ValueError for an unknown grade."""
 
     def __init__(
@@ -55,6 +58,7 @@ class record:
         passes: Any = None,
         sites: Sites | None = None,
         meta: dict[str, str] | None = None,
+        through: Callable[[Recorder], Listener] | None = None,
     ) -> None:
         if values not in ("none", "stats", "full"):
             raise ValueError(f"values is none, stats or full, not {values!r}")
@@ -62,6 +66,7 @@ class record:
         self.settings = (values, passes)
         self.sites = sites
         self.meta = meta
+        self.through = through
         self.recorder: Recorder | None = None
         self.error: BaseException | None = None
 
@@ -76,7 +81,7 @@ class record:
         meta = {**run_meta(), **(self.meta or {})}
         formulas = {op.node_name: op.formula for op in reversed(TABLE.values()) if op.derivatives}
         self.recorder = Recorder(self.path, *self.settings, sites, meta, formulas)
-        self.previous = listen(self.recorder)
+        self.previous = listen(self.through(self.recorder) if self.through is not None else self.recorder)
         _recording.append(self)
         return self
 

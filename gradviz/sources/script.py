@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import Any
+from typing import Any, Protocol
 
+from gradviz.events.listener import Listener
 from gradviz.sources import alias
 from gradviz.sources.record import record
-from gradviz.tracefile import Sites
+from gradviz.tracefile import Recorder, Sites
 
 
 class ScriptError(Exception):
@@ -58,21 +59,38 @@ class Target:
             raise ScriptError(f"no such script: {self.name}")
 
 
-def run(target: Target, trace: Path | str, values: str = "stats", passes: Any = None) -> Outcome:
+class Companion(Protocol):
+    """Who goes along with a run: a debugger."""
+
+    def listener(self, recorder: Recorder) -> Listener:
+        """Whom the engine is to tell in the recorder's place."""
+
+    def failed(self, error: BaseException) -> None:
+        """An exception has left the script, and is about to be printed."""
+
+
+def run(
+    target: Target,
+    trace: Path | str,
+    values: str = "stats",
+    passes: Any = None,
+    companion: Companion | None = None,
+) -> Outcome:
     """Run the target with gradviz's engine (`import torch` is served by it) and record into `trace`.
 
     The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
     `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
     target.check()
     sites = Sites(boundary=[_execute.__code__, _run_module.__code__])
-    recording = record(trace, values, passes, sites, meta={"script": target.name})
+    through = companion.listener if companion is not None else None
+    recording = record(trace, values, passes, sites, {"script": target.name}, through)
     main = _run_module if target.is_module else _run_file
     before = sys.argv, sys.path[:], sys.modules.get("__main__")
     alias.install()
     gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
     try:
         with recording as running:
-            error = _caught(lambda: main(target))
+            error = _caught(lambda: main(target), companion.failed if companion is not None else _ignore)
             running.ended_by(error)
         served = "torch" in sys.modules
     finally:
@@ -84,8 +102,12 @@ def run(target: Target, trace: Path | str, values: str = "stats", passes: Any = 
     return Outcome(exit_status(error), None if isinstance(error, SystemExit) else error, served)
 
 
-def _caught(main: Callable[[], None]) -> BaseException | None:
-    """Run, print what is raised as the interpreter would, and return it."""
+def _ignore(error: BaseException) -> None:
+    pass
+
+
+def _caught(main: Callable[[], None], failed: Callable[[BaseException], None]) -> BaseException | None:
+    """Run, print what is raised as the interpreter would, and return it. `failed` hears of it first."""
     try:
         main()
         _wait_for_threads()
@@ -94,6 +116,7 @@ def _caught(main: Callable[[], None]) -> BaseException | None:
             print(error.code, file=sys.stderr)
         return error
     except BaseException as error:
+        failed(error)
         print_exception(error)
         return error
     return None

@@ -9,7 +9,10 @@ import numpy as np
 
 from gradviz.events.kinds import Event, Kind, Mutated, OpRan, PassBegan, Produced, Received, TensorMade
 from gradviz.graph.moment import Moment, Moments
+from gradviz.graph.named import Named
+from gradviz.step.modes import Modes
 from gradviz.step.numbers import clean, number
+from gradviz.step.trend import Trend, trend
 from gradviz.tracefile import Site, Trace
 
 LONGEST = 32  # an expression of up to so many characters may stand for the tensor that it gave
@@ -23,8 +26,67 @@ class Facts:
         self.moments = Moments(trace)
         self.names = self.moments.names
         self.called = lru_cache(maxsize=4096)(self._called)
+        self.trend = lru_cache(maxsize=1024)(self._trend)
+
+    def prepare(self) -> None:
+        """Look over the trace once, so that no later answer has to wait for it."""
+        moments, names, trace = self.moments, self.names, self.trace
+        tables = (
+            moments.flags, moments.grads, moments.tangents, moments.makers, moments.passes, moments.scopes,
+            moments.depths, moments.pass_at, moments.memory.shared, names.calls, names.last_ops,
+            self._single_sites, self._pass_spans, trace.node_events, trace.all_changes,
+        )  # fmt: skip
+        assert all(table is not None for table in tables)
+
+    def _trend(self, leaf: int) -> Trend | None:
+        return trend(self.moments, leaf)
+
+    # --- both modes
+
+    @cached_property
+    def has_tangents(self) -> bool:
+        """Whether anything was differentiated forwards."""
+        return bool(len(self.trace.indices(Kind.TANGENT)))
+
+    @cached_property
+    def modes(self) -> Modes:
+        """What was differentiated both ways."""
+        return Modes(self.moments)
 
     # --- names
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The names that tensors may have: those of variables that something was assigned to, and of parameters."""
+        names = [name for site in self.trace.sites.values() for name in site.names]
+        return list(dict.fromkeys([*names, *self.trace.parameters.values()]))
+
+    def tensor_called(self, name: str, k: int) -> int:
+        """The newest tensor of a name at event k, or else the first to come; 0 where there is none."""
+        parameter = next((t for t, known in self.trace.parameters.items() if known == name), 0)
+        sites = [number for number, site in self.trace.sites.items() if name in site.names]
+        if parameter or not sites:
+            return parameter
+        made = self.trace.indices(Kind.OP, Kind.TENSOR)
+        made = made[np.isin(self.trace.events["site"][made], sites)]
+        until = int(np.searchsorted(made, k, side="right"))
+        for event in (*made[:until][::-1].tolist(), *made[until:].tolist()):
+            maker = self.trace.event(event)
+            for tensor in (*getattr(maker, "outputs", ()), getattr(maker, "tensor", 0)):
+                if tensor and self.names.of(tensor) == name:
+                    return tensor
+        return 0
+
+    @cached_property
+    def named(self) -> Named:
+        """The names of all tensors."""
+        return Named(self.trace, self.names)
+
+    @cached_property
+    def ops(self) -> frozenset[str]:
+        """The names of the ops that ran."""
+        numbers = np.unique(self.trace.events["name"][self.trace.indices(Kind.OP)])
+        return frozenset(self.trace.text(number) for number in numbers)
 
     def _called(self, tensor: int) -> str:
         """A tensor's name, or the expression that gave it, or `t` and its number."""
@@ -76,8 +138,8 @@ class Facts:
     def _single_sites(self) -> set[int]:
         events = self.trace.events
         ops = self.trace.indices(Kind.OP)
-        pairs = np.unique(np.stack([events["site"][ops], events["name"][ops]]), axis=1)
-        sites, counts = np.unique(pairs[0], return_counts=True)
+        pairs = np.unique(events["site"][ops].astype(np.int64) << 32 | events["name"][ops])
+        sites, counts = np.unique(pairs >> 32, return_counts=True)
         scoped = np.unique(events["site"][self.trace.indices(Kind.SCOPE_ENTERED)])
         return set(sites[counts == 1].tolist()) - set(scoped.tolist())
 

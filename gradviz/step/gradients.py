@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
+
 from gradviz.events.kinds import (
     Accumulated,
     ErrorRaised,
     Hooked,
+    Mutated,
     OpRan,
     PassBegan,
     Produced,
@@ -18,9 +21,14 @@ from gradviz.events.kinds import (
     TangentPushed,
     TensorMade,
 )
+from gradviz.step.compare import beside
+from gradviz.step.jvp import terms
 from gradviz.step.local import formulas, local_number
 from gradviz.step.numbers import clean, listed
+from gradviz.step.savers import needing
 from gradviz.step.stop import Stop
+
+_BARS = 24  # cells
 
 
 class Row(NamedTuple):
@@ -34,7 +42,11 @@ class Row(NamedTuple):
 def rows(stop: Stop) -> list[Row]:
     """What a stop has to show besides its sentence."""
     build = ROWS.get(type(stop.event))
-    return [*(build(stop, stop.event) if build is not None else ()), *_waiting(stop)]
+    told = [*(build(stop, stop.event) if build is not None else ())]
+    other = beside(stop)
+    if other is not None:
+        told.append(Row(*other, "magenta"))
+    return [*told, *_waiting(stop)]
 
 
 # --- backward
@@ -47,7 +59,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     gradients = received.gradients if received is not None else ()
     for i, gradient in enumerate(gradients):
         name = stop.facts.derivative(tensors[i] if i < len(tensors) else 0, stop.moment)
-        came = f"{stop.value(gradient)}{_origin(stop, event.node)}" if gradient else "none came"
+        came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else "none came"
         yield Row("upstream", f"{name} = {came}", "cyan")
     op = stop.facts.op_of(event.node)
     if op is None:
@@ -64,7 +76,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
             yield Row("downstream", f"{name} = {stop.compact(gradient)}  → {to}", "green")
 
 
-def _origin(stop: Stop, node: int) -> str:
+def origin(stop: Stop, node: int) -> str:
     """The nodes that a node's gradient came from, and what each gave where it is a sum."""
     arrivals = stop.moment.arrivals(node)
     given = [
@@ -123,6 +135,9 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
     grad = stop.before.grad(event.tensor) if stop.before is not None else 0
     yield Row("before", f"{name}.grad = {_before(stop, grad) if grad else 'None'}")
     yield Row("after", f"{name}.grad = {stop.value(event.grad)}", "green")
+    trend = stop.facts.trend(event.tensor)
+    if trend is not None:
+        yield Row("passes", f"{trend.bars(_BARS)}  {trend.words()}", "dim")
 
 
 def _before(stop: Stop, tensor: int) -> str:
@@ -200,18 +215,32 @@ def _tangent_of(stop: Stop, tensor: int) -> str:
 
 
 def _tangent(stop: Stop, event: TangentPushed) -> Iterator[Row]:
-    op = stop.facts.names.maker(event.tensor)
-    for tensor in dict.fromkeys(t for t in op.inputs if t) if isinstance(op, OpRan) else ():
-        if stop.moment.tangent(tensor):
-            yield Row(
-                "input", f"{stop.called(tensor)} = {stop.value(tensor)}{_tangent_of(stop, tensor)}", "cyan"
-            )
-    if isinstance(op, OpRan) and op.op != "make_dual":
-        told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op))
-        for (_, formula), tensor in zip(told, op.inputs, strict=False):
-            if tensor and formula:
-                yield Row("local", f"{stop.facts.partial(event.tensor, tensor)} = {formula}", "yellow")
-    yield Row("tangent", f"of {stop.called(event.tensor)} = {stop.value(event.tangent)}", "green")
+    """Values and tangents side by side."""
+    told = terms(stop, event)
+    tensors = [("input", term.tensor, "cyan") for term in told] + [("output", event.tensor, "green")]
+    cells = [
+        (label, stop.called(tensor), stop.compact(tensor), stop.compact(stop.moment.tangent(tensor)), style)
+        for label, tensor, style in tensors
+    ]
+    names, values = (max(cell_len(row[i]) for row in cells) for i in (1, 2))
+    for label, name, value, tangent, style in cells:
+        if label == "output":
+            for term in told:
+                if term.formula or term.number:
+                    yield Row("local", term.local, "yellow")
+        text = f"{_padded(name, names)} = {_padded(value, values)}   tangent {tangent}"
+        yield Row(label, text, style)
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
+
+
+def _mutated(stop: Stop, event: Mutated) -> Iterator[Row]:
+    yield Row("before", stop.value_before(event.tensor), "cyan")
+    yield Row("after", stop.value(event.tensor), "green")
+    for node in needing(stop, event):
+        yield Row("needed", f"{node} and has not run yet", "red")
 
 
 def _stepped(stop: Stop, event: Stepped) -> Iterator[Row]:
@@ -229,6 +258,7 @@ ROWS: dict[type, Callable[[Stop, Any], Iterator[Row]]] = {
     TensorMade: _made,
     OpRan: _op,
     TangentPushed: _tangent,
+    Mutated: _mutated,
     Stepped: _stepped,
     PassBegan: _pass_began,
     Received: _node,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradviz.events.kinds import OpRan
 from gradviz.graph.moment import TensorState
 from gradviz.step.numbers import brief, shortened, value
 from gradviz.step.stop import Stop
@@ -15,6 +14,8 @@ from gradviz.tracefile import Snapshot
 
 _CHANGED = "bold green"
 _LONGEST_GRAD = 24  # characters that a `.grad` is written out in
+WITH_TREND = 100  # columns from which on there is room for a leaf's gradient over passes
+_BARS = 16  # cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class LeafRow:
     new: bool
     value_changed: bool
     grad_changed: bool
+    trend: str
 
     @property
     def changed(self) -> bool:
@@ -37,35 +39,20 @@ class LeafRow:
         return self.new or self.value_changed or self.grad_changed
 
 
-def leaf_rows(stop: Stop, most: int) -> tuple[list[LeafRow], int]:
+def leaf_rows(stop: Stop, most: int, with_trend: bool = False) -> tuple[list[LeafRow], int]:
     """Up to `most` rows and how many more there are: leaves that require grad, then retained non-leafs, then
     leaves that do not require grad. Of tensors made by the same name at the same place the newest is shown, and
     what changed now is always among them."""
-    tensors = (
-        stop.moment.newest(stop.moment.leaves) + stop.moment.newest(stop.moment.retained) + _frozen(stop)
-    )
+    tensors = stop.tabled
     changed = [tensor for tensor in tensors if tensor in stop.touched]
     shown = tensors[:most]
     for tensor in changed[:most]:
         if tensor not in shown:
             shown = [*shown[: most - 1], tensor]
-    return [_row(stop, tensor) for tensor in shown], len(tensors) - len(shown)
+    return [_row(stop, tensor, with_trend) for tensor in shown], len(tensors) - len(shown)
 
 
-def _frozen(stop: Stop) -> list[int]:
-    """The leaves that do not require grad and that the program made for use: no temporaries of a backward."""
-    return [tensor for tensor in stop.moment.frozen if not _temporary(stop, tensor)]
-
-
-def _temporary(stop: Stop, tensor: int) -> bool:
-    maker = stop.facts.names.maker(tensor)
-    if not isinstance(maker, OpRan):
-        return False
-    moment = stop.facts.moments.at(maker.index)
-    return moment.pass_info is not None or bool(moment.scopes) or "." in stop.called(tensor)
-
-
-def _row(stop: Stop, tensor: int) -> LeafRow:
+def _row(stop: Stop, tensor: int, with_trend: bool) -> LeafRow:
     now = stop.moment.state(tensor)
     before = stop.before.state(tensor) if stop.before is not None else None
     new = stop.facts.trace.born(tensor) == stop.k
@@ -83,7 +70,13 @@ def _row(stop: Stop, tensor: int) -> LeafRow:
         new=new,
         value_changed=value_changed,
         grad_changed=grad_changed,
+        trend=_trend(stop, tensor) if with_trend else "",
     )
+
+
+def _trend(stop: Stop, tensor: int) -> str:
+    trend = stop.facts.trend(tensor)
+    return "" if trend is None else trend.bars(_BARS)
 
 
 def _differs(before: TensorState | None, now: TensorState) -> bool:
@@ -115,9 +108,10 @@ def leaves(stop: Stop, width: int, height: int) -> list[Text]:
     """The leaves in `height` lines."""
     if height < 1:
         return []
-    rows, more = leaf_rows(stop, height)
+    with_trend = width >= WITH_TREND
+    rows, more = leaf_rows(stop, height, with_trend)
     if more:
-        rows, more = leaf_rows(stop, height - 1)
+        rows, more = leaf_rows(stop, height - 1, with_trend)
     lines = table(rows, width)
     if more:
         lines.append(Text(f"  … and {more} more", style="dim"))
@@ -150,6 +144,9 @@ def _line(row: LeafRow, name: int, room: int, width: int) -> Text:
         line.append("  .grad ", style="dim")
         style = _CHANGED if row.grad_changed else "dim" if row.grad == "None" else ""
         line.append(shortened(row.grad, max(width - cell_len(line.plain), 4)), style=style)
+    spare = width - cell_len(line.plain) - cell_len(row.trend)
+    if row.trend and spare > 2:
+        line.append(" " * spare + row.trend, style="dim")
     return line
 
 

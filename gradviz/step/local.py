@@ -41,14 +41,14 @@ def formulas(text: str, op: OpRan, called: list[str]) -> list[tuple[str, str]]:
     return [*told[: len(called)], *[("", "")] * (len(called) - len(told))]
 
 
-def _with_names(formula: str, names: dict[str, str]) -> str:
-    """The formula with the names of a program for its own, all at once."""
+def _with_names(text: str, names: dict[str, str]) -> str:
+    """A formula with the names of a program for its own, all at once."""
 
     def put(match: re.Match[str]) -> str:
         name = names.get(match[0], match[0])
-        return name if re.fullmatch(r"[\w.]+", name) else f"({name})"
+        return name if match[0] == text or re.fullmatch(r"[\w.]+", name) else f"({name})"
 
-    return re.sub(r"[A-Za-z]+", put, formula)
+    return re.sub(r"[A-Za-z]+", put, text)
 
 
 def local_number(grad_fn: str, upstream: Snapshot | None, downstream: Snapshot | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gradviz.step.verbs import help_rows, parse, run
 
 WIDTH = 100
 _SOURCE, _LEAVES = 4, 20  # lines
+_COMMAND = re.compile(r"""(?:"[^"]*"|'[^']*'|(?<=\S)#|[^;#])*""")
 
 
 def describe(stop: Stop) -> str:
@@ -48,11 +50,22 @@ def commands(text: str) -> list[str]:
     Raises CommandError where the file cannot be read or a command is unknown."""
     if text.startswith("@"):
         text = _read(Path(text[1:]))
-    lines = [line.partition("#")[0] for line in text.splitlines()]
-    found = [part.strip() for line in lines for part in line.split(";") if part.strip()]
+    found = [part for line in text.splitlines() for part in _parts(line)]
     for command in found:
         parse(command)
     return found
+
+
+def _parts(line: str) -> list[str]:
+    """The commands of a line; a # or a semicolon in quotes is text, and so is a # within a word."""
+    parts: list[str] = []
+    while line:
+        piece = _COMMAND.match(line)
+        assert piece is not None
+        parts.append(piece[0].strip())
+        rest = line[piece.end() :]
+        line = rest[1:] if rest.startswith(";") else ""
+    return [part for part in parts if part]
 
 
 def _read(path: Path) -> str:
@@ -64,24 +77,32 @@ def _read(path: Path) -> str:
 
 
 def script(session: Session, lines: list[str]) -> Iterator[str]:
-    """What a run of commands prints, piece by piece; without commands, where the session stands."""
+    """What a run of commands prints, piece by piece; without commands, where the session stands. Commands that were
+    run are taken from `lines`. Raises CommandError where one cannot be obeyed."""
     if not lines:
         yield describe(session.stop)
-    for line in lines:
+    while lines:
+        line = lines.pop(0)
         yield f"> {clean(line)}"
         verb, argument = parse(line)
+        before = session.position
         run(session, verb, argument)
         if session.over:
             return
-        yield from told(session)
+        yield from told(session, session.position != before)
         yield ""
 
 
-def told(session: Session) -> Iterator[str]:
-    """What there is to say after a command."""
+def told(session: Session, moved: bool = True) -> Iterator[str]:
+    """What there is to say after a command: the stop too where the session has `moved`, or has no message."""
     if session.help:
-        yield from (f"  {usage:<16} {help}" for usage, _, help in help_rows())
+        for usage, keys, words in help_rows():
+            yield f"  {usage:<21} {words}" if keys else f"{usage}"
         return
     if session.message:
         yield session.message
-    yield describe(session.stop)
+    if session.page:
+        yield from session.page
+        return
+    if moved or not session.message:
+        yield describe(session.stop)

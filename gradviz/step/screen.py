@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from gradviz.step.compare import both_modes
 from gradviz.step.gradients import Row, rows
-from gradviz.step.leaves import leaves
+from gradviz.step.lanes import drawn
+from gradviz.step.leaves import WITH_TREND, leaves
+from gradviz.step.lines import beside, filled, rule
 from gradviz.step.numbers import clean
+from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapped
 from gradviz.step.sentences import sentence
 from gradviz.step.source import source, title
 from gradviz.step.state import Session
 from gradviz.step.stop import Stop
-from gradviz.step.timeline import timeline
-from gradviz.step.verbs import help_rows
+from gradviz.step.timeline import legend, pass_line, timeline
+from gradviz.step.why import explains, why
 
-WIDE = 110  # from so many columns on, source left and gradients right
+WIDE = 140  # from so many columns on, source and graph at the left, the rest at the right
+TALL = 30  # from so many lines on, time has a second line and a legend
+_LOW = 20  # up to so many lines time has one
+# Keys of the foot, as many as there is room for; `q` is kept room for.
 _KEYS = (
-    ("n", "next"),
-    ("b", "back"),
-    ("B", "next backward"),
-    ("F", "next forward"),
-    (":", "command"),
-    ("?", "help"),
-    ("q", "quit"),
-)
+    ("n", "next"), ("b", "back"), ("B", "backward"), ("y", "why"), ("w", "who"), ("!", "NaN"), (":", "command"),
+    ("?", "help"), ("F", "forward op"), ("o", "over"), ("c", "continue"), ("K", "break"), ("/", "search"),
+    ("i", "info"), ("u", "undo"),
+)  # fmt: skip
+_QUIT = ("q", "quit")
+_LIVE_FIRST, _LIVE_QUIT = ("n", "b", "c", "K"), ("q", "end the script")  # where a script is paused
 _LEAST_SOURCE = 5  # lines of source that the gradients leave
+_LEAST_GRAPH = 3  # lines that a graph is drawn in
+_MESSAGE = 4  # lines of a message
 
 
 class Screen:
@@ -50,29 +57,64 @@ class Screen:
     def lines(self, width: int, height: int) -> list[Text]:
         """The screen as `height` lines, none wider than `width`."""
         stop = self.session.stop
-        body = _help(width) if self.session.help else _body(stop, width, height - 3)
-        body = body[: max(height - 3, 0)]
-        body += [Text()] * (height - 3 - len(body))
-        shown = [
-            _rule(title(stop), width, clean(stop.facts.trace.path.name)),
-            *body,
-            timeline(stop, width),
-            self._foot(width),
-        ]
-        return [_filled(line, width) for line in shown[:height]]
+        times = self._times(width, height)
+        foot = self._foot(width)
+        room = self._room(width, height)
+        body = self._body(stop, width, room)[:room]
+        body += [Text()] * (room - len(body))
+        name = ("paused · " if self.session.live else "") + clean(stop.facts.trace.path.name)
+        shown = [rule(title(stop), width, name), *body, *times, *foot]
+        return [filled(line, width) for line in shown[:height]]
 
-    def _foot(self, width: int) -> Text:
+    def _room(self, width: int, height: int) -> int:
+        """The lines between the title and the times."""
+        return max(height - 1 - len(self._times(width, height)) - len(self._foot(width)), 0)
+
+    def _times(self, width: int, height: int) -> list[Text]:
+        """The run; where it is long, the present pass; in a tall terminal both, and what the signs mean."""
+        session = self.session
+        whole = timeline(session, width)
+        if height < _LOW or (height < TALL and session.trace.count <= width // 2):
+            return [whole]
+        signs = legend(session) if height >= TALL else Text()
+        return [*([signs] if signs.plain else []), pass_line(session, width), whole]
+
+    def _body(self, stop: Stop, width: int, height: int) -> list[Text]:
+        if self.session.help:
+            return help_lines(width, height)
+        if self.session.page:
+            return page_lines(self.session.page, width, height, self.session.scrolled)
+        return _body(stop, width, height)
+
+    def _foot(self, width: int) -> list[Text]:
         """What is being typed, else what there is to say, else the keys."""
         if self.prompt is not None:
-            return Text(f":{clean(self.prompt)}▏", style="bold")
+            return [Text(f":{clean(self.prompt)}", style="bold")]
         if self.session.message:
-            return Text(f" {self.session.message}", style="bold yellow")
-        line = Text()
-        for key, word in _KEYS:
-            if cell_len(line.plain) + len(key) + len(word) + 4 > width:
-                break
-            line.append(f" {key}", style="bold").append(f" {word} ", style="dim")
-        return line
+            words = Text(self.session.message, style="bold yellow").wrap(
+                Console(width=width), max(width - 2, 1)
+            )
+            return [Text(" ").append_text(line) for line in list(words)[:_MESSAGE]]
+        return [_keys(width, self.session.live)]
+
+
+def has_more(session: Session, width: int, height: int) -> bool:
+    """Whether there is more of a page than is seen."""
+    return session.scrolled + 1 < parts(session.page, width, Screen(session)._room(width, height))
+
+
+def _keys(width: int, live: bool) -> Text:
+    line, last = Text(), _key(*(_LIVE_QUIT if live else _QUIT))
+    for key, word in sorted(_KEYS, key=lambda pair: live and pair[0] not in _LIVE_FIRST):
+        told = _key(key, word)
+        if cell_len(line.plain) + cell_len(told.plain) + cell_len(last.plain) > width:
+            break
+        line.append_text(told)
+    return line.append_text(last)
+
+
+def _key(key: str, word: str) -> Text:
+    return Text().append(f" {key}", style="bold").append(f" {word} ", style="dim")
 
 
 def _body(stop: Stop, width: int, height: int) -> list[Text]:
@@ -80,33 +122,72 @@ def _body(stop: Stop, width: int, height: int) -> list[Text]:
 
 
 def _narrow(stop: Stop, width: int, height: int) -> list[Text]:
-    """Source, sentence and gradients, one below the other, and the leaves at the foot. Each stays in its place from
-    stop to stop as far as it can; where room is short, the source gives way first."""
+    """Source, sentence, gradients and graph, one below the other, and the leaves at the foot. Each stays in its place
+    from stop to stop as far as it can; where room is short, the source gives way first, then the graph."""
     said = _sentence(stop, width)
-    below = leaves(stop, width, max(height // 4, 1))
+    below = leaves(stop, width, max(height // 5, 1))
     spare = height - len(said) - len(below) - 2
-    told = gradient_lines(stop, width, max(spare - _LEAST_SOURCE, 2))
-    above = source(stop, width, max(min(spare - len(told), height // 2 - 1), 0))
-    gap = max(spare - len(told) - len(above), 0)
-    return [*above, Text(), *said, *told, *[Text()] * gap, _rule("leaves", width), *below]
+    told, graph = _told_and_graph(stop, width, spare - _LEAST_SOURCE)
+    room = spare - len(told) - len(graph)
+    above = source(stop, width, max(min(room, height // 2 - 1), 0))
+    gap = [Text()] * max(room - len(above), 0)
+    return [*above, Text(), *said, *told, *gap, *graph, _leaves_rule(stop, width, below), *below]
+
+
+def _told_and_graph(stop: Stop, width: int, height: int) -> tuple[list[Text], list[Text]]:
+    """The rows and the graph in `height` lines. The graph has what waits nearby: where there is no room for both, the
+    rows leave that out."""
+    told = rows(stop)
+    for shown in (told, [row for row in told if row.label != "waiting"]):
+        graph = _graph(stop, width, height - len(shown) - 1)
+        if graph:
+            return gradient_lines(shown, max(height, 2)), graph
+    return gradient_lines(told, max(height, 2)), []
 
 
 def _wide(stop: Stop, width: int, height: int) -> list[Text]:
-    """Source on the left; sentence, gradients and leaves on the right."""
+    """Source and graph on the left; sentence, gradients, the chain rule and the leaves on the right."""
     left_width = min(width // 2, 90)
     right_width = width - left_width - 3
+    graph = _graph(stop, left_width, height // 2 - 2)
+    if graph:
+        graph = [rule("graph" if stop.k else "how to begin", left_width), *graph]
+    left = source(stop, left_width, height - len(graph) - 1)
+    left += [Text()] * (height - len(graph) - len(left)) + graph
     said = _sentence(stop, right_width)
-    told = gradient_lines(stop, right_width, max(height - len(said) - 8, 3))
-    below = leaves(stop, right_width, max(height - len(said) - len(told) - 3, 1))
-    right = [*said, Text(), *told, Text(), _rule("leaves", right_width), *below]
-    left = source(stop, left_width, height)
-    return [_beside(left, right, row, left_width) for row in range(height)]
+    told = gradient_lines(rows(stop), max(height - len(said) - 8, 3))
+    spare = height - len(said) - len(told) - 3
+    below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1))
+    more = _explained(stop, right_width, spare - len(below) - 1)
+    below = leaves(stop, right_width, max(spare - len(more), 1))
+    right = [*said, Text(), *told, Text(), *more, _leaves_rule(stop, right_width, below), *below]
+    return [beside(left, right, row, left_width) for row in range(height)]
 
 
-def _beside(left: list[Text], right: list[Text], row: int, width: int) -> Text:
-    line = Text(no_wrap=True).append_text(_filled(left[row] if row < len(left) else Text(), width))
-    line.append(" │ ", style="dim")
-    return line.append_text(right[row]) if row < len(right) else line
+def _leaves_rule(stop: Stop, width: int, below: list[Text]) -> Text:
+    """The rule above the leaves, with a heading above the bars where there are any."""
+    has_bars = width >= WITH_TREND and any(map(stop.facts.trend, stop.tabled[: len(below)]))
+    return rule("leaves", width, "norm of the gradient, pass by pass" if has_bars else "")
+
+
+def _graph(stop: Stop, width: int, height: int) -> list[Text]:
+    """What is near in the graph; at the first event, how to begin."""
+    if not stop.k:
+        return first_lines(stop, width)[: max(height, 0)]
+    return drawn(stop, width, height) if height >= _LEAST_GRAPH else []
+
+
+def _explained(stop: Stop, width: int, height: int) -> list[Text]:
+    """The chain rule at this place and, where both modes came by it, both: each where there is room for all of it."""
+    told: list[Text] = []
+    for heading, lines in (
+        ("why", why(stop) if explains(stop) else []),
+        ("forward and reverse", both_modes(stop)),
+    ):
+        shown = wrapped(lines, width)
+        if shown and len(told) + len(shown) + 2 <= height:
+            told += [rule(heading, width), *shown, Text()]
+    return told
 
 
 def _sentence(stop: Stop, width: int) -> list[Text]:
@@ -115,9 +196,8 @@ def _sentence(stop: Stop, width: int) -> list[Text]:
     return [Text(" ").append_text(line) for line in list(words)[:3]]
 
 
-def gradient_lines(stop: Stop, width: int, height: int) -> list[Text]:
-    """The rows of a stop in at most `height` lines."""
-    told = rows(stop)
+def gradient_lines(told: list[Row], height: int) -> list[Text]:
+    """Rows in at most `height` lines."""
     shown = told if len(told) <= height else told[: max(height - 1, 0)]
     lines = [_row(row) for row in shown]
     if len(told) > len(shown):
@@ -127,40 +207,3 @@ def gradient_lines(stop: Stop, width: int, height: int) -> list[Text]:
 
 def _row(row: Row) -> Text:
     return Text(no_wrap=True).append(f" {row.label:>10}  ", style="dim").append(row.text, style=row.style)
-
-
-def _rule(words: str, width: int, right: str = "") -> Text:
-    """A line with a title, and one at the right where there is room."""
-    line = Text().append("── ", style="dim").append(words, style="bold").append(" ")
-    ending = f" {right} ──" if right and cell_len(line.plain) + cell_len(right) + 6 < width else ""
-    rest = max(width - cell_len(line.plain) - cell_len(ending), 0)
-    return line.append("─" * rest + ending, style="dim")
-
-
-def _help(width: int) -> list[Text]:
-    lines = [
-        Text(),
-        Text(" Keys and commands (type : and a command, or give it to --commands)", style="bold"),
-        Text(),
-    ]
-    for usage, keys, words in help_rows():
-        line = Text().append(f"  {usage:<15}", style="bold").append(f"{keys:<32}", style="cyan")
-        lines.append(line.append(words))
-    return [*lines, Text(), Text("  Any key goes on.", style="dim")]
-
-
-def _filled(line: Text, width: int) -> Text:
-    """The line in exactly the screen's width, so that it covers what stood there."""
-    line = _fitted(line, width).copy()
-    line.append(" " * (width - cell_len(line.plain)))
-    return line
-
-
-def _fitted(line: Text, width: int) -> Text:
-    """The line, cut where it is wider than the screen."""
-    if cell_len(line.plain) <= width:
-        return line
-    keep = len(set_cell_size(line.plain, width - 1).rstrip())
-    cut = line[:keep]
-    cut.append("…")
-    return cut

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -26,11 +27,13 @@ from gradviz.events.kinds import (
     TangentPushed,
     TensorMade,
 )
-from gradviz.step.local import local_number
+from gradviz.step.jvp import in_numbers
+from gradviz.step.local import formulas, local_number
 from gradviz.step.numbers import brief, clean, listed, scalar
 from gradviz.step.stop import Stop
 
 _LONGEST = 44  # an expression of up to so many characters is quoted
+_LONGEST_RULE = 24  # and a formula of up to so many
 
 
 def sentence(stop: Stop) -> str:
@@ -131,7 +134,8 @@ def _tangent(stop: Stop, event: TangentPushed) -> str:
     name, tangent = stop.called(event.tensor), stop.brief(event.tangent)
     if event.how == "make_dual":
         return f"{name} becomes a dual number: value {stop.brief(event.tensor)}, tangent {tangent}"
-    return f"the JVP of {clean(event.how)} gives {name} the tangent {tangent}"
+    sums = in_numbers(stop, event)
+    return f"the JVP of {clean(event.how)} gives {name} the tangent {tangent}" + (f": {sums}" if sums else "")
 
 
 def _stepped(stop: Stop, event: Stepped) -> str:
@@ -196,7 +200,26 @@ def _produced(stop: Stop, event: Produced) -> str:
 def _given(stop: Stop, event: Produced, i: int, tensor: int) -> str:
     gradient = event.gradients[i]
     to = stop.called(tensor) if tensor else stop.facts.node_name(event.targets[i], stop.moment)
-    return f"{stop.brief(gradient)} to {to}{_product(stop, event, gradient)}"
+    rule = _product(stop, event, gradient) or _rule(stop, event, i)
+    alone = sum(1 for g in event.gradients if g) == 1
+    return f"{stop.brief(gradient)} to {to}" + (
+        f": {rule}" if rule and alone else f" ({rule})" if rule else ""
+    )
+
+
+def _rule(stop: Stop, event: Produced, i: int) -> str:
+    """The chain rule as a formula: upstream × local; empty where none is known, or it is long."""
+    op = stop.facts.op_of(event.node)
+    told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op)) if op is not None else []
+    formula = told[i][1] if i < len(told) else ""
+    if not formula or len(formula) > _LONGEST_RULE:
+        return ""
+    if "upstream" in formula:
+        return formula
+    if re.match(r"1($|, (?!for)| [a-z])", formula):  # `1, summed`, `1 where taken`
+        return f"upstream{formula[1:]}"
+    joined = re.search(r" [−+<>≤≥] |, | is | where ", formula)
+    return f"upstream × ({formula})" if joined else f"upstream × {formula}"
 
 
 def _product(stop: Stop, event: Produced, gradient: int) -> str:
@@ -209,10 +232,7 @@ def _product(stop: Stop, event: Produced, gradient: int) -> str:
     if scalar(upstream) is None or scalar(downstream) is None:
         return ""
     local = local_number(stop.node_name, upstream, downstream)
-    if not local:
-        return ""
-    alone = sum(1 for g in event.gradients if g) == 1
-    return f": {brief(upstream)} × {local}" if alone else f" ({brief(upstream)} × {local})"
+    return f"{brief(upstream)} × {local}" if local else ""
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> str:

@@ -153,6 +153,22 @@ class Stop:
         )
         return base if base and self.facts.moments.memory.share(tensor, base, self.k) else 0
 
+    @cached_property
+    def tabled(self) -> list[int]:
+        """The tensors to be told of beside the event: leaves that require grad, retained non-leafs, then leaves that
+        do not require grad and that the program made for use. The newest of those made by one name at one place."""
+        moment = self.moment
+        frozen = [tensor for tensor in moment.frozen if not self._temporary(tensor)]
+        return moment.newest_leaves + moment.newest_retained + frozen
+
+    def _temporary(self, tensor: int) -> bool:
+        """Whether a tensor is one of a backward's or a module's own making."""
+        maker = self.facts.names.maker(tensor)
+        if not isinstance(maker, OpRan):
+            return isinstance(maker, TensorMade) and maker.how == "gradient"
+        moment = self.facts.moments.at(maker.index)
+        return moment.pass_info is not None or bool(moment.scopes) or "." in self.called(tensor)
+
     @property
     def event_kind(self) -> int:
         """The kind of the event."""

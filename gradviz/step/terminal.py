@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.control import Control
 
+from gradviz.step.keyboard import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
-from gradviz.step.screen import Screen
+from gradviz.step.predicate import FIELDS
+from gradviz.step.prompt import Prompt
+from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import CommandError, Session
-from gradviz.step.verbs import BY_KEY, obey, run
+from gradviz.step.verbs import BY_KEY, VERBS, obey, run
 
-try:
-    import termios
-    import tty
-except ImportError:  # Windows
-    termios = None  # type: ignore[assignment]
+_KEYS = "(n next, b back, y why, : command, ? help, q quit)"
+
+
+_READ_ON = ("space", "down", "j", "n", "page down", "enter")
+_READ_BACK = ("up", "k", "b", "page up", "backspace")
 
 
 def interact(session: Session, console: Console | None = None) -> None:
@@ -37,7 +37,8 @@ class Terminal:
     def __init__(self, session: Session, console: Console) -> None:
         self.session = session
         self.console = console
-        self.prompt: str | None = None
+        self.keyboard = Keyboard()
+        self.prompt: Prompt | None = None
         self.plain = console.is_dumb_terminal
         self.waiting = False  # for a key
         self.stale = False  # the screen is of another size than the terminal
@@ -45,14 +46,21 @@ class Terminal:
     def loop(self) -> None:
         """Read keys and show screens until the session is over."""
         keys = Keys()
-        with _quiet(), self._screen(), _on_resize(self._resized):
+        with self._taken():
+            self.show()
+            if self.plain:
+                click.echo(_KEYS, file=self.console.file)
+            self.session.prepare()  # while the reader reads
+            ahead = self.session.settings.ahead
             while not self.session.over:
-                self.show()
-                typed = self._read()
-                if not typed:
+                typed = "" if ahead else self._read()
+                if not (typed or ahead):
                     return
-                for key in keys.feed(typed):
-                    self.press(key)
+                ahead += keys.feed(typed)
+                while ahead and not self.session.over:
+                    self.press(ahead.pop(0))
+                if not self.session.over:
+                    self.show()
 
     def _read(self) -> str:
         """What was typed; empty at the end of the input."""
@@ -60,7 +68,11 @@ class Terminal:
         try:
             if self.stale:
                 self._resized()
-            return click.getchar()
+            return self.keyboard.read()
+        except KeyboardInterrupt:
+            if not self.session.live:
+                raise
+            return INTERRUPT
         except (EOFError, OSError):
             return ""
         finally:
@@ -74,36 +86,61 @@ class Terminal:
 
     def press(self, key: str) -> None:
         """What a key does: in the prompt it is typed, else it is a verb."""
-        if self.prompt is not None:
+        if key == END:
+            self.session.over = True
+        elif key == INTERRUPT:  # typed to pause a script that had come to a stop already
+            self.prompt, self.session.message = None, "the script is paused: c lets it go on, q ends it"
+        elif self.prompt is not None:
             self._type(key)
         elif key == ":":
-            self.prompt = ""
-        elif key in BY_KEY and not (self.session.help and key != "q"):
-            run(self.session, BY_KEY[key])
-        elif key.isdigit() and not self.session.help:
-            self.prompt = key
+            self._ask("")
+        elif self._put_away(key):
+            pass
+        elif key in BY_KEY and (BY_KEY[key].needs or BY_KEY[key].asked):
+            self._ask(f"{BY_KEY[key].name} ")
+        elif key in BY_KEY:
+            self._run(lambda: run(self.session, BY_KEY[key]))
+        elif key.isdigit():
+            self._ask(key)
         else:
-            self.session.message = (
-                "" if self.session.help or key == "escape" else f"no such key: {key!r} (? for help)"
-            )
-            self.session.help = False
+            self.session.message = "" if key == "escape" else f"no such key: {key!r} (? for help)"
+
+    def _ask(self, text: str) -> None:
+        self.prompt = Prompt(text, self.session.settings.history, self._names)
+
+    def _names(self, before: str) -> list[str]:
+        """What Tab completes a word to: a verb at the beginning, then tensors and fields."""
+        if not before.strip():
+            return sorted(verb.name for verb in VERBS)
+        labels = self.session.facts.labels
+        return [*labels, *(f"{label}.grad" for label in labels), *FIELDS]
+
+    def _put_away(self, key: str) -> bool:
+        """Read on in a long page; leave it, or the help, for the stop by any key but one that quits."""
+        session = self.session
+        if not (session.help or session.page) or key == "q":
+            return False
+        if key in _READ_ON and session.page and not self.plain and has_more(session, *self.console.size):
+            session.scrolled += 1
+        elif key in _READ_BACK and session.scrolled:
+            session.scrolled -= 1
+        else:
+            session.help, session.page, session.message, session.scrolled = "", [], "", 0
+        return True
 
     def _type(self, key: str) -> None:
         assert self.prompt is not None
         if key == "enter":
-            line, self.prompt = self.prompt, None
+            line, self.prompt = self.prompt.text, None
             if line.strip():
-                self._obey(line)
-        elif key == "escape" or (key == "backspace" and not self.prompt):
+                self.session.settings.history.append(line.strip())
+                self._run(lambda: obey(self.session, line))
+        elif not self.prompt.type(key):
             self.prompt = None
-        elif key == "backspace":
-            self.prompt = self.prompt[:-1]
-        elif key == "space" or (len(key) == 1 and key.isprintable()):
-            self.prompt += " " if key == "space" else key
 
-    def _obey(self, line: str) -> None:
+    def _run(self, what: Callable[[], None]) -> None:
         try:
-            obey(self.session, line)
+            what()
         except CommandError as error:
             self.session.message = str(error)
 
@@ -113,42 +150,39 @@ class Terminal:
             width, height = self.console.size
             self.console.control(Control.home())
             self.console.print(
-                Screen(self.session, self.prompt), end="", no_wrap=True, crop=True, height=height, width=width
+                Screen(self.session, self._typed), end="", no_wrap=True, crop=True, height=height, width=width
             )
             return
-        click.echo(f":{self.prompt}" if self.prompt is not None else "\n".join([*told(self.session), ""]))
+        line = self._typed
+        said = "\n".join([*told(self.session), ""]) if line is None else f":{line}"
+        click.echo(said, file=self.console.file)
+
+    @property
+    def _typed(self) -> str | None:
+        return None if self.prompt is None else self.prompt.shown
 
     @contextmanager
-    def _screen(self) -> Iterator[None]:
-        if self.plain:
-            yield
-        else:
-            with self.console.screen(hide_cursor=True):
+    def _taken(self) -> Iterator[None]:
+        """The terminal is ours, until the end or Ctrl-Z."""
+        with on_resize(self._resized), on_suspend(self._leave, self._come_back):
+            self._take()
+            try:
                 yield
+            finally:
+                self._leave()
 
+    def _take(self) -> None:
+        self.keyboard.begin()
+        if not self.plain:
+            self.console.set_alt_screen(True)
+            self.console.show_cursor(False)
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No echo of what is typed between two reads; the terminal is put back afterwards."""
-    if termios is None or not sys.stdin.isatty():
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin.fileno())
-    try:
-        tty.setcbreak(sys.stdin.fileno())
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+    def _leave(self) -> None:
+        if not self.plain:
+            self.console.set_alt_screen(False)
+            self.console.show_cursor(True)
+        self.keyboard.end()
 
-
-@contextmanager
-def _on_resize(draw: Any) -> Iterator[None]:
-    """Draw again when the terminal changes its size, where the system tells."""
-    if not hasattr(signal, "SIGWINCH"):
-        yield
-        return
-    before = signal.signal(signal.SIGWINCH, lambda *_: draw())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGWINCH, before)
+    def _come_back(self) -> None:
+        self._take()
+        self._resized()

@@ -1,15 +1,49 @@
-"""Where a stop lies in time."""
+"""Where a stop lies in time, and what else is to be found there."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
+from gradviz.events.kinds import Kind
 from gradviz.step.numbers import clean, shortened
+from gradviz.step.state import Session
 from gradviz.step.stop import Stop
 
 _COLOURS = ("blue", "magenta")  # forward, backward
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Something that a line of time has a sign for: the events where it is."""
+
+    sign: str
+    words: str
+    style: str
+    begins: bool  # of signs too many to tell apart, where they begin is worth knowing
+    events: Callable[[Session], np.ndarray]
+
+
+def _breakpoints(session: Session) -> np.ndarray:
+    known, facts, columns = session.breakpoints, session.facts, session.columns
+    found = [known.events(number, facts, columns) for number in known.by_number]
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+
+# The first that lies in a cell is shown.
+MARKERS = (
+    Marker("✗", "error", "bold red", True, lambda session: session.errors),
+    Marker("!", "NaN or inf", "bold red", True, lambda session: session.odd),
+    Marker("◆", "breakpoint", "bold yellow", True, _breakpoints),
+    Marker(
+        "*", "bookmark", "bold cyan", True, lambda session: np.sort(list(session.settings.marks.values()))
+    ),
+    Marker("~", "write in place", "yellow", False, lambda session: session.writes),
+)
 
 
 def position(stop: Stop) -> str:
@@ -26,14 +60,86 @@ def phase(stop: Stop) -> str:
     return f"forward in {shortened(scopes, 30)}" if scopes else "forward"
 
 
-def timeline(stop: Stop, width: int) -> Text:
-    """The position with a bar on which the backward passes have a colour of their own."""
+def timeline(session: Session, width: int) -> Text:
+    """The position with a bar of the whole run, on which the backward passes have a colour of their own."""
+    stop = session.stop
     count = stop.facts.trace.count
     before, after = f" event {stop.k + 1} of {count} ", f" {phase(stop)}"
-    room = max(width - cell_len(before) - cell_len(after) - 1, 0)
-    done = round(room * (stop.k + 1) / count)
     line = Text(before, no_wrap=True)
-    for cell, backward in enumerate(stop.facts.in_pass((np.arange(room) + 0.5) * count // max(room, 1))):
-        line.append("━" if cell < done else "─", style=_COLOURS[bool(backward)])
-    here = _COLOURS[stop.moment.pass_info is not None]
-    return line.append(after, style=f"bold {here}")
+    room = max(width - cell_len(before) - cell_len(after) - 1, 0)
+    line.append_text(_bar(session, 0, count, room))
+    return line.append(after, style=f"bold {_colour(stop)}")
+
+
+def pass_line(session: Session, width: int) -> Text:
+    """The same for the present pass alone, or for the stretch between two passes."""
+    stop = session.stop
+    first, end, words = _stretch(stop)
+    before = f" {stop.k - first + 1} of {end - first} "
+    after = f" {words}"
+    room = max(width - cell_len(before) - cell_len(after) - 1, 0)
+    line = Text(before, no_wrap=True).append_text(_bar(session, first, end, room))
+    return line.append(after, style="dim")
+
+
+def legend(session: Session) -> Text:
+    """The signs that there are on the lines, and what each means."""
+    line = Text(no_wrap=True)
+    for marker in MARKERS:
+        if len(marker.events(session)):
+            line.append(f" {marker.sign}", style=marker.style).append(f" {marker.words} ", style="dim")
+    return line
+
+
+def _stretch(stop: Stop) -> tuple[int, int, str]:
+    """The first event of the present pass, or of the stretch between two, the first after it, and what it is."""
+    run, trace = stop.moment.pass_info, stop.facts.trace
+    if run is not None:
+        return run.first, trace.count if run.last is None else run.last + 1, "events of this pass"
+    begins, ends = trace.indices(Kind.PASS_BEGAN), trace.indices(Kind.PASS_ENDED)
+    before, after = int(np.searchsorted(ends, stop.k)), int(np.searchsorted(begins, stop.k))
+    first = int(ends[before - 1]) + 1 if before else 0
+    end = int(begins[after]) if after < len(begins) else trace.count
+    return first, max(end, stop.k + 1), "events of this stretch of forward"
+
+
+def _within(events: np.ndarray, first: int, end: int) -> np.ndarray:
+    return events[np.searchsorted(events, first) : np.searchsorted(events, end)]
+
+
+def _bar(session: Session, first: int, end: int, room: int) -> Text:
+    """A stretch of events in `room` cells, drawn heavy up to the present one."""
+    line, stop = Text(), session.stop
+    span = end - first
+    here = (stop.k - first) * room // span
+    signs = _signs(session, first, end, room)
+    centres = first + ((np.arange(room) + 0.5) * span).astype(np.int64) // max(room, 1)
+    for cell, backward in enumerate(stop.facts.in_pass(centres)):
+        marker = signs.get(cell)
+        colour = _COLOURS[bool(backward)]
+        if cell == here:
+            line.append(marker.sign if marker is not None else "●", style=f"reverse {colour}")
+        elif marker is not None:
+            line.append(marker.sign, style=marker.style)
+        else:
+            line.append("━" if cell < here else "─", style=colour)
+    return line
+
+
+def _signs(session: Session, first: int, end: int, room: int) -> dict[int, Marker]:
+    """The cells of a bar that have a sign."""
+    found: dict[int, Marker] = {}
+    for marker in reversed(MARKERS):
+        events = _within(marker.events(session), first, end)
+        cells = (events - first) * room // (end - first)
+        cells = cells[np.diff(cells, prepend=-1) > 0]
+        if len(cells) > room // 4:  # a line full of one sign tells nothing
+            cells = cells[np.diff(cells, prepend=-2) > 1] if marker.begins else cells[:0]
+        if len(cells) > room // 4:
+            cells = cells[:1]
+        found.update(dict.fromkeys(cells.tolist(), marker))
+    return found
+
+
+def _colour(stop: Stop) -> str:
+    return _COLOURS[stop.moment.pass_info is not None]

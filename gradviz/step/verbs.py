@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from gradviz.step import moves, tells
+from gradviz.step.errors import CommandError
+from gradviz.step.moves import count
 from gradviz.step.numbers import clean, shortened
-from gradviz.step.state import CommandError, Session
+from gradviz.step.state import Session
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A command. `argument` is what it takes, in words: empty for nothing, in brackets where it may be left out."""
+    """A command. `argument` is what it takes, in words: empty for nothing, in brackets where it may be left out.
+    The key of a verb that needs one begins to type the command; so does one whose argument is `asked` for."""
 
     name: str
     keys: tuple[str, ...]
@@ -20,96 +24,137 @@ class Verb:
     run: Callable[[Session, str], None]
     argument: str = ""
     short: tuple[str, ...] = ()
+    asked: bool = False
 
     @property
     def usage(self) -> str:
         """The verb with what it takes."""
         return f"{self.name} {self.argument}".strip()
 
-
-def _count(text: str) -> int:
-    if not text:
-        return 1
-    if not text.isascii() or not text.isdigit():
-        raise CommandError(f"not a number: {shortened(clean(text), 40)}")
-    return int(text[:18])
+    @property
+    def needs(self) -> bool:
+        """Whether it cannot do without an argument."""
+        return bool(self.argument) and not self.argument.startswith("[")
 
 
-def _next(session: Session, argument: str) -> None:
-    session.move(_count(argument))
-
-
-def _back(session: Session, argument: str) -> None:
-    session.move(-_count(argument))
-
-
-def _first(session: Session, argument: str) -> None:
-    session.go(0)
-
-
-def _last(session: Session, argument: str) -> None:
-    session.go(session.last)
-
-
-def _goto(session: Session, argument: str) -> None:
-    session.go(_count(argument) - 1)
-
-
-def _next_backward(session: Session, argument: str) -> None:
-    session.next_backward()
-
-
-def _next_forward(session: Session, argument: str) -> None:
-    session.next_forward()
-
-
-def _help(session: Session, argument: str) -> None:
-    session.help = True
-
-
-def _quit(session: Session, argument: str) -> None:
-    session.over = True
-
-
-VERBS = (
-    Verb("next", ("n", "right", "space", "j", "down", "enter"), "the next event", _next, "[N]", ("n",)),
-    Verb(
-        "back",
-        ("b", "p", "left", "k", "up", "backspace"),
-        "the event before",
-        _back,
-        "[N]",
-        ("b", "p", "prev"),
+GROUPS: dict[str, tuple[Verb, ...]] = {
+    "Along the events": (
+        Verb(
+            "next",
+            ("n", "right", "space", "j", "down", "enter"),
+            "the next event",
+            moves.step,
+            "[N]",
+            ("n", "step"),
+        ),
+        Verb(
+            "back",
+            ("b", "p", "left", "k", "up", "backspace"),
+            "the event before",
+            moves.back,
+            "[N]",
+            ("b", "p", "prev"),
+        ),
+        Verb("first", ("g", "home"), "the first event", moves.first),
+        Verb("last", ("G", "end"), "the last event", moves.last),
+        Verb("goto", (), "event N (a number alone does, too), or a bookmark", moves.goto, "N"),
+        Verb("undo", ("u",), "where you were before the last move", moves.undo),
     ),
-    Verb("first", ("g", "home"), "the first event", _first),
-    Verb("last", ("G", "end"), "the last event", _last),
-    Verb("goto", (), "event N, as the timeline counts them (key : and the number)", _goto, "N"),
-    Verb("next-backward", ("B",), "where the next backward pass begins", _next_backward),
-    Verb("next-forward", ("F",), "the next forward op", _next_forward),
-    Verb("help", ("?", "h"), "this list", _help, "", ("?",)),
-    Verb("quit", ("q",), "leave (also Ctrl-C and Ctrl-D)", _quit, "", ("q", "exit")),
-)
+    "By scope: module, custom Function, pass": (
+        Verb("over", ("o",), "the next event of this scope, over those within", moves.over, "[N]"),
+        Verb("over-back", ("O",), "the one before, likewise", moves.over_back, "[N]"),
+        Verb("into", ("s", "tab"), "into the next scope or pass", moves.into),
+        Verb("into-back", ("S",), "into the one before, at its end", moves.into_back),
+        Verb("out", ("f",), "to the end of this scope", moves.out, "", ("finish",)),
+        Verb("out-back", ("d",), "to its beginning", moves.out_back),
+        Verb("again", ("l",), "this place, the next time round (a loop)", moves.again),
+        Verb("again-back", ("L",), "this place, the time before", moves.again_back),
+        Verb(
+            "next-backward",
+            ("B", "]"),
+            "where the next backward pass begins",
+            moves.next_pass,
+            "",
+            ("next-pass",),
+        ),
+        Verb(
+            "back-backward",
+            ("[",),
+            "where the pass before began",
+            moves.previous_pass,
+            "",
+            ("previous-pass",),
+        ),
+        Verb("next-forward", ("F",), "the next forward op", moves.next_forward),
+        Verb("back-forward", ("D",), "the forward op before", moves.previous_forward),
+    ),
+    "To what you look for": (
+        Verb(
+            "break",
+            ("K",),
+            "stop at: log, w, line 12, nan, mutation, PREDICATE",
+            moves.break_,
+            "[WHAT]",
+            ("br",),
+            True,
+        ),
+        Verb("watch", ("W",), "stop where a tensor or its .grad changes", moves.watch, "TENSOR"),
+        Verb("delete", (), "take breakpoint N away, or all", moves.delete, "N|all"),
+        Verb("continue", ("c",), "on to a breakpoint", moves.continue_, "", ("c",)),
+        Verb("reverse-continue", ("r", "C"), "back to one", moves.reverse_continue, "", ("rc", "r")),
+        Verb("until", ("t",), "on to where it holds: grad.rms < 1e-7", moves.until, "PREDICATE"),
+        Verb("back-until", ("T",), "back to where it holds", moves.back_until, "PREDICATE"),
+        Verb("nan", ("!",), "where the first NaN or infinity was born", tells.first_bad),
+        Verb("who", ("w",), "the event that last changed it; again: before that", moves.who, "TENSOR"),
+        Verb(
+            "search", ("/",), "an op, a name, 8x3, a line; empty: again", moves.search, "[TEXT]", ("/",), True
+        ),
+        Verb("search-back", ("\\",), "the same, backwards", moves.search_back, "[TEXT]", ("\\",), True),
+        Verb("mark", ("m",), "a bookmark here", moves.mark, "[NAME]"),
+        Verb("marks", ("'",), "the bookmarks", moves.marks),
+    ),
+    "To understand": (
+        Verb("why", ("y",), "the chain rule here; why w.grad: why it is that", tells.why, "[TENSOR]"),
+        Verb("info", ("i",), "all about this event, or a tensor", tells.info, "[TENSOR]"),
+        Verb("path", ("P",), "the way from tensor A to B", tells.path, "A B"),
+        Verb("compare", ("v",), "tangents and gradients of one function side by side", tells.compare),
+        Verb("export", ("e",), "this moment into FILE: .svg, .png or .txt", tells.export, "FILE"),
+        Verb("help", ("?", "h"), "this list; help VERB; help fields", tells.help_, "[VERB]", ("?", "h")),
+        Verb("quit", ("q",), "leave (also Ctrl-C and Ctrl-D)", tells.quit_, "", ("q", "exit")),
+    ),
+}
+VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
 BY_KEY = {key: verb for verb in VERBS for key in verb.keys}
 BY_NAME = {name: verb for verb in VERBS for name in (verb.name, *verb.short)}
 
 
 def parse(line: str) -> tuple[Verb, str]:
-    """The verb and argument of one command. A number alone is `goto`. Raises CommandError for an unknown one."""
-    name, _, argument = line.strip().partition(" ")
+    """The verb and argument of one command. A number alone is `goto`, `/x` is `search x`. Raises CommandError for
+    an unknown one."""
+    line = line.strip()
+    if line[:1] in ("/", "\\"):
+        line = f"{line[0]} {line[1:]}"
+    name, _, argument = line.partition(" ")
     if name.isascii() and name.isdigit():
         name, argument = "goto", name
-    verb = BY_NAME.get(name)
-    argument = argument.strip()
-    if verb is None:
-        raise CommandError(f"unknown command {shortened(clean(name), 40)!r}: {_suggestion(name)}")
+    verb, argument = named(name), argument.strip()
     if argument and not verb.argument:
         raise CommandError(f"{verb.name} takes no argument: {shortened(clean(argument), 40)}")
-    if not argument and verb.argument and not verb.argument.startswith("["):
+    if not argument and verb.needs:
         raise CommandError(f"{verb.name} needs an argument: {verb.usage}")
-    if verb.argument in ("N", "[N]"):
-        _count(argument)
+    if verb.argument == "[N]":
+        count(argument)
     return verb, argument
+
+
+def named(name: str) -> Verb:
+    """The verb of a name, or of a key. Raises CommandError where there is none."""
+    if name in BY_KEY:
+        return BY_KEY[name]
+    if name not in BY_NAME:
+        raise CommandError(f"unknown command {shortened(clean(name), 40)!r}: {_suggestion(name)}")
+    return BY_NAME[name]
 
 
 def _suggestion(name: str) -> str:
@@ -127,20 +172,24 @@ def obey(session: Session, line: str) -> None:
 def run(session: Session, verb: Verb, argument: str = "") -> None:
     """Run a verb."""
     session.message = ""
-    session.help = False
+    session.help = ""
+    session.page = []
+    session.scrolled = 0
     verb.run(session, argument)
 
 
 KEY_SIGNS = {
     "right": "→", "left": "←", "up": "↑", "down": "↓", "space": "Space", "home": "Home", "end": "End",
-    "enter": "Enter", "backspace": "Backspace",
+    "enter": "Enter", "backspace": "Backspace", "tab": "Tab",
 }  # fmt: skip
 
 
 def help_rows() -> list[tuple[str, str, str]]:
-    """For each verb its command, its keys and what it does."""
+    """For each verb its command, its keys and what it does; a row with nothing but a title begins a group."""
     rows = []
-    for verb in VERBS:
-        keys = "  ".join(KEY_SIGNS.get(key, key) for key in verb.keys) or ":"
-        rows.append((verb.usage, keys, verb.help))
+    for title, verbs in GROUPS.items():
+        rows.append((title, "", ""))
+        for verb in verbs:
+            keys = " ".join(KEY_SIGNS.get(key, key) for key in verb.keys) or ":"
+            rows.append((verb.usage, keys, verb.help))
     return rows

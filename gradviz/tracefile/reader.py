@@ -79,7 +79,9 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
+class Chunk:
+    """One commit of the recorder, as it is kept in memory."""
+
     links: np.ndarray
     ends: np.ndarray  # where each event's links end
     snapshots: np.ndarray
@@ -87,7 +89,7 @@ class _Chunk:
 
 
 class Trace:
-    """A recorded run.
+    """A recorded run, or the part of one that was recorded when it was opened: what is appended later is not seen.
 
     `events` are all rows (schema.EVENT); `event(k)` is one of them as an object. Numbers of tensors, nodes and
     sites are those of `gradviz.events`. Reading raises TraceError where the file is damaged."""
@@ -118,6 +120,14 @@ class Trace:
         except sqlite3.Error as error:
             raise damaged(self.path, error) from None
 
+    def blobs(self, table: str) -> Iterator[bytes]:
+        """What a table of packed chunks (`events`, `links`, `snapshots`, `payloads`) holds, chunk by chunk."""
+        for number, _, _, _ in self._chunks:
+            rows = self._rows(f"SELECT data FROM {table} WHERE chunk = ?", number)
+            if not rows or not isinstance(rows[0][0], bytes):
+                raise damaged(self.path, ValueError(f"{table} of chunk {number} are missing"))
+            yield rows[0][0]
+
     # --- tables
 
     @cached_property
@@ -135,7 +145,8 @@ class Trace:
         return dict(self._rows("SELECT grad_fn, text FROM formulas"))
 
     @cached_property
-    def _shapes(self) -> dict[int, tuple[int, ...]]:
+    def shapes(self) -> dict[int, tuple[int, ...]]:
+        """The shapes of tensors, by number."""
         return {
             number: tuple(json.loads(shape)) for number, shape in self._rows("SELECT id, shape FROM shapes")
         }
@@ -160,10 +171,9 @@ class Trace:
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The backward passes in order."""
-        query = (
-            "SELECT number, first, last, thread, site, nodes, digest, recorded FROM passes ORDER BY number"
-        )
-        found = [PassInfo(*row) for row in self._rows(query)]
+        columns = "number, first, last, thread, site, nodes, digest, recorded"
+        query = f"SELECT {columns} FROM passes WHERE first < ? ORDER BY number"
+        found = [PassInfo(*row) for row in self._rows(query, self.count)]
         open_passes = [run for run in found if run.last is None]
         return self._completed(found, open_passes[0].first) if open_passes else found
 
@@ -192,8 +202,8 @@ class Trace:
     @cached_property
     def errors(self) -> list[ErrorInfo]:
         """The exceptions that left a backward pass."""
-        query = "SELECT event, type, message, node, site FROM errors ORDER BY event"
-        return [ErrorInfo(*row) for row in self._rows(query)]
+        query = "SELECT event, type, message, node, site FROM errors WHERE event < ? ORDER BY event"
+        return [ErrorInfo(*row) for row in self._rows(query, self.count)]
 
     @cached_property
     def parameters(self) -> dict[int, str]:
@@ -205,7 +215,9 @@ class Trace:
     @cached_property
     def events(self) -> np.ndarray:
         """All events as rows of schema.EVENT."""
-        blobs = [data for (data,) in self._rows("SELECT data FROM events ORDER BY chunk")]
+        last = self._chunks[-1][0] if self._chunks else 0
+        query = "SELECT data FROM events WHERE chunk <= ? ORDER BY chunk"
+        blobs = [data for (data,) in self._rows(query, last)]
         try:
             found = np.concatenate([np.zeros(0, EVENT), *(np.frombuffer(data, EVENT) for data in blobs)])
         except (ValueError, TypeError) as error:
@@ -254,7 +266,7 @@ class Trace:
     def __iter__(self) -> Iterator[Event]:
         return (self.event(index) for index in range(self.count))
 
-    def _load_chunk(self, position: int) -> _Chunk:
+    def _load_chunk(self, position: int) -> Chunk:
         number, first, count, _ = self._chunks[position]
         try:
             blobs = [
@@ -275,7 +287,7 @@ class Trace:
         ]
         if not all(fits):
             raise damaged(self.path, ValueError(f"chunk {number} does not add up"))
-        return _Chunk(links, ends, snapshots, offsets)
+        return Chunk(links, ends, snapshots, offsets)
 
     def links(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The links of these events (their indices in ascending order), one after another, and how many each has."""
@@ -291,12 +303,13 @@ class Trace:
 
     def node_event(self, node: int) -> int | None:
         """The op event that made a node; None for an AccumulateGrad, and where it is not in the trace."""
-        nodes, events = self._node_events
+        nodes, events = self.node_events
         at = int(np.searchsorted(nodes, node))
         return int(events[at]) if node > 0 and at < len(nodes) and nodes[at] == node else None
 
     @cached_property
-    def _node_events(self) -> tuple[np.ndarray, np.ndarray]:
+    def node_events(self) -> tuple[np.ndarray, np.ndarray]:
+        """The nodes that ops made, sorted, and the event of each."""
         ops = self.indices(Kind.OP)
         nodes = self.events["subject"][ops]
         order = np.argsort(nodes, kind="stable")
@@ -304,8 +317,13 @@ class Trace:
 
     # --- tensors
 
+    @property
+    def newest(self) -> int:
+        """The highest number of a tensor."""
+        return self._chunks[-1][3] if self._chunks else 0
+
     @cached_property
-    def _changes(self) -> tuple[np.ndarray, np.ndarray]:
+    def all_changes(self) -> tuple[np.ndarray, np.ndarray]:
         """(tensor, event) of every event that may have changed a tensor's value, sorted."""
         mutated, accumulated = self.indices(Kind.MUTATED), self.indices(Kind.ACCUMULATED)
         tensors = np.concatenate([self.events["subject"][mutated], self.events["object"][accumulated]])
@@ -315,7 +333,7 @@ class Trace:
 
     def changes(self, tensor: int) -> np.ndarray:
         """The events that wrote over a tensor's value, in order."""
-        tensors, events = self._changes
+        tensors, events = self.all_changes
         start, end = np.searchsorted(tensors, [tensor, tensor + 1])
         return events[start:end]
 
@@ -343,7 +361,7 @@ class Trace:
         if shape is None:
             return None
         try:
-            return self._shapes[shape], DTYPES[what & 0xFF]
+            return self.shapes[shape], DTYPES[what & 0xFF]
         except (KeyError, IndexError) as error:
             raise damaged(self.path, error) from None
 
@@ -386,7 +404,7 @@ class Trace:
         what = int(row["what"])
         grade = what >> 24
         try:
-            shape, dtype = self._shapes[int(row["shape"])], DTYPES[what & 0xFF]
+            shape, dtype = self.shapes[int(row["shape"])], DTYPES[what & 0xFF]
             array, stats = None, None
             if grade:
                 data = self._payload(position, int(chunk.offsets[at]), int(row["length"]))

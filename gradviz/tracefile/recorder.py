@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from threading import get_ident
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ class Recorder(Listener):
         self.acquire, self.release = self.lock.acquire, self.lock.release  # half of what `with` costs
         self.adding = _Adding(self)
         self.count = 0
+        self.site = 0  # of the last event that has one
         self.limit = _FEW  # the count at which the program has to give way
         self.taken = time.monotonic()
         self.threads: dict[int, int] = {}
@@ -82,6 +84,10 @@ class Recorder(Listener):
         to a file does, would else keep a waiting thread from it for good."""
         self.writer.wake()
         time.sleep(0.001)
+
+    def flush(self) -> None:
+        """Write everything up to here, so that the file can be opened and read. Raises OSError where it cannot be."""
+        self.writer.flush()
 
     def close(self, **meta: str) -> None:
         """Write what is left, with `meta` about how the run ended, and close the file."""
@@ -163,7 +169,7 @@ class Recorder(Listener):
     # --- forward
 
     def tensor(self, number: int, array: np.ndarray, flags: int, how: str, base: int, version: int) -> None:
-        site = self.sites.number(sys._getframe(2))
+        self.site = site = self.sites.number(sys._getframe(2))
         with self.adding:
             self._snapshot(number, version, array, flags)
             self._add(_TENSOR, flags, site, how, number, base)
@@ -180,7 +186,7 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
-        site = self.sites.number(sys._getframe(3))
+        self.site = site = self.sites.number(sys._getframe(3))
         strings = self.strings.known
         if self.count > self.limit:
             self._give_way()
@@ -218,18 +224,18 @@ class Recorder(Listener):
     def mutated(
         self, number: int, array: np.ndarray, flags: int, version: int, how: str, source: int
     ) -> None:
-        site = self.sites.number(sys._getframe(2))
+        self.site = site = self.sites.number(sys._getframe(2))
         with self.adding:
             self._snapshot(number, version, array, flags)
             self._add(Kind.MUTATED, flags, site, how, number, version, links=(source,))
 
     def requires_grad_changed(self, number: int, flags: int) -> None:
-        site = self.sites.number(sys._getframe(2))
+        self.site = site = self.sites.number(sys._getframe(2))
         with self.adding:
             self._add(Kind.REQUIRES_GRAD_CHANGED, flags, site, subject=number)
 
     def grad_assigned(self, number: int, grad: int) -> None:
-        site = self.sites.number(sys._getframe(2))
+        self.site = site = self.sites.number(sys._getframe(2))
         with self.adding:
             self._add(Kind.GRAD_ASSIGNED, 0, site, subject=number, object=grad)
 
@@ -240,7 +246,7 @@ class Recorder(Listener):
 
     def scope_entered(self, scope: int, kind: str, name: str) -> None:
         if self.detailed:
-            site = self.sites.number(sys._getframe(2))
+            self.site = site = self.sites.number(sys._getframe(2))
             with self.adding:
                 self._add(Kind.SCOPE_ENTERED, 0, site, name, scope, note=self.strings.number(kind))
 
@@ -251,13 +257,13 @@ class Recorder(Listener):
 
     def tangent(self, number: int, tangent: int, array: np.ndarray, how: str) -> None:
         if self.detailed:
-            site = self.sites.number(sys._getframe(2))
+            self.site = site = self.sites.number(sys._getframe(2))
             with self.adding:
                 self._snapshot(tangent, 0, array, 0)
                 self._add(Kind.TANGENT, 0, site, how, number, tangent)
 
     def stepped(self, optimizer: str, args: str, parameters: Sequence[int]) -> None:
-        site = self.sites.number(sys._getframe(2))
+        self.site = site = self.sites.number(sys._getframe(2))
         with self.adding:
             note = self.strings.number(args)
             self._add(Kind.STEPPED, 0, site, optimizer, note=note, links=tuple(parameters))
@@ -276,7 +282,7 @@ class Recorder(Listener):
         retain_graph: bool,
         create_graph: bool,
     ) -> None:
-        site = self.sites.number(sys._getframe(2))
+        self.site = site = self.sites.number(sys._getframe(2))
         with self.adding:
             self.passes_begun += 1
             self.open_passes[number] = self.passes_begun
@@ -414,8 +420,9 @@ class Recorder(Listener):
             if self.passes is not None and not self.open_passes:
                 self.detailed = self.passes_begun + 1 in self.passes
 
-    def error(self, kind: str, message: str, node: int) -> None:
-        site = self.sites.number(sys._getframe(2))
+    def error(self, kind: str, message: str, node: int, raised: TracebackType | None = None) -> None:
+        sites = self.sites
+        self.site = site = sites.number_of(raised) if raised is not None else sites.number(sys._getframe(2))
         with self.adding:
             self.batch.errors.append((self.count, kind, message, node, site))
             self._add(Kind.ERROR, 0, site, kind, node, note=self.strings.number(message))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 
 from gradviz.events.site import Place, place_of
 
@@ -43,8 +43,9 @@ class Sites:
         self.codes: list[CodeType] = []  # kept alive: `kinds` knows them by address
         self.numbers: dict[tuple[int, ...], int] = {}
         self.begin_at(None)
-        self._new: deque[tuple[int, int, CodeType, int]] = deque()  # added to while it is being written
-        self._names: dict[int, tuple[str, ...]] = {}
+        self._made: dict[int, tuple[int, CodeType, int]] = {}  # parent, code and offset of each site
+        self._new: deque[int] = deque()  # added to while it is being written
+        self._decoded: dict[int, Site] = {}
         for code in boundary:
             self._classify(code, BOUNDARY)
 
@@ -96,19 +97,33 @@ class Sites:
         parent = self.numbers.get(key[2:]) or self._add(key[2:])
         number = self.numbers[key] = len(self.numbers) + 1
         code = next(code for code in reversed(self.codes) if id(code) == key[0])
-        self._new.append((number, parent, code, key[1]))
+        self._made[number] = (parent, code, key[1])
+        self._new.append(number)
         return number
+
+    def number_of(self, trace: TracebackType | None) -> int:
+        """The site that an exception was raised at, or passed through last; 0 if there is none."""
+        key: tuple[int, ...] = ()
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if (self.kinds.get(id(code)) or self._classify(code)) == USER:
+                key = (id(code), trace.tb_lasti, *key[: 2 * _DEEPEST])
+            trace = trace.tb_next
+        return self.numbers.get(key) or self._add(key)
+
+    def site(self, number: int) -> Site:
+        """One site, decoded."""
+        known = self._decoded.get(number)
+        if known is None:
+            parent, code, offset = self._made[number]
+            place = place_of(code, offset)
+            names = place.names or (self.site(parent).names if place.returns and parent else ())
+            known = self._decoded[number] = Site(number, parent, place, names)
+        return known
 
     def take_new(self) -> list[Site]:
         """The sites added since the last call, decoded."""
-        sites = []
-        for _ in range(len(self._new)):
-            number, parent, code, offset = self._new.popleft()
-            place = place_of(code, offset)
-            names = place.names or (self._names.get(parent, ()) if place.returns else ())
-            self._names[number] = names
-            sites.append(Site(number, parent, place, names))
-        return sites
+        return [self.site(self._new.popleft()) for _ in range(len(self._new))]
 
 
 def is_internal(filename: str) -> bool:

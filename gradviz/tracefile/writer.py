@@ -107,6 +107,16 @@ class Writer:
         """Write now."""
         self.due.set()
 
+    def flush(self) -> None:
+        """Write everything up to here. Raises OSError where that cannot be."""
+        try:
+            if self.failure is None:
+                self._commit({})
+        except sqlite3.Error as error:
+            self.failure = error
+        if self.failure is not None:
+            raise OSError(f"{self.path} cannot be written: {self.failure}") from self.failure
+
     def close(self, meta: dict[str, str]) -> None:
         """Write what is left and close the file. Raises what kept the file from being written."""
         if self.closing:

@@ -29,19 +29,19 @@ elementwise("mish", ak.mish,
     x=d("tanh(s) + x σ(x)(1 − tanh²(s)), s = softplus(x)", lambda g, x: g * ak.mish_slope(x)))
 elementwise("hardtanh", ak.hardtanh, args="min_val max_val",
     x=d("min < x < max", lambda g, x, min_val, max_val:
-        g * ak.step((x > min_val) & (x < max_val), 1, 0, x)))
+        np.where((x > min_val) & (x < max_val), g, 0)))
 elementwise("softshrink", ak.softshrink, args="lambd",
-    x=d("|x| > λ", lambda g, x, lambd: g * ak.step((x > lambd) | (x < -lambd), 1, 0, x)))
+    x=d("|x| > λ", lambda g, x, lambd: np.where((x > lambd) | (x < -lambd), g, 0)))
 elementwise("hardshrink", ak.hardshrink, args="lambd",
-    x=d("|x| > λ", lambda g, x, lambd: g * ak.step((x > lambd) | (x < -lambd), 1, 0, x)))
+    x=d("|x| > λ", lambda g, x, lambd: np.where((x > lambd) | (x < -lambd), g, 0)))
 elementwise("log_sigmoid", ak.log_sigmoid, node_name="LogSigmoidBackward0",
     x=d("1 − σ(x)", lambda g, x: g * ak.sigmoid(-x)))
 elementwise("hardsigmoid", ak.hardsigmoid,
-    x=d("1/6 for −3 < x < 3", lambda g, x: g * ak.step((x > -3) & (x < 3), 1 / 6, 0, x)))
+    x=d("1/6 for −3 < x < 3", lambda g, x: np.where((x > -3) & (x < 3), g * (1 / 6), 0)))
 elementwise("hardswish", ak.hardswish,
-    x=d("x/3 + 1/2 for −3 < x < 3, then 1", lambda g, x: g * ak.hardswish_slope(x)))
+    x=d("x/3 + 1/2 for −3 < x < 3, then 1", lambda g, x: ak.hardswish_back(g, x)))
 elementwise("threshold", ak.threshold, args="threshold value",
-    x=d("x > threshold", lambda g, x, threshold: g * ak.step(x > threshold, 1, 0, x)))
+    x=d("x > threshold", lambda g, x, threshold: np.where(x <= threshold, 0, g)))
 elementwise("prelu", ak.prelu, node_name="PreluKernelBackward0",
     x=d("x > 0, else w", lambda g, x, y: np.where(x > 0, g, g * y)),
     y=d("x, for x ≤ 0", lambda g, x: g * np.minimum(x, 0)))

@@ -29,53 +29,54 @@ elementwise("div", np.true_divide,
     x=d("1 / y", lambda g, y: g / y),
     y=d("−x / y²", lambda g, x, y: -g * ((x / y) / y)))
 elementwise("pow", np.power, node_name="PowBackward1",
-    x=d("y · x^(y−1)", lambda g, x, y: g * np.where(y == 0, 0, y * x ** (y - 1))),
+    # The first rule does not use `out`, but PyTorch saves it for both, and so notices a change of it.
+    x=d("y · x^(y−1)", lambda g, x, y, out: np.where(y == 0, 0, g * (y * x ** (y - 1)))),
     y=d("x^y · ln x", lambda g, x, y, out: g * np.where((x == 0) & (y >= 0), 0, out * np.log(x))))
 elementwise("pow_number", k.power, name="pow", node_name="PowBackward0", args="exponent",
-    x=d("n · x^(n−1)", lambda g, x, exponent: g * k.power_slope(x, exponent)))
+    x=d("n · x^(n−1)", lambda g, x, exponent: g * k.power_slope(x, exponent) if exponent else k.none_of(g)))
 elementwise("rpow", k.reversed_power, name="pow", node_name="PowBackward2", args="base",
     x=d("b^x · ln b", lambda g, out, base: g * (out * np.log(base)) if base else g * 0))
 elementwise("neg", np.negative,
     x=d("−1", lambda g: -g))
 elementwise("abs", np.absolute,
-    x=d("sign(x)", lambda g, x: g * np.sign(x)))
+    x=d("sign(x)", lambda g, x: g * k.sgn(x)))
 elementwise("reciprocal", k.reciprocal,
     x=d("−1 / x²", lambda g, out: -g * (out * out)))
 elementwise("square", np.square, node_name="PowBackward0",
     x=d("2x", lambda g, x: g * (2 * x)))
 elementwise("maximum", np.maximum,
-    x=d("x > y", lambda g, x, y: g * k.share(x > y, x == y)),
-    y=d("y > x", lambda g, x, y: g * k.share(y > x, x == y)))
+    x=d("x > y", lambda g, x, y: k.to_the_winner(g, x < y, x == y)),
+    y=d("y > x", lambda g, x, y: k.to_the_winner(g, y < x, x == y)))
 elementwise("minimum", np.minimum,
-    x=d("x < y", lambda g, x, y: g * k.share(x < y, x == y)),
-    y=d("y < x", lambda g, x, y: g * k.share(y < x, x == y)))
+    x=d("x < y", lambda g, x, y: k.to_the_winner(g, x > y, x == y)),
+    y=d("y < x", lambda g, x, y: k.to_the_winner(g, y > x, x == y)))
 elementwise("clamp", k.clamp, args="min max", node_name="ClampBackward1",
-    x=d("min ≤ x ≤ max", lambda g, x, min, max: g * k.inside(x, min, max)))
+    x=d("min ≤ x ≤ max", lambda g, x, min, max: np.where(k.inside(x, min, max), g, 0)))
 elementwise("clamp_min", np.maximum, node_name="ClampMinBackward1",
-    x=d("x ≥ y", lambda g, x, y: g * (x >= y)),
-    y=d("x < y", lambda g, x, y: g * (x < y)))
+    x=d("x ≥ y", lambda g, x, y: np.where(x >= y, g, 0)),
+    y=d("x < y", lambda g, x, y: np.where(x < y, g, 0)))
 elementwise("clamp_max", np.minimum, node_name="ClampMaxBackward1",
-    x=d("x ≤ y", lambda g, x, y: g * (x <= y)),
-    y=d("x > y", lambda g, x, y: g * (x > y)))
+    x=d("x ≤ y", lambda g, x, y: np.where(x <= y, g, 0)),
+    y=d("x > y", lambda g, x, y: np.where(x > y, g, 0)))
 for key, node in ("clamp_min", "ClampMinBackward0"), ("clamp_max", "ClampMaxBackward0"):
     elementwise(f"{key}_number", k.clamp, name=key, args="min max", node_name=node,
-        x=d("min ≤ x ≤ max", lambda g, x, min, max: g * k.inside(x, min, max)))
+        x=d("min ≤ x ≤ max", lambda g, x, min, max: np.where(k.inside(x, min, max), g, 0)))
 elementwise("clamp_below", np.maximum, name="clamp",
-    x=d("x ≥ min", lambda g, x, y: g * (x >= y)),
-    y=d("x < min", lambda g, x, y: g * (x < y)))
+    x=d("x ≥ min", lambda g, x, y: np.where(x >= y, g, 0)),
+    y=d("x < min", lambda g, x, y: np.where(x < y, g, 0)))
 elementwise("clamp_above", np.minimum, name="clamp",
-    x=d("x ≤ max", lambda g, x, y: g * (x <= y)),
-    y=d("x > max", lambda g, x, y: g * (x > y)))
+    x=d("x ≤ max", lambda g, x, y: np.where(x <= y, g, 0)),
+    y=d("x > max", lambda g, x, y: np.where(x > y, g, 0)))
 elementwise("clamp_between", k.clamp_between, name="clamp", inputs="x min max",
-    x=d("min ≤ x ≤ max", lambda g, x, min, max: g * ((min <= x) & (x <= max))),
-    min=d("x < min < max", lambda g, x, min, max: g * ((x < min) & (min < max))),
-    max=d("x > max or max < min", lambda g, x, min, max: g * ((x > max) | (max < min))))
+    x=d("min ≤ x ≤ max", lambda g, x, min, max: np.where((min <= x) & (x <= max), g, 0)),
+    min=d("x < min < max", lambda g, x, min, max: np.where((x < min) & (min < max), g, 0)),
+    max=d("x > max or max < min", lambda g, x, min, max: np.where((x > max) | (max < min), g, 0)))
 elementwise("fmax", np.fmax,
-    x=d("x ≥ y", lambda g, x, y: g * ((x >= y) | np.isnan(y))),
-    y=d("x < y", lambda g, x, y: g * np.logical_not((x >= y) | np.isnan(y))))
+    x=d("x ≥ y", lambda g, x, y: np.where((x >= y) | np.isnan(y), g, 0)),
+    y=d("x < y", lambda g, x, y: np.where((x >= y) | np.isnan(y), 0, g)))
 elementwise("fmin", np.fmin,
-    x=d("x ≤ y", lambda g, x, y: g * ((x <= y) | np.isnan(y))),
-    y=d("x > y", lambda g, x, y: g * np.logical_not((x <= y) | np.isnan(y))))
+    x=d("x ≤ y", lambda g, x, y: np.where((x <= y) | np.isnan(y), g, 0)),
+    y=d("x > y", lambda g, x, y: np.where((x <= y) | np.isnan(y), 0, g)))
 elementwise("fmod", np.fmod, node_name="FmodBackward1",
     x=d("1", lambda g: g),
     y=d("−trunc(x / y)", lambda g, x, y: -g * np.trunc(x / y)))
@@ -106,20 +107,20 @@ elementwise("addcdiv", k.addcdiv, inputs="x y z", args="value",
     x=d("1", lambda g: g),
     y=d("value / z", lambda g, z, value: g * (value / z)),
     z=d("−value · y / z²", lambda g, y, z, value: -g * (value * y / (z * z))))
-elementwise("sign", np.sign,
-    x=d("0", lambda g: g * 0))
+elementwise("sign", k.sgn,
+    x=d("0", lambda g: k.none_of(g)))
 elementwise("floor", np.floor,
-    x=d("0", lambda g: g * 0))
+    x=d("0", lambda g: k.none_of(g)))
 elementwise("ceil", np.ceil,
-    x=d("0", lambda g: g * 0))
+    x=d("0", lambda g: k.none_of(g)))
 elementwise("trunc", np.trunc,
-    x=d("0", lambda g: g * 0))
+    x=d("0", lambda g: k.none_of(g)))
 elementwise("round", np.round,
-    x=d("0", lambda g: g * 0))
+    x=d("0", lambda g: k.none_of(g)))
 elementwise("round_decimals", k.round_to, name="round", node_name="RoundBackward1", args="decimals",
-    x=d("0", lambda g: g * 0))
+    x=d("0", lambda g: k.none_of(g)))
 elementwise("sgn", k.sgn,
-    x=d("0", lambda g: g * 0))
+    x=d("0", lambda g: k.none_of(g)))
 elementwise("frac", k.frac,
     x=d("1", lambda g: g))
 elementwise("nan_to_num", k.nan_to_num, args="nan posinf neginf",

@@ -19,8 +19,8 @@ linear("index_select", k.index_select, args="dim index",
 linear("take", lambda x, index: x.reshape(-1)[index], args="index",
     x=d("1 where taken, summed", lambda g, x_shape, index: np.reshape(
         k.put_back(g, (k.count(x_shape, None),), (index,)), x_shape)))
-linear("masked_select", lambda x, mask: x[mask], args="mask",
-    x=d("1 where taken", lambda g, x_shape, mask: k.put_back(g, x_shape, mask)))
+linear("masked_select", lambda x, mask: np.broadcast_to(x, mask.shape)[mask], args="mask",
+    x=d("1 where taken, summed", lambda g, x, mask: k.sum_to(k.put_back(g, mask.shape, mask), x.shape)))
 linear("scatter", k.scatter, args="dim index",
     x=d("1 where not written over", lambda g, dim, index: k.blank(g, dim, index)),
     y=d("1, taken", lambda g, y_shape, dim, index: k.gather_within(g, y_shape, dim, index)))

@@ -21,9 +21,9 @@ linear("mean", k.mean, args="dim keepdim",
     x=d("1 / n, spread", lambda g, x_shape, dim, keepdim:
         k.spread(g / k.count(x_shape, dim), x_shape, dim, keepdim)))
 general("max_all", k.max_all, name="max", node_name="MaxBackward1",
-    x=d("x is max, shared by ties", lambda g, x, out: k.to_extremes(g, x, out)))
+    x=d("x is max, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
 general("min_all", k.min_all, name="min", node_name="MinBackward1",
-    x=d("x is min, shared by ties", lambda g, x, out: k.to_extremes(g, x, out)))
+    x=d("x is min, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
 general("amax", k.amax, args="dim keepdim",
     x=d("x is max, shared by ties", lambda g, x, out, dim, keepdim: k.to_extremes(g, x, out, dim, keepdim)))
 general("amin", k.amin, args="dim keepdim",
@@ -44,7 +44,7 @@ linear("cumsum", k.cumsum, args="dim",
 linear("sum_from", k.sum_from, args="dim",
     x=d("1 up to here, summed", lambda g, dim: k.cumsum(g, dim)))
 general("cumprod", k.cumprod, args="dim",
-    x=d("∏ of the others, for each product", lambda g, x, dim: k.cumprod_back(g, x, dim)))
+    x=d("∏ of the others, for each product", lambda g, x, out, dim: k.cumprod_back(g, x, dim)))
 general("logcumsumexp", k.logcumsumexp, args="dim",
     x=d("exp(xᵢ − outⱼ), summed", lambda g, x, out, dim: k.logcumsumexp_back(g, x, out, dim)))
 general("var", k.var, args="dim correction keepdim",
@@ -61,23 +61,23 @@ general("dist", k.dist, args="p",
     y=d("minus that of x", lambda g, x, y, out, p:
         k.sum_to(-k.vector_norm_back(g, x - y, out, p, None, False), y.shape)))
 general("median_all", k.median, name="median",
-    x=d("x is the median, shared by ties", lambda g, x, out: k.to_extremes(g, x, out)))
+    x=d("x is the median, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
 
 # Choosing along a dimension: (values, indices), and the gradient goes where the value was.
 
 for key, kernel in [("max", k.max_along), ("min", k.min_along), ("median", k.median_along)]:
     general(f"{key}_dim", kernel, name=key, args="dim keepdim", outputs=2,
         node_name="MedianBackward1" if key == "median" else "",
-        x=d("1 where chosen", lambda g, x_shape, out, dim, keepdim: k.cut_out(g[0], x_shape, out[1], dim, keepdim)))
+        x=d("1 where chosen", lambda g, x_shape, chosen, dim, keepdim: k.cut_out(g[0], x_shape, chosen, dim, keepdim)))
 general("kthvalue", k.kth, args="k dim keepdim", outputs=2,
-    x=d("1 where chosen", lambda g, x_shape, out, dim, keepdim: k.cut_out(g[0], x_shape, out[1], dim, keepdim)))
+    x=d("1 where chosen", lambda g, x_shape, chosen, dim, keepdim: k.cut_out(g[0], x_shape, chosen, dim, keepdim)))
 for key, running in [("cummax", k.cummax), ("cummin", k.cummin)]:
     general(key, running, args="dim", outputs=2,
-        x=d("1 where chosen, summed", lambda g, x_shape, out, dim: k.cut_out(g[0], x_shape, out[1], dim, True)))
+        x=d("1 where chosen, summed", lambda g, x_shape, chosen, dim: k.cut_out(g[0], x_shape, chosen, dim, True)))
 general("sort", k.sort, args="dim descending", outputs=2,
-    x=d("1 where it was", lambda g, x_shape, out, dim: k.cut_out(g[0], x_shape, out[1], dim, True)))
+    x=d("1 where it was", lambda g, x_shape, chosen, dim: k.cut_out(g[0], x_shape, chosen, dim, True)))
 general("topk", k.topk, args="k dim largest", outputs=2,
-    x=d("1 where chosen", lambda g, x_shape, out, dim: k.cut_out(g[0], x_shape, out[1], dim, True)))
+    x=d("1 where chosen", lambda g, x_shape, chosen, dim: k.cut_out(g[0], x_shape, chosen, dim, True)))
 general("std_mean", k.std_and_mean, args="dim correction keepdim", outputs=2,
     x=d("(x − mean) / (n − c) / std; 1 / n", lambda g, x, out, dim, correction, keepdim: k.both(
         None if g[0] is None else k.std_back(g[0], x, out[0], dim, correction, keepdim),

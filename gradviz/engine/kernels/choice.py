@@ -43,9 +43,9 @@ def same(x: Any) -> Any:
 
 def with_masked_fill(x: Any, value: Any, mask: Any) -> Any:
     """x, but `value` where `mask`."""
-    return np.where(mask, value, x)
+    return np.asarray(np.where(mask, value, x), order="C")
 
 
 def with_number_masked(x: Any, value: Any, mask: Any) -> Any:
     """`masked_fill` with a number."""
-    return np.where(mask, np.asarray(value, x.dtype), x)
+    return np.asarray(np.where(mask, np.asarray(value, x.dtype), x), order="C")

@@ -75,9 +75,14 @@ def inside(x: Any, min: Any, max: Any) -> Any:
     return above & below
 
 
-def share(wins: Any, ties: Any) -> Any:
-    """1 where `wins`, a half where `ties`."""
-    return np.where(ties, 0.5, 1.0 * wins).astype(np.float32)
+def none_of(g: Any) -> Any:
+    """Zeros in place of a gradient, even if it is NaN."""
+    return np.where(False, g, 0)
+
+
+def to_the_winner(g: Any, loses: Any, ties: Any) -> Any:
+    """g, a half of it where `ties`, and 0 where `loses`, even if it is NaN."""
+    return np.where(loses, 0, np.where(ties, g / 2, g))
 
 
 @row("polygamma")
@@ -179,8 +184,8 @@ def ratio_or_zero(x: Any, y: Any) -> Any:
 
 
 def sgn(x: Any, out: Any = None) -> Any:
-    """The sign of x: −1, 0 or 1."""
-    return np.sign(x)
+    """The sign of x: −1, 0 or 1; 0 for NaN."""
+    return np.where(np.isnan(x), 0, np.sign(x))
 
 
 def log_or_zero(x: Any, zero: Any) -> Any:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.linalg.lapack
 
 from gradviz.engine.kernels.indexing import in_order
 from gradviz.engine.kernels.row import row
 from gradviz.engine.kernels.shape import tril, triu
+from gradviz.engine.shape_errors import LinAlgError
 
 
 def transposed(x: Any) -> Any:
@@ -86,6 +88,36 @@ def cross(x: Any, y: Any, dim: int) -> Any:
 def inv(x: Any) -> Any:
     """The inverse."""
     return np.linalg.inv(x)
+
+
+_NO_ANSWER = {
+    "inv": (
+        scipy.linalg.lapack.dgetrf,
+        "linalg.inv: {which}The diagonal element {at} is zero, the inversion could not be completed because the "
+        "input matrix is singular.",
+    ),
+    "cholesky": (
+        scipy.linalg.lapack.dpotrf,
+        "linalg.cholesky: {which}The factorization could not be completed because the input is not "
+        "positive-definite (the leading minor of order {at} is not positive-definite).",
+    ),
+    "solve": (
+        scipy.linalg.lapack.dgetrf,
+        "torch.linalg.solve: {which}The solver failed because the input matrix is singular.",
+    ),
+}
+
+
+def no_answer(name: str, x: np.ndarray, error: Exception) -> LinAlgError:
+    """Why LAPACK found no answer: of which matrix of a batch, and where."""
+    if name not in _NO_ANSWER or x.dtype.kind != "f":
+        return LinAlgError(f"linalg.{name}: {error}")
+    factorize, said = _NO_ANSWER[name]
+    for i, matrix in enumerate(x.reshape(-1, *x.shape[-2:])):
+        info = factorize(matrix, lower=1)[-1] if name == "cholesky" else factorize(matrix)[-1]
+        if info > 0:
+            return LinAlgError(said.format(which=f"(Batch element {i}): " if x.ndim > 2 else "", at=info))
+    return LinAlgError(f"linalg.{name}: {error}")
 
 
 @row("det")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.kernels.elementwise import sgn
 from gradviz.engine.kernels.indexing import spread_out
 from gradviz.engine.kernels.row import row
 
@@ -74,6 +75,12 @@ def to_extremes(g: Any, x: Any, out: Any, dim: Any = None, keepdim: bool = False
     return spread(g, x.shape, dim, keepdim) * shares.astype(g.dtype)
 
 
+def to_the_extreme(g: Any, x: Any, out: Any) -> Any:
+    """As `to_extremes` of all elements; the others get 0, even where the gradient is NaN."""
+    taken = (x == out) | (np.isnan(x) & np.isnan(out))
+    return np.where(taken, g / np.sum(taken), 0)
+
+
 def logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
     """ln Σ exp(x), shifted by the maximum so that it cannot overflow."""
     top = np.max(x, axis=dim, keepdims=True, initial=-np.inf)
@@ -118,6 +125,8 @@ def prod_back(g: Any, x: Any, out: Any, dim: Any, keepdim: bool) -> Any:
     """Each element's share of a product's gradient: times all the others."""
     if not x.shape:
         return g
+    if not has_zero(x):
+        return spread(g, x.shape, dim, keepdim) * (spread(out, x.shape, dim, keepdim) / x)
     if dim is None:
         return np.reshape(g * others(np.reshape(x, (-1,)), 0), x.shape)
     return spread(g, x.shape, dim, keepdim) * others(x, dim)
@@ -356,7 +365,7 @@ def vector_norm_back(g: Any, x: Any, out: Any, ord: float, dim: Any, keepdim: bo
     if ord == 0:
         return g * 0
     if ord == 1:
-        return g * np.sign(x)
+        return g * sgn(x)
     if ord == 2:
         return g * np.where(out == 0, 0, x / np.where(out == 0, 1, out))
     if ord in (np.inf, -np.inf):

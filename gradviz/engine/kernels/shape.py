@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.kernels.indexing import at
+from gradviz.engine.kernels.indexing import at, select
 from gradviz.engine.kernels.row import row
 
 
@@ -60,7 +60,14 @@ def reshape(x: Any, shape: tuple[int, ...]) -> Any:
 
 def expand(x: Any, size: tuple[int, ...]) -> Any:
     """x with dimensions of size 1 repeated, without a copy."""
-    return x if x.shape == size else np.broadcast_to(x, size)
+    if x.shape == size:
+        return x
+    repeated = np.broadcast_to(x, size)
+    if isinstance(
+        repeated, np.ndarray
+    ):  # which NumPy would not let one write to, even where that is no overlap
+        repeated.flags.writeable = x.flags.writeable
+    return repeated
 
 
 def swapped(x: Any, dim0: int, dim1: int) -> Any:
@@ -165,7 +172,7 @@ def joined(pieces: Any, shape: tuple[int, ...], sizes: tuple[int, ...], dim: int
 
 def unbind(x: Any, dim: int) -> tuple:
     """x cut into slices along `dim`, which goes away."""
-    return tuple(x[at(dim, i)] for i in range(x.shape[dim]))
+    return tuple(select(x, dim, i) for i in range(x.shape[dim]))
 
 
 def bound(slices: Any, shape: tuple[int, ...], dim: int) -> Any:
@@ -202,3 +209,8 @@ def fold_windows(g: Any, shape: tuple[int, ...], dim: int, size: int, step: int)
     for i in range(g.shape[dim]):
         whole[at(dim, slice(i * step, i * step + size))] += np.moveaxis(g[at(dim, i)], -1, dim)
     return whole
+
+
+def copied_over(x: Any, y: Any) -> Any:
+    """A copy of y in the shape and dtype of x, over which it is written."""
+    return np.array(np.broadcast_to(y, x.shape), x.dtype)

@@ -10,6 +10,7 @@ from gradviz.engine.apply import apply, as_tensor, operands
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import to_numpy
 from gradviz.engine.memory_format import contiguous_format, lies_in
+from gradviz.engine.shape_errors import broadcast_shape
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
@@ -22,7 +23,9 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     left, right = operands(x, y)
     if left is None:
         raise TypeError("where() takes tensors or numbers")
-    return apply(TABLE["where"], (left, right), (as_tensor(condition).array,))
+    holds = as_tensor(condition).array
+    broadcast_shape(holds.shape, left.array.shape, right.array.shape)
+    return apply(TABLE["where"], (left, right), (holds,))
 
 
 def detach(x: Tensor) -> Tensor:

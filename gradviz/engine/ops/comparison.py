@@ -10,6 +10,7 @@ import scipy.special
 
 from gradviz.engine.apply import as_tensor, operands
 from gradviz.engine.dtypes import result_type
+from gradviz.engine.shape_errors import explained
 from gradviz.engine.state import state
 from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import Tensor, new_tensor
@@ -30,7 +31,11 @@ def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
     def compute(inputs: tuple[Tensor, ...]) -> Tensor:
         if name in _NOT_DIFFERENTIATED and any(tensor.requires_grad for tensor in inputs):
             raise NotImplementedError(f"gradviz does not support the derivative of {name} yet")
-        array = np.asarray(ufunc(*(tensor.array for tensor in inputs)))
+        arrays = [tensor.array for tensor in inputs]
+        try:
+            array = np.asarray(ufunc(*arrays))
+        except ValueError as error:
+            raise explained(error, *(array.shape for array in arrays)) from None
         expected = result_type(*(tensor.array for tensor in inputs))
         if array.dtype.kind in "fc" and expected.kind in "fc" and array.dtype != expected:
             array = array.astype(expected)

@@ -12,7 +12,14 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import at
 from gradviz.engine.ops.reductions import checked_dim
 from gradviz.engine.ops.shape import expand, flatten, reshape, unsqueeze
+from gradviz.engine.shape_errors import broadcast_shape
 from gradviz.engine.tensor import Tensor, new_tensor
+
+OF_A_NUMBER = (
+    "invalid index of a 0-dim tensor. Use `tensor.item()` in Python or `tensor.item<T>()` in C++ to convert a 0-dim "
+    "tensor to a number"
+)
+_TOO_MANY = "too many indices for tensor of dimension {}"
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
@@ -25,37 +32,65 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         return apply(TABLE["select"], (x,), (0, index % n))
     parts = index if isinstance(index, tuple) else (index,)
     if not any(isinstance(part, np.ndarray) for part in parts):
-        return _sliced(x, _without_ellipsis(parts, x.array.ndim))
+        return _sliced(
+            x, _without_ellipsis(parts, x.array.ndim), "index" if type(index) is slice else "alias"
+        )
     if any(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts):
         x, parts = _sliced_first(x, parts)
-    return apply(TABLE["gather_index"], (x,), (parts,))
+    _check_masks(x, parts)
+    try:
+        return apply(TABLE["gather_index"], (x,), (parts,))
+    except IndexError as error:
+        said = str(error).replace("for axis", "for dimension")
+        raise IndexError(_TOO_MANY.format(x.array.ndim) if "too many" in said else said) from None
 
 
-def _sliced(x: Tensor, parts: Sequence[Any]) -> Tensor:
-    """x[parts] without arrays, one part after another: a node for each that does something, as in PyTorch."""
-    whole, dim = x, 0
+def _check_masks(x: Tensor, parts: tuple) -> None:
+    """Raise IndexError where a mask has another shape than what it is about."""
+    dim = 0
     for part in parts:
+        taken = _consumed(part)
+        if isinstance(part, np.ndarray) and part.dtype.kind == "b":
+            shape = x.array.shape
+            if part.shape != shape[dim : dim + taken]:
+                wrong = next(
+                    (i for i in range(taken) if part.shape[i : i + 1] != shape[dim + i : dim + i + 1]), 0
+                )
+                raise IndexError(
+                    f"The shape of the mask {list(part.shape)} at index {wrong} does not match the shape of the "
+                    f"indexed tensor {list(shape)} at index {dim + wrong}"
+                )
+        dim += taken
+
+
+def _sliced(x: Tensor, parts: Sequence[Any], whole_by: str) -> Tensor:
+    """x[parts] without arrays, one part after another: a node for each that does something, as in PyTorch; where
+    none does, one of the row `whole_by`."""
+    whole, dim, original = x, 0, 0
+    if not x.array.ndim and len(parts) == 1 and isinstance(parts[0], int):
+        raise IndexError(OF_A_NUMBER)
+    if sum(part is not None for part in parts) > x.array.ndim:
+        raise IndexError(_TOO_MANY.format(x.array.ndim))
+    for part in parts:
+        original += part is not None
         if part is None:
             x = unsqueeze(x, dim)
         elif isinstance(part, slice):
             if (part.step or 1) < 0:
                 raise ValueError("step must be greater than zero. Use torch.flip to turn a dimension around.")
-            if part.indices(_size(x, dim)) != (0, _size(x, dim), 1):
+            n = x.array.shape[dim]
+            if part.indices(n) != (0, n, 1):
                 x = apply(TABLE["index"], (x,), (at(dim, part),))
         else:
-            n = _size(x, dim)
+            n = x.array.shape[dim]
             if not -n <= part < n:
-                raise IndexError(f"index {part} is out of bounds for dimension {dim} with size {n}")
+                raise IndexError(f"index {part} is out of bounds for dimension {original - 1} with size {n}")
             x = apply(TABLE["select"], (x,), (dim, part % n))
             continue
         dim += 1
-    return apply(TABLE["index"], (x,), (tuple(parts),)) if x is whole else x
-
-
-def _size(x: Tensor, dim: int) -> int:
-    if dim >= x.array.ndim:
-        raise IndexError(f"too many indices for tensor of dimension {x.array.ndim}")
-    return x.array.shape[dim]
+    if x is not whole:
+        return x
+    return apply(TABLE[whole_by], (x,), (tuple(parts),) if whole_by == "index" else ())
 
 
 def _sliced_first(x: Tensor, parts: tuple) -> tuple[Tensor, tuple]:
@@ -74,7 +109,7 @@ def _sliced_first(x: Tensor, parts: tuple) -> tuple[Tensor, tuple]:
             if not isinstance(part, int):
                 rest.append(slice(None))
     does_something = any(part != slice(None) for part in basic)
-    return (_sliced(x, basic) if does_something else x), tuple(rest)
+    return (_sliced(x, basic, "alias") if does_something else x), tuple(rest)
 
 
 def _consumed(part: Any) -> int:
@@ -129,18 +164,26 @@ def _index(index: Tensor) -> np.ndarray:
     return index.array
 
 
-def _checked_places(x: Tensor, dim: int, index: Tensor) -> tuple[int, np.ndarray]:
+def _checked_places(
+    x: Tensor,
+    dim: int,
+    index: Tensor,
+    said: str = "index {wrong} is out of bounds for dimension {dim} with size {n}",
+    error: type[Exception] = RuntimeError,
+) -> tuple[int, np.ndarray]:
     """`dim` and the index, within x along `dim`: negative indices are refused, as PyTorch refuses them."""
     dim, array = checked_dim(dim, x.array.ndim), _index(index)
     n = x.array.shape[dim] if x.array.ndim else 1
     if array.size and not (array.min() >= 0 and array.max() < n):
         wrong = array.min() if array.min() < 0 else array.max()
-        raise IndexError(f"index {wrong} is out of bounds for dimension {dim} with size {n}")
+        raise error(said.format(wrong=wrong, dim=dim, n=n))
     return dim, array
 
 
 def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """For each place of `index` the element of x there, with what `index` says as its place along `dim`."""
+    if index.array.size and index.array.ndim != x.array.ndim and x.array.ndim and index.array.ndim:
+        raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     return apply(TABLE["gather"], (x,), _checked_places(x, dim, index))
 
 
@@ -151,7 +194,7 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
     dim = checked_dim(dim, x.array.ndim)
     a, b = list(x.array.shape), list(indices.array.shape)
     a[dim] = b[dim] = 1
-    shape = list(np.broadcast_shapes(a, b))
+    shape = list(broadcast_shape(a, b))
     full = [[*shape[:dim], t.array.shape[dim], *shape[dim + 1 :]] for t in (x, indices)]
     array = np.broadcast_to(_index(indices), full[1])
     n = full[0][dim]
@@ -184,12 +227,30 @@ scatter, scatter_add = _scatter("scatter"), _scatter("scatter_add")
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices of x along `dim` that `index` names."""
-    return apply(TABLE["index_select"], (x,), _checked_places(x, dim, index))
+    if not x.array.ndim and index.array.size != 1:
+        raise RuntimeError(
+            f"index_select(): Index to scalar can have only 1 value, got {index.array.size} value(s)"
+        )
+    places = _checked_places(x, dim, index, "index out of range in self", IndexError)
+    return apply(TABLE["index_select"], (x,), places)
 
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """x with slices of `source`, times `alpha`, added at the places along `dim` that `index` names."""
-    return apply(TABLE["index_add"], (x, source), (*_checked_places(x, dim, index), alpha))
+    dim, places = _checked_places(x, dim, index)
+    if x.array.ndim and source.array.ndim:
+        ours, theirs = list(x.array.shape), list(source.array.shape)
+        if ours[:dim] + ours[dim + 1 :] != theirs[:dim] + theirs[dim + 1 :] or len(ours) != len(theirs):
+            raise RuntimeError(
+                "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = "
+                f"{ours} source.shape = {theirs}"
+            )
+        if places.size != theirs[dim]:
+            raise RuntimeError(
+                f"index_add_(): Number of indices ({places.size}) should be equal to source.size(dim): "
+                f"({theirs[dim]}), for dim: {dim}"
+            )
+    return apply(TABLE["index_add"], (x, source), (dim, places, alpha))
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
@@ -213,6 +274,7 @@ def _scalar(value: Tensor) -> Tensor:
 
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """x, but `value` where the mask is true."""
+    broadcast_shape(mask.array.shape, x.array.shape)
     if isinstance(value, Tensor):
         return apply(TABLE["masked_fill"], (x, _scalar(value)), (_mask(mask),))
     return apply(TABLE["masked_fill_number"], (x,), (value, _mask(mask)))
@@ -226,13 +288,13 @@ def _mask(mask: Tensor) -> np.ndarray:
 
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """The elements of x where the mask is true, in one dimension."""
-    shape = np.broadcast_shapes(x.array.shape, mask.array.shape)
-    return apply(TABLE["masked_select"], (expand(x, *shape),), (np.broadcast_to(_mask(mask), shape),))
+    shape = broadcast_shape(mask.array.shape, x.array.shape)
+    return apply(TABLE["masked_select"], (x,), (np.broadcast_to(_mask(mask), shape),))
 
 
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """x with the elements of `source`, one after another, where the mask is true."""
-    shape = np.broadcast_shapes(x.array.shape, mask.array.shape)
+    shape = broadcast_shape(mask.array.shape, x.array.shape)
     return apply(TABLE["masked_scatter"], (expand(x, *shape), source), (np.broadcast_to(_mask(mask), shape),))
 
 

@@ -15,15 +15,20 @@ from gradviz.engine.ops.choice import to
 from gradviz.engine.ops.indexing import index_select
 from gradviz.engine.ops.reductions import checked_dim
 from gradviz.engine.ops.shape import atleast_1d, atleast_2d, atleast_3d, flatten, reshape
+from gradviz.engine.shape_errors import check_cat, check_stack
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors behind one another along `dim`."""
     given = tuple(as_tensor(tensor) for tensor in tensors)
+    if not given:
+        raise ValueError("torch.cat(): expected a non-empty list of Tensors")
     given = tuple(t for t in given if t.array.shape != (0,)) or given  # PyTorch passes over empty vectors
     given = _of_one_dtype(given)
-    return apply(TABLE["cat"], given, (checked_dim(dim, given[0].array.ndim),))
+    dim = checked_dim(dim, given[0].array.ndim)
+    check_cat([tensor.array.shape for tensor in given], dim)
+    return apply(TABLE["cat"], given, (dim,))
 
 
 def _of_one_dtype(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -37,6 +42,9 @@ def _of_one_dtype(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors side by side along a new dimension."""
     tensors = _of_one_dtype(tuple(as_tensor(tensor) for tensor in tensors))
+    if not tensors:
+        raise RuntimeError("stack expects a non-empty TensorList")
+    check_stack([tensor.array.shape for tensor in tensors])
     return apply(TABLE["stack"], tensors, (checked_dim(dim, tensors[0].array.ndim + 1),))
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine import kernels as k
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import least_value, singular_values
 from gradviz.engine.ops.choice import to
 from gradviz.engine.ops.elementwise import abs_, add, log, mul
 from gradviz.engine.ops.products import matmul
-from gradviz.engine.ops.reductions import amax, amin, dims_of, sum, vector_norm
+from gradviz.engine.ops.reductions import amax, amin, checked_dim, dims_of, sum, vector_norm
 from gradviz.engine.ops.shape import diagonal, movedim, reshape, squeeze, transpose, tril, triu, unsqueeze
 from gradviz.engine.tensor import Tensor, new_tensor
 
@@ -29,12 +30,20 @@ def _computed(key: str, *tensors: Tensor, args: tuple = ()) -> Any:
     for tensor in tensors[:1]:
         if tensor.array.ndim < 2:
             raise RuntimeError(f"linalg.{key}: The input tensor A must have at least 2 dimensions.")
-    return apply(TABLE[key], tensors, args)
+    try:
+        return apply(TABLE[key], tensors, args)
+    except np.linalg.LinAlgError as error:
+        raise k.no_answer(key, tensors[0].array, error) from None
 
 
 def _square(name: str, x: Tensor) -> None:
-    if x.array.ndim < 2 or x.array.shape[-1] != x.array.shape[-2]:
-        raise RuntimeError(f"linalg.{name}: A must be batches of square matrices, got {list(x.array.shape)}")
+    if x.array.ndim < 2:
+        raise RuntimeError(f"linalg.{name}: The input tensor A must have at least 2 dimensions.")
+    rows, columns = x.array.shape[-2:]
+    if rows != columns:
+        raise RuntimeError(
+            f"linalg.{name}: A must be batches of square matrices, but they are {rows} by {columns} matrices"
+        )
 
 
 def inv(A: Tensor) -> Tensor:
@@ -219,6 +228,13 @@ def linalg_cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross product of vectors of three along `dim`."""
     from gradviz.engine.ops.products import cross
 
+    if x.array.ndim == other.array.ndim:
+        at = checked_dim(dim, x.array.ndim)
+        sizes = x.array.shape[at], other.array.shape[at]
+        if sizes != (3, 3):
+            raise RuntimeError(
+                f"linalg.cross: inputs dimension {dim} must have length 3. Got {sizes[0]} and {sizes[1]}"
+            )
     return cross(x, other, dim)
 
 

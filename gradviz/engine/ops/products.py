@@ -25,7 +25,8 @@ from gradviz.engine.ops.shape import (
     unsafe_view,
     unsqueeze,
 )
-from gradviz.engine.tensor import Tensor
+from gradviz.engine.shape_errors import broadcast_shape
+from gradviz.engine.tensor import Tensor, counter_of
 
 _mm, _bmm = binary(TABLE["mm"]), binary(TABLE["bmm"])
 
@@ -87,6 +88,14 @@ def _plus_product(key: str, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha
     return apply(TABLE[f"{key}_scaled"], (bias, x, y), (beta, alpha))
 
 
+_NAMES = {"float64": "double", "float32": "float", "float16": "c10::Half", "int64": "int64_t", "int32": "int"}
+
+
+def _c_name(x: Tensor) -> str:
+    """The dtype as C++ calls it, which is what PyTorch says here."""
+    return _NAMES.get(x.array.dtype.name, x.array.dtype.name)
+
+
 def _check_product(x: Tensor, y: Tensor, x_dims: int, y_dims: int, name: str) -> None:
     if (x.array.ndim, y.array.ndim) != (x_dims, y_dims):
         raise RuntimeError(
@@ -95,10 +104,24 @@ def _check_product(x: Tensor, y: Tensor, x_dims: int, y_dims: int, name: str) ->
         )
     if x.array.dtype != y.array.dtype:
         raise RuntimeError(
-            f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {y.dtype}. "
+            f"expected m1 and m2 to have the same dtype, but got: {_c_name(x)} != {_c_name(y)}. "
             "Convert one of them with .to()."
         )
+    if name == "bmm" and (x.array.shape[0], x.array.shape[2]) != y.array.shape[:2]:
+        raise RuntimeError(
+            "Expected size for first two dimensions of batch2 tensor to be: "
+            f"{[x.array.shape[0], x.array.shape[2]]} but got: {list(y.array.shape[:2])}."
+        )
     if x.array.shape[-1] != y.array.shape[-2 if y_dims > 1 else -1]:
+        n, m = x.array.shape[-1], y.array.shape[0]
+        if name == "dot":
+            raise RuntimeError(
+                f"inconsistent tensor size, expected tensor [{n}] and src [{m}] to have the same number of elements, "
+                f"but got {n} and {m} elements respectively"
+            )
+        if name == "mv":
+            rows = x.array.shape[0]
+            raise RuntimeError(f"size mismatch, got input ({rows}), mat ({rows}x{n}), vec ({m})")
         shapes = " and ".join("x".join(str(n) for n in t.array.shape) for t in (x, y))
         raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({shapes})")
 
@@ -113,13 +136,18 @@ def matmul(x: Any, y: Any) -> Any:
     if dims == (2, 2):
         return mm(x, y)
     if 0 in dims:
-        raise RuntimeError("both arguments to matmul need to be at least 1D; use * for a scalar")
+        raise RuntimeError(
+            f"both arguments to matmul need to be at least 1D, but they are {dims[0]}D and {dims[1]}D"
+        )
     if dims == (1, 1):
         return dot(x, y)
     if dims == (2, 1):
         return mv(x, y)
     if dims == (1, 2):
-        return apply(TABLE["squeeze_dim_"], (mm(unsqueeze(x, 0), y),), (0,))
+        row = apply(TABLE["squeeze_dim_"], (mm(unsqueeze(x, 0), y),), (0,))
+        counter_of(row).n += 1  # as if squeezed in place: nobody has the product that it would be a view of
+        row._rare.base = None
+        return row
     if _folds(x, y):
         return _folded_matmul(x, y)
     return _batched_matmul(x, y)
@@ -159,7 +187,7 @@ def _batched_matmul(x: Tensor, y: Tensor) -> Tensor:
     columns = y.array.shape[-2:] if y.array.ndim > 1 else y.array.shape
     batch = x.array.shape[:-2]
     if batch != y.array.shape[:-2]:
-        batch = np.broadcast_shapes(batch, y.array.shape[:-2])
+        batch = broadcast_shape(batch, y.array.shape[:-2])
     n = math.prod(batch)
     x3 = reshaped(apply(TABLE["expand"], (x,), ((*batch, *rows),)), (n, *rows))
     y3 = reshaped(apply(TABLE["expand"], (y,), ((*batch, *columns),)), (n, *columns))
@@ -172,8 +200,9 @@ def _batched_matmul(x: Tensor, y: Tensor) -> Tensor:
 def outer(x: Tensor, vec2: Tensor) -> Tensor:
     """x yᵀ of two vectors."""
     if x.array.ndim != 1 or vec2.array.ndim != 1:
-        raise RuntimeError(f"outer: Expected 1-D arguments, got {x.array.ndim}-D and {vec2.array.ndim}-D")
-    return mul(unsqueeze(x, 1), vec2)
+        name, wrong = ("self", x) if x.array.ndim != 1 else ("vec2", vec2)
+        raise RuntimeError(f"outer: Expected 1-D argument {name}, but got {wrong.array.ndim}-D")
+    return mul(reshape(x, -1, 1), vec2)
 
 
 ger = outer
@@ -253,6 +282,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     if not isinstance(equation, str):
         raise NotImplementedError("gradviz does not support einsum with lists of numbers; write letters")
     inputs, result = _parsed(equation, given)
+    _check_subscripts(inputs, given)
     terms = [_labelled(tensor, labels) for tensor, labels in zip(given, inputs, strict=True)]
     x, labels = terms[0]
     for i, (y, y_labels) in enumerate(terms[1:], 1):
@@ -262,19 +292,37 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     return permute(x, *(labels.index(label) for label in result)) if x.array.ndim else x
 
 
+def _check_subscripts(inputs: list[str], given: list) -> None:
+    """Raise RuntimeError where a letter stands for two sizes that do not broadcast."""
+    sizes: dict[str, int] = {}
+    for operand, (letters, tensor) in enumerate(zip(inputs, given, strict=True)):
+        for letter, size in zip(letters, tensor.array.shape, strict=True):
+            seen = sizes.get(letter, 1)
+            if size != seen and 1 not in (size, seen):
+                raise RuntimeError(
+                    f"einsum(): subscript {letter} has size {size} for operand {operand} which does not broadcast "
+                    f"with previously seen size {seen}"
+                )
+            sizes[letter] = size if seen == 1 else seen
+
+
 def _parsed(equation: str, given: list) -> tuple[list[str], str]:
     """The letters of each operand and of the result, those of an ellipsis written out."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(given):
-        raise RuntimeError("einsum(): the number of operands does not match the equation")
+        more = "more" if len(given) > len(parts) else "fewer"
+        raise RuntimeError(f"einsum(): {more} operands were provided than specified in the equation")
     spare = [c for c in _LETTERS if c not in equation]
     most = 0
     for i, (part, tensor) in enumerate(zip(parts, given, strict=True)):
         hidden = tensor.array.ndim - len(part.replace("...", ""))
         if hidden < 0 or (hidden and "..." not in part):
+            told = "is more than" if "..." in part else "does not match"
             raise RuntimeError(
-                "einsum(): the number of subscripts does not match the dimensions of an operand"
+                f"einsum(): the number of subscripts in the equation ({len(part.replace('...', ''))}) {told} the "
+                f"number of dimensions ({tensor.array.ndim}) for operand {i}"
+                + ("" if "..." in part else " and no ellipsis was given")
             )
         most = builtins.max(most, hidden)
         parts[i] = part.replace("...", "".join(spare[:hidden][::-1]))
@@ -282,7 +330,12 @@ def _parsed(equation: str, given: list) -> tuple[list[str], str]:
     if not arrow:
         letters = "".join(parts)
         right = ellipsis + "".join(c for c in sorted(set(letters) - set(ellipsis)) if letters.count(c) == 1)
-    return parts, right.replace("...", ellipsis)
+    right = right.replace("...", ellipsis)
+    if (lost := next((c for c in right if all(c not in part for part in parts)), None)) is not None:
+        raise RuntimeError(
+            f"einsum(): output subscript {lost} does not appear in the equation for any input operand"
+        )
+    return parts, right
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -326,8 +379,6 @@ def _sizes(x: Tensor, a: list[str], y: Tensor, b: list[str]) -> dict[str, int]:
     for label, size in zip([*a, *b], [*x.array.shape, *y.array.shape], strict=True):
         if sizes.setdefault(label, size) == 1:
             sizes[label] = size
-        elif size not in (1, sizes[label]):
-            raise RuntimeError(f"einsum(): operands do not broadcast: {label} is {sizes[label]} and {size}")
     return sizes
 
 

@@ -29,8 +29,17 @@ def max(x: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) ->
     if other is not None:
         return maximum(x, other)
     if dim is None:
-        return apply(TABLE["max_all"], (x,))
+        return apply(TABLE["max_all"], (_not_empty("max", x),))
     return _max(*apply(TABLE["max_dim"], (x,), (dims_of(x, dim), keepdim)))
+
+
+def _not_empty(name: str, x: Tensor) -> Tensor:
+    if not x.array.size:
+        raise RuntimeError(
+            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with "
+            "the 'dim' argument."
+        )
+    return x
 
 
 def min(x: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
@@ -39,7 +48,7 @@ def min(x: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) ->
     if other is not None:
         return minimum(x, other)
     if dim is None:
-        return apply(TABLE["min_all"], (x,))
+        return apply(TABLE["min_all"], (_not_empty("min", x),))
     return _min(*apply(TABLE["min_dim"], (x,), (dims_of(x, dim), keepdim)))
 
 
@@ -82,6 +91,9 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = F
 
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """The k greatest (or least) elements along `dim`, with their indices."""
+    along = x.array.shape[dims_of(x, dim)] if x.array.ndim else 1
+    if not 0 <= k <= along:
+        raise RuntimeError("selected index k out of range")
     return _topk(*apply(TABLE["topk"], (x,), (k, dims_of(x, dim), largest)))
 
 

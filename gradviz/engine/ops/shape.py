@@ -16,6 +16,7 @@ from gradviz.engine.kernels import Geometry, at, geometry_of, sum_to
 from gradviz.engine.op import Op, with_outputs
 from gradviz.engine.ops.choice import contiguous
 from gradviz.engine.ops.reductions import checked_dim, dims_of
+from gradviz.engine.shape_errors import broadcast_shape, not_expandable, too_few_sizes
 from gradviz.engine.tensor import Tensor
 
 
@@ -81,6 +82,8 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     start, end = checked_dim(start_dim, ndim), checked_dim(end_dim, ndim)
     if ndim == 0:
         return reshape(x, 1)
+    if start == end:
+        return x
     return reshape(x, *x.array.shape[:start], -1, *x.array.shape[end + 1 :])
 
 
@@ -132,13 +135,23 @@ def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
 
 def permute(x: Tensor, *dims: Any) -> Tensor:
     """x with its dimensions in another order."""
-    return apply(TABLE["permute"], (x,), (tuple(checked_dim(i, x.array.ndim) for i in sizes(dims)),))
+    order = sizes(dims)
+    if len(order) != x.array.ndim:
+        raise RuntimeError(
+            "permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired "
+            f"ordering of dimensions i.e. input.dim() = {x.array.ndim} is not equal to len(dims) = {len(order)}"
+        )
+    return apply(TABLE["permute"], (x,), (tuple(checked_dim(i, x.array.ndim) for i in order),))
 
 
 def expand(x: Tensor, *size: Any) -> Tensor:
     """x with dimensions of size 1 repeated, without a copy; −1 keeps a size."""
     wanted = sizes(size)
     extra = len(wanted) - x.array.ndim
+    if extra < 0:
+        raise too_few_sizes(x.array, wanted)
+    if (error := not_expandable(x.array.shape, wanted)) is not None:
+        raise error
     full = tuple(x.array.shape[i - extra] if n == -1 else n for i, n in enumerate(wanted))
     return apply(TABLE["expand"], (x,), (full,))
 
@@ -178,6 +191,8 @@ swapdims = swapaxes
 def movedim(x: Tensor, source: Any, destination: Any) -> Tensor:
     """x with some dimensions put elsewhere."""
     n = x.array.ndim
+    if not n:
+        return apply(TABLE["alias"], (x,))
     sources = [checked_dim(i, n) for i in _several(source)]
     places = [checked_dim(i, n) for i in _several(destination)]
     if len(set(sources)) != len(sources) or len(set(places)) != len(places) or len(sources) != len(places):
@@ -185,7 +200,7 @@ def movedim(x: Tensor, source: Any, destination: Any) -> Tensor:
     order = [i for i in range(n) if i not in sources]
     for place, i in sorted(zip(places, sources, strict=True)):
         order.insert(place, i)
-    return permute(x, *order) if n else x
+    return permute(x, *order)
 
 
 moveaxis = movedim
@@ -203,6 +218,12 @@ def ravel(x: Tensor) -> Tensor:
 def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
     """x with one dimension made several."""
     dim = checked_dim(dim, x.array.ndim)
+    n = x.array.shape[dim]
+    if -1 not in sizes and math.prod(sizes) != n:
+        raise RuntimeError(
+            f"unflatten: Provided sizes {list(sizes)} don't multiply up to the size of dim {dim} ({n}) in the input "
+            "tensor"
+        )
     return reshape(x, *x.array.shape[:dim], *sizes, *x.array.shape[dim + 1 :])
 
 
@@ -213,12 +234,14 @@ def broadcast_to(x: Tensor, size: Any) -> Tensor:
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors in the shape that they have together."""
-    shape = np.broadcast_shapes(*(tensor.array.shape for tensor in tensors))
-    return tuple(expand(tensor, *shape) for tensor in tensors)
+    shape = broadcast_shape(*(tensor.array.shape for tensor in tensors))
+    return tuple(tensor if tensor.array.shape == shape else expand(tensor, *shape) for tensor in tensors)
 
 
 def narrow(x: Tensor, dim: int, start: Any, length: int) -> Tensor:
     """`length` slices of x along `dim`, from `start` on."""
+    if not x.array.ndim:
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     dim = checked_dim(dim, x.array.ndim)
     n = x.array.shape[dim]
     start = int(start)
@@ -268,13 +291,20 @@ def diagflat(x: Tensor, offset: int = 0) -> Tensor:
     return diag_embed(ravel(x), offset)
 
 
+def _check_matrices(name: str, x: Tensor) -> None:
+    if x.array.ndim < 2:
+        raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
+
+
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """Matrices without what is above the diagonal."""
+    _check_matrices("tril", x)
     return apply(TABLE["tril"], (x,), (int(diagonal),))
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """Matrices without what is below the diagonal."""
+    _check_matrices("triu", x)
     return apply(TABLE["triu"], (x,), (int(diagonal),))
 
 
@@ -298,6 +328,8 @@ def flipud(x: Tensor) -> Tensor:
 def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     """x shifted along `dims` (or as if it had one), what falls off coming back at the other end."""
     shifts = tuple(shifts) if isinstance(shifts, (tuple, list)) else shifts
+    if not x.array.ndim and dims not in (None, (), []):
+        raise IndexError(f"Dimension specified as {dims} but tensor has no dimensions")
     axis = dims_of(x, dims)
     if not x.array.ndim:
         axis = None
@@ -334,14 +366,20 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return apply(TABLE["unfold"], (x,), (dim, size, step))
 
 
+def _check_has_dims(name: str, x: Tensor) -> None:
+    if not x.array.ndim:
+        raise RuntimeError(f"{name} expects at least a 1-dimensional tensor")
+
+
 def split(x: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """x cut along `dim` into pieces of a size, or of the sizes given."""
     if isinstance(split_size_or_sections, (tuple, list)):
         return split_with_sizes(x, split_size_or_sections, dim)
+    _check_has_dims("split", x)
     dim, size = checked_dim(dim, x.array.ndim), split_size_or_sections
     n = x.array.shape[dim]
     if size == 0 and n:
-        raise RuntimeError("split_size can only be 0 if dimension size is 0")
+        raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {n}")
     parts = tuple(min(size, n - start) for start in range(0, n, size)) if n else (0,)
     return _pieces(apply(with_outputs(TABLE["split"], len(parts)), (x,), (parts, dim)))
 
@@ -363,7 +401,10 @@ def _pieces(outputs: Any) -> tuple[Tensor, ...]:
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """x cut along `dim` into so many pieces, the last one smaller if need be."""
+    _check_has_dims("chunk", x)
     n = x.array.shape[checked_dim(dim, x.array.ndim)]
+    if chunks <= 0:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     if not n:
         return split_with_sizes(x, (0,) * chunks, dim)
     return split(x, -(-n // chunks), dim)
@@ -374,6 +415,10 @@ unsafe_split, unsafe_chunk = split, chunk
 
 def tensor_split(x: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """x cut along `dim` at the indices given, or into so many pieces as equal as can be."""
+    if not x.array.ndim:
+        raise RuntimeError(
+            "tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims"
+        )
     dim = checked_dim(dim, x.array.ndim)
     n, where = x.array.shape[dim], indices_or_sections
     if isinstance(where, Tensor):
@@ -403,6 +448,8 @@ hsplit, vsplit, dsplit = (
 
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """x cut into its slices along `dim`, which goes away."""
+    if not x.array.ndim:
+        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
     dim = checked_dim(dim, x.array.ndim)
     n = x.array.shape[dim]
     return _pieces(apply(with_outputs(TABLE["unbind"], n), (x,), (dim,))) if n else ()

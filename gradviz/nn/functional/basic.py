@@ -26,6 +26,12 @@ def _unfit(x: Tensor, weight: Tensor) -> Exception:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b; weight is (out, in)."""
+    if not (x.array.ndim and weight.array.ndim):
+        dims = f"{x.array.ndim}D and {weight.array.ndim}D"
+        raise RuntimeError(f"both arguments to linear need to be at least 1D, but they are {dims}")
+    if weight.array.ndim != 2:
+        product = ops.matmul(x, ops.t(weight))
+        return product if bias is None else ops.add(product, bias)
     if x.array.shape[-1:] != weight.array.shape[1:] or x.array.dtype != weight.array.dtype:
         raise _unfit(x, weight)
     if x.array.ndim == 2 and bias is not None:
@@ -134,7 +140,7 @@ def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tens
     if padding_idx is not None and not -rows <= padding_idx < rows:
         raise AssertionError("Padding_idx must be within num_embeddings")
     if indices.size and not (indices.min() >= 0 and indices.max() < rows):
-        raise IndexError(f"index out of range in self: indices have to lie in 0 ... {rows - 1}")
+        raise IndexError(f"index out of range in self. Indices have to lie in 0 ... {rows - 1}.")
     padding = -1 if padding_idx is None else padding_idx % rows
     return apply(TABLE["embedding"], (weight,), (indices.copy(), padding))
 

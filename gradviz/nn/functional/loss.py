@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,14 @@ def _alike(x: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
     _check_dtypes(x, target)
     if x.array.shape == target.array.shape:
         return x, target
-    shape = np.broadcast_shapes(x.array.shape, target.array.shape)
-    return ops.expand(x, *shape), ops.expand(target, *shape)
+    warnings.warn(
+        f"Using a target size ({target.shape}) that is different to the input size ({x.shape}). This will likely lead "
+        "to incorrect results due to broadcasting. Please ensure they have the same size.",
+        UserWarning,
+        stacklevel=3,
+    )
+    x, target = ops.broadcast_tensors(x, target)
+    return x, target
 
 
 def _check_dtypes(x: Tensor, target: Tensor) -> None:
@@ -216,7 +223,9 @@ def binary_cross_entropy_with_logits(
 
 def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """target (ln target − x), of log-probabilities x; `batchmean` divides by the batch only."""
-    x, target = _alike(x, target, "sum" if reduction == "batchmean" else reduction)
+    _check_reduction("sum" if reduction == "batchmean" else reduction)
+    _check_dtypes(x, target)
+    x, target = ops.broadcast_tensors(x, target)
     if log_target:
         losses = ops.mul(ops.exp(target), ops.sub(target, x))
     else:

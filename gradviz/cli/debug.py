@@ -1,0 +1,151 @@
+"""`gradviz debug`: the stepper on a running script."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import click
+
+from gradviz.cli.common import fail, printable
+from gradviz.cli.moment import export_moment
+from gradviz.cli.trace import tell
+from gradviz.debug.debugger import Debugger, Reader
+from gradviz.debug.interrupt import ctrl_c_pauses
+from gradviz.debug.pauses import BAD
+from gradviz.debug.readers import AtTerminal, Commands, terminal
+from gradviz.sources.script import Outcome, ScriptError, Target, run
+from gradviz.step.breakpoints import breakpoint_of
+from gradviz.step.plain import commands
+from gradviz.step.state import CommandError, Settings
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="""\b
+Examples:
+  gradviz debug train.py
+  gradviz debug --run train.py --epochs 3
+  gradviz debug --break log --break "line 12" --break "grad.rms > 1e3" train.py
+  gradviz debug --break nan --commands "why; back; quit" train.py
+""",
+)
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
+@click.option(
+    "-b",
+    "--break",
+    "breaks",
+    multiple=True,
+    metavar="WHAT",
+    help='Stop at: log, w, "line 12", nan, mutation, "grad.rms > 1e3", ... May be repeated.',
+)
+@click.option(
+    "--start/--run",
+    "at_start",
+    default=None,
+    help="Stop at the first event, or run to the first breakpoint. [default: --run if there is a --break]",
+)
+@click.option(
+    "--nan/--no-nan",
+    "bad",
+    default=True,
+    show_default=True,
+    help="Stop at the first NaN, the first infinity.",
+)
+@click.option(
+    "--commands",
+    "text",
+    metavar="COMMANDS",
+    help='Run "continue; why; quit", or @FILE, and print plain text.',
+)
+@click.option("-o", "output", type=click.Path(path_type=Path), help="The trace [default: STEM.gradviz here].")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "numpy", "torch"]),
+    default="auto",
+    show_default=True,
+    help="Who serves `import torch`. This version records gradviz's NumPy engine.",
+)
+@click.option(
+    "--values",
+    type=click.Choice(["none", "stats", "full"]),
+    default="stats",
+    show_default=True,
+    help="What to keep of tensors; small ones are kept in full unless `none`.",
+)
+@click.argument("script", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def debug(
+    module: str | None,
+    breaks: tuple[str, ...],
+    at_start: bool | None,
+    bad: bool,
+    text: str | None,
+    output: Path | None,
+    engine: str,
+    values: str,
+    script: str | None,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run SCRIPT as `python` would, and pause it to look: at breakpoints, at errors, at the first NaN or infinity.
+
+    The stops are those of `gradviz step`, with the script waiting: step back through what it did, continue, or
+    quit, which ends it. Ctrl-C pauses it at the next event. The trace so far is kept.
+    """
+    if module is not None:
+        arguments = arguments if script is None else (script, *arguments)
+    elif script is None:
+        fail("give a SCRIPT to run, or -m MODULE (see gradviz debug --help)")
+    if engine == "torch":
+        fail(
+            "this version cannot debug PyTorch itself yet: --engine numpy runs the script on gradviz's engine"
+        )
+    target = Target(module or script or "", module is not None, arguments)
+    path = output or Path(f"{target.stem}.gradviz")
+    settings = Settings()
+    try:
+        for what in breaks:
+            settings.breakpoints.add(breakpoint_of(what, live=True))
+        reader = _reader(text)
+        starts = not breaks if at_start is None else at_start
+        debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
+        with ctrl_c_pauses(lambda: debugger.pauses, _say):
+            outcome = run(target, path, values, companion=debugger)
+    except (CommandError, ScriptError, OSError) as error:
+        fail(str(error))
+    debugger.ended(f"exit status {outcome.status}")
+    _finish(path, debugger, outcome, engine)
+
+
+def _reader(text: str | None) -> Reader:
+    if text is not None:
+        return Commands(commands(text), lambda piece: click.echo(piece, err=True))
+    screen = terminal()
+    if screen is None:
+        fail('debug needs a terminal; without one give it commands: gradviz debug --commands "continue; why"')
+    return AtTerminal(screen)
+
+
+def _say(line: str) -> None:
+    os.write(2, line.encode())
+
+
+def _finish(path: Path, debugger: Debugger, outcome: Outcome, engine: str) -> None:
+    """Say what was recorded, and end with the script's exit status."""
+    tell(path, outcome, engine)
+    if debugger.trouble:
+        click.echo(f"gradviz: {printable(' '.join(debugger.trouble.split()))}", err=True)
+    status = 2 if debugger.trouble else outcome.status
+    if debugger.pauses is not None and debugger.pauses.quitting and _others_run():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # the interpreter would wait for threads that the reader wants to end
+    raise SystemExit(status)
+
+
+def _others_run() -> bool:
+    return any(
+        not thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate()
+    )

@@ -1,0 +1,102 @@
+"""Breakpoints on a running script: which events each has to look at, and whether it stops at the present one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gradviz.debug.present import EVERYWHERE, Present, where
+from gradviz.events.kinds import Kind
+from gradviz.step.breakpoints import Breakpoint
+from gradviz.step.predicate import Predicate
+from gradviz.step.subject import Subject
+
+_NESTS = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN, Kind.SCOPE_LEFT, Kind.PASS_ENDED)
+
+
+class Condition(Protocol):
+    """`kinds` are the events at which it may hold, `fields` what it asks of them; `ops` the only ops at which it may,
+    None for all."""
+
+    kinds: frozenset
+    fields: frozenset[str]
+    ops: frozenset[str] | None
+
+    def holds(self, present: Present) -> bool:
+        """Whether to stop at the present event."""
+
+
+def condition_of(stop: Breakpoint) -> Condition:
+    """The condition of a breakpoint."""
+    if stop.watched is not None:
+        return Changes(stop.watched)
+    assert stop.predicate is not None
+    return Arrives(stop.predicate) if stop.at_line else Holds(stop.predicate)
+
+
+class Holds:
+    """A predicate holds."""
+
+    def __init__(self, predicate: Predicate) -> None:
+        self.predicate = predicate
+        self.kinds = predicate.possible(where)
+        self.fields = predicate.fields
+        self.ops = predicate.only("op")
+
+    def holds(self, present: Present) -> bool:
+        return self.predicate.holds(present.values)
+
+
+class Arrives:
+    """A line is come to, from another or once more: as `breakpoints.arrivals` finds it in a whole trace."""
+
+    kinds = EVERYWHERE
+    ops: frozenset[str] | None = None
+
+    def __init__(self, predicate: Predicate) -> None:
+        self.predicate = predicate
+        self.fields = predicate.fields
+        self.here = False
+        self.began: tuple = ()
+        self._known: dict[int, bool] = {0: False}  # which places are meant
+
+    def holds(self, present: Present) -> bool:
+        place = present.place
+        held = self._known.get(place)
+        if held is None:
+            held = self._known[place] = self.predicate.holds(present.values)
+        if not place:
+            return False
+        if not held:
+            self.here = False
+            return False
+        mark = (present.kind, present.name, place)
+        again = bool(self.here and mark == self.began[:3] and present.depth <= self.began[3])
+        if self.here and not again:
+            return False
+        if not self.here:
+            self.began = (*mark, present.depth)
+        self.here = True
+        return True
+
+
+class Changes:
+    """A tensor changes: its value, its `.grad`, or either."""
+
+    kinds = frozenset((Kind.MUTATED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED))
+    fields = frozenset(("memory",))
+    ops: frozenset[str] | None = None
+
+    def __init__(self, about: Subject) -> None:
+        self.about = about
+
+    def holds(self, present: Present) -> bool:
+        watched, part = self.about.tensor, self.about.part
+        written = present.written()
+        if part != "grad" and written and present.home(written) == present.home(watched):
+            return True
+        if part == "value":
+            return False
+        if present.kind != Kind.MUTATED and present.tensors[0] == watched:
+            return bool(present.gradients[0] or present.grad_before)
+        grad = present.grads.get(watched, 0)
+        return bool(grad and written and present.home(written) == present.home(grad))

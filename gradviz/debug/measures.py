@@ -1,0 +1,65 @@
+"""What predicates ask of a tensor's value, worked out for one value at a time and as little of it as is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from gradviz.events.values import stats_of
+
+
+def is_finite(values: np.ndarray) -> bool:
+    """Whether an array has no NaN and no infinity."""
+    if values.dtype.kind not in "fc":
+        return True
+    # A sum of squares is finite only if every element is, and one call; it may overflow, so that it proves no more.
+    if values.dtype.itemsize >= 4 and isfinite(abs(np.vdot(values, values))):
+        return True
+    return bool(np.isfinite(values).all())
+
+
+def measured(values: Any, statistic: str) -> float:
+    """One statistic of an array, or of a snapshot of one, as `stats_of` defines them; NaN where it is not known."""
+    array = getattr(values, "array", None)
+    if hasattr(values, "stats") and array is None:
+        return _of_snapshot(values, statistic)
+    array = np.asarray(values if array is None else array)
+    if statistic in _EXTENTS:
+        return _EXTENTS[statistic](array)
+    if statistic in _QUICK and array.size and array.dtype.kind == "f" and is_finite(array):
+        return float(_QUICK[statistic](array))
+    return _of_stats(stats_of(array), statistic)
+
+
+def _of_snapshot(snapshot: Any, statistic: str) -> float:
+    if statistic == "size":
+        return float(np.prod(snapshot.shape))
+    if statistic == "ndim":
+        return float(len(snapshot.shape))
+    return float("nan") if snapshot.stats is None else _of_stats(snapshot.stats, statistic)
+
+
+def _of_stats(stats: Any, statistic: str) -> float:
+    if statistic == "absmax":
+        return max(abs(stats.min), abs(stats.max))
+    return float(getattr(stats, statistic))
+
+
+_EXTENTS: dict[str, Callable[[np.ndarray], float]] = {
+    "size": lambda array: float(array.size),
+    "ndim": lambda array: float(array.ndim),
+    "zeros": lambda array: float(array.size - np.count_nonzero(array)),
+}
+# The same in one look, for floating arrays in which all is finite.
+_QUICK: dict[str, Callable[[np.ndarray], Any]] = {
+    "min": np.min,
+    "max": np.max,
+    "absmax": lambda array: np.abs(array).max(),
+    "nan": lambda array: 0,
+    "inf": lambda array: 0,
+    "mean": lambda array: array.mean(dtype=np.float64),
+    "rms": lambda array: np.sqrt(np.square(array, dtype=np.float64).mean()),
+}

@@ -1,0 +1,110 @@
+"""What is said of sizes, dimensions and places that do not fit: PyTorch's words for NumPy's errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradviz.engine.dtypes import torch_type_name
+
+Shape = Sequence[int]
+
+
+class LinAlgError(RuntimeError):
+    """There is no answer: the matrix is singular, or not positive-definite."""
+
+
+def broadcast_shape(*shapes: Shape) -> tuple[int, ...]:
+    """The shape that several shapes have together; raises RuntimeError where they do not broadcast."""
+    try:
+        return np.broadcast_shapes(*map(tuple, shapes))
+    except ValueError:
+        raise mismatch(*shapes) or RuntimeError("shapes cannot be broadcast to a single shape") from None
+
+
+def mismatch(*shapes: Shape) -> RuntimeError | None:
+    """The error of the first shape that does not broadcast with those before it; None where all do."""
+    together: tuple[int, ...] = ()
+    for shape in shapes:
+        n = max(len(together), len(shape))
+        a, b = ((1,) * (n - len(sizes)) + tuple(sizes) for sizes in (together, shape))
+        for dim in reversed(range(n)):
+            if a[dim] != b[dim] and 1 not in (a[dim], b[dim]):
+                return RuntimeError(
+                    f"The size of tensor a ({a[dim]}) must match the size of tensor b ({b[dim]}) at "
+                    f"non-singleton dimension {dim}"
+                )
+        together = tuple(y if x == 1 else x for x, y in zip(a, b, strict=True))
+    return None
+
+
+def explained(error: Exception, *shapes: Shape) -> Exception:
+    """NumPy's error in PyTorch's words, where it is that shapes do not broadcast; else the error itself."""
+    return (mismatch(*shapes) if "broadcast" in str(error) else None) or error
+
+
+def too_few_sizes(array: np.ndarray, wanted: Shape) -> RuntimeError:
+    """The error of an array that was to be expanded to fewer dimensions than it has."""
+    return RuntimeError(
+        f"expand({torch_type_name(array.dtype)}{{{list(array.shape)}}}, size={list(wanted)}): the number of sizes "
+        f"provided ({len(wanted)}) must be greater or equal to the number of dimensions in the tensor ({array.ndim})"
+    )
+
+
+def not_expandable(shape: Shape, wanted: Shape) -> RuntimeError | None:
+    """The error of a tensor of `shape` that cannot be expanded to sizes `wanted`; None where it can."""
+    extra = len(wanted) - len(shape)
+    for dim in reversed(range(len(shape))):
+        n, size = shape[dim], wanted[dim + extra]
+        if size not in (n, -1) and n != 1:
+            return RuntimeError(
+                f"The expanded size of the tensor ({size}) must match the existing size ({n}) at non-singleton "
+                f"dimension {dim + extra}.  Target sizes: {list(wanted)}.  Tensor sizes: {list(shape)}"
+            )
+    return None
+
+
+def check_fits(value: np.ndarray, place: Shape, in_view: bool) -> None:
+    """Raise RuntimeError where a value cannot be written to a place of that shape: a view, or single elements."""
+    given = list(value.shape)
+    while len(given) > len(place) and given[0] == 1:
+        del given[0]
+    error = not_expandable(given, place) if len(given) <= len(place) else too_few_sizes(value, place)
+    if error is None:
+        return
+    if in_view:
+        raise error
+    raise RuntimeError(
+        f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of shape "
+        f"{list(place)}"
+    )
+
+
+def check_cat(shapes: Sequence[Shape], dim: int) -> None:
+    """Raise RuntimeError where tensors cannot stand behind one another along `dim`."""
+    first = shapes[0]
+    for position, shape in enumerate(shapes):
+        if not shape:
+            raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
+    for position, shape in enumerate(shapes):
+        if len(shape) != len(first):
+            raise RuntimeError(
+                f"Tensors must have same number of dimensions: got {len(first)} and {len(shape)}"
+            )
+        for i, (n, size) in enumerate(zip(first, shape, strict=True)):
+            if i != dim and n != size:
+                raise RuntimeError(
+                    f"Sizes of tensors must match except in dimension {dim}. Expected size {n} but got size {size} "
+                    f"for tensor number {position} in the list."
+                )
+
+
+def check_stack(shapes: Sequence[Shape]) -> None:
+    """Raise RuntimeError where tensors cannot stand side by side."""
+    for position, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got {list(shapes[0])} at entry 0 and "
+                f"{list(shape)} at entry {position}"
+            )

@@ -1,0 +1,172 @@
+"""Breakpoints and watches: which events to stop at."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.step.columns import TraceColumns
+from gradviz.step.errors import CommandError
+from gradviz.step.facts import Facts
+from gradviz.step.numbers import clean, shortened
+from gradviz.step.predicate import FIELDS, FLAGS, Predicate, PredicateError
+from gradviz.step.subject import Subject, changes
+
+# What may stand before a name in `break`, and the predicate that it stands for.
+FORMS = {
+    "op": 'op == "{}"',
+    "grad_fn": 'grad_fn == "{}"',
+    "node": 'grad_fn == "{}"',
+    "tensor": 'name == "{}"',
+    "parameter": 'parameter == "{}"',
+    "scope": 'scope == "{}" and kind == "scope_entered"',
+    "module": 'scope == "{}" and kind == "scope_entered"',
+    "line": "line == {}",
+    "if": "{}",
+}
+_PLACE = re.compile(r"(?:line\s+)?(?:(?P<file>[^\s:]+):)?(?P<line>[0-9]+)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """Stop where `predicate` holds, or where `watched` changes. `at_line`: only where
+    the line is begun, not at every event of it."""
+
+    text: str
+    predicate: Predicate | None = None
+    watched: Subject | None = None
+    at_line: bool = False
+
+
+def breakpoint_of(text: str, facts: Facts | None = None, live: bool = False) -> Breakpoint:
+    """What `break TEXT` means. With `facts` a bare name is looked up in the trace; where the run goes on (`live`) one
+    that is not there may still come. Raises CommandError."""
+    place = _PLACE.match(text)
+    if place is not None:
+        file = f' and file == "{place["file"]}"' if place["file"] else ""
+        return Breakpoint(text, predicate(f"line == {place['line']}{file}"), at_line=True)
+    form, _, name = text.partition(" ")
+    name = name.strip()
+    if form in FORMS and name and not re.match(r"[=!<>~]", name):
+        if '"' in name and form != "if":
+            raise CommandError(f"break {form} takes a name without quotes: {shortened(clean(name), 40)}")
+        return Breakpoint(text, predicate(_filled(form, name)))
+    if re.fullmatch(r"[\w.]+", text) and text not in FIELDS:
+        return Breakpoint(text, predicate(_guessed(text, facts, live)))
+    return Breakpoint(text, predicate(text))
+
+
+def _filled(form: str, name: str) -> str:
+    if form in ("grad_fn", "node") and not name[-1:].isdigit():
+        return f'grad_fn ~ "{name}"'
+    return FORMS[form].format(name)
+
+
+def _guessed(word: str, facts: Facts | None, live: bool) -> str:
+    """What a bare word is: an op, a node, a tensor."""
+    if re.search(r"Backward\d*$", word):
+        return _filled("grad_fn", word)
+    if facts is not None:
+        if word in facts.ops:
+            return f'op == "{word}"'
+        if word in facts.labels:
+            return f'name == "{word}"'
+    if word.endswith(".grad"):
+        raise CommandError(f"to stop where {clean(word)} changes: watch {clean(word)}")
+    if live:
+        return f'op == "{word}" or name == "{word}"'
+    ways = f"op {word}, tensor {word}, parameter {word}, grad_fn {word}, line 12, {', '.join(FLAGS)}"
+    raise CommandError(f"nothing here is called {word}; break takes: {ways}, or a predicate")
+
+
+def predicate(text: str) -> Predicate:
+    """A predicate; raises CommandError where it cannot be read."""
+    try:
+        return Predicate(text)
+    except PredicateError as error:
+        raise CommandError(str(error)) from None
+
+
+class Breakpoints:
+    """The breakpoints of a session, by number from 1, and where they are in the trace."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, Breakpoint] = {}
+        self._events: dict[int, np.ndarray] = {}
+        self._last = 0
+
+    def add(self, new: Breakpoint) -> int:
+        """Add one; its number, or that of the same one that there is already."""
+        for number, known in self.by_number.items():
+            if (known.text, known.watched) == (new.text, new.watched):
+                return number
+        self._last += 1
+        self.by_number[self._last] = new
+        return self._last
+
+    def delete(self, number: int) -> None:
+        """Take one away. Raises CommandError where there is none of that number."""
+        if number not in self.by_number:
+            known = ", ".join(map(str, self.by_number)) or "none"
+            raise CommandError(f"there is no breakpoint {number} (there are: {known})")
+        del self.by_number[number]
+        self._events.pop(number, None)
+
+    def forget_events(self) -> None:
+        """The trace has grown."""
+        self._events.clear()
+
+    def events(self, number: int, facts: Facts, columns: TraceColumns) -> np.ndarray:
+        """The events that one stops at, in order."""
+        if number not in self._events:
+            self._events[number] = events_of(self.by_number[number], facts, columns)
+        return self._events[number]
+
+    def nearest(
+        self, k: int, forward: bool, facts: Facts, columns: TraceColumns
+    ) -> tuple[int, list[int]] | None:
+        """The next event after k (or the one before) that any stops at, and the numbers of those that do."""
+        found: dict[int, list[int]] = {}
+        for number in self.by_number:
+            event = neighbour(self.events(number, facts, columns), k, forward)
+            if event is not None:
+                found.setdefault(event, []).append(number)
+        if not found:
+            return None
+        event = min(found) if forward else max(found)
+        return event, found[event]
+
+
+def events_of(stop: Breakpoint, facts: Facts, columns: TraceColumns) -> np.ndarray:
+    """The events that a breakpoint stops at."""
+    if stop.watched is not None:
+        return changes(facts, stop.watched)
+    assert stop.predicate is not None
+    mask = stop.predicate.mask(columns)
+    return arrivals(mask, columns) if stop.at_line else np.flatnonzero(mask)
+
+
+def arrivals(mask: np.ndarray, columns: TraceColumns) -> np.ndarray:
+    """Of the events at a line those that a debugger would stop at: where the line is come to from another, and where
+    it begins anew (a loop of one line). Events without a place of their own are no other line."""
+    placed = np.flatnonzero((columns.sites > 0) | mask)
+    held = mask[placed]
+    first = held & ~np.concatenate([np.zeros(1, bool), held[:-1]])
+    starts = placed[first]
+    if not len(starts):
+        return starts
+    here = placed[held]
+    start = starts[np.cumsum(first)[held] - 1]
+    events, depths = columns.trace.events, columns.moments.depths
+    anew = depths[here] <= depths[start]
+    for column in (columns.trace.kinds, events["name"], columns.sites):
+        anew &= column[here] == column[start]
+    return here[anew]
+
+
+def neighbour(events: np.ndarray, k: int, forward: bool) -> int | None:
+    """Of sorted events the first after k, or the last before it."""
+    at = int(np.searchsorted(events, k, side="right" if forward else "left")) - (not forward)
+    return int(events[at]) if 0 <= at < len(events) else None

@@ -1,0 +1,134 @@
+"""Both modes at one place, as text: a table of values, tangents and gradients, and a line beside a stop."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+
+from gradviz.events.kinds import Accumulated, Produced, Received, TangentPushed
+from gradviz.step.errors import CommandError
+from gradviz.step.modes import Modes, Pair, Sweep
+from gradviz.step.numbers import number, shortened
+from gradviz.step.stop import Stop
+
+_SHOWN = 40  # rows
+_NAME, _CELL = 30, 34  # characters
+
+
+def compare(stop: Stop) -> list[str]:
+    """Forward and reverse accumulation of the same function, side by side. Raises CommandError where the trace has
+    not both."""
+    modes = stop.facts.modes
+    sweep = modes.sweep_near(stop.k)
+    if sweep is None:
+        raise CommandError("no tangents here: forward_ad.make_dual, func.jvp and jacfwd push them")
+    position = modes.pass_of(sweep, stop.k)
+    if position is None:
+        raise CommandError(
+            "no backward pass went through the places of these tangents: there is nothing beside them"
+        )
+    pairs = modes.pairs(sweep, position)
+    run = modes.trace.passes[position]
+    lines = [
+        f"forward sweep {sweep.number} of {len(modes.sweeps)} (events {sweep.first + 1} to {sweep.last + 1}) beside "
+        f"backward pass {run.number} of {len(modes.trace.passes)} (from event {run.first + 1})"
+    ]
+    lines += _table(stop, sweep, pairs)
+    return [*lines, *_law(stop, modes, sweep, pairs)]
+
+
+def _table(stop: Stop, sweep: Sweep, pairs: list[Pair]) -> list[str]:
+    here = _tensors_at(stop)
+    rows = [("", "", "value", "↓ tangent", "↑ gradient")]
+    for pair in pairs[:_SHOWN]:
+        forward, backward = Stop(stop.facts, sweep.last), Stop(stop.facts, pair.event)
+        rows.append(
+            (
+                "▶" if {pair.tensor, pair.twin} & here else "",
+                shortened(stop.called(pair.tensor), _NAME),
+                forward.compact(pair.tensor),
+                forward.compact(pair.tangent),
+                backward.compact(pair.gradient),
+            )
+        )
+    widths = [max(cell_len(row[i]) for row in rows) for i in range(5)]
+    lines = [
+        "  ".join(_column(text, width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    if len(pairs) > _SHOWN:
+        lines.append(f"   … and {len(pairs) - _SHOWN} more")
+    return lines
+
+
+def _column(text: str, width: int) -> str:
+    text = shortened(text, _CELL)
+    return text + " " * (min(width, _CELL) - cell_len(text))
+
+
+def _law(stop: Stop, modes: Modes, sweep: Sweep, pairs: list[Pair]) -> list[str]:
+    """That both give the same derivative, in numbers."""
+    lines = [
+        "tangents go down the table from the inputs, gradients up it from the output;",
+        "tangent × gradient, summed over the inputs, is tangent × gradient of the output:",
+    ]
+    inputs = [pair for pair in pairs if pair.tensor in sweep.seeds]
+    output = pairs[-1]
+    at_inputs, at_output = modes.product(sweep, inputs), modes.product(sweep, [output])
+    if not inputs or at_inputs is None or at_output is None:
+        return lines[:1]
+    return [*lines, f"  {number(at_inputs, 5)} and {number(at_output, 5)}"]
+
+
+def _tensors_at(stop: Stop) -> set[int]:
+    """The tensors that an event gives a tangent or a gradient."""
+    if isinstance(stop.event, TangentPushed):
+        return {stop.event.tensor}
+    if isinstance(stop.event, Accumulated):
+        return {stop.event.tensor}
+    return set(stop.node_tensors) if isinstance(stop.event, (Received, Produced)) else set()
+
+
+def beside(stop: Stop) -> tuple[str, str] | None:
+    """At a tangent the gradient of the same place in reverse mode, and the other way round: which mode, and what.
+    None where the trace has not both."""
+    here = _tensors_at(stop)
+    if not here or not stop.facts.has_tangents:
+        return None
+    modes = stop.facts.modes
+    if isinstance(stop.event, TangentPushed):
+        sweep = modes.sweep_near(stop.k)
+        position = None if sweep is None else modes.pass_of(sweep, stop.k)
+        found = _pair(modes, sweep, position, stop.event.tensor, 0)
+        if found is None:
+            return None
+        gradient = Stop(stop.facts, found.event).compact(found.gradient)
+        return "reverse", f"the gradient of {stop.called(found.twin)} is {gradient} (event {found.event + 1})"
+    run = stop.moment.pass_info
+    runs = modes.trace.passes
+    position = next((i for i, known in enumerate(runs) if known is run or known == run), None)
+    told = []
+    for sweep in modes.sweeps[:_SWEEPS]:
+        found = _pair(modes, sweep, position, 0, next(iter(here)))
+        if found is not None:
+            told.append(Stop(stop.facts, sweep.last).compact(found.tangent))
+    if not told:
+        return None
+    name = stop.called(next(iter(here)))
+    return "forward", f"the tangent of {name} is {', '.join(told)}" + (
+        " (sweep by sweep)" if len(told) > 1 else ""
+    )
+
+
+_SWEEPS = 4
+
+
+def both_modes(stop: Stop) -> list[str]:
+    """The table of `compare` at an event that is in it, else nothing."""
+    return compare(stop) if beside(stop) is not None else []
+
+
+def _pair(modes: Modes, sweep: Sweep | None, position: int | None, tensor: int, twin: int) -> Pair | None:
+    if sweep is None or position is None:
+        return None
+    pairs = modes.pairs(sweep, position)
+    return next((pair for pair in pairs if pair.tensor == tensor or pair.twin == twin), None)

@@ -1,0 +1,69 @@
+"""The chain rule of forward mode at one op: the sum of local derivative × tangent over its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradviz.events.kinds import OpRan, TangentPushed
+from gradviz.step.local import formulas, local_number
+from gradviz.step.numbers import brief, scalar
+from gradviz.step.stop import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One input that has a tangent: its local derivative as a formula and, where it can be told, as a number."""
+
+    tensor: int
+    partial: str
+    formula: str
+    number: str
+    tangent: int
+
+    @property
+    def local(self) -> str:
+        """The local derivative, written out."""
+        told = [self.formula] if self.formula == self.number else [self.formula, self.number]
+        return " = ".join(part for part in (self.partial, *told) if part)
+
+
+def terms(stop: Stop, event: TangentPushed) -> list[Term]:
+    """What the tangent that an op gave its output is the sum of; none for the inputs of a sweep."""
+    op = stop.facts.names.maker(event.tensor)
+    if not isinstance(op, OpRan) or event.how == "make_dual":
+        return []
+    called = [stop.called(tensor) for tensor in op.inputs]
+    told = formulas(stop.facts.formula(op), op, called)
+    moment = stop.moment
+    with_tangent = [i for i, tensor in enumerate(op.inputs) if tensor and moment.tangent(tensor)]
+    moving = [i for i in with_tangent if scalar(moment.value(moment.tangent(op.inputs[i]))) != 0]
+    found = []
+    for i in with_tangent:
+        tensor, (name, formula) = op.inputs[i], told[i] if i < len(told) else ("", "")
+        tangent = moment.tangent(tensor)
+        number = _known(stop, op, formula, called)
+        if not number and moving == [i]:
+            node = f"{op.op.title()}Backward0"
+            number = local_number(node, moment.value(tangent), moment.value(event.tangent))
+        partial = stop.facts.partial(event.tensor, tensor, name)
+        found.append(Term(tensor, partial, formula, number, tangent))
+    return found
+
+
+def _known(stop: Stop, op: OpRan, formula: str, called: list[str]) -> str:
+    """The number of a formula that is a number, or the name of an input."""
+    if formula.lstrip("−-").isdigit():
+        return formula.replace("−", "-")
+    for tensor, name in zip(op.inputs, called, strict=True):
+        if tensor and formula.strip("()") == name.strip("()"):
+            return brief(stop.moment.value(tensor)) if scalar(stop.moment.value(tensor)) is not None else ""
+    return ""
+
+
+def in_numbers(stop: Stop, event: TangentPushed) -> str:
+    """`3 × 1 + 2 × 0`, or empty where not all of it is known or it is long."""
+    parts = [(term.number, stop.brief(term.tangent)) for term in terms(stop, event)]
+    if not parts or not all(number for number, _ in parts):
+        return ""
+    told = " + ".join(f"{number} × {tangent}" for number, tangent in parts)
+    return told if len(told) <= 60 else ""

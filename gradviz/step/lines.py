@@ -1,0 +1,37 @@
+"""Lines of a screen: cut, filled, ruled, side by side."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+
+def rule(words: str, width: int, right: str = "") -> Text:
+    """A line with a title, and one at the right where there is room."""
+    line = Text().append("── ", style="dim").append(words, style="bold").append(" ")
+    ending = f" {right} ──" if right and cell_len(line.plain) + cell_len(right) + 6 < width else ""
+    rest = max(width - cell_len(line.plain) - cell_len(ending), 0)
+    return line.append("─" * rest + ending, style="dim")
+
+
+def beside(left: list[Text], right: list[Text], row: int, width: int) -> Text:
+    line = Text(no_wrap=True).append_text(filled(left[row] if row < len(left) else Text(), width))
+    line.append(" │ ", style="dim")
+    return line.append_text(right[row]) if row < len(right) else line
+
+
+def filled(line: Text, width: int) -> Text:
+    """The line in exactly the screen's width, so that it covers what stood there."""
+    line = fitted(line, width).copy()
+    line.append(" " * (width - cell_len(line.plain)))
+    return line
+
+
+def fitted(line: Text, width: int) -> Text:
+    """The line, cut where it is wider than the screen."""
+    if cell_len(line.plain) <= width:
+        return line
+    keep = len(set_cell_size(line.plain, width - 1).rstrip())
+    cut = line[:keep]
+    cut.append("…")
+    return cut

@@ -1,0 +1,380 @@
+"""Moving about: step, scope, pass, breakpoint, predicate, search. All in both directions."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, OpRan
+from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predicate
+from gradviz.step.errors import CommandError
+from gradviz.step.numbers import clean, shortened
+from gradviz.step.predicate import Predicate
+from gradviz.step.sentences import sentence
+from gradviz.step.state import Resume, Session
+from gradviz.step.subject import changes, subject
+
+FAR = 18  # digits
+
+
+def count(text: str) -> int:
+    """How often; once where nothing is said."""
+    if not text:
+        return 1
+    if not text.isascii() or not text.isdigit():
+        raise CommandError(f"not a number: {shortened(clean(text), 40)}")
+    return int(text[:FAR])
+
+
+# --- along the events
+
+
+def step(session: Session, argument: str) -> None:
+    session.move(count(argument))
+
+
+def back(session: Session, argument: str) -> None:
+    session.move(-count(argument))
+
+
+def first(session: Session, argument: str) -> None:
+    session.go(0)
+
+
+def last(session: Session, argument: str) -> None:
+    session.go(session.last)
+
+
+def goto(session: Session, argument: str) -> None:
+    if argument in session.settings.marks:
+        session.go(session.settings.marks[argument])
+        return
+    beyond = count(argument) - 1 - session.last
+    if beyond > 0 and session.live:
+        session.go_on(Resume(events=beyond))
+        return
+    session.go(count(argument) - 1)
+
+
+def undo(session: Session, argument: str) -> None:
+    session.go(session.came_from)
+
+
+# --- by scope: a module, a custom Function, a backward pass
+
+
+def _own_depths(session: Session) -> tuple[np.ndarray, int]:
+    moments = session.facts.moments
+    return moments.depths, int(moments.depths[session.position])
+
+
+def over(session: Session, argument: str) -> None:
+    for _ in range(count(argument)):
+        depths, own = _own_depths(session)
+        _to(session, depths <= own, True, f"depth <= {own}", "this scope does not go on after this event")
+
+
+def over_back(session: Session, argument: str) -> None:
+    for _ in range(count(argument)):
+        depths, own = _own_depths(session)
+        _to(session, depths <= own, False, "", "nothing of this scope comes before this event")
+
+
+def out(session: Session, argument: str) -> None:
+    if session.trace.kinds[session.position] in (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN):
+        over(session, "")
+        return
+    depths, own = _own_depths(session)
+    if not own:
+        session.message = "this event lies in no scope and no pass"
+        return
+    _to(session, depths < own, True, f"depth < {own}", "this scope does not end")
+
+
+def out_back(session: Session, argument: str) -> None:
+    if session.trace.kinds[session.position] in (Kind.SCOPE_LEFT, Kind.PASS_ENDED):
+        over_back(session, "")
+        return
+    depths, own = _own_depths(session)
+    if not own:
+        session.message = "this event lies in no scope and no pass"
+        return
+    _to(session, depths < own, False, "", "this scope has no beginning")
+
+
+def into(session: Session, argument: str) -> None:
+    begins = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN)
+    text = 'kind == "scope_entered" or kind == "pass_began"'
+    _to_kind(session, True, begins, text, "no scope and no pass begins after this event")
+
+
+def into_back(session: Session, argument: str) -> None:
+    ends = (Kind.SCOPE_LEFT, Kind.PASS_ENDED)
+    _to_kind(session, False, ends, "", "no scope and no pass ends before this event")
+
+
+def again(session: Session, argument: str) -> None:
+    _same_place(session, True, "this place is not come by again")
+
+
+def again_back(session: Session, argument: str) -> None:
+    _same_place(session, False, "this place was not come by before")
+
+
+def _same_place(session: Session, forward: bool, otherwise: str) -> None:
+    """The same thing at the same place, in another turn of the loop."""
+    events, k = session.trace.events, session.position
+    own = session.trace.kinds == session.trace.kinds[k]
+    if events["site"][k]:
+        own &= (events["site"] == events["site"][k]) & (events["name"] == events["name"][k])
+    else:
+        sites = session.columns.sites
+        own &= sites == sites[k]
+    _to(session, own, forward, _of_this_line(session) if forward and session.live else "", otherwise)
+
+
+def _of_this_line(session: Session) -> str:
+    """What a running script is to go on to: the same kind of event, by the same op, at the same line; "" if unknown."""
+    trace, k = session.trace, session.position
+    site = session.facts.site(int(session.columns.sites[k]))
+    if site is None:
+        return ""
+    event = trace.event(k)
+    name = f' and op == "{event.op}"' if isinstance(event, OpRan) and '"' not in event.op else ""
+    return f'kind == "{Kind(int(trace.kinds[k])).name.lower()}" and line == {site.place.line}{name}'
+
+
+# --- by pass
+
+
+def next_pass(session: Session, argument: str) -> None:
+    _to_kind(
+        session, True, (Kind.PASS_BEGAN,), 'kind == "pass_began"', "no backward pass begins after this event"
+    )
+
+
+def previous_pass(session: Session, argument: str) -> None:
+    _to_kind(session, False, (Kind.PASS_BEGAN,), "", "no backward pass begins before this event")
+
+
+def next_forward(session: Session, argument: str) -> None:
+    _forward_op(session, True, 'kind == "op" and forward', "no forward op runs after this event")
+
+
+def previous_forward(session: Session, argument: str) -> None:
+    _forward_op(session, False, "", "no forward op runs before this event")
+
+
+def _forward_op(session: Session, forward: bool, test: str, otherwise: str) -> None:
+    ops = session.trace.indices(Kind.OP)
+    found = neighbour(ops[~session.facts.in_pass(ops)], session.position, forward)
+    _arrive(session, found, test if forward else "", otherwise)
+
+
+def _to_kind(session: Session, forward: bool, kinds: tuple[Kind, ...], test: str, otherwise: str) -> None:
+    _arrive(session, neighbour(session.trace.indices(*kinds), session.position, forward), test, otherwise)
+
+
+def _to(session: Session, mask: np.ndarray, forward: bool, test: str, otherwise: str) -> None:
+    _arrive(session, neighbour(np.flatnonzero(mask), session.position, forward), test, otherwise)
+
+
+def _arrive(session: Session, event: int | None, test: str, otherwise: str) -> None:
+    """Go to the event; where there is none yet, let a running script go on until there is (`test`)."""
+    if event is not None:
+        session.go(event)
+    elif session.live and test:
+        session.go_on(Resume(predicate=Predicate(test)))
+    else:
+        session.message = otherwise
+
+
+# --- breakpoints
+
+
+def break_(session: Session, argument: str) -> None:
+    if not argument:
+        _list_breakpoints(session)
+        return
+    new = breakpoint_of(argument, session.facts, session.live)
+    number = session.breakpoints.add(new)
+    session.message = f"breakpoint {number}: {clean(new.text)}{_times(session, number)}"
+
+
+def _times(session: Session, number: int) -> str:
+    """How often a breakpoint is come by, where all of the run is there to tell."""
+    found = len(session.breakpoints.events(number, session.facts, session.columns))
+    so_far = " so far" if session.live else ""
+    return f" ({found} event{'s' * (found != 1)}{so_far})"
+
+
+def watch(session: Session, argument: str) -> None:
+    about = subject(session.facts, argument, session.position)
+    number = session.breakpoints.add(Breakpoint(f"watch {about}", watched=about))
+    session.message = f"breakpoint {number}: where {about} changes{_times(session, number)}"
+
+
+def delete(session: Session, argument: str) -> None:
+    if argument == "all":
+        for number in list(session.breakpoints.by_number):
+            session.breakpoints.delete(number)
+        session.message = "no breakpoints any more"
+        return
+    session.breakpoints.delete(count(argument))
+    session.message = f"breakpoint {argument} is gone"
+
+
+def _list_breakpoints(session: Session) -> None:
+    lines = [
+        f"{number:>3}  {clean(known.text)}{_times(session, number)}"
+        for number, known in session.breakpoints.by_number.items()
+    ]
+    session.page = ["Breakpoints", *lines] if lines else []
+    session.message = "" if lines else "no breakpoints: break nan, break log, break line 12, watch w, ..."
+
+
+def continue_(session: Session, argument: str) -> None:
+    _run(session, True)
+
+
+def reverse_continue(session: Session, argument: str) -> None:
+    _run(session, False)
+
+
+def _run(session: Session, forward: bool) -> None:
+    found = session.breakpoints.nearest(session.position, forward, session.facts, session.columns)
+    if found is not None:
+        session.go(found[0])
+        reasons = [clean(session.breakpoints.by_number[number].text) for number in found[1]]
+        session.message = f"breakpoint {', '.join(map(str, found[1]))}: {'; '.join(reasons)}"
+    elif forward and session.live:
+        session.go_on(Resume())
+    else:
+        session.go(session.last if forward else 0)
+        end = "this is the last event" if forward else "this is the first event"
+        none = (
+            "no breakpoint on the way"
+            if session.breakpoints.by_number
+            else "there are no breakpoints (break nan)"
+        )
+        session.message = f"{none}: {end}"
+
+
+def until(session: Session, argument: str) -> None:
+    _until(session, argument, True)
+
+
+def back_until(session: Session, argument: str) -> None:
+    _until(session, argument, False)
+
+
+def _until(session: Session, text: str, forward: bool) -> None:
+    wanted = breakpoint_of(text, session.facts, session.live).predicate
+    assert wanted is not None
+    _seek(session, wanted, forward)
+
+
+def _seek(session: Session, wanted: Predicate, forward: bool) -> None:
+    """Go to the nearest event where it holds, or say how often it does elsewhere."""
+    events = np.flatnonzero(wanted.mask(session.columns))
+    found = neighbour(events, session.position, forward)
+    if found is not None:
+        session.go(found)
+    elif forward and session.live:
+        session.go_on(Resume(predicate=wanted))
+    else:
+        session.message = f"never {'after' if forward else 'before'} this event: {clean(wanted.text)}"
+        others = len(events) - int(np.isin(session.position, events))
+        if others:
+            session.message += f" ({others} event{'s' * (others != 1)} {'before' if forward else 'after'} it)"
+
+
+# --- who changed it
+
+
+def who(session: Session, argument: str) -> None:
+    """Go to the event that last changed a tensor; from there, to the one before."""
+    from gradviz.step.absence import why_no_grad
+
+    about = subject(session.facts, argument, session.position)
+    events = changes(session.facts, about)
+    found = neighbour(events, session.position, forward=False)
+    here = session.position in events
+    if found is not None:
+        session.go(found)
+        earlier = int(np.searchsorted(events, found))
+        before = f", {earlier} earlier change{'s' * (earlier != 1)}" if earlier else ", the first"
+        session.message = f"{about} changed here{before}"
+    elif here:
+        session.message = f"{about} changed here, and never before"
+    elif about.part == "grad":
+        session.message = why_no_grad(session.stop, about)
+    else:
+        session.message = f"{about} is not there yet: {_first_change(session, events)}"
+
+
+def _first_change(session: Session, events: np.ndarray) -> str:
+    if not len(events):
+        return "nothing changes it"
+    event = int(events[0])
+    session_stop = type(session.stop)(session.facts, event)
+    return f"event {event + 1}, {sentence(session_stop)}"
+
+
+# --- search
+
+
+def search(session: Session, argument: str) -> None:
+    session.settings.searched = argument or session.settings.searched
+    _search(session, True)
+
+
+def search_back(session: Session, argument: str) -> None:
+    session.settings.searched = argument or session.settings.searched
+    _search(session, False)
+
+
+def _search(session: Session, forward: bool) -> None:
+    text = session.settings.searched
+    if not text:
+        raise CommandError("nothing to search for: /log, /w, /8x3, /12 (a line)")
+    if '"' in text and "'" in text:
+        raise CommandError("a search has no quotes of both kinds")
+    _seek(session, _searching(text), forward)
+
+
+def _searching(text: str) -> Predicate:
+    """A line, a shape, or a part of an op's, a node's, a tensor's or a scope's name."""
+    if re.fullmatch(r"(line\s+|:)?[0-9]+", text):
+        return predicate(f"line == {re.sub(r'[^0-9]', '', text)}")
+    shape = text.strip("()").replace("×", "x").replace(" ", "").replace(",", "x")
+    if re.fullmatch(r"[0-9]+(x[0-9]+)+", shape):
+        return predicate(f'shape == "{shape}"')
+    quoted = f"'{text}'" if '"' in text else f'"{text}"'
+    return predicate(" or ".join(f"{field} ~ {quoted}" for field in ("op", "grad_fn", "name", "scope")))
+
+
+# --- bookmarks
+
+
+def mark(session: Session, argument: str) -> None:
+    name = argument or next(c for c in _letters(session))
+    if name.isdigit():
+        raise CommandError(f"a bookmark is not a number: {name}")
+    session.settings.marks[name] = session.position
+    session.message = f"bookmark {clean(name)}: event {session.position + 1} (goto {clean(name)})"
+
+
+def _letters(session: Session) -> list[str]:
+    used = session.settings.marks
+    return [c for c in "abcdefghijklmnopqrstuvwxyz" if c not in used] or ["z"]
+
+
+def marks(session: Session, argument: str) -> None:
+    known = sorted(session.settings.marks.items(), key=lambda item: item[1])
+    if not known:
+        session.message = "no bookmarks: mark NAME makes one here"
+        return
+    told = [(name, position, type(session.stop)(session.facts, position)) for name, position in known]
+    session.page = ["Bookmarks", *(f"{clean(n):>8}  event {p + 1}: {sentence(stop)}" for n, p, stop in told)]

@@ -1,0 +1,223 @@
+"""What stands near the present place in the graph: the nodes that a gradient came by and goes to, or the ops that led
+to a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gradviz.events.kinds import (
+    Accumulated,
+    ErrorRaised,
+    OpRan,
+    PassBegan,
+    Produced,
+    Received,
+    ScopeEntered,
+    ScopeLeft,
+    TangentPushed,
+    TensorMade,
+)
+from gradviz.step.numbers import clean
+from gradviz.step.stop import Stop
+
+DONE, HERE, AHEAD = "done", "here", "ahead"
+_BEFORE, _AFTER = 3, 3  # edges looked along
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A node, an op or a leaf: where it stands in time, what it is called, and what is known there."""
+
+    key: int
+    state: str
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """Spots from where things come to where they go, and edges between them (by key). What now goes along an
+    edge is in `current`, in words."""
+
+    spots: list[Spot]
+    edges: list[tuple[int, int]]
+    current: dict[tuple[int, int], str]
+
+
+def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
+    """What is near the event of a stop, in up to `most` spots; None where the event has no place in a graph."""
+    if most < 2:
+        return None
+    node = stop.node or _running(stop) or _failed(stop)
+    if node:
+        return _Backward(stop, node).drawn(most)
+    if isinstance(stop.event, PassBegan):
+        roots = [root for root in stop.event.roots if root]
+        return _Backward(stop, roots[0]).drawn(most) if roots else None
+    maker = _maker(stop)
+    return _Forward(stop, maker).drawn(most) if maker is not None else None
+
+
+def _failed(stop: Stop) -> int:
+    """The node at which an error was raised, 0 for none."""
+    return stop.event.node if isinstance(stop.event, ErrorRaised) and stop.moment.pass_info is not None else 0
+
+
+def _running(stop: Stop) -> int:
+    """The node inside whose backward the event lies, 0 for none."""
+    if not isinstance(stop.event, (OpRan, ScopeEntered, ScopeLeft)) or stop.moment.pass_info is None:
+        return 0
+    found = stop.facts.running(stop.moment)
+    return found.node if found is not None else 0
+
+
+def _maker(stop: Stop) -> OpRan | None:
+    """The op that the event is, or that made the tensor it is about."""
+    if isinstance(stop.event, OpRan):
+        return stop.event
+    if isinstance(stop.event, TangentPushed):
+        made = stop.facts.names.maker(stop.event.tensor)
+        return made if isinstance(made, OpRan) else None
+    return None
+
+
+def _near(start: int, next_of: Callable[[int], Iterable[int]], hops: int, most: int) -> list[int]:
+    """What lies up to so many edges from the start, nearest first, without the start."""
+    found, ring = [start], [start]
+    for _ in range(hops):
+        ring = list(dict.fromkeys(n for key in ring for n in next_of(key) if n not in found))
+        found += ring
+        if len(found) > most:
+            break
+    return found[1 : most + 1]
+
+
+def _in_order(keys: list[int], edges: list[tuple[int, int]]) -> list[int]:
+    """The keys so that every edge leads down, and a chain stays together as far as it can."""
+    above = {key: sum(target == key for _, target in edges) for key in keys}
+    ready = [key for key in reversed(keys) if not above[key]]
+    order = []
+    while ready:
+        key = ready.pop()
+        order.append(key)
+        targets = [target for source, target in edges if source == key]
+        for target in targets:
+            above[target] -= 1
+        ready += [target for target in reversed(targets) if not above[target]]
+    return order
+
+
+class _Backward:
+    """Around a node of the present pass: those that gave it gradients above, those that its own go to below."""
+
+    def __init__(self, stop: Stop, node: int) -> None:
+        self.stop, self.node = stop, node
+        self.leaves: dict[int, int] = {}  # the leaf of an AccumulateGrad
+
+    def drawn(self, most: int) -> Neighbourhood | None:
+        below = _near(self.node, self._targets, _AFTER, most - 2)
+        above = _near(self.node, self._givers, _BEFORE, max(most - 1 - len(below), 1))
+        keys = [*above, self.node, *below][:most]
+        edges = [(key, target) for key in keys for target in self._targets(key) if target in keys]
+        order = _in_order(keys, edges)
+        return Neighbourhood([self._spot(key) for key in order], edges, self._current(edges))
+
+    def _targets(self, node: int) -> list[int]:
+        op = self.stop.facts.op_of(node)
+        if op is None:
+            return []
+        inputs = self.stop.facts.inputs_of(op)
+        for position, (target, _) in enumerate(op.edges):
+            if target and position < len(inputs) and inputs[position]:
+                self.leaves.setdefault(target, inputs[position])
+        return list(dict.fromkeys(target for target, _ in op.edges if target))
+
+    def _givers(self, node: int) -> Iterator[int]:
+        for delivery in self.stop.moment.arrivals(node):
+            event = self.stop.facts.trace.event(delivery.event)
+            if isinstance(event, Produced):
+                yield event.node
+
+    def _spot(self, node: int) -> Spot:
+        stop, facts = self.stop, self.stop.facts
+        op = facts.op_of(node)
+        if op is None:
+            leaf = self.leaves.get(node) or next(iter(facts.tensors_of(node, stop.moment)), 0)
+            name = f"AccumulateGrad of {facts.called(leaf)}" if leaf else "AccumulateGrad"
+            return Spot(node, self._state(node), name, self._gradient(node, leaf))
+        output = op.outputs[0] if len(op.outputs) == 1 else 0
+        return Spot(node, self._state(node), clean(op.grad_fn), self._gradient(node, output))
+
+    def _state(self, node: int) -> str:
+        if node == self.node:
+            return HERE
+        return DONE if self.stop.moment.received(node) is not None else AHEAD
+
+    def _gradient(self, node: int, tensor: int) -> str:
+        """What the node took, or what waits there for it."""
+        stop = self.stop
+        name = stop.facts.derivative(tensor, stop.moment)
+        received = stop.moment.received(node)
+        if received is not None:
+            gradients = [gradient for gradient in received.gradients if gradient]
+            return f"{name} = {stop.compact(gradients[0])}" if len(gradients) == 1 else ""
+        came = stop.moment.arrivals(node)
+        if not came:
+            return stop.facts.called(tensor) if tensor and stop.facts.op_of(node) is not None else ""
+        return f"{name}: {' + '.join(stop.brief(delivery.gradient) for delivery in came)} waits"
+
+    def _current(self, edges: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
+        event, stop = self.stop.event, self.stop
+        if isinstance(event, Produced):
+            given = zip(event.targets, event.gradients, strict=False)
+            found = {(event.node, target): stop.brief(g) for target, g in given if target and g}
+        elif isinstance(event, (Received, Accumulated)):
+            found = {}
+            for delivery in stop.moment.arrivals(event.node):
+                giver = stop.facts.trace.event(delivery.event)
+                if isinstance(giver, Produced):
+                    found[giver.node, event.node] = stop.brief(delivery.gradient)
+        else:
+            found = {}
+        return {edge: words for edge, words in found.items() if edge in edges}
+
+
+class _Forward:
+    """An op with what led to it: ops and leaves by the events that made them."""
+
+    def __init__(self, stop: Stop, op: OpRan) -> None:
+        self.stop, self.op = stop, op
+        self.tensors = {op.index: op.outputs[0] if len(op.outputs) == 1 else 0}
+
+    def drawn(self, most: int) -> Neighbourhood | None:
+        above = _near(self.op.index, self._makers, _BEFORE, most - 1)
+        keys = [self.op.index, *above]
+        edges = [(maker, key) for key in keys for maker in self._makers(key) if maker in keys]
+        order = _in_order(keys[::-1], [(above, below) for below, above in edges[::-1]])[::-1]
+        current = {edge: "" for edge in edges if edge[1] == self.op.index}
+        return Neighbourhood([self._spot(key) for key in order], edges, current) if above else None
+
+    def _makers(self, event: int) -> list[int]:
+        made = self.stop.facts.trace.event(event)
+        found = []
+        for tensor in dict.fromkeys(made.inputs) if isinstance(made, OpRan) else ():
+            maker = self.stop.facts.names.maker(tensor) if tensor else None
+            if maker is not None:
+                found.append(maker.index)
+                self.tensors.setdefault(maker.index, tensor)
+        return list(dict.fromkeys(found))
+
+    def _spot(self, event: int) -> Spot:
+        stop, tensor = self.stop, self.tensors[event]
+        made = stop.facts.trace.event(event)
+        value = f"{stop.called(tensor)} = {stop.compact(tensor)}" if tensor else ""
+        tangent = stop.moment.tangent(tensor) if tensor else 0
+        if tangent:
+            value += f", tangent {stop.compact(tangent)}"
+        return Spot(event, HERE if event == self.op.index else DONE, self._kind(made), value)
+
+    def _kind(self, made: object) -> str:
+        if isinstance(made, OpRan):
+            return clean(made.grad_fn) or f"{clean(made.op)}, no node"
+        return "leaf" if isinstance(made, TensorMade) and made.requires_grad else "no grad"

@@ -1,0 +1,439 @@
+"""Predicates over events: `op == "log" and out.min <= 0`. A small language, read by hand; nothing is executed.
+
+    or        a or b
+    and       a and b
+    not       not a
+    compare   field OP constant, constant OP field, constant OP field OP constant
+    alone     a field that is true or false: nan, inf, mutation, backward, ...
+    OP        ==  !=  <  <=  >  >=  ~      (~: the text contains)
+
+A field may have several values at one event (a node that gives two gradients). A comparison holds where it holds
+for any of them, and nowhere where there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from operator import eq, ge, gt, le, lt, ne
+from typing import NoReturn, Protocol
+
+import numpy as np
+
+STATISTICS = ("min", "max", "mean", "rms", "nan", "inf", "zeros", "absmax", "size", "ndim")
+TENSORS = {
+    "out": "what the event made or wrote: an op's outputs, a new tensor, a mutated one",
+    "in": "what an op took",
+    "grad": "the gradients of the event: received, produced, accumulated, retained, assigned",
+    "tangent": "the tangent that was pushed",
+}
+NUMBERS = {
+    "line": "the line in the source",
+    "event": "the event's number, from 1",
+    "pass": "the backward pass, 0 in forward",
+    "version": "the version that a mutation made",
+    "depth": "how many scopes and passes the event lies in",
+}
+TEXTS = {
+    "op": "the op's name",
+    "grad_fn": "the node's name",
+    "kind": "what happened",
+    "name": "the name of the tensor that it is about",
+    "parameter": "that name where it is a parameter's",
+    "file": "the source file's name",
+    "scope": "the module or custom Function",
+    "hook": "the hook's name",
+    "how": "the maker or writer (ones, add_)",
+    "shape": "the shape of what was made, as 8x3",
+}
+FLAGS = {
+    "nan": "a value or gradient told here has a NaN",
+    "inf": "... or an infinity",
+    "mutation": "a tensor was written over in place",
+    "forward": "outside of any backward pass",
+    "backward": "inside one",
+    "error": "an exception left a backward pass",
+}
+FIELDS = (*(f"{t}.{s}" for t in TENSORS for s in STATISTICS), *NUMBERS, *TEXTS, *FLAGS)
+
+_COMPARE: dict[str, Callable] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]))
+    |(?P<text>"[^"]*"|'[^']*')
+    |(?P<sign>==|!=|<=|>=|<|>|~|\(|\))
+    |(?P<word>[A-Za-z_][\w.]*))""",
+    re.VERBOSE,
+)
+_DEEPEST = 50
+
+
+class PredicateError(ValueError):
+    """A predicate that cannot be read; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field's values: `values[i]` belongs to event `events[i]`; `events` None: one value for each event in order.
+    With `codes` the values are a short table of texts, and `codes[i]` says which."""
+
+    values: np.ndarray
+    events: np.ndarray | None = None
+    codes: np.ndarray | None = None
+
+
+class Columns(Protocol):
+    """Where a predicate finds its fields: a whole trace, or one event that has just happened."""
+
+    count: int
+
+    def column(self, field: str) -> Column:
+        """The values of one of FIELDS."""
+
+
+Values = Callable[
+    [str], Iterable
+]  # the values of a field at one event; a text or flag it lacks is "" or False
+Where = Callable[[str], frozenset]  # where a field may have values; everywhere for ""
+
+
+class Predicate:
+    """A predicate that has been read. `text` is how it was written, `fields` the fields that it looks at."""
+
+    def __init__(self, text: str) -> None:
+        self.text = " ".join(text.split())
+        parser = _Parser(text)
+        self._test = parser.whole()
+        self.fields = frozenset(parser.fields)
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        """For each event whether it holds."""
+        return self._test.mask(columns)
+
+    def holds(self, values: Values) -> bool:
+        """Whether it holds at one event, of which `values` gives the values of a field."""
+        return self._test.holds(values)
+
+    def possible(self, where: Where) -> frozenset:
+        """Where it can hold at all, if `where` says where a field has values; maybe more than need be."""
+        return self._test.possible(where)
+
+    def only(self, field: str) -> frozenset[str] | None:
+        """The only texts of a field with which it can hold; None where it may hold with others."""
+        return self._test.only(field)
+
+    def __repr__(self) -> str:
+        return f"Predicate({self.text!r})"
+
+
+class _Test(Protocol):
+    def mask(self, columns: Columns) -> np.ndarray: ...
+
+    def holds(self, values: Values) -> bool: ...
+
+    def possible(self, where: Where) -> frozenset: ...
+
+    def only(self, field: str) -> frozenset[str] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    field: str
+    sign: str
+    constant: float | str
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        column = columns.column(self.field)
+        if isinstance(self.constant, str):
+            holds = np.array(
+                [_text_holds(str(value), self.sign, self.constant) for value in column.values], bool
+            )
+        else:
+            with np.errstate(invalid="ignore"):
+                holds = _COMPARE[self.sign](column.values, self.constant)
+            if self.sign == "!=":
+                holds &= ~np.isnan(column.values.astype(np.float64))
+        if column.codes is not None:
+            holds = holds[column.codes]
+        return _spread(holds, column.events, columns.count)
+
+    def holds(self, values: Values) -> bool:
+        sign, constant = self.sign, self.constant
+        if isinstance(constant, str):
+            return any(_text_holds(value, sign, constant) for value in values(self.field))
+        compare = _COMPARE[sign]
+        return any(compare(value, constant) and value == value for value in values(self.field))
+
+    def possible(self, where: Where) -> frozenset:
+        return where(self.field)
+
+    def only(self, field: str) -> frozenset[str] | None:
+        exact = field == self.field and self.sign == "=="
+        return frozenset((self.constant,)) if exact and isinstance(self.constant, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    field: str
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        return columns.column(self.field).values.astype(bool)
+
+    def holds(self, values: Values) -> bool:
+        return any(values(self.field))
+
+    def possible(self, where: Where) -> frozenset:
+        return where(self.field)
+
+    def only(self, field: str) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Not:
+    part: _Test
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        return ~self.part.mask(columns)
+
+    def holds(self, values: Values) -> bool:
+        return not self.part.holds(values)
+
+    def possible(self, where: Where) -> frozenset:
+        return where("")
+
+    def only(self, field: str) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Any:
+    parts: tuple[_Test, ...]
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        return np.logical_or.reduce([part.mask(columns) for part in self.parts])
+
+    def holds(self, values: Values) -> bool:
+        return any(part.holds(values) for part in self.parts)
+
+    def possible(self, where: Where) -> frozenset:
+        return frozenset().union(*(part.possible(where) for part in self.parts))
+
+    def only(self, field: str) -> frozenset[str] | None:
+        known = [part.only(field) for part in self.parts]
+        return None if None in known else frozenset().union(*known)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _All:
+    parts: tuple[_Test, ...]
+
+    def mask(self, columns: Columns) -> np.ndarray:
+        return np.logical_and.reduce([part.mask(columns) for part in self.parts])
+
+    def holds(self, values: Values) -> bool:
+        return all(part.holds(values) for part in self.parts)
+
+    def possible(self, where: Where) -> frozenset:
+        return frozenset.intersection(*(part.possible(where) for part in self.parts))
+
+    def only(self, field: str) -> frozenset[str] | None:
+        known = [texts for part in self.parts if (texts := part.only(field)) is not None]
+        return frozenset.intersection(*known) if known else None
+
+
+def _text_holds(value: str, sign: str, constant: str) -> bool:
+    if sign == "~":
+        return constant.lower() in value.lower()
+    return bool(value) and bool(_COMPARE[sign](value, constant))
+
+
+def _spread(holds: np.ndarray, events: np.ndarray | None, count: int) -> np.ndarray:
+    """From one truth a value to one an event: true where any of its values is."""
+    if events is None:
+        return holds
+    found = np.zeros(count, bool)
+    found[events[holds]] = True
+    return found
+
+
+class _Parser:
+    """Reads one predicate, token by token."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = list(self._tokens())
+        self.at = 0
+        self.depth = 0
+        self.fields: set[str] = set()
+
+    def _tokens(self) -> Iterator[tuple[str, str, int]]:
+        at = 0
+        end = len(self.text.rstrip())
+        while at < end:
+            match = _TOKEN.match(self.text, at)
+            if match is None:
+                column = at + len(self.text[at:]) - len(self.text[at:].lstrip())
+                if self.text[column] in "\"'":
+                    raise PredicateError(f"the text that begins at column {column + 1} has no closing quote")
+                if self.text[column] == "=":
+                    raise PredicateError(f"= at column {column + 1}: write == to compare")
+                raise PredicateError(f"cannot read {_shown(self.text[column:])} at column {column + 1}")
+            kind = str(match.lastgroup)
+            yield kind, match[kind], match.start(kind)
+            at = match.end()
+
+    # --- the grammar
+
+    def whole(self) -> _Test:
+        """The whole text."""
+        if not self.tokens:
+            raise PredicateError(
+                'a predicate is missing, such as: grad.rms < 1e-7, op == "log" and out.min <= 0'
+            )
+        test = self._or()
+        if self.at < len(self.tokens):
+            _, token, column = self.tokens[self.at]
+            self._fail(
+                f"{_shown(token)} at column {column + 1} does not belong there: join parts with and, or"
+            )
+        return test
+
+    def _or(self) -> _Test:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            self._fail("the predicate is nested too deeply")
+        parts = [self._and()]
+        while self._take("word", "or"):
+            parts.append(self._and())
+        self.depth -= 1
+        return parts[0] if len(parts) == 1 else _Any(tuple(parts))
+
+    def _and(self) -> _Test:
+        parts = [self._not()]
+        while self._take("word", "and"):
+            parts.append(self._not())
+        return parts[0] if len(parts) == 1 else _All(tuple(parts))
+
+    def _not(self) -> _Test:
+        negations = 0
+        while self._take("word", "not"):
+            negations += 1
+        test = self._atom()
+        return _Not(test) if negations % 2 else test
+
+    def _atom(self) -> _Test:
+        if self._take("sign", "("):
+            test = self._or()
+            if not self._take("sign", ")"):
+                self._fail("a closing ) is missing")
+            return test
+        return self._comparison()
+
+    def _comparison(self) -> _Test:
+        kind, left = self._operand()
+        sign = self._sign()
+        if sign is None:
+            if kind != "word":
+                self._fail(f"{_shown(str(left))} is compared with nothing")
+            if left not in FLAGS:
+                self._fail(f"{left} has to be compared, as in {_example(str(left))}")
+            return _Flag(str(left))
+        other, right = self._operand(f"{left} {sign}" if left in TEXTS else "")
+        if kind == other == "word":
+            self._fail(f"{left} {sign} {right}: compare with a number or a text in quotes")
+        if kind == "word":
+            return self._test(str(left), sign, right)
+        if other != "word":
+            self._fail(f"{_shown(str(left))} {sign} {_shown(str(right))}: one side has to be a field")
+        test = self._test(str(right), self._mirrored(sign), left)
+        second = self._sign()
+        if second is None:
+            return test
+        third, last = self._operand()
+        if third == "word":
+            self._fail(f"{right} {second} {last}: compare with a number or a text in quotes")
+        return _All((test, self._test(str(right), second, last)))
+
+    def _test(self, field: str, sign: str, constant: float | str) -> _Test:
+        is_text = field in TEXTS
+        if field in FLAGS:
+            self._fail(f"{field} is true or false: write {field}, or not {field}")
+        if is_text and not isinstance(constant, str):
+            constant = f"{constant:g}"
+        if not is_text and isinstance(constant, str):
+            self._fail(f"{field} is a number, {_shown(constant)} is text")
+        if is_text and sign not in ("==", "!=", "~"):
+            self._fail(f"{field} is text: compare it with ==, != or ~ (contains)")
+        if not is_text and sign == "~":
+            self._fail(f"{field} is a number: ~ (contains) is for text")
+        return _Compared(field, sign, constant)
+
+    # --- tokens
+
+    def _take(self, kind: str, token: str) -> bool:
+        if self.at < len(self.tokens) and self.tokens[self.at][:2] == (kind, token):
+            self.at += 1
+            return True
+        return False
+
+    def _sign(self) -> str | None:
+        if self.at < len(self.tokens):
+            kind, token, _ = self.tokens[self.at]
+            if kind == "sign" and token not in "()":
+                self.at += 1
+                return token
+        return None
+
+    def _mirrored(self, sign: str) -> str:
+        if sign not in _MIRRORED:
+            self._fail("the field stands left of ~")
+        return _MIRRORED[sign]
+
+    def _operand(self, before: str = "") -> tuple[str, float | str]:
+        if self.at >= len(self.tokens):
+            self._fail("something is missing at the end")
+        kind, token, column = self.tokens[self.at]
+        self.at += 1
+        if kind == "number":
+            return kind, float(token)
+        if kind == "text":
+            return kind, token[1:-1]
+        if kind == "sign" or token in ("and", "or", "not"):
+            self._fail(f"a field is missing before {token} at column {column + 1}")
+        if token not in FIELDS and before:
+            self._fail(f'text stands in quotes: {before} "{_shown(token)}"')
+        if token not in FIELDS:
+            self._fail(f"there is no field {_shown(token)}: {_suggested(token)}")
+        self.fields.add(token)
+        return kind, token
+
+    def _fail(self, message: str) -> NoReturn:
+        raise PredicateError(message)
+
+
+def _suggested(token: str) -> str:
+    """The fields nearest to a word that is none."""
+    head, _, tail = token.partition(".")
+    if head in TENSORS:
+        near = get_close_matches(tail, STATISTICS, n=1, cutoff=0.4)
+        if near:
+            return f"did you mean {head}.{near[0]}?"
+        return f"{head} has {', '.join(STATISTICS)}"
+    near = get_close_matches(token, FIELDS, n=1, cutoff=0.5) or get_close_matches(
+        token, TENSORS, n=1, cutoff=0.5
+    )
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"there are {', '.join((*(f'{t}.rms' for t in TENSORS), *NUMBERS, *TEXTS, *FLAGS))} (help fields)"
+
+
+def _example(field: str) -> str:
+    return f'{field} == "..."' if field in TEXTS else f"{field} > 0"
+
+
+def _shown(text: str) -> str:
+    short = text if len(text) <= 30 else text[:29] + "…"
+    return "".join(c if c.isprintable() else "?" for c in short)

@@ -1,0 +1,70 @@
+"""What a reader means by `w`, `w.grad` or `t12`: a tensor as of a moment, and which side of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+
+from gradviz.graph.changes import grad_changes, value_changes
+from gradviz.step.errors import CommandError
+from gradviz.step.facts import Facts
+from gradviz.step.numbers import clean, shortened
+
+_PARTS = {".grad": "grad", ".value": "value", ".data": "value", ".version": "value"}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A tensor, and `value`, `grad` or both (empty)."""
+
+    tensor: int
+    called: str
+    part: str = ""
+
+    def __str__(self) -> str:
+        return self.called + (".grad" if self.part == "grad" else "")
+
+
+def subject(facts: Facts, text: str, k: int) -> Subject:
+    """The tensor that `text` means at event k: the newest of that name, or else the first to come. Raises
+    CommandError where there is none."""
+    text = text.strip()
+    tensor = _numbered(facts, text) or facts.tensor_called(text, k)
+    if tensor:
+        return Subject(tensor, facts.called(tensor) if not text[1:].isdigit() else text)
+    for ending, part in _PARTS.items():
+        if text.endswith(ending):
+            found = subject(facts, text.removesuffix(ending), k)
+            return Subject(found.tensor, found.called, part)
+    raise CommandError(f"no tensor is called {shortened(clean(text), 40)}: {_suggested(facts, text)}")
+
+
+def _numbered(facts: Facts, text: str) -> int:
+    if not re.fullmatch(r"[t#][0-9]{1,10}", text):
+        return 0
+    number = int(text[1:])
+    return number if facts.trace.born(number) is not None else 0
+
+
+def _suggested(facts: Facts, name: str) -> str:
+    labels = facts.labels
+    near = get_close_matches(name.removesuffix(".grad"), labels, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {clean(near[0])}?"
+    some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")
+    return (
+        f"there are {some}" if labels else "no tensor of this run has a name; t12 is the tensor of number 12"
+    )
+
+
+def changes(facts: Facts, about: Subject) -> np.ndarray:
+    """The events that changed it, in order."""
+    parts = []
+    if about.part != "grad":
+        parts.append(value_changes(facts.moments, about.tensor))
+    if about.part != "value":
+        parts.append(grad_changes(facts.moments, about.tensor))
+    return np.unique(np.concatenate(parts))

@@ -1,0 +1,193 @@
+"""Verbs that tell something and stay where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.step.absence import accumulations, why_no_grad
+from gradviz.step.breakpoints import FORMS
+from gradviz.step.compare import compare as modes_compared
+from gradviz.step.errors import CommandError
+from gradviz.step.numbers import clean, shape
+from gradviz.step.paths import path as path_between
+from gradviz.step.predicate import FIELDS, FLAGS, NUMBERS, STATISTICS, TENSORS, TEXTS, Predicate
+from gradviz.step.sentences import sentence
+from gradviz.step.state import Resume, Session
+from gradviz.step.stop import Stop
+from gradviz.step.subject import Subject, changes, subject
+from gradviz.step.why import why as explained
+
+
+def why(session: Session, argument: str) -> None:
+    if not argument:
+        session.page = explained(session.stop)
+        return
+    about = subject(session.facts, argument, session.position)
+    born = session.facts.trace.born(about.tensor)
+    if born is not None and born > session.position:  # an answer about the end is worth more than none
+        until_end = Stop(session.facts, session.last)
+        session.page = [f"event {born + 1} makes {about.called}; at the end:", *_why_grad(until_end, about)]
+    else:
+        session.page = _why_grad(session.stop, about)
+
+
+def _why_grad(stop: Stop, about: Subject) -> list[str]:
+    """Why a `.grad` is what it is: None for a reason, or the sum of what came."""
+    grad = stop.moment.grad(about.tensor)
+    if not grad:
+        return [why_no_grad(stop, about)]
+    name = about.called
+    lines = [f"{name}.grad = {stop.value(grad)}"]
+    for event in accumulations(stop.facts, about.tensor, stop.k, 8):
+        then = Stop(stop.facts, event.index)
+        lines.append(f"  event {event.index + 1}: {sentence(then)}")
+    return [*lines, f"  (who {name}.grad goes to the last of its changes)"]
+
+
+def info(session: Session, argument: str) -> None:
+    if not argument:
+        session.page = _about_event(session)
+        return
+    about = subject(session.facts, argument, session.position)
+    session.page = _about_tensor(session, about.tensor)
+
+
+def _about_event(session: Session) -> list[str]:
+    stop, trace = session.stop, session.trace
+    event = stop.event
+    kind = Kind(stop.event_kind).name.lower()
+    lines = [f"event {stop.k + 1} of {trace.count}: {kind}, thread {event.thread}", f"  {sentence(stop)}"]
+    for field in event.__slots__ if hasattr(event, "__slots__") else ():
+        if field not in ("index", "thread", "site"):
+            lines.append(f"  {field:<12} {clean(str(getattr(event, field)))}")
+    site = trace.sites.get(event.site)
+    while site is not None:
+        lines.append(f"  at {clean(site.place.file)}:{site.place.line} in {clean(site.place.function)}")
+        site = trace.sites.get(site.parent) if site.parent < site.number else None
+    return lines
+
+
+def _about_tensor(session: Session, tensor: int) -> list[str]:
+    facts, stop = session.facts, session.stop
+    name = facts.called(tensor)
+    born = facts.trace.born(tensor)
+    if born is None or born > session.position:
+        there = f"event {born + 1} makes it" if born is not None else "nothing is known of it"
+        return [f"{name} is not there yet at event {session.position + 1}: {there}"]
+    state = stop.moment.state(tensor)
+    lines = [f"{name} (tensor {tensor})", f"  made        event {born + 1}: {sentence(Stop(facts, born))}"]
+    if state.value is not None:
+        lines.append(f"  value       {stop.value(tensor)}  {shape(state.value)} {state.value.dtype}")
+    lines.append(
+        f"  flags       is_leaf={state.is_leaf}, requires_grad={state.requires_grad}, version {state.version}"
+    )
+    op = facts.names.maker(tensor)
+    grad_fn = clean(getattr(op, "grad_fn", "")) if not state.is_leaf else ""
+    lines.append(f"  grad_fn     {grad_fn or 'None'}")
+    grad = stop.value(state.grad) if state.grad else "None"
+    lines.append(f"  .grad       {grad}")
+    if not state.grad:
+        reason = why_no_grad(stop, Subject(tensor, name, "grad"))
+        lines.append(f"              {reason.partition(' is None: ')[2]}")
+    tangent = stop.moment.tangent(tensor)
+    if tangent:
+        lines.append(f"  tangent     {stop.value(tangent)}")
+    events = changes(facts, Subject(tensor, name))
+    told = ", ".join(str(event + 1) for event in events[:_SHOWN].tolist())
+    lines.append(
+        f"  changed at  event {told}" + (f", … {len(events)} in all" if len(events) > _SHOWN else "")
+    )
+    return lines
+
+
+def path(session: Session, argument: str) -> None:
+    session.page = path_between(session.stop, argument)
+
+
+def compare(session: Session, argument: str) -> None:
+    session.page = modes_compared(session.stop)
+
+
+def first_bad(session: Session, argument: str) -> None:
+    """Go to where the first NaN or infinity was born; from there, to the next. Without any, to the first error."""
+    events = session.odd
+    if session.live and (not len(events) or session.position == events[-1]):
+        session.go_on(Resume(predicate=Predicate("nan or inf")))
+        return
+    if not len(events):
+        session.message = "no NaN and no infinity in this run"
+        errors = session.errors
+        if len(errors):
+            session.go(int(errors[0]))
+            session.message += ", but an error: this is it (y or why tells more)"
+        return
+    later = events[events > session.position]
+    at_first = session.position == events[0]
+    if at_first and not len(later):
+        session.message = "the only event with a NaN or an infinity"
+        return
+    session.go(int(later[0] if session.position >= events[0] and len(later) else events[0]))
+    where = (
+        "the first"
+        if session.position == events[0]
+        else f"number {int(np.searchsorted(events, session.position)) + 1}"
+    )
+    session.message = f"{where} of {len(events)} events with a NaN or an infinity: y (why) tells its birth"
+
+
+def export(session: Session, argument: str) -> None:
+    """Write the present moment: the graph so far by the ending, or the stop as text."""
+    from gradviz.step.plain import describe
+
+    file = Path(argument)
+    if file.suffix.lower() in (".txt", ""):
+        file = file.with_suffix(".txt")
+        try:
+            file.write_text(describe(session.stop) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
+    elif session.exporter is None:
+        raise CommandError("only .txt can be written here")
+    else:
+        session.exporter(session.trace, session.position, file)
+    session.message = f"wrote {clean(str(file))}: the moment after event {session.position + 1}"
+
+
+_SHOWN = 12  # events
+FIELD_HELP = (
+    ("break and until take a predicate over the event, such as", ()),
+    ('  grad.rms < 1e-7      op == "log" and out.min <= 0      nan or inf      line == 12', ()),
+    ("  parts: and, or, not, ( ); == != < <= > >=; ~ for texts that contain", ()),
+)
+
+
+def help_(session: Session, argument: str) -> None:
+    if argument == "fields":
+        session.page = _fields_help()
+    elif argument:
+        from gradviz.step.verbs import named
+
+        verb = named(argument.split()[0])
+        session.page = [f"{verb.usage}: {verb.help}", f"  keys: {' '.join(verb.keys) or 'none'}"]
+        if verb.name == "break":
+            session.page += [f"  break {form} ..." for form in FORMS] + [f"  break {flag}" for flag in FLAGS]
+    else:
+        session.help = "verbs"
+
+
+def _fields_help() -> list[str]:
+    lines = [text for text, _ in FIELD_HELP]
+    lines += [f"  {name + '.X':<11} {words}" for name, words in TENSORS.items()]
+    lines.append(f"      X: {', '.join(STATISTICS)}")
+    for title, fields in (("numbers", NUMBERS), ("texts", TEXTS), ("true or false", FLAGS)):
+        lines.append(f"  {title}")
+        lines += [f"    {name:<10} {words}" for name, words in fields.items()]
+    assert all(name in FIELDS for fields in (NUMBERS, TEXTS, FLAGS) for name in fields)
+    return lines
+
+
+def quit_(session: Session, argument: str) -> None:
+    session.over = True

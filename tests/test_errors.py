@@ -1,0 +1,153 @@
+"""What is raised where shapes, dimensions or indices are wrong: PyTorch's class and first sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gradviz
+
+torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+
+pytestmark = pytest.mark.torch
+
+Wrong = Callable[[Any, Any, Any], Any]  # of a library, a tensor (3, 2) and one (2, 2)
+
+SHAPES: dict[str, Wrong] = {
+    "mul": lambda t, a, b: a * b,
+    "add of three dimensions": lambda t, a, b: t.ones(4, 3, 5) + a,
+    "comparison": lambda t, a, b: a > b,
+    "maximum": lambda t, a, b: t.maximum(a, b),
+    "in place": lambda t, a, b: a.add_(b),
+    "in place, larger": lambda t, a, b: a.add_(t.ones(4, 3, 2)),
+    "where": lambda t, a, b: t.where(a > 0, a, b),
+    "where, by its condition": lambda t, a, b: t.where(t.ones(5) > 0, a, a),
+    "addcmul": lambda t, a, b: t.addcmul(a, b, b),
+    "lerp": lambda t, a, b: t.lerp(a, b, 0.5),
+    "clamp": lambda t, a, b: t.clamp(a, b),
+    "masked_fill": lambda t, a, b: a.masked_fill(t.ones(5) > 0, 1.0),
+    "masked_select": lambda t, a, b: a.masked_select(t.ones(5) > 0),
+    "broadcast_tensors": lambda t, a, b: t.broadcast_tensors(a, b),
+    "mse_loss": lambda t, a, b: t.nn.functional.mse_loss(a, b),
+    "copy_": lambda t, a, b: a.copy_(b),
+    "setitem": lambda t, a, b: a.__setitem__(0, t.ones(3)),
+    "cat of other dimensions": lambda t, a, b: t.cat([t.ones(2), a]),
+    "cat of other sizes": lambda t, a, b: t.cat([a, t.ones(3, 3)]),
+    "cat of nothing": lambda t, a, b: t.cat([]),
+    "stack": lambda t, a, b: t.stack([a, b]),
+    "stack of nothing": lambda t, a, b: t.stack([]),
+    "expand": lambda t, a, b: a.expand(2, 2),
+    "expand to fewer": lambda t, a, b: a.expand(2),
+    "einsum": lambda t, a, b: t.einsum("ij,ij->ij", a, b),
+    "einsum of fewer dimensions": lambda t, a, b: t.einsum("ijk->i", a),
+    "einsum of no dimension": lambda t, a, b: t.einsum("i...->i", t.tensor(1.0)),
+    "einsum of fewer operands": lambda t, a, b: t.einsum("i,i->i", a),
+    "einsum of an unknown letter": lambda t, a, b: t.einsum("ij->k", a),
+    "matmul of a number": lambda t, a, b: t.tensor(1.0) @ a,
+    "copy_ of more": lambda t, a, b: t.ones(2).copy_(a),
+    "part of a leaf": lambda t, a, b: t.ones(2, requires_grad=True).chunk(2)[0].mul_(2),
+    "chunk of a number": lambda t, a, b: t.tensor(1.0).chunk(2),
+    "split of a number": lambda t, a, b: t.tensor(1.0).split(1),
+    "cat of a number": lambda t, a, b: t.cat([a, t.tensor(1.0)]),
+    "tril": lambda t, a, b: a[0].tril(),
+    "setitem of more": lambda t, a, b: a.__setitem__((0, 0), t.ones(3)),
+    "setitem by places": lambda t, a, b: a.__setitem__([0, 1], t.ones(3)),
+    "index_add of another shape": lambda t, a, b: t.ones(2).index_add_(0, t.tensor([0]), t.ones(1, 2)),
+    "index_add of more": lambda t, a, b: a.index_add_(0, t.tensor([0]), b),
+    "linear": lambda t, a, b: t.nn.functional.linear(a, t.ones(3, 3)),
+    "dot": lambda t, a, b: t.dot(a[0], t.ones(3)),
+    "mv": lambda t, a, b: a @ t.ones(3),
+    "mm": lambda t, a, b: b @ a,
+    "bmm": lambda t, a, b: t.bmm(t.ones(2, 3, 2), t.ones(2, 3, 2)),
+    "matmul of batches": lambda t, a, b: t.ones(2, 3, 2) @ t.ones(3, 2, 2),
+    "outer": lambda t, a, b: t.outer(a, b),
+    "reshape": lambda t, a, b: a.reshape(5),
+    "view": lambda t, a, b: a.view(4),
+    "permute": lambda t, a, b: a.permute(0),
+    "repeat": lambda t, a, b: a.repeat(2),
+    "unflatten": lambda t, a, b: a.unflatten(0, (2, 2)),
+    "conv2d": lambda t, a, b: t.nn.functional.conv2d(t.ones(1, 2, 4, 4), t.ones(1, 3, 2, 2)),
+    "cross_entropy": lambda t, a, b: t.nn.functional.cross_entropy(a, t.tensor([0, 1])),
+    "cross": lambda t, a, b: t.linalg.cross(a[0], a[0]),
+    "det": lambda t, a, b: t.linalg.det(a),
+    "ragged": lambda t, a, b: t.tensor([[1], [2, 3]]),
+    "negative size": lambda t, a, b: t.zeros(-1),
+}
+DIMENSIONS: dict[str, Wrong] = {
+    "sum": lambda t, a, b: a.sum(3),
+    "max": lambda t, a, b: a.max(5),
+    "logsumexp": lambda t, a, b: t.logsumexp(a, 9),
+    "transpose": lambda t, a, b: a.transpose(0, 4),
+    "squeeze": lambda t, a, b: a.squeeze(4),
+    "flip": lambda t, a, b: a.flip(4),
+    "softmax": lambda t, a, b: t.softmax(a, -3),
+    "unsqueeze": lambda t, a, b: a.unsqueeze(4),
+    "cat": lambda t, a, b: t.cat([a, a], 2),
+    "split of nothing": lambda t, a, b: a.split(0),
+    "chunk of nothing": lambda t, a, b: a.chunk(0),
+}
+INDICES: dict[str, Wrong] = {
+    "row": lambda t, a, b: a[5],
+    "column": lambda t, a, b: a[0, 5],
+    "too many": lambda t, a, b: a[0, 0, 0],
+    "of a number": lambda t, a, b: t.tensor(1.0)[0],
+    "unbind of a number": lambda t, a, b: t.tensor(1.0).unbind(0),
+    "mask": lambda t, a, b: a[t.ones(5) > 0],
+    "gather": lambda t, a, b: a.gather(0, t.ones(1, 5, 1, dtype=t.int64)),
+    "gather, outside": lambda t, a, b: a.gather(0, t.tensor([[7, 0]])),
+    "index_select": lambda t, a, b: a.index_select(0, t.tensor([7])),
+    "index_add": lambda t, a, b: a.index_add(0, t.tensor([0, 5]), b),
+    "scatter": lambda t, a, b: a.scatter(0, t.tensor([[9, 0]]), 1.0),
+    "topk": lambda t, a, b: a.topk(7),
+    "embedding": lambda t, a, b: t.nn.Embedding(3, 2)(t.tensor([5])),
+    "nll_loss": lambda t, a, b: t.nn.functional.nll_loss(a, t.tensor([0, 1, 7])),
+}
+OTHERS: dict[str, Wrong] = {
+    "item": lambda t, a, b: a.item(),
+    "bool": lambda t, a, b: bool(a),
+    "max of nothing": lambda t, a, b: t.empty(0).max(),
+    "arange": lambda t, a, b: t.arange(0, 5, -1),
+    "singular": lambda t, a, b: t.linalg.inv(t.zeros(2, 2)),
+    "no cholesky": lambda t, a, b: t.linalg.cholesky(-t.eye(2)),
+    "singular system": lambda t, a, b: t.linalg.solve(t.zeros(2, 2), t.ones(2)),
+    "a string": lambda t, a, b: a + "x",
+    "None": lambda t, a, b: a * None,
+    "leaf": lambda t, a, b: t.ones(2, requires_grad=True).add_(1),
+    "leaf by index": lambda t, a, b: t.ones(2, requires_grad=True).__setitem__(0, 1.0),
+    "leaf by mask": lambda t, a, b: t.ones(2, requires_grad=True).__setitem__(t.ones(2) > 0, 1.0),
+    "numpy of what requires grad": lambda t, a, b: t.ones(2, requires_grad=True).numpy(),
+    "backward of a vector": lambda t, a, b: (t.ones(2, requires_grad=True) * 2).backward(),
+    "backward without a graph": lambda t, a, b: a.sum().backward(),
+    "integers require grad": lambda t, a, b: t.ones(2, dtype=t.int64, requires_grad=True),
+    "mean of integers": lambda t, a, b: t.ones(2, dtype=t.int64).mean(),
+    "dtypes of mm": lambda t, a, b: a @ b.double(),
+}
+WRONG = {
+    f"{kind}: {name}": wrong
+    for kind, cases in (("shape", SHAPES), ("dimension", DIMENSIONS), ("index", INDICES), ("other", OTHERS))
+    for name, wrong in cases.items()
+}
+
+
+def said(library: Any, wrong: Wrong) -> tuple[str, str]:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        wrong(library, library.ones(3, 2), library.ones(2, 2))
+    return caught.type.__name__.lstrip("_"), str(caught.value).split(". ")[0].rstrip(".").strip()
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("name", WRONG)
+def test_an_error_says_what_pytorchs_says(name: str) -> None:
+    assert said(gradviz, WRONG[name]) == said(torch, WRONG[name])
+
+
+@pytest.mark.parametrize("loss", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"])
+def test_a_loss_of_two_shapes_is_warned_of_as_in_pytorch(loss: str) -> None:
+    def warned(t: Any) -> str:
+        with pytest.warns(UserWarning, match="Using a target size") as caught:
+            getattr(t.nn.functional, loss)(t.ones(3, 1), t.ones(3))
+        return str(caught[0].message)
+
+    assert warned(gradviz) == warned(torch)

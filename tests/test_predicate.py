@@ -1,0 +1,204 @@
+"""Predicates over events: the language, and that its columns say what the events say one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_step import CUBE, EVERYTHING, LOOP, lesson
+
+from gradviz.events import kinds as k
+from gradviz.step.columns import TraceColumns
+from gradviz.step.facts import Facts
+from gradviz.step.predicate import FIELDS, Predicate, PredicateError
+from gradviz.tracefile import Trace, open_trace
+
+
+@pytest.fixture(params=[CUBE, LOOP, EVERYTHING], ids=["cube", "loop", "everything"])
+def columns(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    with open_trace(lesson(tmp_path, request.param)) as trace:
+        yield TraceColumns(Facts(trace))
+
+
+def holding(columns: TraceColumns, text: str) -> list[int]:
+    return np.flatnonzero(Predicate(text).mask(columns)).tolist()
+
+
+def folded(trace: Trace, wanted: Any) -> list[int]:
+    return [event.index for event in trace if wanted(event)]
+
+
+def gradients_of(event: k.Event) -> tuple[int, ...]:
+    match event:
+        case k.Received() | k.Produced():
+            return tuple(g for g in event.gradients if g)
+        case k.Accumulated() | k.Retained() | k.GradAssigned():
+            return (event.grad,) if event.grad else ()
+        case k.Hooked():
+            return (event.after,)
+    return ()
+
+
+def test_a_kind_and_an_op_are_those_of_the_events(columns: TraceColumns) -> None:
+    assert holding(columns, 'kind == "op"') == folded(columns.trace, lambda e: isinstance(e, k.OpRan))
+    for op in ("log", "pow", "addmm", "mul", "sum"):
+        assert holding(columns, f"op == '{op}'") == folded(
+            columns.trace, lambda e, op=op: isinstance(e, k.OpRan) and e.op == op
+        )
+    assert holding(columns, "mutation") == folded(columns.trace, lambda e: isinstance(e, k.Mutated))
+    assert holding(columns, "version > 0") == folded(
+        columns.trace, lambda e: isinstance(e, k.Mutated) and e.version > 0
+    )
+
+
+@pytest.mark.parametrize("statistic", ["min", "max", "mean", "rms"])
+def test_gradients_are_compared_as_they_were_at_the_event(columns: TraceColumns, statistic: str) -> None:
+    trace = columns.trace
+
+    def some(event: k.Event) -> bool:
+        found = [trace.snapshot(gradient, at=event.index) for gradient in gradients_of(event)]
+        return any(s is not None and getattr(s.stats, statistic) > 0.5 for s in found)
+
+    expected = folded(trace, some)
+    assert holding(columns, f"grad.{statistic} > 0.5") == expected
+    assert holding(columns, f"0.5 < grad.{statistic}") == expected
+
+
+def test_outputs_and_inputs_are_compared_as_they_were(columns: TraceColumns) -> None:
+    trace = columns.trace
+
+    def outputs(event: k.Event) -> tuple[int, ...]:
+        return event.outputs if isinstance(event, k.OpRan) else (getattr(event, "tensor", 0),)
+
+    def some(tensors: tuple[int, ...], at: int) -> bool:
+        found = [trace.snapshot(t, at=at) for t in tensors if t]
+        return any(s is not None and s.stats.max > 1 for s in found)
+
+    made = (k.OpRan, k.TensorMade, k.Mutated)
+    assert holding(columns, "out.max > 1") == folded(
+        trace, lambda e: isinstance(e, made) and some(outputs(e), e.index)
+    )
+    assert holding(columns, "in.max > 1") == folded(
+        trace, lambda e: isinstance(e, k.OpRan) and some(e.inputs, e.index - 1)
+    )
+
+
+def test_names_are_those_that_the_source_gives(columns: TraceColumns) -> None:
+    trace, names = columns.trace, columns.moments.names
+    for tensor in range(1, int(columns.snapshots.tensors.max()) + 1):
+        code = columns.named.codes[tensor] if tensor < len(columns.named.codes) else 0
+        assert (columns.named.labels[code] or None) == names.of(tensor), tensor
+    for name in ("x", "y", "loss", "2.weight"):
+        expected = folded(
+            trace,
+            lambda e, name=name: any(
+                names.of(t) == name for t in (*getattr(e, "outputs", ()), getattr(e, "tensor", 0)) if t
+            ),
+        )
+        about = holding(
+            columns, f'name == "{name}" and not grad_fn ~ "Backward" or name == "{name}" and kind == "op"'
+        )
+        assert about == expected
+
+
+def test_depth_and_pass_are_those_of_the_moments(columns: TraceColumns) -> None:
+    for index in range(columns.count):
+        moment = columns.moments.at(index)
+        run = moment.pass_info
+        around = moment.scopes
+        assert columns.column("pass").values[index] == (run.number if run else 0)
+        codes = columns.column("scope")
+        assert codes.values[codes.codes[index]] == (around[-1].name if around else "")
+        borders = (k.ScopeEntered, k.ScopeLeft, k.PassBegan, k.PassEnded)
+        inside = len(around) + len(columns.moments.passes.around(index, moment.thread))
+        own = isinstance(columns.trace.event(index), borders)
+        assert columns.column("depth").values[index] == inside - own
+
+
+def test_a_line_counts_for_the_calls_within_it(tmp_path: Path) -> None:
+    with open_trace(lesson(tmp_path, LOOP)) as trace:
+        columns = TraceColumns(Facts(trace))
+        line = 1 + LOOP.splitlines().index("    loss = (model(x) ** 2).mean()")
+        found = holding(columns, f'line == {line} and op == "addmm"')
+        assert len(found) == 6
+        assert len(holding(columns, f'line == {line} and grad_fn == "AddmmBackward0" and backward')) == 12
+
+
+def test_nan_and_inf_are_found_where_they_are_told(tmp_path: Path) -> None:
+    text = """\
+x = torch.tensor([0.0, 1.0], requires_grad=True)
+y = torch.log(x)
+z = (y * 0).sum()
+z.backward()
+"""
+    with open_trace(lesson(tmp_path, text)) as trace:
+        columns = TraceColumns(Facts(trace))
+        assert [e.op for e in map(trace.event, holding(columns, "inf and forward"))] == ["log"]
+        assert [e.op for e in map(trace.event, holding(columns, "nan and forward"))] == ["mul", "sum"]
+        assert holding(columns, "nan and backward") == folded(
+            trace,
+            lambda e: any(
+                (s := trace.snapshot(g, at=e.index)) is not None and s.stats.nan for g in gradients_of(e)
+            ),
+        )
+        assert holding(columns, "nan and backward")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_field_can_be_asked_for(field: str, tmp_path: Path) -> None:
+    with open_trace(lesson(tmp_path, EVERYTHING)) as trace:
+        columns = TraceColumns(Facts(trace))
+        for test in (f"{field} == 1", f'{field} == "a"', field):
+            try:
+                predicate = Predicate(test)
+            except PredicateError:
+                continue
+            assert predicate.mask(columns).shape == (trace.count,)
+            return
+        raise AssertionError(f"no way to ask for {field}")
+
+
+def test_parts_are_joined_as_in_python(columns: TraceColumns) -> None:
+    everything = set(range(columns.count))
+    a, b, c = (set(holding(columns, text)) for text in ('kind == "op"', "backward", "out.max > 1"))
+    join = 'kind == "op" and not backward or out.max > 1'
+    assert set(holding(columns, join)) == (a - b) | c
+    assert set(holding(columns, 'kind == "op" and not (backward or out.max > 1)')) == a - (b | c)
+    assert set(holding(columns, "not not backward")) == b
+    assert set(holding(columns, 'not (kind == "op")')) == everything - a
+    assert set(holding(columns, "2 <= event < 5")) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a predicate is missing, such as: grad.rms < 1e-7"),
+        ("grad.rsm < 1", "there is no field grad.rsm: did you mean grad.rms?"),
+        ("grad.what < 1", "grad has min, max, mean, rms"),
+        ("lin == 3", "did you mean line?"),
+        ("zzz > 1", "there is no field zzz: there are out.rms"),
+        ("grad.rms <", "something is missing at the end"),
+        ("grad.rms = 1", "= at column 10: write == to compare"),
+        ("grad.rms < 'a'", "grad.rms is a number, a is text"),
+        ("op < 'a'", "op is text: compare it with ==, != or ~"),
+        ("op == log", 'text stands in quotes: op == "log"'),
+        ("op", 'op has to be compared, as in op == "..."'),
+        ("nan == 1", "nan is true or false: write nan, or not nan"),
+        ("(nan", "a closing ) is missing"),
+        ("nan inf", "inf at column 5 does not belong there: join parts with and, or"),
+        ("op == 'log", "the text that begins at column 7 has no closing quote"),
+        ("__import__('os')", "there is no field __import__"),
+        ("nan; inf", "cannot read ; inf at column 4"),
+        ("3 < 4", "one side has to be a field"),
+        ("line == event", "compare with a number or a text in quotes"),
+        ("(" * 200 + "nan", "nested too deeply"),
+        ("\x1b[31m == 1", "cannot read ?[31m == 1"),
+    ],
+)
+def test_a_wrong_predicate_is_told_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(PredicateError) as told:
+        Predicate(text)
+    assert message in str(told.value)
+    assert "\n" not in str(told.value)

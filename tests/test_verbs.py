@@ -1,0 +1,549 @@
+"""The verbs of the stepper: where each leads, in both directions, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_step import CUBE, EVERYTHING, LOOP, lesson
+
+from gradviz.events import kinds as k
+from gradviz.events.kinds import Kind
+from gradviz.graph.changes import grad_changes, value_changes
+from gradviz.step.plain import describe, script
+from gradviz.step.sentences import sentence
+from gradviz.step.state import CommandError, Session
+from gradviz.step.verbs import VERBS, obey, parse
+from gradviz.tracefile import open_trace
+
+Sessions = Callable[[str], Session]
+
+NAN = """\
+x = torch.tensor([0.0, 1.0], requires_grad=True)
+y = torch.sqrt(x)
+loss = (y * 2).sum()
+loss.backward()
+"""
+SAVED = """\
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+h = torch.exp(x)
+s = h.sum()
+h.add_(1.0)
+try:
+    s.backward()
+except RuntimeError:
+    pass
+"""
+PATHS = """\
+x = torch.tensor(2.0, requires_grad=True)
+a = x * 3
+b = x * 4
+c = a * b
+z = c + x
+w = torch.tensor(1.0, requires_grad=True)
+cut = a.detach()
+z.backward()
+"""
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Any:
+    opened = []
+
+    def begin(text: str) -> Session:
+        trace = open_trace(lesson(tmp_path, text))
+        opened.append(trace)
+        return Session(trace)
+
+    yield begin
+    for trace in opened:
+        trace.close()
+
+
+def walk(session: Session, *commands: str) -> int:
+    """Where commands lead, counted from 1."""
+    for command in commands:
+        obey(session, command)
+    return session.position + 1
+
+
+def said(session: Session, command: str) -> str:
+    obey(session, command)
+    return "\n".join([session.message, *session.page]).strip()
+
+
+# --- scopes
+
+
+def test_over_stays_in_a_scope_and_into_enters_the_next(session: Sessions) -> None:
+    loop = session(LOOP)
+    walk(loop, "into")
+    assert sentence(loop.stop) == "enters module Sequential"
+    entered = loop.position
+    walk(loop, "over")
+    assert sentence(loop.stop) == "leaves module Sequential"
+    walk(loop, "over-back")
+    assert loop.position == entered
+    walk(loop, "into")
+    assert sentence(loop.stop) == "enters module 0"
+    inner = loop.position
+    walk(loop, "next", "over")
+    assert [scope.name for scope in loop.stop.moment.scopes] == ["Sequential", "0"]
+    walk(loop, "out")
+    assert sentence(loop.stop) == "leaves module 0"
+    walk(loop, "out-back")
+    assert loop.position == inner
+    walk(loop, "out", "over", "over", "over")
+    assert loop.stop.scope is not None
+    assert loop.stop.scope.name == "2"
+    walk(loop, "over", "out")
+    assert sentence(loop.stop) == "leaves module Sequential"
+    walk(loop, "into-back")
+    assert sentence(loop.stop) == "leaves module 2"
+
+
+def test_over_steps_over_a_whole_backward_pass(session: Sessions) -> None:
+    cube = session(CUBE)
+    assert walk(cube, "5", "over") == 12
+    assert sentence(cube.stop).startswith("backward pass 1 ends")
+    assert walk(cube, "over-back") == 5
+    assert walk(cube, "next", "out") == 12
+    assert walk(cube, "back", "out-back") == 5
+    assert walk(cube, "out") == 12
+    assert "no scope" in said(session(CUBE), "out")
+
+
+def test_again_is_the_same_place_in_the_next_turn(session: Sessions) -> None:
+    loop = session(LOOP)
+    obey(loop, "/relu")
+    first = loop.position
+    turns = [first]
+    for _ in range(2):
+        obey(loop, "again")
+        turns.append(loop.position)
+        assert isinstance(loop.stop.event, k.OpRan)
+        assert loop.stop.event.op == "relu"
+    assert len(set(turns)) == 3
+    assert "not come by again" in said(loop, "again")
+    assert walk(loop, "again-back", "again-back") - 1 == first
+
+
+def test_passes_are_walked_in_both_directions(session: Sessions) -> None:
+    loop = session(LOOP)
+    begins = (loop.trace.indices(Kind.PASS_BEGAN) + 1).tolist()
+    assert [walk(loop, "next-backward") for _ in begins] == begins
+    assert "no backward pass begins after" in said(loop, "next-pass")
+    assert [walk(loop, "previous-pass") for _ in begins[1:]] == begins[-2::-1]
+    forward = walk(loop, "next-forward")
+    assert isinstance(loop.stop.event, k.OpRan)
+    assert loop.stop.moment.pass_info is None
+    walk(loop, "next-forward")
+    assert walk(loop, "back-forward") == forward
+
+
+# --- breakpoints
+
+
+@pytest.mark.parametrize(
+    ("what", "predicate"),
+    [
+        ("op log", 'op == "log"'),
+        ("log", 'op == "log"'),
+        ("grad_fn PowBackward0", 'grad_fn == "PowBackward0"'),
+        ("grad_fn Pow", 'grad_fn ~ "Pow"'),
+        ("LogBackward0", 'grad_fn == "LogBackward0"'),
+        ("tensor y", 'name == "y"'),
+        ("y", 'name == "y"'),
+        ("line 3", "line == 3"),
+        ("lesson.py:3", 'line == 3 and file == "lesson.py"'),
+        ("3", "line == 3"),
+        ("nan", "nan"),
+        ("nan or mutation", "nan or mutation"),
+        ("grad.rms < 0.1", "grad.rms < 0.1"),
+        ("if grad.rms < 0.1", "grad.rms < 0.1"),
+    ],
+)
+def test_break_says_what_to_stop_at(session: Sessions, what: str, predicate: str) -> None:
+    cube = session(CUBE)
+    obey(cube, f"break {what}")
+    (known,) = cube.breakpoints.by_number.values()
+    assert known.predicate is not None
+    assert known.predicate.text == predicate
+
+
+def test_continue_goes_from_breakpoint_to_breakpoint_and_back(session: Sessions) -> None:
+    cube = session(CUBE)
+    obey(cube, "break log")
+    obey(cube, "watch x.grad")
+    assert said(cube, "break").splitlines() == [
+        "Breakpoints",
+        "  1  log (1 event)",
+        "  2  watch x.grad (2 events)",
+    ]
+    there = []
+    for _ in range(3):
+        obey(cube, "continue")
+        there.append(cube.position + 1)
+    assert there == [3, 11, 20]
+    assert cube.message == "breakpoint 2: watch x.grad"
+    assert "this is the last event" in said(cube, "c")
+    assert [walk(cube, "reverse-continue") for _ in there] == there[::-1]
+    assert "this is the first event" in said(cube, "rc")
+    obey(cube, "delete 1")
+    assert walk(cube, "c") == 11
+    obey(cube, "delete all")
+    assert "no breakpoints: break nan" in said(cube, "break")
+    with pytest.raises(CommandError, match=r"there is no breakpoint 1 \(there are: none\)"):
+        obey(cube, "delete 1")
+
+
+def test_a_line_is_stopped_at_once_each_time_it_is_come_by(session: Sessions) -> None:
+    loop = session(LOOP)
+    line = 1 + LOOP.splitlines().index("    loss = (model(x) ** 2).mean()")
+    obey(loop, f"break line {line}")
+    forward = []
+    while obey(loop, "c") or loop.position != loop.last:
+        if loop.stop.moment.pass_info is None:
+            forward.append(loop.position)
+    assert len(forward) == 3
+    assert all(sentence(type(loop.stop)(loop.facts, at)) == "enters module Sequential" for at in forward)
+
+
+def test_until_goes_both_ways_and_says_where_else(session: Sessions) -> None:
+    cube = session(CUBE)
+    assert walk(cube, 'until op == "log"') == 3
+    assert said(cube, 'until op == "log"') == 'never after this event: op == "log"'
+    assert said(cube, "until event < 3") == "never after this event: event < 3 (2 events before it)"
+    assert walk(cube, "back-until event < 3") == 2
+    with pytest.raises(CommandError, match=r"did you mean grad.rms\?"):
+        obey(cube, "until grad.rsm < 3")
+
+
+def test_search_finds_ops_names_shapes_and_lines(session: Sessions) -> None:
+    loop = session(LOOP)
+    obey(loop, "/relu")
+    assert isinstance(loop.stop.event, k.OpRan)
+    assert loop.stop.event.op == "relu"
+    first = loop.position
+    obey(loop, "/")
+    assert loop.position > first
+    assert loop.stop.node_name == "ReluBackward0"
+    obey(loop, "\\")
+    assert loop.position == first
+    obey(loop, "/8x2")
+    assert loop.trace.snapshot(loop.stop.event.outputs[0]).shape == (8, 2)  # type: ignore[attr-defined]
+    obey(loop, "/8")
+    assert loop.stop.place[0].place.line == 8  # type: ignore[union-attr]
+    assert "never after this event" in said(loop, "/nothing like it")
+    with pytest.raises(CommandError, match="nothing to search for"):
+        obey(session(CUBE), "/")
+
+
+def test_a_loop_of_one_line_is_stopped_at_in_every_turn(session: Sessions) -> None:
+    here = session(
+        "x = torch.ones(2, requires_grad=True)\nh = x\nfor i in range(4):\n    h = h * 2\nh.sum().backward()\n"
+    )
+    obey(here, "break 4")
+    assert here.message == "breakpoint 1: 4 (8 events)"  # four ops and their four nodes
+    assert [walk(here, "c") for _ in range(4)] == [2, 3, 4, 5]
+
+
+# --- who
+
+
+def told(session: Session, tensor: int, at: int) -> Any:
+    moment = session.facts.moments.at(at)
+    state = moment.state(tensor)
+
+    def bits(snapshot: Any) -> Any:
+        return None if snapshot is None or snapshot.array is None else snapshot.array.tobytes()
+
+    born = session.trace.born(tensor)
+    value = (bits(state.value), state.version) if born is not None and born <= at else None
+    return value, (state.grad, bits(state.grad_value))
+
+
+@pytest.mark.parametrize("text", [CUBE, LOOP, EVERYTHING], ids=["cube", "loop", "everything"])
+def test_changes_are_all_the_events_after_which_a_tensor_is_another(session: Sessions, text: str) -> None:
+    here = session(text)
+    named = [t for t in range(1, len(here.facts.named.codes)) if here.facts.named.codes[t]]
+    assert named
+    for tensor in named:
+        values, grads = value_changes(here.facts.moments, tensor), grad_changes(here.facts.moments, tensor)
+        before: Any = (None, (0, None))
+        for at in range(here.trace.count):
+            now = told(here, tensor, at)
+            if now[0] != before[0]:
+                assert at in values, (here.facts.called(tensor), at)
+            if now[1] != before[1]:
+                assert at in grads, (here.facts.called(tensor), at)
+            before = now
+        assert not set(grads.tolist()) or grads[0] >= here.trace.born(tensor)
+
+
+def test_who_walks_back_through_the_changes(session: Sessions) -> None:
+    cube = session(CUBE)
+    obey(cube, "last")
+    assert walk(cube, "who x.grad") == 20
+    assert cube.message == "x.grad changed here, 1 earlier change"
+    assert walk(cube, "who x.grad") == 11
+    assert walk(cube, "who x") == 1
+    assert said(cube, "who x") == "x changed here, and never before"
+    assert "event 2, x ** 3 made y" in said(cube, "who y")
+    with pytest.raises(CommandError, match="no tensor is called xx: did you mean x"):
+        obey(cube, "who xx")
+
+
+def test_who_finds_an_optimizer_and_a_write_in_place(session: Sessions) -> None:
+    loop = session(LOOP)
+    obey(loop, "last")
+    obey(loop, "who 0.weight.value")
+    assert "writes over 0.weight" in sentence(loop.stop)
+    saved = session(SAVED)
+    obey(saved, "last")
+    obey(saved, "who h")
+    assert sentence(saved.stop).startswith("add_ writes over h")
+
+
+# --- why
+
+
+def test_why_is_the_chain_rule_in_numbers(session: Sessions) -> None:
+    cube = session(CUBE)
+    for at in (8, 9):
+        text = said(cube, f"{at}") or said(cube, "why")
+        assert "PowBackward0: the chain rule for x ** 3 (lesson.py:2)" in text
+        assert "∂z/∂x = ∂z/∂y × ∂y/∂x" in text
+        assert "∂y/∂x = 3 · x^(3−1) = 75" in text
+        assert "0.6 = 0.008 × 75" in text
+        assert "it goes to AccumulateGrad of x" in text
+    obey(cube, "20")
+    assert "1.2 = 0.6 (from before) + 0.6 (this pass)" in said(cube, "why")
+    assert "backward() adds" in said(cube, "why")
+
+
+def test_why_tells_large_gradients_by_their_statistics(session: Sessions) -> None:
+    loop = session(LOOP)
+    obey(loop, 'until grad_fn == "ReluBackward0" and kind == "produced"')
+    text = said(loop, "why")
+    assert "(8×2) rms" in text
+    assert len(text.splitlines()) < 10
+
+
+def test_every_event_can_be_explained(session: Sessions) -> None:
+    for program in (CUBE, LOOP, EVERYTHING, NAN, SAVED, PATHS):
+        here = session(program)
+        for at in range(1, here.trace.count + 1):
+            obey(here, str(at))
+            for verb in ("why", "info"):
+                text = said(here, verb)
+                assert text
+                assert text != "None"
+                assert "Traceback" not in text
+
+
+def test_the_sum_over_paths_is_told(session: Sessions) -> None:
+    paths = session(PATHS)
+    obey(paths, "last")
+    assert said(paths, "path x z").startswith(
+        "x → z: 3 paths, the shortest:\n  x = 2\n    ↓ AddBackward0\n  z = "
+    )
+    assert said(paths, "path z x").startswith("x → z")
+    assert said(paths, "path a z").splitlines()[0] == "a → z: 1 path"
+    assert "no way leads from w to z" in said(paths, "path w z")
+    assert "cut off here" in said(paths, "path x cut")
+    assert "path takes two tensors" in said(paths, "path x")
+    obey(paths, "who x.grad")
+    assert "3 paths lead to x" in said(paths, "why")
+
+
+@pytest.mark.parametrize(
+    ("text", "tensor", "reason"),
+    [
+        (
+            CUBE,
+            "y",
+            "Its gradient went by at event 17 (0.008), but only leaves keep theirs; call y.retain_grad()",
+        ),
+        (PATHS, "w", "no path of grad_fns leads from z to it"),
+        (PATHS, "cut", "does not require grad (detach() cut it off from the graph, line 7: a.detach())"),
+        (LOOP, "x", "x does not require grad (it was made without requires_grad=True, line 4"),
+        ("x = torch.ones(2, requires_grad=True)\ny = x * 2\n", "x", "no backward pass has begun yet"),
+        ("x = torch.ones(2, requires_grad=True)\ny = x * 2\n", "y", "(and no backward pass has begun yet)"),
+        (
+            "x = torch.tensor(2.0, requires_grad=True)\n(g,) = torch.autograd.grad(x * x, x)\n",
+            "x",
+            "torch.autograd.grad() returns the gradients and leaves .grad alone",
+        ),
+        (
+            "x = torch.tensor(2.0, requires_grad=True)\nwith torch.no_grad():\n    y = x * x\n",
+            "y",
+            "grad mode was off, as under torch.no_grad()",
+        ),
+        (
+            "x = torch.tensor(2.0, requires_grad=True)\n(x * x).backward()\nx.grad = None\n",
+            "x",
+            "it was set to None at event",
+        ),
+    ],
+)
+def test_why_a_grad_is_none(session: Sessions, text: str, tensor: str, reason: str) -> None:
+    here = session(text)
+    at_first = said(here, f"why {tensor}.grad")
+    if tensor != "x":  # not there yet: an answer about the end is worth more than none
+        assert reason in at_first
+    obey(here, "last")
+    for ask in (f"why {tensor}.grad", f"why {tensor}", f"info {tensor}"):
+        assert reason in said(here, ask)
+
+
+def test_a_grad_that_is_there_is_told_by_what_came(session: Sessions) -> None:
+    cube = session(CUBE)
+    obey(cube, "last")
+    lines = said(cube, "why x").splitlines()
+    assert lines[0] == "x.grad = 1.2"
+    assert lines[1:3] == [
+        "  event 11: x.grad is now 0.6 (was None)",
+        "  event 20: x.grad accumulates: 0.6 + 0.6 = 1.2",
+    ]
+
+
+def test_where_a_nan_was_born(session: Sessions) -> None:
+    nan = session(NAN)
+    obey(nan, "nan")
+    assert nan.message.startswith("the first of 3 events")
+    assert sentence(nan.stop) == "SqrtBackward0 gives [inf, 1] to x: upstream × 1 / (2√x)"
+    text = said(nan, "why")
+    assert "an infinity in gradient of x was born here" in text
+    assert "y = [0, 1]" in text
+    obey(nan, "nan")
+    assert nan.message.startswith("number 2 of 3")
+    assert said(session(CUBE), "nan") == "no NaN and no infinity in this run"
+
+
+def test_which_line_modified_a_saved_tensor(session: Sessions) -> None:
+    saved = session(SAVED)
+    obey(saved, "until error")
+    for _ in range(2):  # at the error, and at the end of the pass that it broke off
+        text = said(saved, "why")
+        assert "the node was made by torch.exp(x), line 2" in text
+        assert "it saved h at version 0, and then (event 5, line 4):" in text
+        assert "add_ writes over h: [2.718, 7.389] → [3.718, 8.389], version 1" in text
+        obey(saved, "next")
+
+
+# --- bookmarks, export, help
+
+
+def test_bookmarks_and_undo_lead_back(session: Sessions) -> None:
+    cube = session(CUBE)
+    obey(cube, "9")
+    obey(cube, "mark here")
+    obey(cube, "last")
+    assert walk(cube, "undo") == 9
+    assert walk(cube, "undo") == 21
+    obey(cube, "mark")
+    assert cube.message == "bookmark a: event 21 (goto a)"
+    assert walk(cube, "goto here") == 9
+    assert said(cube, "marks").splitlines() == [
+        "Bookmarks",
+        "    here  event 9: PowBackward0 gives 0.6 to x: 0.008 × 75",
+        "       a  event 21: backward pass 2 ends; its buffers are freed",
+    ]
+    with pytest.raises(CommandError, match="not a number: nowhere"):
+        obey(cube, "goto nowhere")
+
+
+def test_help_tells_of_each_verb_and_of_the_fields(session: Sessions) -> None:
+    cube = session(CUBE)
+    text = "\n".join(script(cube, ["help"]))
+    for verb in VERBS:
+        assert verb.usage in text
+        assert said(cube, f"help {verb.name}").startswith(f"{verb.usage}: ")
+    assert "grad.rms < 1e-7" in said(cube, "help fields")
+    with pytest.raises(CommandError, match="unknown command"):
+        obey(cube, "help nonsense")
+
+
+def test_no_key_and_no_name_is_taken_twice() -> None:
+    keys = [key for verb in VERBS for key in verb.keys]
+    names = [name for verb in VERBS for name in {verb.name, *verb.short}]
+    assert len(keys) == len(set(keys))
+    assert len(names) == len(set(names))
+    assert all(verb.keys or verb.name in ("goto", "delete") for verb in VERBS)
+    assert not any(key.isdigit() or key == ":" for key in keys)
+    assert parse("/ x")[1] == parse("/x")[1] == "x"
+
+
+def test_a_command_that_does_not_move_does_not_tell_the_stop_again(session: Sessions) -> None:
+    printed = "\n".join(script(session(CUBE), ["break log", "c", "mark a"]))
+    assert printed.count("leaves\n") == 1
+    assert printed.endswith("> mark a\nbookmark a: event 3 (goto a)\n")
+    assert np.count_nonzero([line.startswith("> ") for line in printed.splitlines()]) == 3
+
+
+CUTS = {
+    "w = y.detach()": "the way from it to z is cut at event 3, line 3: y.detach(): detach() cut it off from the graph",
+    "w = y.data": "the way from it to z is cut at event 3, line 3: y.data: .data is outside of the graph",
+    "with torch.no_grad(): w = y * 1": "line 3: y * 1: grad mode was off, as under torch.no_grad()",
+    "w = torch.tensor(1.0)": "no path of grad_fns leads from z to it: z was not computed from it",
+}
+
+
+@pytest.mark.parametrize("line", CUTS)
+def test_the_line_that_cut_a_leaf_off_is_named(session: Sessions, line: str) -> None:
+    stepper = session(
+        "x = torch.tensor(2.0, requires_grad=True)\n"
+        f"y = x * 3\n{line}\n"
+        "v = torch.tensor(1.0, requires_grad=True)\n"
+        "z = w * v\nz.backward()\n"
+    )
+    obey(stepper, "last")
+    obey(stepper, "why x.grad")
+    assert stepper.page[0].startswith("x.grad is None: ")
+    assert stepper.page[0].endswith(CUTS[line])
+
+
+def test_why_adds_what_came_to_a_leaf_along_several_paths(session: Sessions) -> None:
+    stepper = session("x = torch.tensor(2.0, requires_grad=True)\ny = x * 3\nz = y + x\nz.backward()\n")
+    obey(stepper, 'until grad_fn == "AccumulateGrad"')
+    obey(stepper, "why")
+    assert stepper.page[1:] == [
+        "  it came along 2 paths, and the gradients of all paths are added:",
+        "    1  from AddBackward0 of y + x, line 3",
+        "    3  from MulBackward0 of x * 3, line 2",
+        "  1 + 3 = 4",
+        "  a leaf's gradient comes to its end here: it is added to .grad",
+    ]
+
+
+def test_a_write_over_a_saved_tensor_tells_who_needs_it(session: Sessions) -> None:
+    stepper = session(
+        "x = torch.tensor([1.0, 2.0], requires_grad=True)\n"
+        "y = torch.exp(x)\nz = (y * y).sum()\ny.detach().add_(1.0)\n"
+        "try: z.backward()\nexcept RuntimeError: pass\n"
+        "w = torch.tensor(3.0, requires_grad=True)\n(w * w).backward()\n"
+        "with torch.no_grad(): w.sub_(1.0)\n"
+    )
+    written = [i for i in range(stepper.trace.count) if stepper.trace.kinds[i] == Kind.MUTATED]
+    told = []
+    for index in written:
+        stepper.go(index)
+        obey(stepper, "why")
+        told.append("\n".join(stepper.page))
+    assert any(
+        "ExpBackward0 of torch.exp(x), line 2, saved it at version 0 and has not run yet" in t for t in told
+    )
+    assert any("MulBackward0 of y * y, line 3, saved it at version 0" in t for t in told)
+    assert "has not run yet" not in told[-1]  # its node has
+
+
+def test_a_write_shows_what_was_there_and_what_is(session: Sessions) -> None:
+    stepper = session("x = torch.ones(2)\nx.mul_(3)\n")
+    obey(stepper, "until mutation")
+    told = describe(stepper.stop)
+    assert "before     [1, 1]" in told
+    assert "after      [3, 3]" in told

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gradviz.graph.moment import Moments
+from gradviz.step.compare import beside
 from gradviz.step.facts import Facts
 from gradviz.step.gradients import ROWS, Row, rows
 from gradviz.step.numbers import value
@@ -60,9 +61,13 @@ class Replay:
 
 
 def _rows(stop: Stop) -> Iterable[Row]:
+    """The stepper's rows, with only the number of the gradients on their way where they are very many."""
     waiting = stop.moment.in_flight
     if waiting <= _MOST_WAITING:
         return rows(stop)
     build = ROWS.get(type(stop.event))
-    told = build(stop, stop.event) if build is not None else ()
+    told = [*(build(stop, stop.event) if build is not None else ())]
+    other = beside(stop)
+    if other is not None:
+        told.append(Row(*other))
     return [*told, Row("waiting", f"{waiting:,} gradients, at the nodes that they came to")]

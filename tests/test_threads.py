@@ -13,6 +13,7 @@ import pytest
 import gradviz as torch
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
+from gradviz.tracefile.sites import Sites
 
 THREADS = 4
 
@@ -130,3 +131,24 @@ def test_gradients_are_recorded_whole_from_several_threads(tmp_path: Path) -> No
         assert len(trace.passes) == 20 * THREADS
         assert all(run.last is not None for run in trace.passes), "a pass was not told to its end"
         assert len({run.thread for run in trace.passes}) == THREADS
+
+
+def test_places_that_several_threads_come_by_first_get_numbers_of_their_own() -> None:
+    sites = Sites()
+    start = threading.Barrier(8)
+
+    def visit(thread: int) -> None:
+        lines = "\n".join("number(sys._getframe())" for _ in range(300))
+        code = compile(lines, f"<thread {thread}>", "exec")
+        start.wait()
+        exec(code, {"number": sites.number, "sys": sys})
+
+    threads = [threading.Thread(target=visit, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = sites.take_new()
+    assert len(found) >= 8 * 300
+    assert [site.number for site in found] == list(range(1, len(found) + 1))
+    assert all(site.parent < site.number for site in found)

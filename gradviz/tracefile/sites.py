@@ -7,6 +7,7 @@ code only collects `(code, offset)` pairs; lines, columns and names are worked o
 from __future__ import annotations
 
 import sysconfig
+import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Sites:
     `boundary` holds the code objects whose callers are no part of the script: the runner's."""
 
     def __init__(self, boundary: Iterable[CodeType] = ()) -> None:
+        self._adding = threading.RLock()
         self.kinds: dict[int, int] = {}
         self.codes: list[CodeType] = []  # kept alive: `kinds` knows them by address
         self.numbers: dict[tuple[int, ...], int] = {}
@@ -94,6 +96,10 @@ class Sites:
     def _add(self, key: tuple[int, ...]) -> int:
         if not key:
             return 0
+        with self._adding:  # several threads may come by new places at once
+            return self.numbers.get(key) or self._new_number(key)
+
+    def _new_number(self, key: tuple[int, ...]) -> int:
         parent = self.numbers.get(key[2:]) or self._add(key[2:])
         number = self.numbers[key] = len(self.numbers) + 1
         code = next(code for code in reversed(self.codes) if id(code) == key[0])

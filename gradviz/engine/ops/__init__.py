@@ -10,6 +10,7 @@ from gradviz.engine.ops.indexing import *
 from gradviz.engine.ops.joining import *
 from gradviz.engine.ops.linalg import *
 from gradviz.engine.ops.padding import *
+from gradviz.engine.ops.pieces import *
 from gradviz.engine.ops.products import *
 from gradviz.engine.ops.reductions import *
 from gradviz.engine.ops.selection import *

@@ -11,7 +11,7 @@ from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.ops.elementwise import sub
 from gradviz.engine.ops.joining import cat
-from gradviz.engine.ops.shape import narrow
+from gradviz.engine.ops.pieces import narrow
 from gradviz.engine.tensor import Tensor
 
 

@@ -197,7 +197,7 @@ argmax, argmin = _place("argmax", np.argmax), _place("argmin", np.argmin)
 
 def trapezoid(y: Tensor, x: Any = None, *, dx: float = 1, dim: int = -1) -> Tensor:
     """The integral of y along `dim` by the trapezoid rule."""
-    from gradviz.engine.ops.shape import narrow
+    from gradviz.engine.ops.pieces import narrow
 
     n = y.array.shape[dim]
     left, right = narrow(y, dim, 0, n - 1), narrow(y, dim, 1, n - 1)

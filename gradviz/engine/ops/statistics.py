@@ -15,6 +15,7 @@ from gradviz.engine.ops.choice import where
 from gradviz.engine.ops.elementwise import add, div, functions, lerp, mul, sub
 from gradviz.engine.ops.indexing import gather, getitem, scatter_add
 from gradviz.engine.ops.joining import stack
+from gradviz.engine.ops.pieces import narrow
 from gradviz.engine.ops.products import matmul
 from gradviz.engine.ops.reductions import checked_dim, cumsum, sum, vector_norm
 from gradviz.engine.ops.selection import _mode, sort
@@ -22,7 +23,6 @@ from gradviz.engine.ops.shape import (
     diagonal,
     flatten,
     movedim,
-    narrow,
     reshape,
     squeeze,
     transpose,

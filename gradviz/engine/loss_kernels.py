@@ -32,11 +32,13 @@ def nll(x: Any, target: np.ndarray, share: np.ndarray, reduction: str) -> Any:
 
 
 def nll_back(g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.ndarray, reduction: str) -> Any:
-    """The gradient of `nll`: −share at the target class, 0 elsewhere."""
-    slope = np.zeros(x_shape, share.dtype)
-    slope[_at_classes(target)] = -share
-    upstream = np.expand_dims(g, 1) if reduction == "none" else g
-    return np.where(slope == 0, 0, upstream * slope)
+    """The gradient of `nll`: −share at the target class, 0 elsewhere, even if the upstream gradient is NaN."""
+    given, at = g * -share, _at_classes(target)
+    if not isinstance(given, np.ndarray):
+        return k.put_back(given, x_shape, at)
+    gradient = np.zeros(x_shape, given.dtype)
+    gradient[at] = given
+    return gradient
 
 
 def _at_classes(target: np.ndarray) -> tuple[np.ndarray, ...]:

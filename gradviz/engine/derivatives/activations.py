@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.engine import activation_kernels as ak
+from gradviz.engine import kernels as k
 from gradviz.engine.derivatives.rows import elementwise, general
 from gradviz.engine.op import d
 
@@ -29,11 +30,11 @@ elementwise("mish", ak.mish,
     x=d("tanh(s) + x σ(x)(1 − tanh²(s)), s = softplus(x)", lambda g, x: g * ak.mish_slope(x)))
 elementwise("hardtanh", ak.hardtanh, args="min_val max_val",
     x=d("min < x < max", lambda g, x, min_val, max_val:
-        np.where((x > min_val) & (x < max_val), g, 0)))
+        k.let_through(g, (x > min_val) & (x < max_val))))
 elementwise("softshrink", ak.softshrink, args="lambd",
-    x=d("|x| > λ", lambda g, x, lambd: np.where((x > lambd) | (x < -lambd), g, 0)))
+    x=d("|x| > λ", lambda g, x, lambd: k.let_through(g, (x > lambd) | (x < -lambd))))
 elementwise("hardshrink", ak.hardshrink, args="lambd",
-    x=d("|x| > λ", lambda g, x, lambd: np.where((x > lambd) | (x < -lambd), g, 0)))
+    x=d("|x| > λ", lambda g, x, lambd: k.let_through(g, (x > lambd) | (x < -lambd))))
 elementwise("log_sigmoid", ak.log_sigmoid, node_name="LogSigmoidBackward0",
     x=d("1 − σ(x)", lambda g, x: g * ak.sigmoid(-x)))
 elementwise("hardsigmoid", ak.hardsigmoid,
@@ -41,7 +42,7 @@ elementwise("hardsigmoid", ak.hardsigmoid,
 elementwise("hardswish", ak.hardswish,
     x=d("x/3 + 1/2 for −3 < x < 3, then 1", lambda g, x: ak.hardswish_back(g, x)))
 elementwise("threshold", ak.threshold, args="threshold value",
-    x=d("x > threshold", lambda g, x, threshold: np.where(x <= threshold, 0, g)))
+    x=d("x > threshold", lambda g, x, threshold: k.let_through(g, np.logical_not(x <= threshold))))
 elementwise("prelu", ak.prelu, node_name="PreluKernelBackward0",
     x=d("x > 0, else w", lambda g, x, y: np.where(x > 0, g, g * y)),
     y=d("x, for x ≤ 0", lambda g, x: g * np.minimum(x, 0)))

@@ -51,31 +51,31 @@ elementwise("minimum", np.minimum,
     x=d("x < y", lambda g, x, y: k.to_the_winner(g, x > y, x == y)),
     y=d("y < x", lambda g, x, y: k.to_the_winner(g, y > x, x == y)))
 elementwise("clamp", k.clamp, args="min max", node_name="ClampBackward1",
-    x=d("min ≤ x ≤ max", lambda g, x, min, max: np.where(k.inside(x, min, max), g, 0)))
+    x=d("min ≤ x ≤ max", lambda g, x, min, max: k.let_through(g, k.inside(x, min, max))))
 elementwise("clamp_min", np.maximum, node_name="ClampMinBackward1",
-    x=d("x ≥ y", lambda g, x, y: np.where(x >= y, g, 0)),
-    y=d("x < y", lambda g, x, y: np.where(x < y, g, 0)))
+    x=d("x ≥ y", lambda g, x, y: k.let_through(g, x >= y)),
+    y=d("x < y", lambda g, x, y: k.let_through(g, x < y)))
 elementwise("clamp_max", np.minimum, node_name="ClampMaxBackward1",
-    x=d("x ≤ y", lambda g, x, y: np.where(x <= y, g, 0)),
-    y=d("x > y", lambda g, x, y: np.where(x > y, g, 0)))
+    x=d("x ≤ y", lambda g, x, y: k.let_through(g, x <= y)),
+    y=d("x > y", lambda g, x, y: k.let_through(g, x > y)))
 for key, node in ("clamp_min", "ClampMinBackward0"), ("clamp_max", "ClampMaxBackward0"):
     elementwise(f"{key}_number", k.clamp, name=key, args="min max", node_name=node,
-        x=d("min ≤ x ≤ max", lambda g, x, min, max: np.where(k.inside(x, min, max), g, 0)))
+        x=d("min ≤ x ≤ max", lambda g, x, min, max: k.let_through(g, k.inside(x, min, max))))
 elementwise("clamp_below", np.maximum, name="clamp",
-    x=d("x ≥ min", lambda g, x, y: np.where(x >= y, g, 0)),
-    y=d("x < min", lambda g, x, y: np.where(x < y, g, 0)))
+    x=d("x ≥ min", lambda g, x, y: k.let_through(g, x >= y)),
+    y=d("x < min", lambda g, x, y: k.let_through(g, x < y)))
 elementwise("clamp_above", np.minimum, name="clamp",
-    x=d("x ≤ max", lambda g, x, y: np.where(x <= y, g, 0)),
-    y=d("x > max", lambda g, x, y: np.where(x > y, g, 0)))
+    x=d("x ≤ max", lambda g, x, y: k.let_through(g, x <= y)),
+    y=d("x > max", lambda g, x, y: k.let_through(g, x > y)))
 elementwise("clamp_between", k.clamp_between, name="clamp", inputs="x min max",
-    x=d("min ≤ x ≤ max", lambda g, x, min, max: np.where((min <= x) & (x <= max), g, 0)),
-    min=d("x < min < max", lambda g, x, min, max: np.where((x < min) & (min < max), g, 0)),
-    max=d("x > max or max < min", lambda g, x, min, max: np.where((x > max) | (max < min), g, 0)))
+    x=d("min ≤ x ≤ max", lambda g, x, min, max: k.let_through(g, (min <= x) & (x <= max))),
+    min=d("x < min < max", lambda g, x, min, max: k.let_through(g, (x < min) & (min < max))),
+    max=d("x > max or max < min", lambda g, x, min, max: k.let_through(g, (x > max) | (max < min))))
 elementwise("fmax", np.fmax,
-    x=d("x ≥ y", lambda g, x, y: np.where((x >= y) | np.isnan(y), g, 0)),
+    x=d("x ≥ y", lambda g, x, y: k.let_through(g, (x >= y) | np.isnan(y))),
     y=d("x < y", lambda g, x, y: np.where((x >= y) | np.isnan(y), 0, g)))
 elementwise("fmin", np.fmin,
-    x=d("x ≤ y", lambda g, x, y: np.where((x <= y) | np.isnan(y), g, 0)),
+    x=d("x ≤ y", lambda g, x, y: k.let_through(g, (x <= y) | np.isnan(y))),
     y=d("x > y", lambda g, x, y: np.where((x <= y) | np.isnan(y), 0, g)))
 elementwise("fmod", np.fmod, node_name="FmodBackward1",
     x=d("1", lambda g: g),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,18 @@ def inside(x: Any, min: Any, max: Any) -> Any:
     above = np.asarray(True) if min is None else x >= min
     below = np.asarray(True) if max is None else x <= max
     return above & below
+
+
+def let_through(g: Any, mask: Any) -> Any:
+    """g where `mask`, else 0, even if g is NaN there.
+
+    The product is the quicker way, and the right one as long as all is finite."""
+    if isinstance(g, np.ndarray) and g.dtype in (np.float32, np.float64):
+        product = g * mask
+        flat = product.ravel()
+        if math.isfinite(np.dot(flat, flat)):
+            return product
+    return np.where(mask, g, 0)
 
 
 def none_of(g: Any) -> Any:

@@ -100,19 +100,16 @@ def nll_loss(
     if x.array.ndim == 1:
         row = nll_loss(ops.unsqueeze(x, 0), ops.unsqueeze(target, 0), weight, ignore_index, reduction)
         return ops.squeeze(row, 0) if reduction == "none" else row
-    classes, share = _classes_and_shares(x, target, weight, ignore_index)
-    if reduction == "mean":
-        total = share.sum()
-        share = share / (total if total else np.nan)  # where all is ignored the mean is NaN, as in PyTorch
+    classes, share = _classes_and_shares(x, target, weight, ignore_index, reduction == "mean")
     key = "nll_loss" if x.array.ndim == 2 else "nll_loss2d"
     return apply(TABLE[key], (x,), (classes, share, reduction))
 
 
 def _classes_and_shares(
-    x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
+    x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, mean: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """The target classes, 0 where one is ignored, and how much each log-probability counts: the class's weight,
-    or 0. Raises where a class is none of x's."""
+    or 0; for a mean, as part of the whole. Raises where a class is none of x's."""
     if target.array.dtype.kind not in "iu":
         raise RuntimeError(f"expected scalar type Long but found {target.dtype}: classes are whole numbers")
     expected = (x.array.shape[0], *x.array.shape[2:])
@@ -122,14 +119,19 @@ def _classes_and_shares(
             f"({target.array.shape[0] if target.array.ndim else 1}). The target has shape {list(target.shape)}, "
             f"where {list(expected)} is expected."
         )
-    classes, kept = target.array, np.asarray(target.array != ignore_index)
-    if not kept.all():
-        classes = np.where(kept, classes, 0)
+    kept = np.asarray(target.array != ignore_index)
+    plain = bool(kept.all())
+    classes = target.array.copy() if plain else np.where(kept, target.array, 0)
     if classes.size and (classes.min() < 0 or classes.max() >= x.array.shape[1]):
         bad = classes.min() if classes.min() < 0 else classes.max()
         raise IndexError(f"Target {bad} is out of bounds.")
-    share = kept.astype(x.array.dtype)
-    return classes, share if weight is None else share * weight.array[classes].astype(share.dtype)
+    kind = x.array.dtype
+    if plain and weight is None:
+        return classes, np.full(classes.shape, 1 / (classes.size or np.nan) if mean else 1, kind)
+    share = kept.astype(kind) if weight is None else kept * weight.array[classes].astype(kind)
+    if mean:
+        share = share / (share.sum() or np.nan)  # where all is ignored the mean is NaN, as in PyTorch
+    return classes, share
 
 
 def cross_entropy(

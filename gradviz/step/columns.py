@@ -130,7 +130,7 @@ class TraceColumns:
         highest = max(self.trace.strings, default=0)
         table = np.array([self.trace.text(number) for number in range(highest + 1)] + [""], object)
         codes = np.where(np.isin(self.trace.kinds, kinds), self.trace.events[column], highest + 1)
-        return Column(table, codes=np.minimum(codes, highest + 1))
+        return Column(table, codes=np.minimum(codes, highest + 1).astype(np.int32))
 
     def _grad_fn(self) -> Column:
         events = self.trace.events
@@ -206,7 +206,7 @@ class TraceColumns:
         first = np.searchsorted(made, ops)
         outputs = tensors[np.minimum(first, len(tensors) - 1)] if len(tensors) else ops
         return (
-            np.concatenate([made, told, at]),
+            np.concatenate([part.astype(np.int32) for part in (made, told, at)]),
             np.concatenate([tensors, trace.events["subject"][told].astype(np.int64), outputs]),
         )
 

@@ -101,7 +101,7 @@ class Trace:
         self._chunks = self._rows("SELECT id, first, count, newest FROM chunks ORDER BY id")
         self._firsts = [first for _, first, _, _ in self._chunks]
         self.count: int = self._chunks[-1][1] + self._chunks[-1][2] if self._chunks else 0
-        self._chunk = lru_cache(maxsize=16)(self._load_chunk)
+        self._chunk = lru_cache(maxsize=6)(self._load_chunk)
         self._snapshot_at = lru_cache(maxsize=4096)(self._read_snapshot)
 
     def close(self) -> None:

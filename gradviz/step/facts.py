@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property, lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -70,8 +71,8 @@ class Facts:
         made = self.trace.indices(Kind.OP, Kind.TENSOR)
         made = made[np.isin(self.trace.events["site"][made], sites)]
         until = int(np.searchsorted(made, k, side="right"))
-        for event in (*made[:until][::-1].tolist(), *made[until:].tolist()):
-            maker = self.trace.event(event)
+        for event in chain(made[:until][::-1], made[until:]):
+            maker = self.trace.event(int(event))
             for tensor in (*getattr(maker, "outputs", ()), getattr(maker, "tensor", 0)):
                 if tensor and self.names.of(tensor) == name:
                     return tensor

@@ -233,6 +233,8 @@ class WatchedPass:
             self._capture(node, box[0], numbers[0])
         if self.how == "grad" or (self.wanted and not asked):
             return
+        if leaf._edge is None:  # it required grad when the graph was made, and does no longer
+            return
         accumulate(leaf, box, self.create_graph)
         if self.listener is not None:
             kept = rare.grad

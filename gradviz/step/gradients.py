@@ -39,13 +39,17 @@ class Row(NamedTuple):
     style: str = ""
 
 
-def rows(stop: Stop) -> list[Row]:
-    """What a stop has to show besides its sentence."""
+def rows(stop: Stop, most_waiting: int | None = None) -> list[Row]:
+    """What a stop has to show besides its sentence. More gradients on their way than `most_waiting` are one row:
+    how many they are."""
     build = ROWS.get(type(stop.event))
     told = [*(build(stop, stop.event) if build is not None else ())]
     other = beside(stop)
     if other is not None:
         told.append(Row(*other, "magenta"))
+    in_flight = stop.moment.in_flight if most_waiting is not None else 0
+    if most_waiting is not None and in_flight > most_waiting:
+        return [*told, Row("waiting", f"{in_flight:,} gradients, at the nodes that they came to", "dim")]
     return [*told, *_waiting(stop)]
 
 

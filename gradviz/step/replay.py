@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gradviz.graph.moment import Moments
-from gradviz.step.compare import beside
 from gradviz.step.facts import Facts
-from gradviz.step.gradients import ROWS, Row, rows
+from gradviz.step.gradients import rows
 from gradviz.step.numbers import value
 from gradviz.step.sentences import sentence
 from gradviz.step.state import CommandError
@@ -48,7 +46,7 @@ class Replay:
         """Event k in the stepper's words."""
         stop = Stop(self.facts, k)
         site, why = stop.place
-        shown = tuple((row.label, row.text) for row in _rows(stop))
+        shown = tuple((row.label, row.text) for row in rows(stop, _MOST_WAITING))
         return Told(sentence(stop), phase(stop), 0 if site is None else site.number, why, shown)
 
     def value(self, snapshot: Snapshot | None) -> str:
@@ -58,16 +56,3 @@ class Replay:
     def called(self, tensor: int) -> str:
         """What a tensor is called."""
         return self.facts.called(tensor)
-
-
-def _rows(stop: Stop) -> Iterable[Row]:
-    """The stepper's rows, with only the number of the gradients on their way where they are very many."""
-    waiting = stop.moment.in_flight
-    if waiting <= _MOST_WAITING:
-        return rows(stop)
-    build = ROWS.get(type(stop.event))
-    told = [*(build(stop, stop.event) if build is not None else ())]
-    other = beside(stop)
-    if other is not None:
-        told.append(Row(*other))
-    return [*told, Row("waiting", f"{waiting:,} gradients, at the nodes that they came to")]

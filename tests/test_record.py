@@ -291,6 +291,51 @@ def test_threads_are_told_apart(tmp_path: Path) -> None:
                 assert len(event.targets) == len(event.gradients)
 
 
+INTERRUPTED = """
+import signal, sys
+import gradviz as torch
+from gradviz.sources.record import record
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+def differentiate(seconds):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)  # again and again: a finalizer may swallow one
+        while True:
+            (x * c * c).backward(c)
+    except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+signal.signal(signal.SIGALRM, interrupt)
+x, c = torch.ones(4, requires_grad=True), torch.ones(4)
+with record(sys.argv[1], values=sys.argv[2]):
+    for i in range(100):
+        torch.set_grad_enabled(True)
+        differentiate(0.0005 + i * 1e-5)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that raises in the program")
+@pytest.mark.parametrize("values", ["none", "stats"])
+def test_an_event_that_ctrl_c_cuts_in_two_is_not_there(tmp_path: Path, values: str) -> None:
+    path = tmp_path / "run.gradviz"
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(path), values], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    with open_trace(path) as trace:
+        assert trace.count > 500
+        for event in trace:
+            if isinstance(event, k.OpRan):
+                assert (event.op, len(event.inputs), len(event.outputs)) == ("mul", 2, 1)
+                assert trace.shape(event.outputs[0]) == ((4,), "float32")
+            elif isinstance(event, k.Received):
+                assert len(event.gradients) == 1
+            elif isinstance(event, k.Produced):
+                assert len(event.gradients) == 2
+
+
 def test_recording_keeps_no_tensor_alive(tmp_path: Path) -> None:
     import weakref
 

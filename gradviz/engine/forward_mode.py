@@ -14,7 +14,7 @@ import numpy as np
 
 from gradviz.engine.node import Node
 from gradviz.engine.op import Op
-from gradviz.engine.state import add_special, enable_grad, next_tensor_number, state
+from gradviz.engine.state import enable_grad, next_tensor_number, note_special, state
 from gradviz.engine.tensor import (
     LEAF_EDGE,
     Tensor,
@@ -30,8 +30,8 @@ def enter_dual_level() -> int:
     """Open a level of forward mode; its number. Raises RuntimeError inside another, as PyTorch does."""
     if state.dual_level:
         raise RuntimeError("Nested forward mode AD is not supported at the moment")
+    note_special("dual_level", True)
     state.dual_level = 1
-    add_special(1)
     return 1
 
 
@@ -40,7 +40,7 @@ def exit_dual_level(level: int | None = None) -> None:
     if not state.dual_level:
         raise RuntimeError("Trying to exit a forward AD level that was never entered.")
     state.dual_level = 0
-    add_special(-1)
+    note_special("dual_level", False)
     _epoch[0] += 1
 
 

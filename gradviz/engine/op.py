@@ -74,7 +74,9 @@ class Op:
     node_class: type[Node] = field(init=False)
     saves_out: bool = field(init=False)
     saves_inputs: bool = field(init=False)
-    saved_by: tuple[frozenset[str], ...] = field(init=False)  # what each derivative needs
+    kept_for_first: tuple[bool, ...] = field(
+        init=False
+    )  # the inputs saved where only the first is differentiated
     of_one: bool = field(init=False)  # one tensor in, one out
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
     _keeps: dict[tuple[bool, ...], tuple[bool, ...]] = field(init=False, default_factory=dict)
@@ -88,7 +90,7 @@ class Op:
                 raise TypeError(f"{self.name}: the rule needs {', '.join(unknown)}, which the op has not")
         self.node_name = self.node_name or node_name_for(self.name)
         self.saves_out = bool(self.needs("out") or self.needs("chosen"))
-        self.saved_by = tuple(frozenset(rule.needs) for rule in self.derivatives.values())
+        self.kept_for_first = self.keeps(tuple(nr == 0 for nr in range(len(self.inputs))))
         self.saves_inputs = any(self.needs(name) for name in self.inputs)
         self.needs_spec = self.variadic or any(
             self.needs(f"{name}_{what}") for name in self.inputs for what in ("shape", "dtype")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from gradviz.events.listener import Listener
@@ -20,7 +21,7 @@ class _ThreadModes(threading.local):
 
 
 class State:
-    """`special` counts the reasons for leaving an op's fast path; `listener` is whom to tell, or None."""
+    """`special` counts the `reasons` for leaving an op's fast path; `listener` is whom to tell, or None."""
 
     __slots__ = (
         "anomaly",
@@ -30,12 +31,14 @@ class State:
         "listener",
         "modes",
         "only_listener",
+        "reasons",
         "special",
         "watched",
     )
 
     def __init__(self) -> None:
         self.special = 0
+        self.reasons: set[str | int] = set()
         self.anomaly = False  # passes look at what every node returns
         self.check_nan = True
         self.listener: Listener | None = None
@@ -48,6 +51,7 @@ class State:
 
 state = State()
 _lock = threading.Lock()
+_ONLY_LISTENER = {"listener"}
 
 next_tensor_number: Callable[[], int] = itertools.count(1).__next__
 next_node_number: Callable[[], int] = itertools.count(1).__next__
@@ -55,11 +59,13 @@ next_pass_number: Callable[[], int] = itertools.count(1).__next__
 next_scope_number: Callable[[], int] = itertools.count(1).__next__
 
 
-def add_special(n: int) -> None:
-    """Count a reason for leaving the fast path in (1) or out (-1)."""
+def note_special(reason: str | int, holds: bool) -> None:
+    """Note a reason for leaving the fast path, or that it holds no longer. What Ctrl-C keeps this from saying, the
+    next call says."""
     with _lock:
-        state.special += n
-        state.only_listener = state.listener if state.special == 1 else None
+        (state.reasons.add if holds else state.reasons.discard)(reason)
+        state.special = len(state.reasons)
+        state.only_listener = state.listener if state.reasons == _ONLY_LISTENER else None
 
 
 def listen(listener: Listener | None) -> Listener | None:
@@ -67,7 +73,7 @@ def listen(listener: Listener | None) -> Listener | None:
     previous = state.listener
     state.first_number = next_tensor_number()
     state.listener = listener
-    add_special((listener is not None) - (previous is not None))
+    note_special("listener", listener is not None)
     return previous
 
 
@@ -79,9 +85,14 @@ def is_grad_enabled() -> bool:
 def set_grad_mode(enabled: bool) -> None:
     """Set this thread's grad mode."""
     modes = state.modes
-    if modes.grad_enabled != enabled:
-        modes.grad_enabled = enabled
-        add_special(-1 if enabled else 1)
+    if modes.grad_enabled == enabled:
+        return
+    if enabled:
+        modes.grad_enabled = True
+        note_special(get_ident(), False)
+    else:
+        note_special(get_ident(), True)  # before it is so: Ctrl-C between the two must not hide it from ops
+        modes.grad_enabled = False
 
 
 class _GradMode:

@@ -61,13 +61,14 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
     links: tuple[int, ...]
     if b is None and type(a) is not Output:
         links = (2, 1, 4, n, m, number, a.number, 0, 0, 0)
+        x_kept, y_kept = op.kept_for_first
     else:
         links = (2, 1, 4, n, m, number, *edge_numbers(a), *edge_numbers(b))
+        x_kept, y_kept = op.keeps((a is not None, b is not None))
     if op.saves_inputs:
-        by_a, by_b = op.saved_by
-        if n and ((a is not None and "x" in by_a) or (b is not None and "x" in by_b)):
+        if x_kept and n:
             links += (n, 0 if x._rare is None else x._version)
-        if m and ((a is not None and "y" in by_a) or (b is not None and "y" in by_b)):
+        if y_kept and m:
             links += (m, 0 if y._rare is None else y._version)
     if op.saves_out:
         links += (number, 0)

@@ -16,7 +16,15 @@ from gradviz.engine.errors import nan_gradient
 from gradviz.engine.hooks import run_node_posthooks, run_node_prehooks, run_tensor_hooks, shown
 from gradviz.engine.leaves import accumulate
 from gradviz.engine.node import AccumulateGrad, Edge, Node, Output, edge_node, edge_nr
-from gradviz.engine.state import enable_grad, next_pass_number, next_tensor_number, no_grad, state
+from gradviz.engine.state import (
+    enable_grad,
+    is_grad_enabled,
+    next_pass_number,
+    next_tensor_number,
+    no_grad,
+    set_grad_mode,
+    state,
+)
 from gradviz.engine.tensor import Tensor, announce, gradient_edge, number_of, tensor_rare
 
 
@@ -50,6 +58,7 @@ class WatchedPass:
         listener = self.listener
         if listener is not None:
             self._tell_beginning()
+        mode = is_grad_enabled()
         try:
             with enable_grad() if self.create_graph else no_grad():
                 self._flow()
@@ -58,6 +67,7 @@ class WatchedPass:
                 listener.error(type(error).__name__, str(error), self.current)
             raise
         finally:
+            set_grad_mode(mode)  # where Ctrl-C kept `with` from doing so
             if listener is not None:
                 listener.pass_ended(self.number)
         return [self.captured.get((id(edge_node(edge)), edge_nr(edge))) for edge in self.wanted_edges]
@@ -94,10 +104,10 @@ class WatchedPass:
                     self._reach_leaf(node, [buffers.pop(node)], [numbers.pop(node)])
                 continue
             if simple and node.arity and node.rare is None and node in buffers:
-                gradients, given = self._run_simple(node)
+                node, gradients, given = self._run_simple(node, waiting, alone=not ready)
             else:
                 gradients, given = self._run(node, needed)
-            if not self.retain_graph and (needed is None or node in needed):
+            if node.saves and not self.retain_graph and (needed is None or node in needed):
                 node.release()
             arity = node.arity
             edges = (node.a,) if arity == 1 else (node.a, node.b) if arity == 2 else node.edges
@@ -134,32 +144,63 @@ class WatchedPass:
         numbers[nr] = number if slots[nr] is None else 0
         slots[nr] = gradient if slots[nr] is None else slots[nr] + gradient
 
-    def _run_simple(self, node: Any) -> tuple[Sequence[Any], Sequence[int]]:
-        """Run a node of one or two inputs that only a listener watches; both its events are told at once."""
+    def _run_simple(
+        self, node: Any, waiting: dict[Node, int], alone: bool
+    ) -> tuple[Node, Sequence[Any], Sequence[int]]:
+        """Run a node of one or two inputs that only a listener watches; both its events are told at once. Where it
+        is `alone`, so that what it leads to must be next, run that too if it is of the same sort, and so on.
+        Returns the node that ran last, its gradients and their numbers."""
         listener: Any = self.listener
-        gradient, number = self.buffers.pop(node), self.numbers.pop(node)
-        fresh = None if number else gradient
-        number = number or next_tensor_number()
-        try:
-            result = node.vjp(gradient)
-        except BaseException:
-            listener.received(node.number, node.label, (number,), (fresh,))
-            raise
-        told: tuple[Any, ...]
-        a = node.a
-        if node.arity == 1:
-            target = a.node if type(a) is Output else a
-            passed_on = result is gradient
-            n = number if passed_on else next_tensor_number()
-            told = (None if passed_on else result,)
-            listener.ran(node.number, node.label, (number, target.number, n), fresh, told)
-            return (result,), (n,)
+        buffers = self.buffers
+        gradient, number = buffers.pop(node), self.numbers.pop(node)
+        first: Any
+        while True:
+            fresh = None if number else gradient
+            number = number or next_tensor_number()
+            try:
+                result = node.vjp(gradient)
+            except BaseException:
+                listener.received(node.number, node.label, (number,), (fresh,))
+                raise
+            a = node.a
+            if node.arity == 1:
+                first, result = result, (result,)
+            else:
+                first = result[0]
+                if node.b is not None or first is None:
+                    return node, result, self._tell_two(node, gradient, number, fresh, result)
+            if first is gradient:
+                n, told = number, None
+            else:
+                n, told = next_tensor_number(), first
+            following = a if type(a) is not Output else a.node
+            if node.arity == 1:
+                given: tuple[int, ...] = (n,)
+                listener.ran(node.number, node.label, (number, following.number, n), fresh, (told,))
+            else:
+                given = (n, 0)
+                links = (number, following.number, 0, n, 0)
+                listener.ran(node.number, node.label, links, fresh, (told, None))
+            if not (
+                alone
+                and following is a
+                and following.arity
+                and following.rare is None
+                and waiting[following] == 1
+                and following not in buffers
+                and first is not None
+            ):
+                return node, result, given
+            if node.saves and not self.retain_graph:
+                node.release()
+            node, gradient, number = following, first, n
+            self.current = node.number
+
+    def _tell_two(
+        self, node: Any, gradient: Any, number: int, fresh: Any, result: Sequence[Any]
+    ) -> tuple[int, int]:
+        """Tell that a node with gradients for two inputs ran; returns their numbers."""
         first, second = result
-        b = node.b
-        if b is None and type(a) is not Output and first is not gradient:
-            n = next_tensor_number()
-            listener.ran(node.number, node.label, (number, a.number, 0, n, 0), fresh, (first, None))
-            return result, (n, 0)
         n = 0 if first is None else number if first is gradient else next_tensor_number()
         if second is None:
             m = 0
@@ -167,11 +208,13 @@ class WatchedPass:
             m = number
         else:
             m = n if second is first else next_tensor_number()
+        a, b = node.a, node.b
         to_a = 0 if a is None else a.node.number if type(a) is Output else a.number
         to_b = 0 if b is None else b.node.number if type(b) is Output else b.number
         told = (first if n != number else None, second if m not in (number, n) else None)
+        listener: Any = self.listener
         listener.ran(node.number, node.label, (number, to_a, to_b, n, m), fresh, told)
-        return result, (n, m)
+        return n, m
 
     def _run(self, node: Any, needed: set[Node] | None) -> tuple[Sequence[Any], Sequence[int]]:
         """Run any node, with its hooks."""

@@ -1,15 +1,18 @@
 """Recorder: the listener that writes a run into a trace file.
 
-The hot half of recording. An event is a few integers put at the end of a few lists, under a lock; a thread
-(writer.py) takes the lists away many times a second, packs them and commits them, so that whatever ends the
-process leaves a trace that is complete up to the last fraction of a second.
+The hot half of recording. An event is a few integers packed at the end of a few byte arrays, under a lock; a
+thread (writer.py) takes them away many times a second and commits them, so that whatever ends the process leaves
+a trace that is complete up to the last fraction of a second. Bytes, because lists of integers that one thread
+makes and another frees cost as much again.
 """
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from threading import get_ident
@@ -21,7 +24,7 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import Listener
 from gradviz.events.values import DEFERRED, SMALL, stats_of
-from gradviz.tracefile.schema import DTYPE_IDS, ELEMENTS, STATS
+from gradviz.tracefile.schema import DTYPE_IDS, ELEMENTS, EVENT, SNAPSHOT, STATS
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Batch, Interned, Writer
 
@@ -29,6 +32,9 @@ _TENSOR, _OP, _RECEIVED, _PRODUCED = int(Kind.TENSOR), int(Kind.OP), int(Kind.RE
 _PAYLOAD_LIMIT = 32 << 20  # bytes in memory before they are written at once
 _UNWRITTEN, _FEW = 0.1, 2000  # the seconds, or else the events, that the writer may be behind
 _ELEMENTS, _STATS = ELEMENTS << 24, STATS << 24
+_ROW, _TWO_ROWS, _SNAPSHOT = (struct.Struct(f"<{n}I").pack for n in (7, 14, 6))
+_MANY = 64
+_LINKS = [struct.Struct(f"<{n}I").pack for n in range(_MANY)]  # by how many there are
 _float32, _FLOAT32 = np.dtype(np.float32), DTYPE_IDS["float32"]
 
 
@@ -56,8 +62,7 @@ class Recorder(Listener):
         self.passes = passes
         self.batch = Batch()
         self.lock = threading.Lock()
-        self.acquire, self.release = self.lock.acquire, self.lock.release  # half of what `with` costs
-        self.adding = _Adding(self)
+        self.whole = _Whole(self)
         self.count = 0
         self.site = 0  # of the last event that has one
         self.limit = _FEW  # the count at which the program has to give way
@@ -79,6 +84,13 @@ class Recorder(Listener):
         self.limit = self.count + max(_FEW, int(rate * _UNWRITTEN))
         return batch
 
+    def turn(self) -> threading.Lock:
+        """The lock, once the writer is not too far behind. To be taken by `with` alone: Ctrl-C between a call of
+        `acquire` and what comes next would leave it taken for good."""
+        if self.count > self.limit:
+            self._give_way()
+        return self.lock
+
     def _give_way(self) -> None:
         """Let the writer have the interpreter. A program that gives it up for an instant ever so often, as writing
         to a file does, would else keep a waiting thread from it for good."""
@@ -98,12 +110,13 @@ class Recorder(Listener):
     def _undo(self) -> None:
         """Take back an event that an exception (Ctrl-C) cut in two; the lock is held."""
         batch = self.batch
-        del batch.rows[len(batch.rows) - len(batch.rows) % 7 :]
-        self.count = batch.first + len(batch.rows) // 7
-        del batch.links[sum(batch.rows[6::7]) :]
-        kept = sum(event < self.count for event in batch.snapshots[5::6])
-        del batch.snapshots[6 * kept :]
-        with_value = sum(what >> 24 != 0 for what in batch.snapshots[3::6])
+        rows = np.frombuffer(bytes(batch.rows), EVENT)
+        self.count = batch.first + len(rows)
+        del batch.links[4 * int(rows["links"].sum(dtype=np.int64)) :]
+        snapshots = np.frombuffer(bytes(batch.snapshots), SNAPSHOT)
+        kept = int(np.count_nonzero(snapshots["event"] < self.count))
+        del batch.snapshots[SNAPSHOT.itemsize * kept :]
+        with_value = int(np.count_nonzero(snapshots["what"][:kept] >> 24))
         del batch.payload[with_value:]
         batch.deferred = [entry for entry in batch.deferred if entry[0] < with_value]
 
@@ -127,24 +140,27 @@ class Recorder(Listener):
         links: Sequence[int] = (),
     ) -> None:
         """Put one event at the end; the lock is held."""
-        batch = self.batch
         head = kind | flags << 8 | self._thread()
-        batch.rows += (head, site, self.strings.number(name), subject, object, note, len(links))
-        batch.links += links
+        row = _ROW(head, site, self.strings.number(name), subject, object, note, len(links))
+        self._put(row, _packed(links))
+
+    def _put(self, row: bytes, tied: bytes) -> None:
+        """Put one event at the end, its links in `tied`. No call between, where Ctrl-C could cut it in two."""
+        batch = self.batch
+        batch.rows += row
+        batch.links += tied
         self.count += 1
 
-    def _snapshot(self, number: int, version: int, array: np.ndarray, flags: int) -> None:
-        """Say what a tensor is at the event that is added next; the lock is held."""
-        batch = self.batch
+    def _snapshot(self, number: int, version: int, array: np.ndarray, flags: int, later: int = 0) -> None:
+        """Say what a tensor is at the event that is added next, or so many `later`; the lock is held."""
         shape = self.shapes.known.get(array.shape)
         if shape is None:
             shape = self.shapes.number(array.shape)
         what = _FLOAT32 | flags << 8 if array.dtype is _float32 else DTYPE_IDS[array.dtype.name] | flags << 8
+        length = 0
         if self.keeps_values:
             what, length = self._keep(array, what)
-            batch.snapshots += (number, version, shape, what, length, self.count)
-        else:
-            batch.snapshots += (number, version, shape, what, 0, self.count)
+        self.batch.snapshots += _SNAPSHOT(number, version, shape, what, length, self.count + later)
 
     def _keep(self, array: np.ndarray, what: int) -> tuple[int, int]:
         """Put a tensor's value into the payload; returns `what` with the value's grade, and its length."""
@@ -170,7 +186,7 @@ class Recorder(Listener):
 
     def tensor(self, number: int, array: np.ndarray, flags: int, how: str, base: int, version: int) -> None:
         self.site = site = self.sites.number(sys._getframe(2))
-        with self.adding:
+        with self.turn(), self.whole:
             self._snapshot(number, version, array, flags)
             self._add(_TENSOR, flags, site, how, number, base)
 
@@ -188,83 +204,85 @@ class Recorder(Listener):
             return
         self.site = site = self.sites.number(sys._getframe(3))
         strings = self.strings.known
+        n = len(links)
+        tied = _LINKS[n](*links) if n < _MANY else _packed(links)
         if self.count > self.limit:
             self._give_way()
-        self.acquire()
-        try:
-            batch = self.batch
-            first = 3 + links[0]  # of the outputs
-            if links[1] == 1 and not self.keeps_values and (array := arrays[0]) is not None:
-                shape = self.shapes.known.get(array.shape)  # as _snapshot does, without a call
-                if shape is not None and array.dtype is _float32:
-                    batch.snapshots += (links[first], 0, shape, _FLOAT32 | flags << 8, 0, self.count)
+        with self.lock:
+            try:  # as `whole` does, without its calls
+                first = 3 + links[0]  # of the outputs
+                one = arrays[0] if links[1] == 1 and not self.keeps_values else None
+                shape = None if one is None or one.dtype is not _float32 else self.shapes.known.get(one.shape)
+                if shape is not None:  # as _snapshot does, without a call
+                    told = _SNAPSHOT(links[first], 0, shape, _FLOAT32 | flags << 8, 0, self.count)
+                    self.batch.snapshots += told
                 else:
-                    self._snapshot(links[first], 0, array, flags)
-            else:
-                for number, array in zip(links[first:], arrays):  # noqa: B905
-                    if array is not None:
-                        self._snapshot(number, 0, array, flags)
-            batch.rows += (
-                _OP | flags << 8 | (self.last_thread if get_ident() == self.last_ident else self._thread()),
-                site,
-                strings.get(name) or self.strings.number(name),
-                node,
-                strings.get(grad_fn) or self.strings.number(grad_fn),
-                self.strings.number(args) if args else 0,
-                len(links),
-            )
-            batch.links += links
-            self.count += 1
-        except BaseException:
-            self._undo()
-            raise
-        finally:
-            self.release()
+                    for number, array in zip(links[first:], arrays):  # noqa: B905
+                        if array is not None:
+                            self._snapshot(number, 0, array, flags)
+                row = _ROW(
+                    _OP
+                    | flags << 8
+                    | (self.last_thread if get_ident() == self.last_ident else self._thread()),
+                    site,
+                    strings.get(name) or self.strings.number(name),
+                    node,
+                    strings.get(grad_fn) or self.strings.number(grad_fn),
+                    self.strings.number(args) if args else 0,
+                    n,
+                )
+                batch = self.batch
+                batch.rows += row
+                batch.links += tied
+                self.count += 1
+            except BaseException:
+                self._undo()
+                raise
 
     def mutated(
         self, number: int, array: np.ndarray, flags: int, version: int, how: str, source: int
     ) -> None:
         self.site = site = self.sites.number(sys._getframe(2))
-        with self.adding:
+        with self.turn(), self.whole:
             self._snapshot(number, version, array, flags)
             self._add(Kind.MUTATED, flags, site, how, number, version, links=(source,))
 
     def requires_grad_changed(self, number: int, flags: int) -> None:
         self.site = site = self.sites.number(sys._getframe(2))
-        with self.adding:
+        with self.turn(), self.whole:
             self._add(Kind.REQUIRES_GRAD_CHANGED, flags, site, subject=number)
 
     def grad_assigned(self, number: int, grad: int) -> None:
         self.site = site = self.sites.number(sys._getframe(2))
-        with self.adding:
+        with self.turn(), self.whole:
             self._add(Kind.GRAD_ASSIGNED, 0, site, subject=number, object=grad)
 
     def named(self, number: int, name: str) -> None:
-        with self.adding:
+        with self.turn(), self.whole:
             self._add(Kind.NAMED, name=name, subject=number)
             self.batch.parameters.append((number, name))
 
     def scope_entered(self, scope: int, kind: str, name: str) -> None:
         if self.detailed:
             self.site = site = self.sites.number(sys._getframe(2))
-            with self.adding:
+            with self.turn(), self.whole:
                 self._add(Kind.SCOPE_ENTERED, 0, site, name, scope, note=self.strings.number(kind))
 
     def scope_left(self, scope: int) -> None:
         if self.detailed:
-            with self.adding:
+            with self.turn(), self.whole:
                 self._add(Kind.SCOPE_LEFT, subject=scope)
 
     def tangent(self, number: int, tangent: int, array: np.ndarray, how: str) -> None:
         if self.detailed:
             self.site = site = self.sites.number(sys._getframe(2))
-            with self.adding:
+            with self.turn(), self.whole:
                 self._snapshot(tangent, 0, array, 0)
                 self._add(Kind.TANGENT, 0, site, how, number, tangent)
 
     def stepped(self, optimizer: str, args: str, parameters: Sequence[int]) -> None:
         self.site = site = self.sites.number(sys._getframe(2))
-        with self.adding:
+        with self.turn(), self.whole:
             note = self.strings.number(args)
             self._add(Kind.STEPPED, 0, site, optimizer, note=note, links=tuple(parameters))
 
@@ -283,7 +301,7 @@ class Recorder(Listener):
         create_graph: bool,
     ) -> None:
         self.site = site = self.sites.number(sys._getframe(2))
-        with self.adding:
+        with self.turn(), self.whole:
             self.passes_begun += 1
             self.open_passes[number] = self.passes_begun
             if self.passes is not None:
@@ -299,24 +317,14 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
-        if self.count > self.limit:
-            self._give_way()
-        self.acquire()
-        try:
+        with self.turn(), self.whole:
             for i, array in enumerate(arrays if self.keeps_values else ()):
                 if array is not None:
                     self._snapshot(gradients[i], 0, array, 0)
-            batch = self.batch
-            name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
-            thread = self.last_thread if get_ident() == self.last_ident else self._thread()
-            batch.rows += (_RECEIVED | thread, 0, name, node, 0, 0, len(gradients))
-            batch.links += gradients
-            self.count += 1
-        except BaseException:
-            self._undo()
-            raise
-        finally:
-            self.release()
+            name = self.strings.number(grad_fn)
+            self._put(
+                _ROW(_RECEIVED | self._thread(), 0, name, node, 0, 0, len(gradients)), _packed(gradients)
+            )
 
     def produced(
         self,
@@ -327,24 +335,12 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
-        if self.count > self.limit:
-            self._give_way()
-        self.acquire()
-        try:
+        with self.turn(), self.whole:
             for i, array in enumerate(arrays if self.keeps_values else ()):
                 if array is not None:
                     self._snapshot(gradients[i], 0, array, 0)
-            batch = self.batch
-            thread = self.last_thread if get_ident() == self.last_ident else self._thread()
-            batch.rows += (_PRODUCED | thread, 0, 0, node, 0, 0, 2 * len(targets))
-            batch.links += targets
-            batch.links += gradients
-            self.count += 1
-        except BaseException:
-            self._undo()
-            raise
-        finally:
-            self.release()
+            tied = _packed((*targets, *gradients))
+            self._put(_ROW(_PRODUCED | self._thread(), 0, 0, node, 0, 0, 2 * len(targets)), tied)
 
     def ran(
         self,
@@ -356,66 +352,53 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
+        n = len(links)
+        tied = _LINKS[n](*links)  # three or five
         if self.count > self.limit:
             self._give_way()
-        self.acquire()
-        try:
-            valued = self.keeps_values
-            if valued and array is not None:
-                self._snapshot(links[0], 0, array, 0)
-            batch = self.batch
-            name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
-            thread = self.last_thread if get_ident() == self.last_ident else self._thread()
-            batch.rows += (
-                _RECEIVED | thread,
-                0,
-                name,
-                node,
-                0,
-                0,
-                1,
-                _PRODUCED | thread,
-                0,
-                0,
-                node,
-                0,
-                0,
-                len(links) - 1,
-            )
-            batch.links += links
-            self.count += 1
-            if valued:
-                for number, produced in zip(links[1 + len(arrays) :], arrays):  # noqa: B905
-                    if produced is not None:
-                        self._snapshot(number, 0, produced, 0)
-            self.count += 1
-        except BaseException:
-            self._undo()
-            raise
-        finally:
-            self.release()
+        with self.lock:
+            try:  # as `whole` does, without its calls
+                if self.keeps_values:
+                    if array is not None:
+                        self._snapshot(links[0], 0, array, 0)
+                    for number, produced in zip(links[1 + len(arrays) :], arrays):  # noqa: B905
+                        if produced is not None:
+                            self._snapshot(number, 0, produced, 0, later=1)
+                name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
+                thread = self.last_thread if get_ident() == self.last_ident else self._thread()
+                rows = _TWO_ROWS(
+                    _RECEIVED | thread, 0, name, node, 0, 0, 1,
+                    _PRODUCED | thread, 0, 0, node, 0, 0, n - 1,
+                )  # fmt: skip
+                batch = self.batch
+                batch.rows += rows
+                batch.links += tied
+                self.count += 2
+            except BaseException:
+                self._undo()
+                raise
 
     def accumulated(
         self, number: int, node: int, gradient: int, grad: int, array: np.ndarray, version: int
     ) -> None:
-        with self.adding:
+        with self.turn(), self.whole:
             if version or grad != gradient or not self.detailed:
                 self._snapshot(grad, version, array, 0)
             self._add(Kind.ACCUMULATED, subject=number, object=grad, note=version, links=(node, gradient))
 
     def retained(self, number: int, node: int, grad: int) -> None:
         if self.detailed:
-            with self.adding:
+            with self.turn(), self.whole:
                 self._add(Kind.RETAINED, subject=number, object=grad, links=(node,))
 
     def hooked(self, number: int, node: int, hook: str, before: int, after: int, array: np.ndarray) -> None:
         if self.detailed:
-            with self.adding:
+            with self.turn(), self.whole:
                 self._snapshot(after, 0, array, 0)
                 self._add(Kind.HOOKED, 0, 0, hook, number, node, links=(before, after))
 
     def pass_ended(self, number: int) -> None:
-        with self.adding:
+        with self.turn(), self.whole:
             self._add(Kind.PASS_ENDED, subject=self.open_passes.pop(number))
             if self.passes is not None and not self.open_passes:
                 self.detailed = self.passes_begun + 1 in self.passes
@@ -423,13 +406,17 @@ class Recorder(Listener):
     def error(self, kind: str, message: str, node: int, raised: TracebackType | None = None) -> None:
         sites = self.sites
         self.site = site = sites.number_of(raised) if raised is not None else sites.number(sys._getframe(2))
-        with self.adding:
+        with self.turn(), self.whole:
             self.batch.errors.append((self.count, kind, message, node, site))
             self._add(Kind.ERROR, 0, site, kind, node, note=self.strings.number(message))
 
 
-class _Adding:
-    """`with recorder.adding:` holds the lock, and takes back what an exception leaves half done."""
+def _packed(numbers: Sequence[int]) -> bytes:
+    return array("I", numbers).tobytes()
+
+
+class _Whole:
+    """`with recorder.whole:` leaves nothing of an event that an exception (Ctrl-C) cuts in two."""
 
     __slots__ = ("recorder",)
 
@@ -437,13 +424,8 @@ class _Adding:
         self.recorder = recorder
 
     def __enter__(self) -> None:
-        if self.recorder.count > self.recorder.limit:
-            self.recorder._give_way()
-        self.recorder.acquire()
+        pass
 
     def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            if kind is not None:
-                self.recorder._undo()
-        finally:
-            self.recorder.release()
+        if kind is not None:
+            self.recorder._undo()

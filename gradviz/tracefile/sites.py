@@ -54,7 +54,7 @@ class Sites:
     def begin_at(self, root: FrameType | None) -> None:
         """Leave out the callers of `root`, the frame that began the recording."""
         self.root = root
-        self.root_code = 0 if root is None else id(root.f_code)
+        self.called: dict[tuple[int, int, int], int] = {}  # sites in functions that `root` calls
 
     def number(self, frame: FrameType) -> int:
         """The site of the innermost user frame at or above `frame`, 0 if there is none."""
@@ -62,10 +62,13 @@ class Sites:
         if frame is root:
             return self.numbers.get((id(frame.f_code), frame.f_lasti)) or self._walk(frame)
         caller = frame.f_back
-        if caller is root and caller is not None:  # maybe a function of the script, called from its main part
-            key = (id(frame.f_code), frame.f_lasti, self.root_code, caller.f_lasti)
-            return self.numbers.get(key) or self._walk(frame)
-        return self._walk(frame)
+        if caller is None or caller is not root:
+            return self._walk(frame)
+        key = (id(frame.f_code), frame.f_lasti, caller.f_lasti)
+        known = self.called.get(key)
+        if known is None:
+            known = self.called[key] = self._walk(frame)
+        return known
 
     def _walk(self, frame: FrameType | None) -> int:
         """As `number`, from however deep."""

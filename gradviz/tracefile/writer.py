@@ -8,7 +8,6 @@ import sqlite3
 import sys
 import threading
 import time
-from array import array
 from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,9 +60,9 @@ class Batch:
 
     def __init__(self) -> None:
         self.first = 0
-        self.rows: list[int] = []
-        self.links: list[int] = []
-        self.snapshots: list[int] = []
+        self.rows = bytearray()  # EVENT after EVENT
+        self.links = bytearray()  # four bytes each
+        self.snapshots = bytearray()  # SNAPSHOT after SNAPSHOT
         self.payload: list[bytes] = []
         self.bytes = 0
         self.deferred: list[tuple[int, np.dtype, int]] = []  # payloads to be replaced by their statistics
@@ -166,12 +165,12 @@ class Writer:
 
     def _write_batch(self, cursor: sqlite3.Cursor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Write the packed arrays of a batch, if it has any; returns its events and links."""
-        events = _packed(batch.rows, EVENT)
-        links = np.frombuffer(array("I", batch.links), "<u4")
+        events = np.frombuffer(batch.rows, EVENT)
+        links = np.frombuffer(batch.links, "<u4")
         if not batch.rows:
             return events, links
-        _settle_deferred(batch)
-        snapshots = _packed(batch.snapshots, SNAPSHOT)
+        snapshots = np.frombuffer(batch.snapshots, SNAPSHOT)
+        _settle_deferred(batch, snapshots)
         if len(snapshots):
             self.newest = max(self.newest, int(snapshots["tensor"].max()))
         self.chunks += 1
@@ -179,9 +178,9 @@ class Writer:
             "INSERT INTO chunks VALUES (?, ?, ?, ?, ?)",
             (self.chunks, batch.first, len(events), time.time(), self.newest),
         )
-        blobs = {"events": events, "links": links, "snapshots": snapshots}
-        for table, numbers in blobs.items():
-            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, numbers.tobytes()))
+        blobs = {"events": batch.rows, "links": batch.links, "snapshots": batch.snapshots}
+        for table, packed in blobs.items():
+            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
         cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, b"".join(batch.payload)))
         return events, links
 
@@ -217,11 +216,7 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _packed(numbers: list[int], dtype: np.dtype) -> np.ndarray:
-    return np.frombuffer(array("I", numbers), dtype)
-
-
-def _settle_deferred(batch: Batch) -> None:
+def _settle_deferred(batch: Batch, snapshots: np.ndarray) -> None:
     """Replace payloads that were kept for their statistics by those, all of a kind at once."""
     groups: dict[tuple[np.dtype, int], list[int]] = {}
     for position, dtype, size in batch.deferred:
@@ -232,10 +227,8 @@ def _settle_deferred(batch: Batch) -> None:
         rows = np.frombuffer(b"".join(batch.payload[i] for i in positions), dtype).reshape(-1, size)
         for position, packed in zip(positions, pack_stats(stats_of_rows(rows)), strict=True):
             batch.payload[position] = packed.tobytes()
-    lengths = iter(batch.payload)
-    for at in range(0, len(batch.snapshots), 6):
-        if batch.snapshots[at + 3] >> 24:
-            batch.snapshots[at + 4] = len(next(lengths))
+    valued = snapshots["what"] >> 24 != 0
+    snapshots["length"][valued] = [len(payload) for payload in batch.payload]
 
 
 def _create(path: Path, meta: dict[str, str], formulas: dict[str, str]) -> sqlite3.Connection:

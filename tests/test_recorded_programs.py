@@ -1,0 +1,62 @@
+"""Recording changes nothing of what a program does, and what it records adds up: programs drawn at random."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from random_programs import drawn, ran
+
+import gradviz
+from gradviz.events import kinds as k
+from gradviz.sources.record import record
+from gradviz.tracefile import Trace, open_trace
+
+AT_ONCE = 50
+
+
+@pytest.mark.parametrize("values", ["full", "none"])
+@pytest.mark.parametrize("first", range(0, 400, AT_ONCE))
+def test_a_program_does_the_same_while_it_is_recorded(tmp_path: Path, first: int, values: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seed in range(first, first + AT_ONCE):
+            lines = drawn(seed)
+            alone = ran(gradviz, lines, seed)
+            path = tmp_path / f"{seed}.gradviz"
+            with record(path, values=values):
+                assert repr(ran(gradviz, lines, seed)) == repr(alone), "\n".join(lines)
+            with open_trace(path) as trace:
+                for run in trace.passes if values == "full" else ():
+                    if run.last is not None:
+                        check_sums(trace, run.first, run.last)
+
+
+def check_sums(trace: Trace, first: int, last: int) -> None:
+    """In a pass, what a node of one output received is the sum of what was produced for it."""
+    arrived: dict[int, list[int]] = defaultdict(list)
+    for number in range(first, last + 1):
+        event = trace.event(number)
+        if isinstance(event, k.PassBegan):
+            for root, gradient in zip(event.roots, event.gradients, strict=True):
+                arrived[root].append(gradient)
+        elif isinstance(event, k.Produced):
+            for target, gradient in zip(event.targets, event.gradients, strict=True):
+                if gradient:
+                    arrived[target].append(gradient)
+        elif isinstance(event, k.Hooked):
+            arrived.pop(event.node, None)  # it received what the hook returned
+        elif isinstance(event, k.Received) and len(event.gradients) == 1 and event.node in arrived:
+            (received,) = event.gradients
+            total = sum(elements(trace, gradient) for gradient in arrived[event.node])
+            np.testing.assert_allclose(elements(trace, received), total, rtol=1e-12, atol=1e-300)
+
+
+def elements(trace: Trace, tensor: int) -> np.ndarray:
+    snapshot = trace.snapshot(tensor, trace.born(tensor))
+    assert snapshot is not None
+    assert snapshot.array is not None
+    return snapshot.array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 
 from gradviz.events.kinds import Kind, OpRan, PassBegan, TensorMade
@@ -72,6 +73,7 @@ class _Builder:
             self.at,
         )
         self.leaf_of: dict[int, int] = {}  # AccumulateGrad -> its leaf
+        self.unmade: list[str] = []  # the ids of tensors that no op made
         self.grad_fn_of: dict[State, int] = {}  # as the ops that read a tensor saw it
         self.places: dict[int, tuple[str | None, int | None, int | None, int | None, str]] = {}  # by site
 
@@ -146,44 +148,46 @@ class _Builder:
 
     def _add_tensors_and_ops(self, part: Part) -> None:
         """Tensors and ops in the order in which they came to be."""
-        born: list[tuple[int, int, State | int]] = [(event, 0, event) for event in (*part.ops, *part.writes)]
+        born: dict[int, State | int] = {event << 33: event for event in (*part.ops, *part.writes)}
         for state in part.states:
             since = state.since if state.since != FIRST else self.history.maker(state.tensor)
-            born.append((-1 if since is None else since, 1, state))
-        for _, _, thing in sorted(born):
+            born[(-1 if since is None else since) << 33 | 1 << 32 | state.tensor] = state  # behind its op
+        for _, thing in sorted(born.items(), key=itemgetter(0)):
             node = self._tensor(thing) if isinstance(thing, State) else self._op(thing)
             self.result.nodes[node.id] = node
 
     def _tensor(self, state: State) -> Node:
-        history, at = self.history, self.history.last_event(state, self.at)
-        flags = history.flags(state.tensor, at)
-        made = history.made(state.tensor)
-        op_event = history.op_that_made(state)
-        op = None if op_event is None else history.op(op_event)
+        history, (tensor, since) = self.history, state
+        made = history.made(tensor)
+        op = history.op_behind(state)
+        flags = history.flags(tensor, history.last_event(state, self.at))
         grad_fn = self.grad_fn_of.get(state) or (op.node if op is not None else 0)
         is_leaf, wanted = bool(flags & LEAF), bool(flags & REQUIRES_GRAD)
         node = Node(
-            self.history.id_of(state),
+            history.id_of(state),
             m.LEAF if is_leaf else m.TENSOR,
-            state.tensor,
-            name=self._name(state.tensor, made),
+            tensor,
+            name=self._name(tensor, made),
             op=op.op if op is not None else made.how if isinstance(made, TensorMade) else None,
             grad_fn=self._grad_fn_name(grad_fn) if wanted and not is_leaf else None,
             is_leaf=is_leaf,
             requires_grad=wanted,
-            parameter=state.tensor in self.trace.parameters,
-            scope="" if op_event is None else self.scopes.path(op_event),
-            version=0 if state.since == FIRST else history.mutation(state.since).version,
+            parameter=tensor in self.trace.parameters,
+            scope="" if op is None else self.scopes.path(op.index),
         )
-        if state.since != FIRST:
-            node.written_by = history.mutation(state.since).how
+        if since != FIRST:
+            mutation = history.mutation(since)
+            node.version, node.written_by = mutation.version, mutation.how
             node.op = node.op if op is not None else node.written_by
+        if op is None:
+            self.unmade.append(node.id)
         node.shape, node.dtype = self._shape(state)
         maker = op if op is not None else made
         self._place(node, maker.site if maker is not None else 0)
-        base = history.base(state)
-        if base is not None and (flags & VIEW or isinstance(made, TensorMade)):
-            node.base = self.names.label(base.tensor)
+        if made is not None and (made.flags & VIEW or isinstance(made, TensorMade)):
+            base = history.base(state)
+            if base is not None and (flags & VIEW or isinstance(made, TensorMade)):
+                node.base = self.names.label(base.tensor)
         return node
 
     def _shape(self, state: State) -> tuple[tuple[int, ...] | None, str | None]:
@@ -199,14 +203,14 @@ class _Builder:
         return self.trace.parameters.get(tensor) or self.names.given(tensor, made)
 
     def _op(self, event: int) -> Node:
-        node = Node(f"op{event}", m.OP, event, scope=self.scopes.path(event))
+        node = Node(self.history.op_ids[event], m.OP, event, scope=self.scopes.path(event))
         if not self.history.is_op[event]:
             node.name = node.op = self.history.mutation(event).how
             self._place(node, self.history.mutation(event).site)
             return node
         op = self.history.op(event)
         node.name, node.op, node.args, node.grad_fn = op.op, op.op, op.args, op.grad_fn or None
-        node.pair = f"n{op.node}" if op.node else ""
+        node.pair = self.history.node_ids[op.node] if op.node else ""
         became = self.history.became.get(op.outputs[0]) if op.outputs else None
         if became is not None:
             node.name = self.history.mutation(became.since).how
@@ -215,7 +219,7 @@ class _Builder:
 
     def _add_grad_fns(self, nodes: list[int]) -> None:
         for number in nodes:
-            node = Node(f"n{number}", m.GRAD_FN, number)
+            node = Node(self.history.node_ids[number], m.GRAD_FN, number)
             node.name = node.grad_fn = self._grad_fn_name(number)
             event = self.history.node_op(number)
             if event is not None:
@@ -242,7 +246,7 @@ class _Builder:
             if state.tensor in parameters and state in used_in:
                 node.scope = self.scopes.path(used_in[state])
             if accumulator in self.leaf_of:
-                node.pair = f"n{accumulator}"
+                node.pair = self.history.node_ids[accumulator]
                 if node.pair in nodes:
                     nodes[node.pair].scope = node.scope
 
@@ -279,9 +283,10 @@ class _Builder:
     def _drop_strays(self) -> None:
         """Leave out tensors without a name that no op made and no op used, such as one that was only printed."""
         nodes, edges = self.result.nodes, self.result.edges
-        strays = {node.id for node in nodes.values() if not node.name and node.kind in (m.LEAF, m.TENSOR)}
-        strays.difference_update([edge.source for edge in edges])
-        strays.difference_update([edge.target for edge in edges if edge.kind != m.VIEW])
+        strays = {name for name in self.unmade if not nodes[name].name}
+        if strays:
+            strays.difference_update([edge.source for edge in edges])
+            strays.difference_update([edge.target for edge in edges if edge.kind != m.VIEW])
         if strays:
             self.result.nodes = {name: node for name, node in nodes.items() if name not in strays}
             self.result.edges = [edge for edge in edges if edge.target not in strays]

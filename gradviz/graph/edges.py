@@ -20,41 +20,44 @@ def edges_of(history: History, part: Part, grad_fns: Iterable[int], nodes: dict[
     for event in sorted(part.writes):
         mutated = history.mutation(event)
         source, result = history.before(mutated.source, event), State(mutated.tensor, event)
-        edges.append(Edge(history.id_of(source), f"op{event}", m.DATA))
-        edges.append(Edge(f"op{event}", history.id_of(result), m.DATA))
+        name = history.op_ids[event]
+        edges.append(Edge(history.id_of(source), name, m.DATA))
+        edges.append(Edge(name, history.id_of(result), m.DATA))
     for state in sorted(part.states):
         edges += _mutation_or_view(history, state)
+    ids = history.node_ids
     for number in grad_fns:
         made_by = history.node_op(number)
         if made_by is not None:
-            name = f"n{number}"
-            edges += [Edge(name, f"n{target}", m.GRAD) for target, _ in history.op(made_by).edges if target]
+            name = ids[number]
+            edges += [Edge(name, ids[target], m.GRAD) for target, _ in history.op(made_by).edges if target]
     return [edge for edge in edges if edge.source in nodes and edge.target in nodes]
 
 
 def _of_op(history: History, op: OpRan) -> list[Edge]:
     """What an op read, what it made, and what it saved for its grad_fn."""
-    name, id_of = f"op{op.index}", history.id_of
-    reads = history.reads(op.index)
+    name, id_of = history.op_ids[op.index], history.id_of
+    ways = op.edges if op.node and len(op.inputs) == len(op.edges) else ()
     edges = [
-        Edge(id_of(state), name, m.DATA, "", _why_cut(history, op, position))
-        for position, state in enumerate(reads)
+        Edge(id_of(state), name, m.DATA, "", "" if ways and ways[i][0] else _why_cut(history, op, i))
+        for i, state in enumerate(history.reads(op.index))
         if state
     ]
     edges += [Edge(name, id_of(history.output(tensor)), m.DATA) for tensor in op.outputs]
     if not (op.node and op.saved):
         return edges
-    saved = {
-        history.output(tensor) if tensor in op.outputs else history.before(tensor, op.index): None
+    states = [
+        history.output(tensor) if tensor in op.outputs else history.before(tensor, op.index)
         for tensor, _ in op.saved
         if tensor
-    }
-    return edges + [Edge(id_of(state), f"n{op.node}", m.SAVED) for state in saved]
+    ]
+    node = history.node_ids[op.node]
+    return edges + [Edge(name, node, m.SAVED) for name in dict.fromkeys(map(id_of, states))]
 
 
 def _why_cut(history: History, op: OpRan, position: int) -> str:
     """Why no gradient comes back to an op's input that requires grad; empty where one does."""
-    if op.node and (len(op.inputs) != len(op.edges) or op.edges[position][0]):
+    if op.node and len(op.inputs) != len(op.edges):
         return ""
     if not history.flags(op.inputs[position], op.index - 1) & REQUIRES_GRAD:
         return ""

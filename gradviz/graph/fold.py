@@ -67,12 +67,23 @@ def _drawn_as(tree: dict[str, Group], closed: set[str]) -> dict[str, Group]:
 def _group_node(group: Group, tree: dict[str, Group]) -> Node:
     around = tree[group.parent].scope if group.parent else ""
     number = int(group.id.removeprefix("g"))
-    return Node(group.id, GROUP, number, name=group.label, op=group.kind, scope=around, count=group.count)
+    return Node(
+        group.id,
+        GROUP,
+        number,
+        name=group.label,
+        op=group.kind,
+        scope=around,
+        count=group.count,
+        held=Counter(),
+    )
 
 
 def _add_to_group(group: Node, node: Node) -> None:
     """Let a group say what a node in it would: that it ran, failed, requires grad, and where it starts."""
-    group.held[node.kind] = group.held.get(node.kind, 0) + 1
+    held = group.held
+    assert isinstance(held, Counter)
+    held[node.kind] += 1
     group.ran = group.ran or node.ran
     group.root = group.root or node.root
     group.error = group.error or node.error

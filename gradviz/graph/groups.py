@@ -79,26 +79,29 @@ class _Tree:
         self.home: dict[str, str] = {}  # node -> the group it is directly in
         self.tokens: dict[tuple, int] = {}
         self.outputs: dict[str, list[str]] = {}  # op -> tensors
-        self.readers: dict[str, list[str]] = {}  # tensor -> ops
+        self.reader: dict[str, str] = {}  # tensor -> the one op that reads it, or empty
         self.inputs: dict[str, int] = {}
-        inputs = self.inputs
-        ops = {name for name, node in graph.nodes.items() if node.kind == OP}
-        for edge in graph.edges:
-            if edge.kind == DATA:
-                source, target = edge.source, edge.target
-                into_op = source not in ops
-                ends = self.readers if into_op else self.outputs
-                if source in ends:
-                    ends[source].append(target)
-                else:
-                    ends[source] = [target]
-                if into_op:
-                    inputs[target] = inputs.get(target, 0) + 1
+        self._take_in_edges()
         self._number(self._arranged())
         self._place_the_rest()
         for node in graph.nodes:
             if home := self.home.get(node, ""):
                 self.groups[home].members.append(node)
+
+    def _take_in_edges(self) -> None:
+        nodes, outputs, reader, inputs = self.graph.nodes, self.outputs, self.reader, self.inputs
+        ops = {name for name, node in nodes.items() if node.kind == OP}
+        for edge in self.graph.edges:
+            if edge.kind != DATA:
+                continue
+            source, target = edge.source, edge.target
+            if source not in ops:
+                reader[source] = "" if source in reader else target
+                inputs[target] = inputs.get(target, 0) + 1
+            elif source in outputs:
+                outputs[source].append(target)
+            else:
+                outputs[source] = [target]
 
     # --- from the order of ops to a tree
 
@@ -184,8 +187,7 @@ class _Tree:
 
     def _only_reader(self, op: str) -> str:
         made = self.outputs.get(op, ())
-        readers = self.readers.get(made[0], ()) if len(made) == 1 else ()
-        return readers[0] if len(readers) == 1 else ""
+        return self.reader.get(made[0], "") if len(made) == 1 else ""
 
     def _parts(self, items: list[_Item]) -> list[_Item]:
         """The items, with a crowd of them split into parts, so that any graph can be folded small."""
@@ -228,28 +230,24 @@ class _Tree:
             self.depth[group.id] = self.depth[group.parent] + 1
         for op, made in self.outputs.items():
             for name in made:
-                self.home[name] = self._out_of_scopes(name, self.home[op])
-        for row in list(self.home):
-            if nodes[row].kind == OP and nodes[row].pair in nodes:
-                self.home[nodes[row].pair] = self.home[row]
+                place = self.home[op]
+                self.home[name] = self._out_of_scopes(name, place) if nodes[op].scope else place
+        for row, place in list(self.home.items()):
+            node = nodes[row]
+            if node.kind == OP and node.pair in nodes:
+                self.home[node.pair] = place
         found: dict[str, str] = {}
         home = self.home
-        for edge in self.graph.edges:
-            source, target = edge.source, edge.target
-            if source in home:
-                if target in home:
-                    continue
-                name, place = target, home[source]
-            elif target in home:
-                name, place = source, home[target]
-            else:
-                continue
+        half = [edge for edge in self.graph.edges if (edge.source in home) is not (edge.target in home)]
+        for edge in half:
+            inside = edge.source in home
+            name, place = (edge.target, home[edge.source]) if inside else (edge.source, home[edge.target])
             before = found.get(name)
             found[name] = place if before is None or before == place else self._around(before, place)
         for name, place in found.items():
             self.home[name] = self._out_of_scopes(name, place)
         for node in nodes.values():  # a leaf takes its AccumulateGrad along
-            if node.kind in (LEAF, TENSOR) and node.pair in nodes:
+            if node.pair and node.kind in (LEAF, TENSOR) and node.pair in nodes:
                 self.home[node.pair] = self.home.get(node.id, "")
 
     def _out_of_scopes(self, name: str, place: str) -> str:

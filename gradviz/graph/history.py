@@ -33,6 +33,18 @@ class _Unwritten(dict[int, State]):
         return state
 
 
+class _Ids(dict[int, str]):
+    """A graph's ids for things of one kind, by number, each made once: every table about a graph has them as keys."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def __missing__(self, number: int) -> str:
+        name = self[number] = f"{self._prefix}{number}"
+        return name
+
+
 class _Decoded(dict[int, OpRan]):
     """OP events by number, decoded when they are asked for; the neighbours too: that takes a third of the time of
     one by one."""
@@ -55,6 +67,8 @@ class History:
         self.trace = trace
         self._unwritten = _Unwritten()
         self._read: dict[int, list[State | None]] = {}
+        self._tensor_ids = _Ids("t")
+        self.op_ids, self.node_ids = _Ids("op"), _Ids("n")
         self.mutation = lru_cache(maxsize=None)(self._mutation)
 
     @cached_property
@@ -139,6 +153,11 @@ class History:
         event = self.maker(state.tensor)
         return event if event is not None and self.is_op[event] else None
 
+    def op_behind(self, state: State) -> OpRan | None:
+        """The op whose result the tensor then was, decoded."""
+        event = self.op_that_made(state)
+        return None if event is None else self.op(event)
+
     def base(self, state: State) -> State | None:
         """The tensor whose memory a new one shares."""
         event = self.maker(state.tensor) if state.since == FIRST else None
@@ -152,9 +171,10 @@ class History:
 
     def id_of(self, state: State) -> str:
         """A graph's id for a tensor at a version: `t12`, or `t12v1` after it was written over."""
-        if state.since == FIRST:
-            return f"t{state.tensor}"
-        return f"t{state.tensor}v{self.mutation(state.since).version}"
+        tensor, since = state
+        if since == FIRST:
+            return self._tensor_ids[tensor]
+        return f"t{tensor}v{self.mutation(since).version}"
 
     # --- what wrote over it
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from gradviz.tracefile import Snapshot
 
 LEAF, TENSOR, OP, GRAD_FN, GROUP = "leaf", "tensor", "op", "grad_fn", "group"
 DATA, GRAD, SAVED, MUTATION, VIEW = "data", "grad", "saved", "mutation", "view"
+_NOTHING: Mapping[str, int] = MappingProxyType({})  # one for all: most nodes are no groups
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ class Node:
     grad: Snapshot | None = None
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient that a root was given
-    held: dict[str, int] = field(default_factory=dict)  # how many of each kind a group holds
+    held: Mapping[str, int] = field(default_factory=lambda: _NOTHING)  # how many of each kind a group holds
 
 
 @dataclass(slots=True)

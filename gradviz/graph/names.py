@@ -48,7 +48,9 @@ class Names:
         several ops at one place, and the last gives what is assigned."""
         if op.op != self.last_ops.get(op.site):
             return False
-        starts, ends = self.calls.get(op.site, ([], []))
+        if op.site not in self.calls:
+            return True
+        starts, ends = self.calls[op.site]
         call = bisect_right(starts, op.index) - 1
         if call < 0 or op.index > ends[call]:
             return True

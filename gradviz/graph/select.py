@@ -96,25 +96,26 @@ def upstream(history: History, run: PassInfo) -> Part:
 def _flood(history: History, part: Part, states: Iterable[State], barrier: int) -> list[State]:
     """Add states and all before them, up to ops that recorded no node; returns those ops' inputs. Ops that
     recorded one and ran up to event `barrier` are not added."""
-    stack = [state for state in states if state not in part.states]
+    ops, found = part.ops, part.states
+    op_behind, output, reads = history.op_behind, history.output, history.reads
+    stack = [state for state in states if state not in found]
     behind: list[State] = []
     while stack:
         state = stack.pop()
-        if state in part.states:
+        if state in found:
             continue
-        part.states.add(state)
+        found.add(state)
         if state.since != FIRST and history.is_leaf_that_requires_grad(state.tensor, state.since):
             continue
-        event = history.op_that_made(state)
-        if event is None:
+        op = op_behind(state)
+        if op is None:
             stack += _before_without_op(history, part, state)
             continue
-        op = history.op(event)
-        if op.node and event <= barrier:
+        if op.node and op.index <= barrier:
             continue
-        part.ops.add(event)
-        part.states.update(history.output(tensor) for tensor in op.outputs)
-        (stack if op.node else behind).extend(state for state in history.reads(event) if state)
+        ops.add(op.index)
+        found.update([output(tensor) for tensor in op.outputs])
+        (stack if op.node else behind).extend([state for state in reads(op.index) if state])
     return behind
 
 

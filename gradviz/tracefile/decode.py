@@ -12,6 +12,8 @@ from gradviz.events.kinds import Kind
 
 
 def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    if len(flat) == 2:  # the usual number
+        return (tuple(flat),)  # type: ignore[return-value]
     return tuple(zip(flat[::2], flat[1::2], strict=True)) if flat else ()
 
 

@@ -359,24 +359,27 @@ class Trace:
 
     def shape(self, tensor: int) -> tuple[tuple[int, ...], str] | None:
         """A tensor's shape and dtype; None where nothing is known of it."""
-        shape, what = self._shape_of.get(tensor, (None, 0))
-        if shape is None:
-            return None
-        try:
-            return self.shapes[shape], DTYPES[what & 0xFF]
-        except (KeyError, IndexError) as error:
-            raise damaged(self.path, error) from None
+        form = self._form_of.get(tensor)
+        return None if form is None else self._forms[form]
 
     @cached_property
-    def _shape_of(self) -> dict[int, tuple[int, int]]:
-        found: dict[int, tuple[int, int]] = {}
-        for position in range(len(self._chunks)):
-            rows = self._chunk(position).snapshots
-            for tensor, shape, what in zip(
-                rows["tensor"].tolist(), rows["shape"].tolist(), rows["what"].tolist(), strict=True
-            ):
-                found.setdefault(tensor, (shape, what))
+    def _form_of(self) -> dict[int, int]:
+        """Each tensor's form when it was first told of: its shape's number and its dtype's, in one number."""
+        found: dict[int, int] = {}
+        for position in range(len(self._chunks) - 1, -1, -1):  # backwards, so that the first of several stays
+            rows = self._chunk(position).snapshots[::-1]
+            forms = rows["shape"].astype(np.int64) << 8 | rows["what"] & 0xFF
+            found.update(zip(rows["tensor"].tolist(), forms.tolist(), strict=True))
         return found
+
+    @cached_property
+    def _forms(self) -> dict[int, tuple[tuple[int, ...], str]]:
+        try:
+            return {
+                form: (self.shapes[form >> 8], DTYPES[form & 0xFF]) for form in set(self._form_of.values())
+            }
+        except (KeyError, IndexError) as error:
+            raise damaged(self.path, error) from None
 
     def _first_snapshot(self, tensor: int) -> Snapshot | None:
         found = self._find_first(tensor)

@@ -21,21 +21,24 @@ def part(g: Any, x: Any, reduction: str) -> Any:
     return g / int(np.prod(x.shape)) if reduction == "mean" else g
 
 
-def nll(x: Any, target: np.ndarray, share: np.ndarray, reduction: str) -> Any:
-    """−share · x at the target class (axis 1), summed unless reduction is none.
+def nll(x: Any, target: np.ndarray, share: np.ndarray | float, reduction: str) -> Any:
+    """−share · x at the target class (axis 1), summed unless reduction is none. `share` is one number for each
+    target, or one for all.
 
     Where share is 0 the log-probability does not count, even if it is −inf."""
     losses = x[_at_classes(target)] * -share
-    if not share.all():
+    if isinstance(share, np.ndarray) and not share.all():
         losses = np.where(share == 0, 0, losses)
     return losses if reduction == "none" else losses.sum()
 
 
-def nll_back(g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.ndarray, reduction: str) -> Any:
+def nll_back(
+    g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.ndarray | float, reduction: str
+) -> Any:
     """The gradient of `nll`: −share at the target class, 0 elsewhere, even if the upstream gradient is NaN."""
     given, at = g * -share, _at_classes(target)
-    if not isinstance(given, np.ndarray):
-        return k.put_back(given, x_shape, at)
+    if not isinstance(given, (np.ndarray, np.generic)):
+        return k.put_back(np.broadcast_to(given, target.shape), x_shape, at)
     gradient = np.zeros(x_shape, given.dtype)
     gradient[at] = given
     return gradient

@@ -90,8 +90,8 @@ general("logsumexp", k.logsumexp, args="dim keepdim",
     x=d("softmax(x)", lambda g, x, out, dim, keepdim:
         k.spread(g, x.shape, dim, keepdim) * np.exp(x - k.spread(out, x.shape, dim, keepdim))))
 general("softmax", k.softmax, args="dim", node_name="SoftmaxBackward0",
-    x=d("pᵢ(δᵢⱼ − pⱼ)", lambda g, out, dim: (g - (g * out).sum(dim, keepdims=True)) * out))
+    x=d("pᵢ(δᵢⱼ − pⱼ)", lambda g, out, dim: (g - k.dot_along(g, out, dim)) * out))
 general("log_softmax", k.log_softmax, args="dim", node_name="LogSoftmaxBackward0",
-    x=d("δᵢⱼ − pⱼ", lambda g, out, dim: g - np.exp(out) * g.sum(dim, keepdims=True)))
+    x=d("δᵢⱼ − pⱼ", lambda g, out, dim: g - np.exp(out) * k.total(g, dim)))
 
 # fmt: on

@@ -60,6 +60,8 @@ def reversed_power(x: Any, base: Any) -> Any:
 
 def power_slope(x: Any, exponent: Any) -> Any:
     """n · x^(n−1); 0 where n is 0, whatever x is."""
+    if exponent == 2 and type(x) is np.ndarray:
+        return 2 * x  # as x ** 1 it would be a power like others, for NumPy
     return x * 0 if exponent == 0 else exponent * x ** (exponent - 1)
 
 

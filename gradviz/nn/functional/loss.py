@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -13,6 +14,13 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import torch_type_name
 from gradviz.engine.tensor import Tensor, new_tensor
 from gradviz.nn.functional.activation import log_softmax, logsigmoid
+
+_UNSIGNED: dict[int, Any] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+}
 
 
 def reduced(losses: Tensor, reduction: str) -> Tensor:
@@ -107,9 +115,9 @@ def nll_loss(
 
 def _classes_and_shares(
     x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, mean: bool
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray | float]:
     """The target classes, 0 where one is ignored, and how much each log-probability counts: the class's weight,
-    or 0; for a mean, as part of the whole. Raises where a class is none of x's."""
+    or 0; for a mean, as part of the whole. One number where all count alike. Raises where a class is none of x's."""
     if target.array.dtype.kind not in "iu":
         raise RuntimeError(f"expected scalar type Long but found {target.dtype}: classes are whole numbers")
     expected = (x.array.shape[0], *x.array.shape[2:])
@@ -119,19 +127,25 @@ def _classes_and_shares(
             f"({target.array.shape[0] if target.array.ndim else 1}). The target has shape {list(target.shape)}, "
             f"where {list(expected)} is expected."
         )
+    n_classes = x.array.shape[1]
+    if weight is None and not 0 <= ignore_index < n_classes and _all_below(target.array, n_classes):
+        return target.array.copy(), 1 / (target.array.size or math.nan) if mean else 1.0
     kept = np.asarray(target.array != ignore_index)
-    plain = bool(kept.all())
-    classes = target.array.copy() if plain else np.where(kept, target.array, 0)
-    if classes.size and (classes.min() < 0 or classes.max() >= x.array.shape[1]):
+    classes = np.where(kept, target.array, 0)
+    if classes.size and (classes.min() < 0 or classes.max() >= n_classes):
         bad = classes.min() if classes.min() < 0 else classes.max()
         raise IndexError(f"Target {bad} is out of bounds.")
     kind = x.array.dtype
-    if plain and weight is None:
-        return classes, np.full(classes.shape, 1 / (classes.size or np.nan) if mean else 1, kind)
     share = kept.astype(kind) if weight is None else kept * weight.array[classes].astype(kind)
     if mean:
         share = share / (share.sum() or np.nan)  # where all is ignored the mean is NaN, as in PyTorch
     return classes, share
+
+
+def _all_below(numbers: np.ndarray, bound: int) -> bool:
+    """Whether whole numbers are all from 0 to below `bound`."""
+    unsigned = numbers.view(_UNSIGNED[numbers.itemsize])  # a negative one becomes very large
+    return not numbers.size or bool(unsigned.max() < bound)
 
 
 def cross_entropy(

@@ -119,8 +119,8 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
     A node's number is higher than those of all nodes it leads to, so that the highest number among the nodes
     reached is always ready. Only leaves could come too early; they wait for the end."""
     buffers: dict[Any, Any] = {}
+    leaves: dict[AccumulateGrad, Any] = {}
     heap: list[tuple[int, Any]] = []
-    leaves: list[AccumulateGrad] = []
     rest = list(zip(roots, starts, strict=True))
     target: Any
     node: Any
@@ -128,13 +128,24 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
     edge, g = rest.pop()
     other_edge = other_g = None
     while True:
+        if type(other_edge) is AccumulateGrad:
+            if other_g is not None:
+                held = leaves.get(other_edge)
+                leaves[other_edge] = other_g if held is None else held + other_g
+            other_edge = None
+        if type(edge) is AccumulateGrad:
+            if g is not None:
+                held = leaves.get(edge)
+                leaves[edge] = g if held is None else held + g
+            edge = None
+        if edge is None and other_edge is not None:
+            edge, g, other_edge = other_edge, other_g, None
         if (
             other_edge is None
             and not buffers
             and not rest
             and edge is not None
             and type(edge) is not Output
-            and not edge.runs_first
             and g is not None
         ):  # nothing else is on its way: as in a chain
             node, received = edge, g
@@ -150,6 +161,10 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
                         if slots is None:
                             slots = buffers[target] = [None] * target.outputs
                         slots[nr] = g if slots[nr] is None else slots[nr] + g
+                    elif type(edge) is AccumulateGrad:
+                        held = leaves.get(edge)
+                        leaves[edge] = g if held is None else held + g
+                        arrived = True
                     else:
                         target = edge
                         held = buffers.get(target)
@@ -157,8 +172,6 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
                         buffers[target] = held + g if arrived else g
                     if arrived:
                         pass
-                    elif target.runs_first:
-                        leaves.append(target)
                     elif nearest is None:
                         nearest = target
                     else:
@@ -190,5 +203,5 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
         if node.saves and not retain_graph:
             node.release()
     edge = g = other_g = held = slots = received = None
-    for leaf in leaves:
-        accumulate(leaf.variable, [buffers.pop(leaf)], create_graph=False)
+    for leaf in list(leaves):
+        accumulate(leaf.variable, [leaves.pop(leaf)], create_graph=False)

@@ -27,7 +27,9 @@ def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
             rare.grad = copy(gradient) if rare.grad is None else add(rare.grad, gradient)
             return
         unshared = getrefcount(gradient) <= 2  # this frame's and the call's own
-        array = np.asarray(gradient, leaf.array.dtype)
+        array = gradient
+        if type(gradient) is not np.ndarray or gradient.dtype is not leaf.array.dtype:
+            array = np.asarray(gradient, leaf.array.dtype)
         if array.shape != leaf.array.shape:
             array = np.broadcast_to(array, leaf.array.shape)
         if rare.grad is None:

@@ -149,7 +149,9 @@ class Tensor:
     def grad(self) -> Tensor | None:
         """The gradient accumulated so far; for a non-leaf only after `retain_grad()`."""
         rare = self._rare
-        if not self.is_leaf and not (rare and (rare.retains_grad or rare.grad is not None)):
+        if rare is not None and rare.grad is not None:
+            return rare.grad
+        if not self.is_leaf and not (rare and rare.retains_grad):
             warnings.warn(
                 "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad "
                 "attribute won't be populated during autograd.backward(). If you indeed want the .grad field "
@@ -157,7 +159,7 @@ class Tensor:
                 UserWarning,
                 stacklevel=2,
             )
-        return rare.grad if rare else None
+        return None
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:

@@ -73,7 +73,7 @@ elementwise("tanh", np.tanh,
 elementwise("sigmoid", k.sigmoid,
     x=d("σ(x)(1 − σ(x))", lambda g, out: g * (1 - out) * out))
 elementwise("relu", k.relu,
-    x=d("x > 0", lambda g, out: k.let_through(g, np.logical_not(out <= 0))))
+    x=d("x > 0", lambda g, out: k.let_through(g, out != 0)))
 elementwise("softplus", k.softplus, args="beta threshold",
     x=d("σ(βx)", lambda g, x, beta, threshold: g * k.softplus_slope(x, beta, threshold)))
 elementwise("logit", k.logit, args="eps",

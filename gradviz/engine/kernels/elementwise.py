@@ -26,8 +26,15 @@ def rsqrt(x: Any, out: Any = None) -> Any:
     return np.true_divide(1, np.sqrt(x), out=...)
 
 
+_LARGE, _LONGEST_ROW = 8192, 1 << 16
+
+
 def relu(x: Any, out: Any = None) -> Any:
     """max(x, 0), NaN kept."""
+    if type(x) is np.ndarray and out is None and x.ndim and x.flags.c_contiguous and x.size >= _LARGE:
+        rows = x.reshape(len(x), -1)  # NumPy's maximum with one number takes four times as long as with a row
+        if rows.shape[1] <= _LONGEST_ROW:
+            return np.maximum(rows, np.zeros(rows.shape[1], x.dtype)).reshape(x.shape)
     return np.maximum(x, 0, out=...)
 
 

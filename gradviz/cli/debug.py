@@ -11,19 +11,19 @@ import click
 
 from gradviz.cli.common import fail, printable
 from gradviz.cli.moment import export_moment
-from gradviz.cli.trace import tell
+from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
 from gradviz.debug.debugger import Debugger, Reader
 from gradviz.debug.interrupt import ctrl_c_pauses
 from gradviz.debug.pauses import BAD
 from gradviz.debug.readers import AtTerminal, Commands, terminal
-from gradviz.sources.script import Outcome, ScriptError, Target, run
+from gradviz.sources.script import Outcome, ScriptError, run
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.step.plain import commands
 from gradviz.step.state import CommandError, Settings
 
 
 @click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings=SETTINGS,
     epilog="""\b
 Examples:
   gradviz debug train.py
@@ -32,7 +32,6 @@ Examples:
   gradviz debug --break nan --commands "why; back; quit" train.py
 """,
 )
-@click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
 @click.option(
     "-b",
     "--break",
@@ -60,23 +59,7 @@ Examples:
     metavar="COMMANDS",
     help='Run "continue; why; quit", or @FILE, and print plain text.',
 )
-@click.option("-o", "output", type=click.Path(path_type=Path), help="The trace [default: STEM.gradviz here].")
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "numpy", "torch"]),
-    default="auto",
-    show_default=True,
-    help="Who serves `import torch`. This version records gradviz's NumPy engine.",
-)
-@click.option(
-    "--values",
-    type=click.Choice(["none", "stats", "full"]),
-    default="stats",
-    show_default=True,
-    help="What to keep of tensors; small ones are kept in full unless `none`.",
-)
-@click.argument("script", required=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@runs_a_script
 def debug(
     module: str | None,
     breaks: tuple[str, ...],
@@ -94,15 +77,7 @@ def debug(
     The stops are those of `gradviz step`, with the script waiting: step back through what it did, continue, or
     quit, which ends it. Ctrl-C pauses it at the next event. The trace so far is kept.
     """
-    if module is not None:
-        arguments = arguments if script is None else (script, *arguments)
-    elif script is None:
-        fail("give a SCRIPT to run, or -m MODULE (see gradviz debug --help)")
-    if engine == "torch":
-        fail(
-            "this version cannot debug PyTorch itself yet: --engine numpy runs the script on gradviz's engine"
-        )
-    target = Target(module or script or "", module is not None, arguments)
+    target = target_of("debug", module, script, arguments, engine)
     path = output or Path(f"{target.stem}.gradviz")
     settings = Settings()
     try:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
-from rich.text import Text
 
 from gradviz.cli.common import fail, stderr
-from gradviz.cli.summary import summary
-from gradviz.sources.script import Outcome, ScriptError, Target, run
+from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
+from gradviz.sources.script import ScriptError, run
 from gradviz.tracefile import TraceError, open_trace
 
 
@@ -36,7 +34,7 @@ class PassNumbers(click.ParamType):
 
 
 @click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings=SETTINGS,
     epilog="""\b
 Examples:
   gradviz trace train.py --epochs 3
@@ -44,26 +42,9 @@ Examples:
   gradviz trace -m package.train
 """,
 )
-@click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
-@click.option("-o", "output", type=click.Path(path_type=Path), help="The trace [default: STEM.gradviz here].")
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "numpy", "torch"]),
-    default="auto",
-    show_default=True,
-    help="Who serves `import torch`. This version records gradviz's NumPy engine.",
-)
-@click.option(
-    "--values",
-    type=click.Choice(["none", "stats", "full"]),
-    default="stats",
-    show_default=True,
-    help="What to keep of tensors; small ones are kept in full unless `none`.",
-)
+@runs_a_script
 @click.option("--passes", type=PassNumbers(), help="Record only these backward passes in detail.")
 @click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
-@click.argument("script", required=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def trace(
     module: str | None,
     output: Path | None,
@@ -79,19 +60,11 @@ def trace(
     The script's output, exit status and exceptions stay as they are; a summary follows on stderr. Options of
     gradviz stand before SCRIPT, the script's own behind it.
     """
-    if module is not None:
-        arguments = arguments if script is None else (script, *arguments)
-    elif script is None:
-        fail("give a SCRIPT to run, or -m MODULE (see gradviz trace --help)")
     graph_file, arguments = _graph_after_script(graph_file, arguments)
-    target = Target(module or script or "", module is not None, arguments)
+    target = target_of("record", module, script, arguments, engine)
     path = output or Path(f"{target.stem}.gradviz")
     if graph_file is not None:
         _check_picture(graph_file)
-    if engine == "torch":
-        fail(
-            "this version cannot record PyTorch itself yet: --engine numpy runs the script on gradviz's engine"
-        )
     try:
         outcome = run(target, path, values, passes)
     except (ScriptError, OSError) as error:
@@ -117,17 +90,6 @@ def _check_picture(path: Path) -> None:
     try:
         check_path(path)
     except DrawError as error:
-        fail(str(error))
-
-
-def tell(path: Path, outcome: Outcome, engine: str) -> None:
-    """Say what was recorded, and by which engine where that may surprise."""
-    if engine == "auto" and outcome.served_as_torch and find_spec("torch") is not None:
-        stderr.print(Text("gradviz: engine `import torch` gave gradviz's NumPy engine, not PyTorch", "dim"))
-    try:
-        with open_trace(path) as recorded:
-            stderr.print(summary(recorded, outcome))
-    except TraceError as error:
         fail(str(error))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -194,11 +193,6 @@ def test_what_was_saved_is_checked_after_assignment_through_an_index() -> None:
         y.sum().backward()
 
 
-def test_an_attribute_that_a_tensor_has_not_is_answered_with_the_nearest() -> None:
-    with pytest.raises(AttributeError, match="the nearest is requires_grad"):
-        torch.ones(3).require_grad  # noqa: B018
-
-
 def test_floats_of_python_take_the_dtype_of_the_tensor() -> None:
     x = torch.ones(2)
     assert (x * 2.5).dtype == torch.float32
@@ -332,25 +326,3 @@ def test_an_op_in_place_keeps_what_its_derivative_needs() -> None:
 def test_a_random_permutation_is_pytorchs() -> None:
     torch.manual_seed(0)
     assert torch.randperm(8).tolist() == [4, 0, 7, 3, 2, 5, 1, 6]
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "said"),
-    [
-        (torch.nn, "Convv2d", "module 'gradviz.nn' has no attribute 'Convv2d'; the nearest is Conv2d"),
-        (torch, "Linear", "module 'gradviz' has no attribute 'Linear'; there is gradviz.nn.Linear"),
-        (torch.optim, "AdmW", "module 'gradviz.optim' has no attribute 'AdmW'; the nearest is AdamW"),
-        (torch, "fft", "module 'gradviz' has no attribute 'fft', nor one that is much like it"),
-        (
-            torch.nn.functional,
-            "gelo",
-            "module 'gradviz.nn.functional' has no attribute 'gelo'; the nearest is gelu",
-        ),
-    ],
-)
-def test_a_name_that_is_missing_is_said_with_the_nearest_that_is_there(
-    owner: ModuleType, name: str, said: str
-) -> None:
-    with pytest.raises(AttributeError) as caught:
-        getattr(owner, name)
-    assert str(caught.value) == said

@@ -14,6 +14,14 @@ QUESTIONS = {
     "is_nonzero": lambda t: [t.is_nonzero(t.tensor([0.5])), t.tensor(0).is_nonzero()],
     "is_same_size": lambda t: [t.is_same_size(t.ones(2), t.zeros(2)), t.is_same_size(t.ones(2), t.ones(2, 1))],
     "get_device": lambda t: t.ones(1).get_device(),
+    "kinds": lambda t: [
+        getattr(t.ones(1), f"is_{kind}")
+        for kind in "cuda ipu maia meta mkldnn mps mtia nested quantized sparse sparse_csr vulkan xla xpu".split()
+    ],
+    "never": lambda t: [
+        t.is_conj(t.ones(1)), t.is_neg(t.ones(1)), t.is_inference(t.ones(1)), t.is_distributed(t.ones(1)),
+        t.ones(1).is_shared(), t.ones(1).is_pinned(), t.ones(1).name,
+    ],
     "is_cuda": lambda t: [t.ones(1).is_cuda, t.ones(1).is_cpu],
     "type": lambda t: [t.ones(1).type(), t.ones(1, dtype=t.int64).type()],
     "type as another": lambda t: [t.ones(1).type(t.int32).type(), t.ones(1).type("torch.DoubleTensor").type()],

@@ -11,7 +11,7 @@ from gradviz.engine.inplace import in_place, scaled, setitem
 from gradviz.engine.kernels import strides_of
 from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.memory_format import contiguous_format, lies_in
-from gradviz.engine.missing import nearest
+from gradviz.engine.missing import TENSOR_LACKS, Lacking
 from gradviz.engine.tensor import Tensor
 
 
@@ -165,6 +165,7 @@ METHODS: dict[str, Callable] = {
     "ndimension": lambda x: x.array.ndim,
     "stride": lambda x, dim=None: strides_of(x.array) if dim is None else strides_of(x.array)[dim],
     "polygamma": lambda x, n: ops.polygamma(n, x),
+    "adjoint": lambda x: ops.transpose(x, -2, -1),
     "is_floating_point": lambda x: x.array.dtype.kind == "f",
     "is_contiguous": lambda x, memory_format=contiguous_format: lies_in(x.array, memory_format),
     "data_ptr": lambda x: x.array.ctypes.data,
@@ -177,6 +178,7 @@ METHODS = {name: with_pytorchs_names(function) for name, function in METHODS.ite
 METHODS |= {alias: METHODS[name] for alias, name in _ALIASES.items() if name in METHODS}
 METHODS |= {f"{alias}_": in_place[f"{name}_"] for alias, name in _ALIASES.items() if f"{name}_" in in_place}
 
+KINDS_THERE_ARE_NOT = "cuda ipu maia meta mkldnn mps mtia nested quantized sparse sparse_csr vulkan xla xpu"
 PROPERTIES: dict[str, Callable] = {
     "T": lambda x: ops.permute(x, *reversed(range(x.array.ndim))) if x.array.ndim != 2 else ops.t(x),
     "H": ops.t,
@@ -184,7 +186,7 @@ PROPERTIES: dict[str, Callable] = {
     "mT": lambda x: ops.transpose(x, -2, -1),
     "real": lambda x: x,
     "is_cpu": lambda x: True,
-    "is_cuda": lambda x: False,
+    **{f"is_{kind}": lambda x: False for kind in KINDS_THERE_ARE_NOT.split()},
     "itemsize": lambda x: x.array.itemsize,
     "nbytes": lambda x: x.array.nbytes,
 }
@@ -196,14 +198,8 @@ def attach() -> None:
         setattr(Tensor, name, function)
     for name, getter in PROPERTIES.items():
         setattr(Tensor, name, property(getter))
-    Tensor.__getattr__ = _missing  # type: ignore[attr-defined]
-
-
-def _missing(x: Tensor, name: str) -> Any:
-    """Say which attribute a tensor has not, and the nearest that it has."""
-    near = "" if name.startswith("_") else nearest(name, dir(Tensor))
-    advice = f"; the nearest is {near}" if near else ""
-    raise AttributeError(f"'Tensor' object has no attribute {name!r}{advice}")
+    for name in TENSOR_LACKS:
+        setattr(Tensor, name, Lacking(name))
 
 
 attach()

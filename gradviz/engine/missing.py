@@ -23,9 +23,23 @@ def says_what_is_missing(module: str, names: dict[str, Any]) -> Callable[[str], 
         message = f"module {module!r} has no attribute {name!r}"
         if not name.startswith("_"):
             message += _advice(name, names)
-        raise AttributeError(message)
+        raise AttributeError(message, name=None, obj=None)  # else Python adds its own guess to ours
 
     return __getattr__
+
+
+class Lacking:
+    """Stands on Tensor where PyTorch's has an attribute and ours has none: to ask for it raises AttributeError.
+
+    A `__getattr__` would do for every name, but Python 3.11 reads all attributes of such a class the slow way."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        known = dict.fromkeys(set(dir(owner)) - set(TENSOR_LACKS))
+        message = f"{owner.__name__!r} object has no attribute {self.name!r} in gradviz"
+        raise AttributeError(message + _advice(self.name, known), name=None, obj=None)
 
 
 def _advice(name: str, names: dict[str, Any]) -> str:
@@ -35,3 +49,19 @@ def _advice(name: str, names: dict[str, Any]) -> str:
             return f"; there is gradviz{place}.{name}"
     near = nearest(name, names)
     return f"; the nearest is {near}" if near else ", nor one that is much like it"
+
+
+TENSOR_LACKS = (
+    "apply_ as_strided_ as_strided_scatter as_subclass bfloat16 bitwise_left_shift_ bitwise_right_shift_ cauchy_ "
+    "ccol_indices cdouble cfloat chalf cholesky cholesky_inverse cholesky_solve coalesce col_indices conj_physical "
+    "conj_physical_ const_data_ptr crow_indices cuda dense_dim dequantize diagonal_scatter dim_order eig frexp "
+    "geometric_ geqrf grad_dtype hardshrink hash_tensor heaviside_ histogram igamma_ igammac_ imag index index_reduce "
+    "index_reduce_ indices int_repr ipu is_coalesced is_set_to istft layout log_normal_ lstsq lu lu_solve map2_ map_ "
+    "matrix_exp module_load mtia mvlgamma_ narrow_copy new new_empty_strided nextafter nextafter_ nonzero_static orgqr "
+    "ormqr pin_memory polygamma_ put put_ q_per_channel_axis q_per_channel_scales q_per_channel_zero_points q_scale "
+    "q_zero_point qscheme record_stream reinforce renorm renorm_ resize resize_ resize_as resize_as_ "
+    "resize_as_sparse_ row_indices scatter_reduce_ set_ share_memory_ slice_inverse smm solve sparse_dim sparse_mask "
+    "sparse_resize_ sparse_resize_and_clear_ sspaddmm stft storage storage_type svd symeig to_dense to_mkldnn "
+    "to_padded_tensor to_sparse to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr "
+    "triangular_solve unsafe_split_with_sizes untyped_storage values volatile xpu"
+).split()  # public names of PyTorch's Tensor

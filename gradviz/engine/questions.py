@@ -72,7 +72,13 @@ def storage_offset(x: Tensor) -> int:
     return 0 if x._base is None else geometry_of(x.array, x._base.array).offset
 
 
+def never(input: Tensor) -> bool:
+    """False: what is asked for is a kind of tensor that there is not."""
+    return False
+
+
 METHODS: dict[str, Callable] = {
+    **dict.fromkeys(("is_conj", "is_neg", "is_inference", "is_distributed"), never),
     "is_complex": is_complex,
     "is_signed": is_signed,
     "is_same_size": is_same_size,
@@ -80,8 +86,10 @@ METHODS: dict[str, Callable] = {
     "get_device": get_device,
     "type": type_of,
     "storage_offset": storage_offset,
+    "is_shared": never,
+    "is_pinned": never,
 }
-FUNCTIONS = {name: METHODS[name] for name in list(METHODS)[:5]} | {
+FUNCTIONS = {name: METHODS[name] for name in list(METHODS)[:9]} | {
     "result_type": result_dtype,
     "can_cast": can_cast,
 }

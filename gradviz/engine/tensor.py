@@ -16,6 +16,7 @@ import numpy as np
 
 from gradviz.engine.devices import CPU, device
 from gradviz.engine.dtypes import dtype, dtype_of
+from gradviz.engine.missing import TENSOR_LACKS
 from gradviz.engine.node import (
     AccumulateGrad,
     Edge,
@@ -88,6 +89,7 @@ class Tensor:
     _edge: Any  # Node, Output, LEAF_EDGE or None
     _rare: TensorRare | None
     _number: int  # unset until a listener hears of the tensor; 0: a constant nobody hears of
+    name = None  # as in PyTorch, whose tensors have no name either
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         from gradviz.engine.creation import legacy_tensor
@@ -322,6 +324,9 @@ class Tensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in TENSOR_LACKS]
 
     def __len__(self) -> int:
         if self.array.ndim == 0:

@@ -26,8 +26,8 @@ from gradviz.engine.missing import TENSOR_LACKS
         ),
         (
             gradviz.ones(1),
-            "igamma_",
-            "'Tensor' object has no attribute 'igamma_' in gradviz; the nearest is digamma_",
+            "renorm",
+            "'Tensor' object has no attribute 'renorm' in gradviz; the nearest is norm",
         ),
         (
             gradviz.ones(1),

@@ -92,11 +92,10 @@ def as_gradients(gradients: Any, n: int) -> list[Any]:
 
 def initial_gradients(roots: Sequence[Tensor], given: Sequence[Any]) -> list[Tensor]:
     """What each root starts with: the gradient given, or 1 for a scalar."""
-    for position, root in enumerate(roots):
-        if not root.requires_grad:
-            raise errors.no_grad_fn(position)
     gradients = []
-    for root, gradient in zip(roots, given, strict=True):
+    for position, (root, gradient) in enumerate(zip(roots, given, strict=True)):
+        if root._edge is None:
+            raise errors.no_grad_fn(position)
         if gradient is None:
             if root.array.size != 1:
                 raise errors.implicit_gradient()

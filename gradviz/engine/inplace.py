@@ -327,15 +327,16 @@ _ELEMENTWISE = """
 """.split()
 _CHOSEN = """
     addbmm addcdiv addcmul addmm addmv addr baddbmm clamp clamp_max clamp_min cumprod cumsum div float_power
-    index_add index_copy index_fill index_put ldexp lerp logit masked_fill masked_scatter nan_to_num pow round
-    scatter scatter_add square tril triu true_divide
+    index_add index_copy index_fill index_put ldexp lerp logit masked_fill masked_scatter mvlgamma nan_to_num pow
+    round scatter scatter_add scatter_reduce square tril triu true_divide
 """.split()
 
 _PLAIN = """
-    bitwise_and bitwise_not bitwise_or bitwise_xor eq floor_divide gcd ge gt lcm le logical_and logical_not logical_or
-    logical_xor lt ne
+    bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor eq floor_divide gcd ge gt
+    heaviside igamma igammac lcm le logical_and logical_not logical_or logical_xor lt ne
 """.split()
 _SHAPES: dict[str, Callable] = {
+    "as_strided": ops.plan_of_as_strided,
     "squeeze": ops.plan_of_squeeze,
     "swapaxes": ops.plan_of_transpose,
     "swapdims": ops.plan_of_transpose,
@@ -347,6 +348,8 @@ _SHAPES: dict[str, Callable] = {
 _FUNCTIONS: dict[str, Callable] = {
     **{name: ops.functions[name] for name in _ELEMENTWISE},
     **{name: getattr(ops, name) for name in _CHOSEN},
+    "polygamma": lambda x, n: ops.polygamma(n, x),
+    "conj_physical": ops.itself,
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),
     "subtract": scaled(ops.sub),

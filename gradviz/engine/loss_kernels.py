@@ -26,8 +26,11 @@ def nll(x: Any, target: np.ndarray, share: np.ndarray | float, reduction: str) -
     target, or one for all.
 
     Where share is 0 the log-probability does not count, even if it is −inf."""
-    losses = x[_at_classes(target)] * -share
-    if isinstance(share, np.ndarray) and not share.all():
+    picked = x[_at_classes(target)]
+    if not isinstance(share, np.ndarray):
+        return (picked if reduction == "none" else picked.sum()) * -share
+    losses = picked * -share
+    if not share.all():
         losses = np.where(share == 0, 0, losses)
     return losses if reduction == "none" else losses.sum()
 

@@ -97,7 +97,7 @@ OPERATORS: dict[str, Callable] = {
 # Functions that are methods too: `torch.f(x, ...)` and `x.f(...)`.
 _SHARED = """
     addcdiv addcmul clamp clamp_max clamp_min div float_power ldexp lerp logit mvlgamma nan_to_num pow round square
-    true_divide positive conj resolve_conj resolve_neg real
+    true_divide positive conj conj_physical resolve_conj resolve_neg real
     all amax amin aminmax any argmax argmin argsort count_nonzero cummax cummin cumprod cumsum dist kthvalue
     log_softmax logcumsumexp logsumexp max mean median min msort nanmean nansum norm prod softmax sort std sum topk
     unique var
@@ -109,7 +109,7 @@ _SHARED = """
     swapaxes swapdims t tensor_split tile transpose tril triu unbind unflatten unsafe_chunk unsafe_split unsqueeze
     vsplit
     gather index_add index_copy index_fill index_put index_select masked_fill masked_scatter masked_select
-    scatter scatter_add select_scatter slice_scatter take take_along_dim
+    scatter scatter_add scatter_reduce select_scatter slice_scatter take take_along_dim
     allclose argwhere bincount diff equal isclose isin nonzero
 """.split()
 
@@ -159,7 +159,6 @@ METHODS: dict[str, Callable] = {
     "cov": ops.cov,
     "corrcoef": ops.corrcoef,
     "nanmedian": ops.nanmedian,
-    "scatter_reduce": ops.scatter_reduce,
     "pinverse": lambda x, rcond=1e-15: ops.pinv(x, rtol=rcond),
     "element_size": lambda x: x.array.itemsize,
     "ndimension": lambda x: x.array.ndim,

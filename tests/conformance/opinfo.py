@@ -407,7 +407,7 @@ def possible(sample: Sample) -> bool:
 
 def in_place_form(entry: Any) -> Callable | None:
     """gradviz's in-place method for an entry that PyTorch has in place."""
-    return vars(gradviz.Tensor).get(f"{entry.name}_") if entry.inplace_variant is not None else None
+    return getattr(gradviz.Tensor, f"{entry.name}_", None) if entry.inplace_variant is not None else None
 
 
 def entries(names: list[str] | None = None) -> list[tuple[Any, Callable]]:

@@ -27,6 +27,11 @@ linear("scatter", k.scatter, args="dim index",
 linear("scatter_add", k.scatter_add, args="dim index",
     x=d("1", lambda g: g),
     y=d("1, taken", lambda g, y_shape, dim, index: k.gather_within(g, y_shape, dim, index)))
+general("scatter_reduce", k.scatter_reduce, args="dim index reduce include_self",
+    x=d("by the reduction", lambda g, x, y, out, dim, index, reduce, include_self:
+        k.scatter_reduce_back_to_self(g, x, y, out, dim, index, reduce, include_self)),
+    y=d("by the reduction, taken", lambda g, x, y, out, dim, index, reduce, include_self:
+        k.scatter_reduce_back_to_source(g, x, y, out, dim, index, reduce, include_self)))
 linear("index_add", k.index_add, args="dim index alpha",
     x=d("1", lambda g: g),
     y=d("alpha, taken", lambda g, y_shape, dim, index, alpha: k.taken_slices(g, y_shape, dim, index) * alpha))

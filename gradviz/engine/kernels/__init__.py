@@ -10,5 +10,6 @@ from gradviz.engine.kernels.indexing import *
 from gradviz.engine.kernels.linalg import *
 from gradviz.engine.kernels.padding import *
 from gradviz.engine.kernels.reductions import *
+from gradviz.engine.kernels.scatter_reduce import *
 from gradviz.engine.kernels.shape import *
 from gradviz.engine.kernels.strides import *

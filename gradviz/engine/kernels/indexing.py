@@ -72,7 +72,7 @@ def spread_out(g: Any, shape: tuple[int, ...], dim: int, index: np.ndarray) -> A
     return scatter_add(np.zeros(shape, g.dtype), g, dim, index)
 
 
-def _placed(index: np.ndarray, source: Any) -> tuple[np.ndarray, Any]:
+def placed(index: np.ndarray, source: Any) -> tuple[np.ndarray, Any]:
     """An index, and the elements that go there: of a source that may be greater, those that it names."""
     if np.ndim(source) == 0:
         return np.atleast_1d(index), source
@@ -83,7 +83,7 @@ def _placed(index: np.ndarray, source: Any) -> tuple[np.ndarray, Any]:
 def scatter(x: Any, source: Any, dim: int, index: np.ndarray) -> Any:
     """x with the elements of `source` put where `index` names along `dim`."""
     out = np.array(x, ndmin=1)
-    index, source = _placed(index, source)
+    index, source = placed(index, source)
     if index.size:
         out[along(index, dim or 0)] = source
     return out.reshape(x.shape)
@@ -92,7 +92,7 @@ def scatter(x: Any, source: Any, dim: int, index: np.ndarray) -> Any:
 def scatter_add(x: Any, source: Any, dim: int, index: np.ndarray) -> Any:
     """x with the elements of `source` added where `index` names along `dim`."""
     out = np.array(x, ndmin=1)
-    index, source = _placed(index, source)
+    index, source = placed(index, source)
     if index.size:
         np.add.at(out, along(index, dim or 0), source)
     return out.reshape(x.shape)
@@ -100,10 +100,14 @@ def scatter_add(x: Any, source: Any, dim: int, index: np.ndarray) -> Any:
 
 def gather_within(g: Any, shape: tuple[int, ...], dim: int, index: np.ndarray) -> Any:
     """The gradient of the source of a scatter: what went in, in the source's shape."""
-    taken = gather(g, dim, index)
-    if tuple(shape) == index.shape:
+    return in_source(gather(g, dim, index), shape)
+
+
+def in_source(taken: Any, shape: tuple[int, ...]) -> Any:
+    """What went into a scatter, in the source's shape: 0 where the index did not reach."""
+    if tuple(shape) == tuple(taken.shape):
         return taken
-    return put_back(taken, shape, tuple(slice(n) for n in index.shape))
+    return put_back(taken, shape, tuple(slice(n) for n in taken.shape))
 
 
 def blank(g: Any, dim: int, index: np.ndarray) -> Any:

@@ -196,4 +196,4 @@ def itself(x: Tensor) -> Tensor:
     return x
 
 
-positive = conj = resolve_conj = resolve_neg = real = itself
+positive = conj = conj_physical = resolve_conj = resolve_neg = real = itself

@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import at
+from gradviz.engine.kernels.scatter_reduce import REDUCTIONS
 from gradviz.engine.ops.reductions import checked_dim
 from gradviz.engine.ops.shape import expand, flatten, reshape, unsqueeze
 from gradviz.engine.shape_errors import broadcast_shape
@@ -201,6 +202,26 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
     return gather(expand(x, *full[0]), dim, new_tensor(np.where(array < 0, array + n, array)))
 
 
+def _checked_source(key: str, x: Tensor, dim: int, index: Tensor, src: Tensor) -> tuple[int, np.ndarray]:
+    """What `_checked_places` gives, for elements of `src` that are to go there. Raises RuntimeError where they do not
+    fit."""
+    if src.array.ndim != index.array.ndim:
+        raise RuntimeError(f"{key}(): Expected src and index to have the same number of dimensions")
+    if src.array.dtype != x.array.dtype:
+        raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
+    if index.array.size and x.array.ndim and index.array.ndim:
+        if index.array.ndim != x.array.ndim:
+            raise RuntimeError("Index tensor must have the same number of dimensions as self tensor")
+        along = checked_dim(dim, x.array.ndim)
+        sizes = zip(index.array.shape, x.array.shape, src.array.shape, strict=True)
+        if any(n > theirs or (n > ours and d != along) for d, (n, ours, theirs) in enumerate(sizes)):
+            raise RuntimeError(
+                f"Expected index {list(index.array.shape)} to be no larger than self {list(x.array.shape)} apart from "
+                f"dimension {along} and to be no larger size than src {list(src.array.shape)}"
+            )
+    return _checked_places(x, dim, index)
+
+
 def _scatter(key: str) -> Callable:
     def call(
         x: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: Any = None
@@ -208,11 +229,9 @@ def _scatter(key: str) -> Callable:
         if reduce is not None:
             raise NotImplementedError(f"gradviz does not support {key} with reduce={reduce!r}")
         src = value if src is None else src
-        if isinstance(src, Tensor) and src.array.ndim != index.array.ndim:
-            raise RuntimeError(f"{key}(): Expected src and index to have the same number of dimensions")
-        places = _checked_places(x, dim, index)
         if isinstance(src, Tensor):
-            return apply(TABLE[key], (x, src), places)
+            return apply(TABLE[key], (x, src), _checked_source(key, x, dim, index, src))
+        places = _checked_places(x, dim, index)
         if key == "scatter":
             return apply(TABLE["scatter_number"], (x,), (src, *places))
         raise TypeError(f"{key}(): src must be a Tensor, not {type(src).__name__}")
@@ -223,6 +242,18 @@ def _scatter(key: str) -> Callable:
 
 
 scatter, scatter_add = _scatter("scatter"), _scatter("scatter_add")
+
+
+def scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """x with the elements of `src` brought in where `index` names along `dim`: their sum, prod, mean, amax or amin.
+
+    Without `include_self`, what x was does not count where something is brought in."""
+    if reduce not in REDUCTIONS:
+        raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
+    places = _checked_source("scatter_reduce", x, dim, index, src)
+    return apply(TABLE["scatter_reduce"], (x, src), (*places, reduce, include_self))
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:

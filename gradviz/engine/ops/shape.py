@@ -86,10 +86,11 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return reshape(x, *x.array.shape[:start], -1, *x.array.shape[end + 1 :])
 
 
-def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
-    """The view of x's memory with that size; `stride` and `storage_offset` count elements.
+Plan = tuple[Op, tuple]  # a row, and the arguments that it is applied to a tensor with
 
-    Raises RuntimeError where it would reach beyond the memory of x."""
+
+def plan_of_as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Plan:
+    """What `as_strided` does; raises RuntimeError where it would reach beyond the memory of x."""
     base = x._base if x._base is not None else x
     own = geometry_of(x.array, base.array)
     offset = (own.offset if storage_offset is None else storage_offset) - own.offset
@@ -101,10 +102,15 @@ def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = N
             f"as_strided: size {list(wanted.size)}, stride {list(wanted.stride)} and storage offset "
             f"{storage_offset or 0} reach beyond the {x.array.size} elements of the tensor"
         )
-    return apply(TABLE["as_strided"], (x,), (wanted,))
+    return TABLE["as_strided"], (wanted,)
 
 
-Plan = tuple[Op, tuple]  # a row, and the arguments that it is applied to a tensor with
+def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """The view of x's memory with that size; `stride` and `storage_offset` count elements.
+
+    Raises RuntimeError where it would reach beyond the memory of x."""
+    op, args = plan_of_as_strided(x, size, stride, storage_offset)
+    return apply(op, (x,), args)
 
 
 def plan_of_t(x: Tensor) -> Plan:

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine import kernels as k
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.ops.choice import where
 from gradviz.engine.ops.elementwise import add, div, functions, lerp, mul, sub
-from gradviz.engine.ops.indexing import gather, getitem, scatter_add
+from gradviz.engine.ops.indexing import gather, getitem
 from gradviz.engine.ops.joining import stack
 from gradviz.engine.ops.pieces import narrow
 from gradviz.engine.ops.products import matmul
@@ -219,50 +218,3 @@ def nanmedian(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     place = new_tensor(np.maximum(count - 1, 0) // 2)
     picked = gather(values, dim, place), gather(indices, dim, place)
     return _median(*picked) if keepdim else _median(*(squeeze(part, dim) for part in picked))
-
-
-def scatter_reduce(
-    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
-    """x with the elements of `src` brought in where `index` names along `dim`: their sum, mean, amax or amin.
-
-    Without `include_self`, what x was does not count where something is brought in."""
-    if reduce not in ("sum", "mean", "amax", "amin"):
-        raise NotImplementedError(f"gradviz's scatter_reduce has sum, mean, amax and amin, not {reduce!r}")
-    if not x.array.ndim:
-        parts = (unsqueeze(part, 0) if not part.array.ndim else part for part in (x, index, src))
-        x, index, src = parts
-        return squeeze(scatter_reduce(x, 0, index, src, reduce, include_self=include_self), 0)
-    dim = checked_dim(dim, x.array.ndim)
-    src = getitem(src, tuple(slice(n) for n in index.array.shape))
-    arrives = k.scatter_add(np.zeros_like(x.array), np.ones_like(src.array), dim, index.array)
-    kept = x if include_self else where(arrives == 0, x, new_tensor(np.zeros((), x.array.dtype)))
-    if reduce in ("sum", "mean"):
-        total = scatter_add(kept, dim, index, src)
-        if reduce == "sum":
-            return total
-        count = arrives + (1 if include_self else (arrives == 0))
-        return div(total, new_tensor(count.astype(x.array.dtype)))
-    best = _extreme(x.array, dim, index.array, src.array, reduce, include_self, arrives)
-    own = (x.array == best) & (include_self | (arrives == 0))
-    theirs = (src.array == k.gather(best, dim, index.array)).astype(best.dtype)
-    count = own + k.scatter_add(np.zeros_like(best), theirs, dim, index.array)
-    shares = 1 / np.maximum(count, 1)  # equal ones share the gradient; together they are the value
-    mine = mul(x, new_tensor((own * shares).astype(best.dtype)))
-    given = new_tensor((theirs * k.gather(shares, dim, index.array)).astype(best.dtype))
-    return scatter_add(mine, dim, index, mul(src, given))
-
-
-def _extreme(
-    x: np.ndarray,
-    dim: int,
-    index: np.ndarray,
-    src: np.ndarray,
-    reduce: str,
-    include_self: bool,
-    arrives: np.ndarray,
-) -> np.ndarray:
-    worst = -np.inf if reduce == "amax" else np.inf
-    best = x.copy() if include_self else np.where(arrives == 0, x, worst)
-    (np.maximum if reduce == "amax" else np.minimum).at(best, k.along(index, dim), src)
-    return best

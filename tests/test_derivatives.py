@@ -185,6 +185,11 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "masked_select": [([values(3)], (np.array([True, False, True]),))],
     "scatter": [([values(3, 3), values(2, 3)], (0, np.array([[0, 1], [2, 0]])))],
     "scatter_add": [([values(3, 3), values(2, 3)], (0, np.array([[0, 1], [2, 1]])))],
+    "scatter_reduce": [
+        ([values(3, 3), values(2, 3)], (0, np.array([[0, 1], [0, 1]]), reduce, include_self))
+        for reduce in ("sum", "prod", "mean", "amax", "amin")
+        for include_self in (True, False)
+    ],
     "scatter_number": [([values(3, 3)], (7.0, 0, np.array([[0, 1], [2, 0]])))],
     "index_add": [([values(3, 2), values(3, 2)], (0, np.array([0, 2, 0]), 0.5))],
     "index_copy": [([values(3, 2), values(2, 2)], (0, np.array([0, 2])))],

@@ -83,6 +83,7 @@ def binary(op: Op) -> Callable:
     a_saves_x, a_saves_y = ("x" in op.derivatives["x"].needs, "y" in op.derivatives["x"].needs)
     b_saves_x, b_saves_y = ("x" in op.derivatives["y"].needs, "y" in op.derivatives["y"].needs)
     saves, saves_out = bool(op.needs("x") or op.needs("y")), op.saves_out
+    may_convert = op.kind == "elementwise"
 
     def call(input: Any, other: Any) -> Any:
         if type(other) is not Tensor or type(input) is not Tensor:
@@ -129,10 +130,10 @@ def binary(op: Op) -> Callable:
         if saves_out:
             node.out = array
             node.out_counter = None
-        if left.shape == right.shape and left.dtype is right.dtype:
-            node.spec = None
-        else:
+        if may_convert and (left.shape != right.shape or left.dtype is not right.dtype):
             node.spec = ((left.shape, left.dtype), (right.shape, right.dtype))
+        else:
+            node.spec = None
         out._edge = node
         if listener is not None:
             tell_binary(listener, op, input, other, out, node)

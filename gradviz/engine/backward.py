@@ -33,7 +33,27 @@ def backward(
     `grad_tensors` are the upstream gradients, one a tensor; a scalar needs none. Raises RuntimeError where a
     tensor has no graph, where a gradient is missing, and where the graph's buffers are freed already."""
     roots = as_sequence(tensors)
-    gradients = initial_gradients(roots, as_gradients(grad_tensors, len(roots)))
+    _differentiate(roots, as_gradients(grad_tensors, len(roots)), retain_graph, create_graph, inputs)
+
+
+def backward_from(
+    self: Tensor,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Differentiate this tensor with respect to the leaves, adding to their `.grad`; see `backward`."""
+    _differentiate([self], [gradient], retain_graph, create_graph, inputs)
+
+
+backward_from.__name__, backward_from.__qualname__ = "backward", "Tensor.backward"
+
+
+def _differentiate(
+    roots: Sequence[Tensor], given: Sequence[Any], retain_graph: bool | None, create_graph: bool, inputs: Any
+) -> None:
+    gradients = initial_gradients(roots, given)
     wanted = () if inputs is None else as_sequence(inputs)
     if inputs is not None and not wanted:
         raise RuntimeError("`inputs` argument to `backward` cannot be empty.")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradviz.engine import devices, ops, questions
+from gradviz.engine.backward import backward_from
 from gradviz.engine.dtypes import BY_NAME
 from gradviz.engine.inplace import in_place, scaled, setitem
 from gradviz.engine.kernels import strides_of
@@ -197,6 +198,7 @@ def attach() -> None:
         setattr(Tensor, name, function)
     for name, getter in PROPERTIES.items():
         setattr(Tensor, name, property(getter))
+    Tensor.backward = backward_from  # type: ignore[attr-defined]
     for name in TENSOR_LACKS:
         setattr(Tensor, name, Lacking(name))
 

@@ -256,8 +256,8 @@ def _fetch(op: Op, base: type[Node], need: str, recorded: bool) -> list[str]:
         return [f"{need} = unpack(n, '{slot}')"]
     return [
         f"{need} = n.{slot}",
-        f"{need} = {need}.array if {need} is not None and {need}._rare is None "
-        f"else unpack(n, '{slot}').array",
+        f"{need} = {need}.array if {need} is not None and "
+        f"({need}._rare is None or {need}._rare.counter is None) else unpack(n, '{slot}').array",
     ]
 
 

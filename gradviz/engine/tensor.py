@@ -215,18 +215,6 @@ class Tensor:
             rare.accumulate_hooks = {}
         return add_hook(rare.accumulate_hooks, hook)
 
-    def backward(
-        self,
-        gradient: Any = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        inputs: Any = None,
-    ) -> None:
-        """Differentiate this tensor with respect to the leaves, adding to their `.grad`."""
-        from gradviz.engine.backward import backward
-
-        backward(self, gradient, retain_graph, create_graph, inputs=inputs)
-
     # --- its value
 
     @property

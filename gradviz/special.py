@@ -3,7 +3,7 @@
 from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.ops import functions as _functions
-from gradviz.engine.ops import log_softmax, logit, logsumexp, polygamma, round, softmax
+from gradviz.engine.ops import log_softmax, logit, logsumexp, ndtr, polygamma, round, softmax
 
 erf, erfc, erfinv, exp2, expm1, log1p, sinc = (
     _functions[name] for name in "erf erfc erfinv exp2 expm1 log1p sinc".split()
@@ -11,8 +11,8 @@ erf, erfc, erfinv, exp2, expm1, log1p, sinc = (
 digamma = psi = _functions["digamma"]
 expit = _functions["sigmoid"]
 gammaln, i0, xlogy = _functions["lgamma"], _functions["i0"], _functions["xlogy"]
-entr, erfcx, i0e, i1, i1e, log_ndtr, ndtr, ndtri, xlog1py = (
-    _functions[f"special_{name}"] for name in "entr erfcx i0e i1 i1e log_ndtr ndtr ndtri xlog1py".split()
+entr, erfcx, i0e, i1, i1e, log_ndtr, ndtri, xlog1py = (
+    _functions[f"special_{name}"] for name in "entr erfcx i0e i1 i1e log_ndtr ndtri xlog1py".split()
 )
 
 __all__ = [

@@ -140,6 +140,36 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "inv": [([values(2, 2) + 2 * np.eye(2)], ())],
     "det": [([values(2, 2) + 2 * np.eye(2)], ()), ([values(2, 2, 2) + 2 * np.eye(2)], ())],
     "slogdet": [([values(2, 2) + 2 * np.eye(2)], ())],
+    "solve_vector": [
+        ([values(2, 2) + 2 * np.eye(2), values(2)], ()),
+        ([values(3, 2, 2) + 2 * np.eye(2), values(3, 2)], ()),
+    ],
+    **{
+        f"solve_triangular{side}": [([values(2, 2) + np.eye(2), values(3, 2, 2)], (upper, unit))
+            for upper in (True, False) for unit in (True, False)]
+        for side in ("", "_right")
+    },
+    "cholesky_upper": [([np.array([[2.0, 0.5], [0.5, 1.0]])], ())],
+    "vdot": [([values(3), values(3)], ())],
+    "trilinear": [([values(2, 3), values(4, 3, 2), values(2, 2)], ())],
+    "cdist": [([values(2, 3), values(4, 3) + 1], (2.0,)), ([values(2, 2, 3), values(1, 4, 3) + 1], (3.0,))],
+    "pdist": [([values(3, 2)], (2.0,)), ([values(3, 2)], (3.0,))],
+    "block_diag": [([values(2, 3), values(2), values()], ())],
+    "unsafe_split": [([values(5, 2)], ((2, 3), 0))],
+    "reshape_alias": [([values(2, 3)], ((3, 2),))],
+    "safe_softmax": [([values(2, 3)], (1,))],
+    "norm": [([values(2, 3)], (2.0, 1, False)), ([values(2, 3)], (3.0, 0, True))],
+    "mode": [([values(2, 4)], (1, False)), ([values(2, 4)], (0, True))],
+    "nanmedian_dim": [([values(2, 4)], (1, False)), ([values(3, 2)], (0, True))],
+    "sort_stable": [([values(2, 4)], (1, True))],
+    "mvlgamma": [([values(3) + 2], (3,))],
+    "copysign_number": [([values(3)], (-2.0,))],
+    **{f"{name}_number": [([values(3)], (2.5,))] for name in ("add", "sub", "mul", "div")},
+    "soft_margin_loss": [([values(3)], (np.array([1.0, -1, 1]), how)) for how in ("mean", "sum", "none")],
+    "multi_margin_loss": [
+        ([values(2, 3)], (np.array([0, 2]), p, 0.7, weight, how))
+        for p in (1, 2) for weight in (None, np.array([0.5, 1, 2])) for how in ("mean", "none")
+    ],
     "solve": [([values(2, 2) + 2 * np.eye(2), values(3, 2, 1)], ())],
     "cholesky": [([np.array([[2.0, 0.5], [0.5, 1.0]])], ())],
     "pinv": [([values(n, m) + np.eye(n, m)], (None, None, False)) for n, m in ((2, 3), (3, 2))],

@@ -230,17 +230,22 @@ def adaptive_max_positions(x: Any, size: Sizes) -> Any:
     return indices
 
 
+def trilinear(x: Any, w: Any, y: Any) -> Any:
+    """Σᵢⱼ x[n, i] w[o, i, j] y[n, j]."""
+    return np.sum(np.tensordot(x, w, ([1], [1])) * np.expand_dims(y, 1), axis=-1)
+
+
 def take_in_planes(x: Any, kernel_size: Any, stride: Any, padding: Any, indices: Any) -> Any:
-    """From each plane of x (N, C, *size) the elements at `indices`."""
-    planes = x.reshape(*x.shape[:2], -1)
-    picked = np.take_along_axis(planes, indices.reshape(*x.shape[:2], -1), axis=2)
+    """From each plane of x (..., height, width) the elements at `indices`."""
+    planes = x.reshape(*x.shape[:-2], -1)
+    picked = np.take_along_axis(planes, indices.reshape(*x.shape[:-2], -1), axis=-1)
     return picked.reshape(indices.shape)
 
 
 @recorded("put_in_planes")
 def put_in_planes(g: Any, shape: Sizes, indices: Any) -> Any:
     """The transpose of `take_in_planes`: added to planes of zeros at `indices`."""
-    planes, size = shape[0] * shape[1], int(np.prod(shape[2:]))
+    planes, size = int(np.prod(shape[:-2])), int(np.prod(shape[-2:]))
     at = indices.reshape(planes, -1) + size * np.arange(planes)[:, None]
     whole = np.bincount(at.ravel(), weights=np.asarray(g).ravel(), minlength=planes * size)
     return whole.astype(g.dtype, copy=False).reshape(shape)

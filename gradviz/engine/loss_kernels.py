@@ -49,6 +49,8 @@ def nll_back(
 
 def _at_classes(target: np.ndarray) -> tuple[np.ndarray, ...]:
     """The index of the target classes in an array that has them along axis 1."""
+    if target.ndim == 0:
+        return (target,)
     if target.ndim == 1:
         return np.arange(len(target)), target
     grid: tuple[np.ndarray, ...] = np.indices(target.shape, sparse=True)
@@ -59,6 +61,56 @@ def mse(x: Any, y: Any, reduction: str) -> Any:
     """(x − y)²."""
     difference = x - y
     return reduced(difference * difference, reduction)
+
+
+def soft_margin(x: Any, target: np.ndarray, reduction: str) -> Any:
+    """ln(1 + exp(−y x))."""
+    return reduced(np.log1p(np.exp(-target * x)), reduction)
+
+
+def soft_margin_slope(x: Any, target: np.ndarray) -> Any:
+    """The derivative of each single loss: −y σ(−y x)."""
+    return -target * sigmoid(-target * x)
+
+
+def _gaps(rows: Any, classes: np.ndarray, margin: float) -> tuple[Any, np.ndarray]:
+    """max(0, margin − x[y] + x[i]) for each class i, and which i are others than y."""
+    at = (np.arange(len(classes)), classes)
+    others = np.ones(rows.shape, bool)
+    others[at] = False
+    return np.maximum(rows - np.expand_dims(rows[at], 1) + margin, 0), others
+
+
+def _as_rows(shape: tuple[int, ...]) -> tuple[int, int]:
+    return -1, shape[-1] if shape else 1
+
+
+def _of_classes(weight: np.ndarray | None, classes: np.ndarray, n: int) -> Any:
+    return 1 / n if weight is None else np.expand_dims(weight[classes], 1) / n
+
+
+def multi_margin(
+    x: Any, target: np.ndarray, p: int, margin: float, weight: np.ndarray | None, reduction: str
+) -> Any:
+    """max(0, margin − x[y] + x[i])^p over the classes i other than y, over their number."""
+    rows, classes = x.reshape(_as_rows(x.shape)), np.atleast_1d(target)
+    gaps, others = _gaps(rows, classes, margin)
+    terms = gaps**p * others * _of_classes(weight, classes, rows.shape[1])
+    return reduced(terms.sum(1).reshape(target.shape), reduction)
+
+
+def multi_margin_back(
+    g: Any, x: Any, target: np.ndarray, p: int, margin: float, weight: np.ndarray | None, reduction: str
+) -> Any:
+    """The gradient of `multi_margin`."""
+    rows, classes = np.reshape(x, _as_rows(x.shape)), np.atleast_1d(target)
+    gaps, others = _gaps(rows, classes, margin)
+    share = _of_classes(weight, classes, rows.shape[1]) * others * (getattr(gaps, "array", gaps) > 0)
+    share = share.astype(getattr(gaps, "array", gaps).dtype)
+    each = np.reshape(g, (-1, 1)) / (len(classes) if reduction == "mean" else 1)
+    slopes = each * (share if p == 1 else share * (2 * gaps))
+    own = np.sum(slopes, axis=1, keepdims=True) * np.logical_not(others).astype(share.dtype)
+    return np.reshape(slopes - own, x.shape)
 
 
 def huber(x: Any, y: Any, delta: float, reduction: str) -> Any:

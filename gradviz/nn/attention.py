@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gradviz.engine import ops
 from gradviz.engine.tensor import Tensor
+from gradviz.nn import functional as F
 from gradviz.nn import init
 from gradviz.nn.functional.attention import multi_head_attention
 from gradviz.nn.linear import Linear, empty_parameter
@@ -63,15 +65,20 @@ class MultiheadAttention(Module):
             init.zeros_(self.in_proj_bias)
             init.zeros_(self.out_proj.bias)
 
-    def _weights(self) -> tuple[Any, Any]:
-        """Weights and biases of queries, keys and values."""
-        e = self.embed_dim
-        parts = [slice(0, e), slice(e, 2 * e), slice(2 * e, None)]
-        bias = self.in_proj_bias
-        biases = (None,) * 3 if bias is None else tuple(ops.getitem(bias, part) for part in parts)
-        if not self._same_width:
-            return (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight), biases
-        return tuple(ops.getitem(self.in_proj_weight, part) for part in parts), biases
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values; of one tensor by one product, as PyTorch's `_in_projection_packed`."""
+        weight, bias, e = self.in_proj_weight, self.in_proj_bias, self.embed_dim
+        if self._same_width and key is value:
+            if query is key:
+                return _parts(F.linear(query, weight, bias), 3)
+            w_q, w_kv = ops.split_with_sizes(weight, (e, 2 * e))
+            b_q, b_kv = (None, None) if bias is None else ops.split_with_sizes(bias, (e, 2 * e))
+            return F.linear(query, w_q, b_q), *_parts(F.linear(key, w_kv, b_kv), 2)
+        apart = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+        weights = ops.chunk(weight, 3) if self._same_width else apart
+        biases = (None,) * 3 if bias is None else ops.chunk(bias, 3)
+        q, k, v = map(F.linear, (query, key, value), weights, biases)
+        return q, k, v
 
     def forward(
         self,
@@ -86,32 +93,38 @@ class MultiheadAttention(Module):
     ) -> tuple[Tensor, Tensor | None]:
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
-        if query.array.ndim == 2:
-            return self._unbatched(
-                query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights
-            )
-        if query.array.ndim != 3:
+        if query.array.ndim not in (2, 3):
             raise AssertionError(
                 f"query should be unbatched 2D or batched 3D tensor but received {query.array.ndim}-D"
             )
-        if self.batch_first:
-            query, key, value = (ops.transpose(x, 0, 1) for x in (query, key, value))
-        weights, biases = self._weights()
+        batched = query.array.ndim == 3
+        if not batched:
+            query, key, value = (ops.unsqueeze(x, 1) for x in (query, key, value))
+            key_padding_mask = None if key_padding_mask is None else ops.unsqueeze(key_padding_mask, 0)
+        elif self.batch_first:
+            query, key, value = _each_once(lambda x: ops.transpose(x, 0, 1), query, key, value)
         out, attention = multi_head_attention(
-            query, key, value, self.num_heads, weights, biases, self.out_proj.weight, self.out_proj.bias,
-            self.dropout if self.training else 0.0, key_padding_mask, attn_mask,
+            *self._projected(query, key, value), self.num_heads, self.out_proj.weight, self.out_proj.bias,
+            self.dropout if self.training else 0.0, key_padding_mask, attn_mask, need_weights, is_causal,
         )  # fmt: skip
-        out = ops.transpose(out, 0, 1) if self.batch_first else out
-        if not need_weights:
+        if not batched:
+            out = ops.squeeze(out, 1)
+        elif self.batch_first:
+            out = ops.transpose(out, 0, 1)
+        if attention is None:
             return out, None
-        return out, ops.mean(attention, 1) if average_attn_weights else attention
+        attention = ops.mean(attention, 1) if average_attn_weights else attention
+        return out, attention if batched else ops.squeeze(attention, 0)
 
-    def _unbatched(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, *rest: Any
-    ) -> Any:
-        batch = 0 if self.batch_first else 1
-        padding = None if padding is None else ops.unsqueeze(padding, 0)
-        need_weights, attn_mask, average = rest
-        query, key, value = (ops.unsqueeze(x, batch) for x in (query, key, value))
-        out, attention = self.forward(query, key, value, padding, need_weights, attn_mask, average)
-        return ops.squeeze(out, batch), None if attention is None else ops.squeeze(attention, 0)
+
+def _each_once(change: Callable, *tensors: Tensor) -> Any:
+    """Each tensor changed; one that is given several times, once."""
+    changed = {id(tensor): change(tensor) for tensor in dict.fromkeys(tensors)}
+    return tuple(changed[id(tensor)] for tensor in tensors)
+
+
+def _parts(x: Tensor, n: int) -> Any:
+    """The n parts of what was projected together: (..., n E) as n tensors (..., E)."""
+    apart = ops.unsqueeze(ops.unflatten(x, -1, (n, x.array.shape[-1] // n)), 0)
+    together = ops.contiguous(ops.squeeze(ops.transpose(apart, 0, -2), -2))
+    return tuple(ops.getitem(together, i) for i in range(n))

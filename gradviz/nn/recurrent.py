@@ -17,12 +17,6 @@ from gradviz.nn.module import Module
 State = Any  # h, or (h, c) of an LSTM
 
 
-def _gates(x: Tensor, n: int) -> list[Tensor]:
-    """x cut into n equal parts along its last dimension."""
-    width = x.array.shape[-1] // n
-    return [ops.getitem(x, (Ellipsis, slice(i * width, (i + 1) * width))) for i in range(n)]
-
-
 def rnn_step(from_x: Tensor, from_h: Tensor, state: State, nonlinearity: str) -> State:
     """tanh (or relu) of the sum."""
     total = ops.add(from_h, from_x)
@@ -31,7 +25,7 @@ def rnn_step(from_x: Tensor, from_h: Tensor, state: State, nonlinearity: str) ->
 
 def lstm_step(from_x: Tensor, from_h: Tensor, state: State, _: str) -> State:
     """Input, forget and output gates around the cell (Hochreiter and Schmidhuber 1997)."""
-    i, f, g, o = _gates(ops.add(from_x, from_h), 4)
+    i, f, g, o = ops.unsafe_chunk(ops.add(from_h, from_x), 4, -1)
     kept = ops.mul(ops.sigmoid(f), state[1])
     cell = ops.add(kept, ops.mul(ops.sigmoid(i), ops.tanh(g)))
     return ops.mul(ops.sigmoid(o), ops.tanh(cell)), cell
@@ -39,8 +33,8 @@ def lstm_step(from_x: Tensor, from_h: Tensor, state: State, _: str) -> State:
 
 def gru_step(from_x: Tensor, from_h: Tensor, state: State, _: str) -> State:
     """Reset and update gates (Cho et al. 2014); the reset is applied after the product, as in PyTorch."""
-    (r_x, z_x, n_x), (r_h, z_h, n_h) = _gates(from_x, 3), _gates(from_h, 3)
-    reset, update = ops.sigmoid(ops.add(r_x, r_h)), ops.sigmoid(ops.add(z_x, z_h))
+    (r_x, z_x, n_x), (r_h, z_h, n_h) = (ops.unsafe_chunk(part, 3, -1) for part in (from_x, from_h))
+    reset, update = ops.sigmoid(ops.add(r_h, r_x)), ops.sigmoid(ops.add(z_h, z_x))
     new = ops.tanh(ops.add(n_x, ops.mul(n_h, reset)))
     return ops.add(ops.mul(ops.sub(state, new), update), new)
 
@@ -211,11 +205,14 @@ class _Recurrent(Module):
     def _run(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """All layers over (L, N, width); the output of the last, and the last states of all."""
         lasts = []
+        if isinstance(state, tuple):
+            firsts: Any = list(zip(*(ops.unbind(part) for part in state), strict=True))
+        else:
+            firsts = ops.unbind(state)
         for layer in range(self.num_layers):
             outputs = []
             for direction, suffix in enumerate(self._suffixes(layer)):
-                nth = layer * self._directions + direction
-                first = _each(state, lambda h, nth=nth: ops.getitem(h, nth))
+                first = firsts[layer * self._directions + direction]
                 out, last = self._one_way(x, first, suffix, backwards=direction == 1)
                 outputs.append(out)
                 lasts.append(last)
@@ -232,10 +229,11 @@ class _Recurrent(Module):
         from_x = F.linear(x, own[f"weight_ih_{suffix}"], own.get(f"bias_ih_{suffix}"))
         w_h, b_h = own[f"weight_hh_{suffix}"], own.get(f"bias_hh_{suffix}")
         step, length = _STEPS[self.kind][0], x.array.shape[0]
+        parts = ops.unbind(from_x)
         outputs: list[Any] = [None] * length
         for t in reversed(range(length)) if backwards else range(length):
             from_h = F.linear(_hidden(state), w_h, b_h)
-            state = step(ops.getitem(from_x, t), from_h, state, self.nonlinearity)
+            state = step(parts[t], from_h, state, self.nonlinearity)
             outputs[t] = _hidden(state)
         return ops.stack(outputs), state
 

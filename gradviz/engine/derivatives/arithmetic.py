@@ -19,15 +19,22 @@ elementwise("sub", np.subtract,
 elementwise("rsub_tensor", k.reversed_subtract, name="rsub",
     x=d("−1", lambda g: -g),
     y=d("1", lambda g: g))
-elementwise("rsub", k.reversed_subtract, node_name="RsubBackward1",
-    x=d("−1", lambda g: -g),
-    y=d("1", lambda g: g))
+elementwise("rsub", k.reversed_subtract, node_name="RsubBackward1", args="other",
+    x=d("−1", lambda g: -g))
 elementwise("mul", np.multiply,
     x=d("y", lambda g, y: g * y),
     y=d("x", lambda g, x: g * x))
 elementwise("div", np.true_divide,
     x=d("1 / y", lambda g, y: g / y),
     y=d("−x / y²", lambda g, x, y: -g * ((x / y) / y)))
+elementwise("add_number", np.add, name="add", node_name="AddBackward1", args="number",
+    x=d("1", lambda g: g))
+elementwise("sub_number", np.subtract, name="sub", node_name="SubBackward1", args="number",
+    x=d("1", lambda g: g))
+elementwise("mul_number", np.multiply, name="mul", node_name="MulBackward1", args="number",
+    x=d("number", lambda g, number: g * number))
+elementwise("div_number", np.true_divide, name="div", node_name="DivBackward1", args="number",
+    x=d("1 / number", lambda g, number: g / number))
 elementwise("pow", np.power, node_name="PowBackward1",
     # The first rule does not use `out`, but PyTorch saves it for both, and so notices a change of it.
     x=d("y · x^(y−1)", lambda g, x, y, out: np.where(y == 0, 0, g * (y * x ** (y - 1)))),
@@ -89,6 +96,11 @@ elementwise("div_rounded", k.divide_rounded, name="div", node_name="DivBackward2
 elementwise("copysign", np.copysign,
     x=d("±1", lambda g, x, out: g * np.where(x == 0, 0, np.sign(x) * np.sign(out))),
     y=d("0", lambda g: g * 0))
+elementwise("copysign_number", np.copysign, name="copysign", node_name="CopysignBackward1", args="number",
+    x=d("±1", lambda g, x, out: g * np.where(x == 0, 0, np.sign(x) * np.sign(out))))
+elementwise("ldexp", k.ldexp,
+    x=d("2^y", lambda g, y: g * np.exp2(y)),
+    y=d("x 2^y ln 2", lambda g, out: g * (out * 0.6931471805599453)))
 elementwise("hypot", np.hypot,
     x=d("x / √(x² + y²)", lambda g, x, out: g * (x / out)),
     y=d("y / √(x² + y²)", lambda g, y, out: g * (y / out)))

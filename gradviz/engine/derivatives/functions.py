@@ -91,6 +91,8 @@ elementwise("lgamma", scipy.special.gammaln,
     x=d("digamma(x)", lambda g, x: g * scipy.special.psi(x)))
 elementwise("digamma", scipy.special.psi,
     x=d("polygamma(1, x)", lambda g, x: g * k.polygamma(x, 1)))
+elementwise("mvlgamma", k.mvlgamma, args="p",
+    x=d("Σ digamma(x − i/2)", lambda g, x, p: g * k.mvlgamma_slope(x, p)))
 elementwise("polygamma", k.polygamma, args="order",
     x=d("polygamma(order + 1, x)", lambda g, x, order: g * k.polygamma(x, order + 1)))
 elementwise("i0", scipy.special.i0,
@@ -103,8 +105,6 @@ elementwise("i1e", scipy.special.i1e, name="special_i1e", node_name="SpecialI1EB
     x=d("I₀ₑ(x) − I₁ₑ(x) (sign(x) + 1/x)", lambda g, x, out: g * k.i1e_slope(x, out)))
 elementwise("entr", scipy.special.entr, name="special_entr",
     x=d("−1 − ln x", lambda g, x: g * (-(np.log(x)) - 1)))
-elementwise("ndtr", scipy.special.ndtr, name="special_ndtr",
-    x=d("exp(−x²/2) / √2π", lambda g, x: g * (0.3989422804014327 * np.exp(-x * x / 2))))
 elementwise("ndtri", scipy.special.ndtri, name="special_ndtri",
     x=d("√2π exp(ndtri²(x)/2)", lambda g, out: g * (2.5066282746310002 * np.exp(out * out / 2))))
 elementwise("log_ndtr", scipy.special.log_ndtr, name="special_log_ndtr",

@@ -32,6 +32,10 @@ linear("col2im", lk.col2im, node_name="Col2ImBackward0", args="output_size kerne
     x=d("1, by windows", lambda g, kernel_size, stride, padding, dilation:
         lk.im2col(g, kernel_size, stride, padding, dilation)))
 
+general("trilinear", lk.trilinear, inputs="x w y",
+    x=d("Σ g w y", lambda g, w, y: np.sum(np.expand_dims(g, 2) * np.tensordot(y, w, ([1], [2])), axis=1)),
+    w=d("g x y", lambda g, x, y: np.tensordot(np.expand_dims(g, 2) * np.expand_dims(x, 1), y, ([0], [0]))),
+    y=d("Σ g w x", lambda g, x, w: np.sum(np.expand_dims(g, 2) * np.tensordot(x, w, ([1], [1])), axis=1)))
 linear("max_pool2d", lk.take_in_planes, node_name="MaxPool2DWithIndicesBackward0",
     args="kernel_size stride padding indices",
     x=d("1 at each window's maximum", lambda g, x_shape, indices: lk.put_in_planes(g, x_shape, indices)))
@@ -94,6 +98,12 @@ for key in ("nll_loss", "nll_loss2d"):
 general("mse_loss", loss.mse, args="reduction",
     x=d("2 (x − y) / n", lambda g, x, y, reduction: loss.part(g, x, reduction) * (2 * (x - y))),
     y=d("2 (y − x) / n", lambda g, x, y, reduction: loss.part(g, x, reduction) * (2 * (y - x))))
+general("multi_margin_loss", loss.multi_margin, args="target p margin weight reduction",
+    x=d("p gapᵖ⁻¹ at the classes, −Σ of them at the target", lambda g, x, target, p, margin, weight, reduction:
+        loss.multi_margin_back(g, x, target, p, margin, weight, reduction)))
+general("soft_margin_loss", loss.soft_margin, args="target reduction",
+    x=d("−y σ(−y x) / n", lambda g, x, target, reduction:
+        loss.part(g, x, reduction) * loss.soft_margin_slope(x, target)))
 general("huber_loss", loss.huber, args="delta reduction",
     x=d("clamp(x − y, −δ, δ) / n", lambda g, x, y, delta, reduction:
         loss.part(g, x, reduction) * np.clip(x - y, -delta, delta)),

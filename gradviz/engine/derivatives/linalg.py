@@ -15,6 +15,9 @@ from gradviz.engine.op import Derivative, d
 general("dot", np.dot,
     x=d("y", lambda g, y: g * y),
     y=d("x", lambda g, x: g * x))
+general("vdot", np.dot,
+    x=d("y", lambda g, y: g * y),
+    y=d("x", lambda g, x: g * x))
 general("mv", np.matmul,
     x=d("g yᵀ", lambda g, y: k.outer(g, y)),
     y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))
@@ -65,9 +68,29 @@ general("solve", k.solve, name="linalg_solve", node_name="LinalgSolveExBackward0
     x=d("−x⁻ᵀ g outᵀ", lambda g, x, out, x_shape: k.sum_to(
         -np.matmul(k.solve(k.transposed(x), g), k.transposed(out)), x_shape)),
     y=d("x⁻ᵀ g", lambda g, x, y_shape: k.sum_to(k.solve(k.transposed(x), g), y_shape)))
+general("solve_vector", k.solve_vector, name="linalg_solve", node_name="LinalgSolveExBackward0",
+    x=d("−x⁻ᵀ g outᵀ", lambda g, x, out, x_shape: k.sum_to(
+        -np.expand_dims(k.solve_vector(k.transposed(x), g), -1) * np.expand_dims(out, -2), x_shape)),
+    y=d("x⁻ᵀ g", lambda g, x, y_shape: k.sum_to(k.solve_vector(k.transposed(x), g), y_shape)))
+general("solve_triangular", k.solve_triangular, name="linalg_solve_triangular", args="upper unit",
+    x=d("−x⁻ᵀ g outᵀ, of the triangle", lambda g, x, out, x_shape, upper, unit: k.sum_to(k.triangle(
+        -np.matmul(k.solve_triangular(k.transposed(x), g, not upper, unit), k.transposed(out)), upper, unit), x_shape)),
+    y=d("x⁻ᵀ g", lambda g, x, y_shape, upper, unit:
+        k.sum_to(k.solve_triangular(k.transposed(x), g, not upper, unit), y_shape)))
+general("solve_triangular_right", k.solve_triangular_right, name="linalg_solve_triangular", args="upper unit",
+    node_name="LinalgSolveTriangularBackward0",
+    x=d("−outᵀ g x⁻ᵀ, of the triangle", lambda g, x, out, x_shape, upper, unit: k.sum_to(k.triangle(
+        -np.matmul(k.transposed(out), k.solve_triangular_right(k.transposed(x), g, not upper, unit)), upper, unit),
+        x_shape)),
+    y=d("g x⁻ᵀ", lambda g, x, y_shape, upper, unit:
+        k.sum_to(k.solve_triangular_right(k.transposed(x), g, not upper, unit), y_shape)))
 general("cholesky", k.cholesky, name="linalg_cholesky", node_name="LinalgCholeskyExBackward0",
     x=d("L⁻ᵀ Φ(Lᵀ g) L⁻¹", lambda g, out: k.cholesky_back(g, out)),
     jvp=lambda tangents, inputs, outputs, args: k.cholesky_forward(tangents[0], outputs[0]))
+general("cholesky_upper", k.cholesky_upper, name="linalg_cholesky", node_name="LinalgCholeskyExBackward0",
+    x=d("L⁻ᵀ Φ(Lᵀ gᵀ) L⁻¹, L = outᵀ", lambda g, out: k.cholesky_back(k.transposed(g), k.transposed(out))),
+    jvp=lambda tangents, inputs, outputs, args:
+        k.transposed(k.cholesky_forward(tangents[0], k.transposed(outputs[0]))))
 general("pinv", k.pinv, name="linalg_pinv", args="atol rtol hermitian",
     x=d("−Pᵀ g Pᵀ + …", lambda g, x, out: k.pinv_back(g, x, out)))
 general("eigh", k.eigh, name="linalg_eigh", args="lower", outputs=2,

@@ -14,6 +14,8 @@ turned = k.rot90
 
 linear("reshape", k.reshape, args="shape", node_name="ViewBackward0", view=True,
     x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
+linear("reshape_alias", k.reshape, name="reshape", args="shape", node_name="ReshapeAliasBackward0", view=True,
+    x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("unsafe_view", k.reshape, args="shape", node_name="UnsafeViewBackward0",
     x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("as_strided", k.as_strided, args="geometry", view=True,
@@ -68,6 +70,8 @@ linear("fold_windows", k.fold_windows, args="shape dim size step", node_name="Un
     x=d("1, in windows", lambda g, dim, size, step: k.unfold(g, dim, size, step)))
 linear("split", k.split, args="sizes dim", view=True, outputs=2,
     x=d("1, joined", lambda g, x_shape, sizes, dim: k.joined(g, x_shape, sizes, dim)))
+linear("unsafe_split", k.split, args="sizes dim", outputs=2,
+    x=d("1, joined", lambda g, x_shape, sizes, dim: k.joined(g, x_shape, sizes, dim)))
 linear("split_with_sizes", k.split, args="sizes dim", view=True, outputs=2,
     x=d("1, joined", lambda g, x_shape, sizes, dim: k.joined(g, x_shape, sizes, dim)))
 linear("unbind", k.unbind, args="dim", view=True, outputs=2,
@@ -80,6 +84,8 @@ linear("gather_index", k.index, args="index", name="index", node_name="IndexBack
     x=d("1 where taken, summed", lambda g, x_shape, index: k.put_back(g, x_shape, index)))
 linear("cat", k.cat, args="dim", variadic=True, inputs="tensors",
     tensors=d("1, cut apart", lambda g, dim, tensors_shape: k.cut_apart(g, dim, tensors_shape)))
+linear("block_diag", k.block_diag, variadic=True, inputs="tensors",
+    tensors=d("1, cut out", lambda g, tensors_shape: k.diagonal_blocks(g, tensors_shape)))
 linear("stack", k.stack, args="dim", variadic=True, inputs="tensors",
     tensors=d("1, cut apart", lambda g, dim, tensors_shape: k.unstack(g, dim, tensors_shape)))
 

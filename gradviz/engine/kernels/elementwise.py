@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,22 @@ def none_of(g: Any) -> Any:
 def to_the_winner(g: Any, loses: Any, ties: Any) -> Any:
     """g, a half of it where `ties`, and 0 where `loses`, even if it is NaN."""
     return np.where(loses, 0, np.where(ties, g / 2, g))
+
+
+def mvlgamma(x: Any, p: int) -> Any:
+    """The logarithm of the multivariate gamma function of p dimensions."""
+    constant = p * (p - 1) / 4 * math.log(math.pi)
+    return sum(scipy.special.gammaln(x - i / 2) for i in range(p)) + constant
+
+
+def mvlgamma_slope(x: Any, p: int) -> Any:
+    """The derivative of `mvlgamma`."""
+    return sum(scipy.special.psi(x - i / 2) for i in range(p))
+
+
+def ldexp(x: Any, y: Any) -> Any:
+    """x · 2^y."""
+    return x * np.exp2(y)
 
 
 @row("polygamma")

@@ -142,6 +142,35 @@ def solve(a: Any, b: Any) -> Any:
     return np.linalg.solve(a, b)
 
 
+@row("solve_vector")
+def solve_vector(a: Any, b: Any) -> Any:
+    """x such that a x = b, for vectors b."""
+    return np.linalg.solve(a, b[..., None])[..., 0]
+
+
+def triangle(x: Any, upper: bool, unit: bool) -> Any:
+    """One triangle of x, without its diagonal where that is taken for 1."""
+    return triu(x, int(unit)) if upper else tril(x, -int(unit))
+
+
+@row("solve_triangular")
+def solve_triangular(a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    """x such that a x = b, of one triangle of a; `unit`: with ones on its diagonal."""
+    half = triangle(a, upper, unit)
+    return np.linalg.solve(half + np.eye(a.shape[-1], dtype=a.dtype) if unit else half, b)
+
+
+@row("solve_triangular_right")
+def solve_triangular_right(a: Any, b: Any, upper: bool, unit: bool) -> Any:
+    """x such that x a = b, of one triangle of a."""
+    return transposed(solve_triangular(transposed(a), transposed(b), not upper, unit))
+
+
+def cholesky_upper(x: Any) -> Any:
+    """U, upper triangular, such that Uᵀ U = x."""
+    return transposed(np.linalg.cholesky(x))
+
+
 def cholesky(x: Any) -> Any:
     """L, lower triangular, such that L Lᵀ = x."""
     return np.linalg.cholesky(x)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.kernels.elementwise import sgn
-from gradviz.engine.kernels.indexing import spread_out
+from gradviz.engine.kernels.indexing import put_back, spread_out
 from gradviz.engine.kernels.row import row
 
 
@@ -142,6 +142,12 @@ def softmax(x: np.ndarray, dim: int) -> np.ndarray:
     return e
 
 
+def safe_softmax(x: np.ndarray, dim: int) -> np.ndarray:
+    """`softmax`, but 0 where all along `dim` is −∞."""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isneginf(x).all(dim, keepdims=True), x.dtype.type(0), softmax(x, dim))
+
+
 def log_softmax(x: np.ndarray, dim: int) -> np.ndarray:
     """ln softmax(x), shifted by the maximum so that it cannot overflow."""
     shifted = np.asarray(x - _top(x, dim))
@@ -267,6 +273,36 @@ def median_along(x: Any, dim: int, keepdim: bool) -> tuple:
     nans = np.isnan(x)
     first_nan = np.argmax(nans, axis=dim, keepdims=True)
     return chosen(x, np.where(nans.any(axis=dim, keepdims=True), first_nan, middle), dim, keepdim)
+
+
+def nanmedian_along(x: Any, dim: int, keepdim: bool) -> tuple:
+    """The medians along `dim` of what is not NaN, and where they are."""
+    if x.ndim == 0:
+        return chosen(x, x, dim, keepdim)
+    last = np.maximum((~np.isnan(x)).sum(axis=dim, keepdims=True) - 1, 0)
+    middle = np.take_along_axis(np.argsort(x, axis=dim, kind="stable"), last // 2, dim)  # NaN comes last
+    return chosen(x, middle, dim, keepdim)
+
+
+def nanmedian(x: Any) -> Any:
+    """The median of all elements that are not NaN."""
+    flat = x.reshape(-1)
+    return nanmedian_along(flat, 0, False)[0] if flat.size else np.asarray(np.nan, x.dtype)
+
+
+def mode(x: Any, dim: int, keepdim: bool) -> tuple:
+    """The most frequent elements along `dim`, the least of several, and the last place each is at."""
+    if x.ndim == 0:
+        return chosen(x, x, dim, keepdim)
+    places = np.apply_along_axis(_place_of_mode, dim, x).astype(np.int64)
+    return chosen(x, np.expand_dims(places, dim), dim, keepdim)
+
+
+def _place_of_mode(row: np.ndarray) -> int:
+    values, counts = np.unique(row, return_counts=True)
+    best = values[counts.argmax()]
+    same = np.isnan(row) if best != best else row == best
+    return int(np.flatnonzero(same)[-1])
 
 
 def cut_out(g: Any, shape: tuple[int, ...], indices: np.ndarray, dim: int, keepdim: bool) -> Any:
@@ -421,3 +457,27 @@ def vector_norm_back(g: Any, x: Any, out: Any, ord: float, dim: Any, keepdim: bo
     size = np.where(zero, 1, np.abs(x))
     powers = np.sign(x) * size ** (ord - 1) / np.where(out == 0, 1, out) ** (ord - 1)
     return g * np.where(zero | (out == 0), 0, powers)
+
+
+def cdist(x: Any, y: Any, p: float) -> Any:
+    """The p-norm distances between the rows of x and those of y."""
+    return vector_norm(np.expand_dims(x, -2) - np.expand_dims(y, -3), p, -1, False)
+
+
+def cdist_back(g: Any, x: Any, y: Any, out: Any, p: float) -> tuple[Any, Any]:
+    """The gradients of both."""
+    apart = vector_norm_back(g, np.expand_dims(x, -2) - np.expand_dims(y, -3), out, p, -1, False)
+    return sum_to(np.sum(apart, axis=-2), x.shape), sum_to(-np.sum(apart, axis=-3), y.shape)
+
+
+def pdist(x: Any, p: float) -> Any:
+    """The p-norm distances between every two rows of a matrix, as one vector."""
+    rows, columns = np.triu_indices(x.shape[0], 1)
+    return vector_norm(x[rows] - x[columns], p, -1, False)
+
+
+def pdist_back(g: Any, x: Any, out: Any, p: float) -> Any:
+    """The gradient of `pdist`."""
+    rows, columns = np.triu_indices(x.shape[0], 1)
+    apart = vector_norm_back(g, x[rows] - x[columns], out, p, -1, False)
+    return put_back(apart, x.shape, rows) - put_back(apart, x.shape, columns)

@@ -160,6 +160,26 @@ def split(x: Any, sizes: tuple[int, ...], dim: int) -> tuple:
     return tuple(x[at(dim, slice(start, end))] for start, end in pairwise(starts))
 
 
+def block_diag(blocks: Sequence[Any]) -> Any:
+    """A matrix with matrices on its diagonal and zeros elsewhere."""
+    blocks = [np.atleast_2d(block) for block in blocks]
+    whole = np.zeros(np.sum([block.shape for block in blocks], 0), np.result_type(*blocks))
+    for block, place in zip(blocks, _on_diagonal([block.shape for block in blocks]), strict=True):
+        whole[place] = block
+    return whole
+
+
+def diagonal_blocks(g: Any, shapes: Sequence[tuple[int, ...]]) -> list:
+    """The transpose of `block_diag`: the blocks on the diagonal."""
+    places = _on_diagonal([(1,) * (2 - len(shape)) + tuple(shape) for shape in shapes])
+    return [np.reshape(g[place], shape) for place, shape in zip(places, shapes, strict=True)]
+
+
+def _on_diagonal(shapes: Sequence[tuple[int, ...]]) -> list[tuple[slice, slice]]:
+    ends = np.cumsum([(0, 0), *shapes], 0).tolist()
+    return [(slice(a, b), slice(c, d)) for (a, c), (b, d) in pairwise(ends)]
+
+
 def joined(pieces: Any, shape: tuple[int, ...], sizes: tuple[int, ...], dim: int) -> Any:
     """The transpose of `split`: the pieces behind one another, zeros for one that is None."""
     present = next(piece for piece in pieces if piece is not None)

@@ -5,6 +5,7 @@ Most are rows of the table as they are; here stand those that choose a row, conv
 
 from gradviz.engine.ops.choice import *
 from gradviz.engine.ops.comparison import *
+from gradviz.engine.ops.contraction import *
 from gradviz.engine.ops.elementwise import *
 from gradviz.engine.ops.indexing import *
 from gradviz.engine.ops.joining import *

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.engine.apply import apply, binary, operands, unary
 from gradviz.engine.derivatives import TABLE
-from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.engine.tensor import Tensor
 
 _CHOSEN = {
     "pow",
@@ -54,7 +54,7 @@ def _elementwise(key: str, *tensors: Any, args: tuple = ()) -> Any:
 
 
 _pow_tensors = binary(TABLE["pow"])
-_rsub, _rsub_tensor = binary(TABLE["rsub"]), binary(TABLE["rsub_tensor"])
+_rsub_tensor = binary(TABLE["rsub_tensor"])
 
 
 def pow(x: Any, exponent: Any) -> Any:
@@ -75,7 +75,9 @@ def rsub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     """other − alpha · x."""
     if alpha != 1:
         return sub(other, mul(x, alpha))
-    return _rsub_tensor(x, other) if isinstance(other, Tensor) else _rsub(x, other)
+    if isinstance(other, (int, float)):
+        return apply(TABLE["rsub"], (x,), (other,))
+    return _rsub_tensor(x, other)
 
 
 def rdiv(x: Any, other: Any) -> Any:
@@ -156,14 +158,54 @@ def float_power(x: Any, exponent: Any) -> Tensor:
     return pow(*double)
 
 
+def add_number(x: Tensor, number: float) -> Tensor:
+    """x + a number, as PyTorch's own functions add one (AddBackward1); `x + 2` in a program gives AddBackward0."""
+    return apply(TABLE["add_number"], (x,), (number,))
+
+
+def sub_number(x: Tensor, number: float) -> Tensor:
+    """x − a number (SubBackward1)."""
+    return apply(TABLE["sub_number"], (x,), (number,))
+
+
+def mul_number(x: Tensor, number: float) -> Tensor:
+    """x times a number (MulBackward1)."""
+    return apply(TABLE["mul_number"], (x,), (number,))
+
+
+def div_number(x: Tensor, number: float) -> Tensor:
+    """x over a number (DivBackward1)."""
+    return apply(TABLE["div_number"], (x,), (number,))
+
+
+def ndtr(x: Tensor) -> Tensor:
+    """The normal distribution function, (1 + erf(x/√2)) / 2."""
+    return mul_number(add_number(functions["erf"](mul_number(x, 0.5**0.5)), 1), 0.5)
+
+
+_copysign, _ldexp = functions["copysign"], functions["ldexp"]
+
+
+def copysign(x: Any, other: Any) -> Tensor:
+    """|x| with the sign of other, a tensor or a number."""
+    return (
+        apply(TABLE["copysign_number"], (x,), (other,))
+        if isinstance(other, (int, float))
+        else _copysign(x, other)
+    )
+
+
+functions["copysign"] = copysign
+
+
 def ldexp(x: Tensor, other: Tensor) -> Tensor:
     """x · 2^other."""
-    return mul(x, rpow(other, 2.0))
+    return _ldexp(x, other)
 
 
-def round(x: Tensor, *, decimals: int = 0) -> Tensor:
+def round(x: Tensor, *, decimals: int | None = None) -> Tensor:
     """x rounded to the nearest, halves to the even neighbour."""
-    return _round(x) if decimals == 0 else apply(TABLE["round_decimals"], (x,), (decimals,))
+    return _round(x) if decimals is None else apply(TABLE["round_decimals"], (x,), (decimals,))
 
 
 def nan_to_num(x: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Tensor:
@@ -183,12 +225,7 @@ def polygamma(n: int, x: Tensor) -> Tensor:
 
 def mvlgamma(x: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of p dimensions."""
-    constant = p * (p - 1) / 4 * np.log(np.pi)
-    from gradviz.engine.ops.reductions import sum
-    from gradviz.engine.ops.shape import unsqueeze
-
-    steps = new_tensor(np.arange(0, p).astype(x.array.dtype) / 2)
-    return add(sum(functions["lgamma"](sub(unsqueeze(x, -1), steps)), -1), constant)
+    return apply(TABLE["mvlgamma"], (x,), (p,))
 
 
 def itself(x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +10,11 @@ import numpy as np
 from gradviz.engine.apply import apply, as_tensor
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import result_type
-from gradviz.engine.ops.choice import to
+from gradviz.engine.memory_format import contiguous_format
+from gradviz.engine.ops.choice import clone, to
 from gradviz.engine.ops.indexing import index_select
 from gradviz.engine.ops.reductions import checked_dim
-from gradviz.engine.ops.shape import atleast_1d, atleast_2d, atleast_3d, flatten, reshape
+from gradviz.engine.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand, flatten, reshape, unsqueeze
 from gradviz.engine.shape_errors import check_cat, check_stack
 from gradviz.engine.tensor import Tensor, new_tensor
 
@@ -77,15 +77,7 @@ def column_stack(tensors: Sequence[Tensor]) -> Tensor:
 
 def block_diag(*tensors: Tensor) -> Tensor:
     """A matrix with matrices on its diagonal and zeros elsewhere."""
-    blocks = [atleast_2d(tensor) for tensor in tensors]
-    width = builtins.sum(block.array.shape[1] for block in blocks)
-    rows, left = [], 0
-    for block in blocks:
-        n, m = block.array.shape
-        before, after = (new_tensor(np.zeros((n, k), block.array.dtype)) for k in (left, width - left - m))
-        rows.append(cat([before, block, after], 1))
-        left += m
-    return cat(rows, 0)
+    return apply(TABLE["block_diag"], tensors)
 
 
 def repeat_interleave(x: Tensor, repeats: Any = None, dim: Any = None, *, output_size: Any = None) -> Tensor:
@@ -93,5 +85,9 @@ def repeat_interleave(x: Tensor, repeats: Any = None, dim: Any = None, *, output
     if repeats is None:
         return new_tensor(np.repeat(np.arange(x.array.size), x.array))
     x, dim = (flatten(x), 0) if dim is None else (x, checked_dim(dim, x.array.ndim))
+    if isinstance(repeats, int):
+        shape = list(x.array.shape)
+        shape.insert(dim + 1, repeats)
+        return flatten(clone(expand(unsqueeze(x, dim + 1), *shape), contiguous_format), dim, dim + 1)
     times = repeats.array if isinstance(repeats, Tensor) else repeats
     return index_select(x, dim, new_tensor(np.repeat(np.arange(x.array.shape[dim]), times)))

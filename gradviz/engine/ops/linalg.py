@@ -12,11 +12,11 @@ from gradviz.engine import kernels as k
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import least_value, singular_values
-from gradviz.engine.ops.choice import to
-from gradviz.engine.ops.elementwise import abs_, add, log, mul
-from gradviz.engine.ops.products import matmul
-from gradviz.engine.ops.reductions import amax, amin, checked_dim, dims_of, sum, vector_norm
-from gradviz.engine.ops.shape import diagonal, movedim, reshape, squeeze, transpose, tril, triu, unsqueeze
+from gradviz.engine.ops.choice import clone, to, where
+from gradviz.engine.ops.elementwise import add, mul
+from gradviz.engine.ops.products import matmul, vdot
+from gradviz.engine.ops.reductions import amax, amin, checked_dim, cumprod, dims_of, sum, vector_norm
+from gradviz.engine.ops.shape import diagonal, expand, permute, reshape, transpose, unsqueeze
 from gradviz.engine.tensor import Tensor, new_tensor
 
 EighResult = namedtuple("EighResult", ["eigenvalues", "eigenvectors"])
@@ -70,7 +70,8 @@ def slogdet(A: Tensor) -> SlogdetResult:
 def logdet(A: Tensor) -> Tensor:
     """The logarithm of the determinant; NaN where that is negative."""
     sign, logabsdet = slogdet(A)
-    return add(logabsdet, log(sign.detach()))
+    nan = new_tensor(np.asarray(np.nan, logabsdet.array.dtype))
+    return where(sign.array == -1, nan, logabsdet)
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
@@ -79,7 +80,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     if not left:
         return transpose(solve(transpose(A, -2, -1), transpose(B, -2, -1)), -2, -1)
     if B.array.ndim == 1 or B.array.shape == A.array.shape[:-1]:
-        return squeeze(_computed("solve", A, unsqueeze(B, -1)), -1)
+        return _computed("solve_vector", A, B)
     return _computed("solve", A, B)
 
 
@@ -87,19 +88,16 @@ def solve_triangular(
     A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
     """As `solve`, of a triangular matrix, of which only that triangle is looked at."""
-    if unitriangular:
-        one = new_tensor(np.eye(A.array.shape[-1], dtype=A.array.dtype))
-        A = add(triu(A, 1) if upper else tril(A, -1), one)
-    else:
-        A = triu(A) if upper else tril(A)
-    return solve(A, B, left=left)
+    _square("solve_triangular", A)
+    return _computed(
+        "solve_triangular" if left else "solve_triangular_right", A, B, args=(upper, unitriangular)
+    )
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """L, lower triangular, such that L Lᵀ = A; or its transpose."""
     _square("cholesky", A)
-    lower = _computed("cholesky", A)
-    return transpose(lower, -2, -1) if upper else lower
+    return _computed("cholesky_upper" if upper else "cholesky", A)
 
 
 def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
@@ -169,13 +167,13 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     """The product of n times A (of its inverse, for a negative n)."""
     _square("matrix_power", A)
     if n < 0:
-        return matrix_power(inv(A), -n)
+        return inv(A) if n == -1 else matrix_power(inv(A), -n)
     if n == 0:
         identity = np.broadcast_to(np.eye(A.array.shape[-1], dtype=A.array.dtype), A.array.shape)
         return add(mul(A, 0), new_tensor(identity.copy()))
     half, odd = divmod(n, 2)
     if n == 1:
-        return add(A, 0)
+        return clone(A)
     square = matrix_power(matmul(A, A), half) if half > 1 else matmul(A, A)
     return matmul(square, A) if odd else square
 
@@ -190,21 +188,17 @@ def matrix_norm(
     if dtype is not None:
         A = to(A, dtype)
     if ord in ("nuc", 2, -2):
-        values = svdvals(movedim(A, (rows, columns), (-2, -1)))
-        reduced = sum(values, -1) if ord == "nuc" else amax(values, -1) if ord == 2 else amin(values, -1)
-        return _kept(reduced, (rows, columns)) if keepdim else reduced
+        kept = [i for i in range(A.array.ndim) if i not in (rows, columns)]
+        order = [*kept, rows, columns]
+        values = svdvals(permute(A, *order))
+        reduce = sum if ord == "nuc" else amax if ord == 2 else amin
+        reduced = reduce(values, -1, keepdim)
+        return permute(unsqueeze(reduced, -1), *np.argsort(order).tolist()) if keepdim else reduced
     if ord not in (1, -1, np.inf, -np.inf):
         raise RuntimeError(f"linalg.matrix_norm: Order {ord} not supported.")
     summed, other = (rows, columns) if abs(ord) == 1 else (columns, rows)
-    sums = sum(abs_(A), summed, True)
-    extreme = (amax if ord > 0 else amin)(sums, other, True)
-    return extreme if keepdim else squeeze(extreme, (rows, columns))
-
-
-def _kept(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    for dim in sorted(dims):
-        x = unsqueeze(x, dim)
-    return x
+    sums = vector_norm(A, 1, summed, keepdim)
+    return (amax if ord > 0 else amin)(sums, other - (summed < other and not keepdim), keepdim)
 
 
 def linalg_norm(
@@ -221,7 +215,7 @@ def linalg_norm(
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The inner products of vectors along `dim`."""
-    return sum(mul(x, y), dim)
+    return vdot(x, y) if x.array.ndim == y.array.ndim == 1 else sum(mul(x, y), dim)
 
 
 def linalg_cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
@@ -263,9 +257,10 @@ def matrix_rank(
 
 def vander(x: Tensor, *, N: Any = None) -> Tensor:
     """The powers of x from 0 to N − 1, as a new last dimension."""
-    from gradviz.engine.ops.elementwise import pow
-    from gradviz.engine.ops.joining import stack
+    from gradviz.engine.ops.joining import cat
 
     x = x if x.array.ndim else unsqueeze(x, 0)
     n = x.array.shape[-1] if N is None else N
-    return stack([pow(x, i) for i in range(n)], -1)
+    ones = new_tensor(np.ones((*x.array.shape, 1), x.array.dtype))
+    powers = cumprod(expand(unsqueeze(x, -1), *x.array.shape, n - 1), -1)
+    return cat([ones, powers], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -46,13 +47,22 @@ def split(x: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor,
     """x cut along `dim` into pieces of a size, or of the sizes given."""
     if isinstance(split_size_or_sections, (tuple, list)):
         return split_with_sizes(x, split_size_or_sections, dim)
+    return _equal_pieces("split", x, split_size_or_sections, dim)
+
+
+def unsafe_split(x: Tensor, split_size: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """`split`, of pieces that are no views for autograd."""
+    return _equal_pieces("unsafe_split", x, split_size, dim)
+
+
+def _equal_pieces(key: str, x: Tensor, size: int, dim: int) -> tuple[Tensor, ...]:
     _check_has_dims("split", x)
-    dim, size = checked_dim(dim, x.array.ndim), split_size_or_sections
+    dim = checked_dim(dim, x.array.ndim)
     n = x.array.shape[dim]
     if size == 0 and n:
         raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {n}")
     parts = tuple(min(size, n - start) for start in range(0, n, size)) if n else (0,)
-    return _pieces(apply(with_outputs(TABLE["split"], len(parts)), (x,), (parts, dim)))
+    return _pieces(apply(with_outputs(TABLE[key], len(parts)), (x,), (parts, dim)))
 
 
 def split_with_sizes(x: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
@@ -72,16 +82,22 @@ def _pieces(outputs: Any) -> tuple[Tensor, ...]:
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """x cut along `dim` into so many pieces, the last one smaller if need be."""
+    return _chunked(split, x, chunks, dim)
+
+
+def unsafe_chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """`chunk`, of pieces that are no views for autograd."""
+    return _chunked(unsafe_split, x, chunks, dim)
+
+
+def _chunked(cut: Callable, x: Tensor, chunks: int, dim: int) -> tuple[Tensor, ...]:
     _check_has_dims("chunk", x)
     n = x.array.shape[checked_dim(dim, x.array.ndim)]
     if chunks <= 0:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     if not n:
         return split_with_sizes(x, (0,) * chunks, dim)
-    return split(x, -(-n // chunks), dim)
-
-
-unsafe_split, unsafe_chunk = split, chunk
+    return cut(x, -(-n // chunks), dim)
 
 
 def tensor_split(x: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:

@@ -14,8 +14,6 @@ from gradviz.engine.ops.choice import contiguous
 from gradviz.engine.ops.elementwise import mul
 from gradviz.engine.ops.reductions import checked_dim, sum
 from gradviz.engine.ops.shape import (
-    diagonal,
-    expand,
     permute,
     reshape,
     reshaped,
@@ -210,7 +208,8 @@ ger = outer
 
 def vdot(x: Tensor, y: Tensor) -> Tensor:
     """The inner product of two vectors."""
-    return dot(x, y)
+    _check_product(x, y, 1, 1, "dot")
+    return apply(TABLE["vdot"], (x, y))
 
 
 def inner(x: Tensor, other: Tensor) -> Tensor:
@@ -252,9 +251,9 @@ def kron(x: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product."""
     n = builtins.max(x.array.ndim, other.array.ndim)
     a, b = ((1,) * (n - t.array.ndim) + t.array.shape for t in (x, other))
-    left = reshape(x, *(size for i in a for size in (i, 1)))
-    right = reshape(other, *(size for i in b for size in (1, i)))
-    return reshape(mul(left, right), *(i * j for i, j in zip(a, b, strict=True)))
+    left = unsafe_view(contiguous(x), tuple(size for i in a for size in (i, 1)))
+    right = unsafe_view(contiguous(other), tuple(size for i in b for size in (1, i)))
+    return unsafe_view(mul(left, right), tuple(i * j for i, j in zip(a, b, strict=True)))
 
 
 def trace(x: Tensor) -> Tensor:
@@ -272,117 +271,3 @@ def cross(x: Tensor, other: Tensor, dim: Any = None) -> Tensor:
             raise RuntimeError("no dimension of size 3 in input")
     n = builtins.max(x.array.ndim, other.array.ndim)
     return apply(TABLE["linalg_cross"], (x, other), (checked_dim(dim, n),))
-
-
-def einsum(equation: str, *operands: Any) -> Tensor:
-    """Einstein's sums: `einsum("ij,jk->ik", a, b)`. Letters are dimensions; what the result lacks is summed over."""
-    given = (
-        list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
-    )
-    if not isinstance(equation, str):
-        raise NotImplementedError("gradviz does not support einsum with lists of numbers; write letters")
-    inputs, result = _parsed(equation, given)
-    _check_subscripts(inputs, given)
-    terms = [_labelled(tensor, labels) for tensor, labels in zip(given, inputs, strict=True)]
-    x, labels = terms[0]
-    for i, (y, y_labels) in enumerate(terms[1:], 1):
-        later = set(result).union(*(other for _, other in terms[i + 1 :]))
-        x, labels = _contracted(x, labels, y, y_labels, later)
-    x, labels = _summed(x, labels, set(result))
-    return permute(x, *(labels.index(label) for label in result)) if x.array.ndim else x
-
-
-def _check_subscripts(inputs: list[str], given: list) -> None:
-    """Raise RuntimeError where a letter stands for two sizes that do not broadcast."""
-    sizes: dict[str, int] = {}
-    for operand, (letters, tensor) in enumerate(zip(inputs, given, strict=True)):
-        for letter, size in zip(letters, tensor.array.shape, strict=True):
-            seen = sizes.get(letter, 1)
-            if size != seen and 1 not in (size, seen):
-                raise RuntimeError(
-                    f"einsum(): subscript {letter} has size {size} for operand {operand} which does not broadcast "
-                    f"with previously seen size {seen}"
-                )
-            sizes[letter] = size if seen == 1 else seen
-
-
-def _parsed(equation: str, given: list) -> tuple[list[str], str]:
-    """The letters of each operand and of the result, those of an ellipsis written out."""
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    parts = left.split(",")
-    if len(parts) != len(given):
-        more = "more" if len(given) > len(parts) else "fewer"
-        raise RuntimeError(f"einsum(): {more} operands were provided than specified in the equation")
-    spare = [c for c in _LETTERS if c not in equation]
-    most = 0
-    for i, (part, tensor) in enumerate(zip(parts, given, strict=True)):
-        hidden = tensor.array.ndim - len(part.replace("...", ""))
-        if hidden < 0 or (hidden and "..." not in part):
-            told = "is more than" if "..." in part else "does not match"
-            raise RuntimeError(
-                f"einsum(): the number of subscripts in the equation ({len(part.replace('...', ''))}) {told} the "
-                f"number of dimensions ({tensor.array.ndim}) for operand {i}"
-                + ("" if "..." in part else " and no ellipsis was given")
-            )
-        most = builtins.max(most, hidden)
-        parts[i] = part.replace("...", "".join(spare[:hidden][::-1]))
-    ellipsis = "".join(spare[:most][::-1])
-    if not arrow:
-        letters = "".join(parts)
-        right = ellipsis + "".join(c for c in sorted(set(letters) - set(ellipsis)) if letters.count(c) == 1)
-    right = right.replace("...", ellipsis)
-    if (lost := next((c for c in right if all(c not in part for part in parts)), None)) is not None:
-        raise RuntimeError(
-            f"einsum(): output subscript {lost} does not appear in the equation for any input operand"
-        )
-    return parts, right
-
-
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
-def _labelled(x: Tensor, labels: str) -> tuple[Tensor, list[str]]:
-    """An operand with each letter once: dimensions of the same letter become their diagonal."""
-    letters = list(labels)
-    for letter in labels:
-        while letters.count(letter) > 1:
-            first = letters.index(letter)
-            second = letters.index(letter, first + 1)
-            x = diagonal(x, 0, first, second)
-            letters = [c for i, c in enumerate(letters) if i not in (first, second)] + [letter]
-    return x, letters
-
-
-def _summed(x: Tensor, labels: list[str], kept: set[str]) -> tuple[Tensor, list[str]]:
-    gone = [i for i, label in enumerate(labels) if label not in kept]
-    return (sum(x, gone), [c for c in labels if c in kept]) if gone else (x, labels)
-
-
-def _contracted(
-    x: Tensor, a: list[str], y: Tensor, b: list[str], later: set[str]
-) -> tuple[Tensor, list[str]]:
-    """The product of two operands, summed over the letters that nobody needs later."""
-    x, a = _summed(x, a, later | set(b))
-    y, b = _summed(y, b, later | set(a))
-    sizes = _sizes(x, a, y, b)
-    batch = [c for c in a if c in b and c in later]
-    over = [c for c in a if c in b and c not in later]
-    rows, columns = [c for c in a if c not in b], [c for c in b if c not in a]
-    left = _as_matrices(x, a, [batch, rows, over], sizes)
-    right = _as_matrices(y, b, [batch, over, columns], sizes)
-    labels = [*batch, *rows, *columns]
-    return reshape(bmm(left, right), *(sizes[c] for c in labels)), labels
-
-
-def _sizes(x: Tensor, a: list[str], y: Tensor, b: list[str]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for label, size in zip([*a, *b], [*x.array.shape, *y.array.shape], strict=True):
-        if sizes.setdefault(label, size) == 1:
-            sizes[label] = size
-    return sizes
-
-
-def _as_matrices(x: Tensor, labels: list[str], groups: list[list[str]], sizes: dict[str, int]) -> Tensor:
-    x = permute(x, *(labels.index(c) for group in groups for c in group)) if labels else x
-    x = expand(x, *(sizes[c] for group in groups for c in group))
-    return reshape(x, *(int(np.prod([sizes[c] for c in group], dtype=np.int64)) for group in groups))

@@ -11,7 +11,7 @@ import numpy as np
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.ops.choice import to
-from gradviz.engine.ops.elementwise import add, div, mul, sub
+from gradviz.engine.ops.elementwise import div
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
@@ -153,6 +153,11 @@ def norm(x: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, d
     return vector_norm(x, 2 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)
 
 
+def norm_along(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
+    """The p-norm along `dim` as PyTorch's own functions take it (NormBackward1)."""
+    return apply(TABLE["norm"], (x,), (float(p), dims_of(x, dim), keepdim))
+
+
 def vector_norm(
     x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
@@ -195,25 +200,6 @@ def _place(name: str, find: Callable) -> Callable:
 argmax, argmin = _place("argmax", np.argmax), _place("argmin", np.argmin)
 
 
-def trapezoid(y: Tensor, x: Any = None, *, dx: float = 1, dim: int = -1) -> Tensor:
-    """The integral of y along `dim` by the trapezoid rule."""
-    from gradviz.engine.ops.pieces import narrow
-
-    n = y.array.shape[dim]
-    left, right = narrow(y, dim, 0, n - 1), narrow(y, dim, 1, n - 1)
-    if x is None:
-        return mul(sum(add(left, right), dim), dx / 2)
-    if x.array.ndim == 1:
-        shape = [1] * y.array.ndim
-        shape[dim] = -1
-        x = x.reshape(*shape)
-    steps = sub(narrow(x, dim, 1, n - 1), narrow(x, dim, 0, n - 1))
-    return div(sum(mul(add(left, right), steps), dim), 2)
-
-
-trapz = trapezoid
-
-
 def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     """ln Σ exp(x) along `dim`."""
     return apply(TABLE["logsumexp"], (x,), (dims_of(x, dim), keepdim))
@@ -223,6 +209,11 @@ def softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """exp(x) / Σ exp(x) along `dim`."""
     x = x if dtype is None else to(x, dtype)
     return apply(TABLE["softmax"], (x,), (dims_of(x, dim),))
+
+
+def safe_softmax(x: Tensor, dim: int) -> Tensor:
+    """`softmax`, but 0 where all along `dim` is −∞."""
+    return apply(TABLE["safe_softmax"], (x,), (dims_of(x, dim),))
 
 
 def log_softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:

@@ -18,8 +18,8 @@ def _pair(name: str) -> Any:
     return namedtuple(name, ["values", "indices"])
 
 
-_max, _min, _median, _kthvalue, _cummax, _cummin, _sort, _topk, _mode = (
-    _pair(name) for name in "max min median kthvalue cummax cummin sort topk mode".split()
+_max, _min, _median, _nanmedian, _kthvalue, _cummax, _cummin, _sort, _topk, _mode = (
+    _pair(name) for name in "max min median nanmedian kthvalue cummax cummin sort topk mode".split()
 )
 
 
@@ -74,9 +74,10 @@ def cummin(x: Tensor, dim: int) -> Any:
     return _cummin(*apply(TABLE["cummin"], (x,), (dims_of(x, dim) or 0,)))
 
 
-def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = None) -> Any:
     """x in order along `dim`, with the index each element had."""
-    return _sort(*apply(TABLE["sort"], (x,), (dims_of(x, dim), descending)))
+    row = TABLE["sort" if stable is None else "sort_stable"]  # the order is stable in any case
+    return _sort(*apply(row, (x,), (dims_of(x, dim), descending)))
 
 
 def msort(x: Tensor) -> Tensor:

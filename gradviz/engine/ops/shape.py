@@ -11,7 +11,7 @@ import numpy as np
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import dtype
-from gradviz.engine.kernels import Geometry, geometry_of, sum_to
+from gradviz.engine.kernels import Geometry, geometry_of
 from gradviz.engine.op import Op
 from gradviz.engine.ops.choice import contiguous
 from gradviz.engine.ops.reductions import checked_dim, dims_of
@@ -33,8 +33,10 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
 
 def reshaped(x: Tensor, wanted: tuple[int, ...]) -> Tensor:
     """x in a shape that its elements fit into."""
-    if x.array.flags.c_contiguous or _is_viewable(x.array, wanted):
+    if x.array.flags.c_contiguous:
         return apply(TABLE["reshape"], (x,), (wanted,))
+    if _is_viewable(x.array, wanted):
+        return apply(TABLE["reshape_alias"], (x,), (wanted,))
     return unsafe_view(contiguous(x), wanted)
 
 
@@ -401,4 +403,12 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 def sum_to_size(x: Tensor, *size: Any) -> Tensor:
     """x summed over what broadcasting `size` to its shape would repeat."""
-    return sum_to(x, sizes(size))
+    from gradviz.engine.ops.reductions import sum
+
+    wanted, shape = sizes(size), x.array.shape
+    extra = len(shape) - len(wanted)
+    lost = [i for i, n in enumerate(shape) if i < extra or (wanted[i - extra] == 1 and n != 1)]
+    if extra < 0 or any(wanted[i - extra] != n for i, n in enumerate(shape) if i not in lost):
+        raise RuntimeError(f"size {{{list(wanted)}}} is not expandable to size {{{list(shape)}}}.")
+    x = sum(x, lost, keepdim=True) if lost else x
+    return view(x, *wanted) if extra else x

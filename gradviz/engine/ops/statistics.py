@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -10,22 +9,24 @@ import numpy as np
 
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.op import in_place_form
 from gradviz.engine.ops.choice import where
-from gradviz.engine.ops.elementwise import add, div, functions, lerp, mul, sub
-from gradviz.engine.ops.indexing import gather, getitem
+from gradviz.engine.ops.elementwise import add, div, div_number, functions, lerp, mul, mul_number, sub
+from gradviz.engine.ops.indexing import gather, getitem, masked_select
 from gradviz.engine.ops.joining import stack
-from gradviz.engine.ops.pieces import narrow
+from gradviz.engine.ops.pieces import narrow, select
 from gradviz.engine.ops.products import matmul
-from gradviz.engine.ops.reductions import checked_dim, cumsum, sum, vector_norm
-from gradviz.engine.ops.selection import _mode, sort
+from gradviz.engine.ops.reductions import checked_dim, cumsum, dims_of, sum
+from gradviz.engine.ops.selection import _mode, _nanmedian, sort
 from gradviz.engine.ops.shape import (
     diagonal,
     flatten,
-    movedim,
+    meshgrid,
     reshape,
     squeeze,
     transpose,
     unsqueeze,
+    view,
 )
 from gradviz.engine.tensor import Tensor, new_tensor
 
@@ -59,17 +60,32 @@ def _quantile(x: Tensor, q: Any, dim: Any, keepdim: bool, how: str, skip_nan: bo
         raise RuntimeError("quantile() q values must be in the range [0, 1]")
     if not x.array.size:
         raise RuntimeError("quantile() input tensor must be non-empty")
-    ndim = x.array.ndim
-    rows = flatten(x) if dim is None or not ndim else movedim(x, dim, -1)
-    ordered = sort(rows, -1).values  # NaN comes last
-    place = _places(rows.array, wanted if wanted.array.ndim else unsqueeze(wanted, 0), skip_nan)
-    picked = movedim(_between(ordered, place, how), -1, 0)
-    if keepdim:
-        shape = list(x.array.shape)
-        for i in range(ndim) if dim is None else (checked_dim(dim, ndim),) if ndim else ():
-            shape[i] = 1
-        picked = reshape(picked, -1, *shape)
-    return picked if wanted.array.ndim else apply(TABLE["squeeze_dim_"], (picked,), (0,))
+    rows = _rows_for(x, dim)
+    kept = [
+        1 if dim is None or i == checked_dim(dim, x.array.ndim) else n for i, n in enumerate(x.array.shape)
+    ]
+    shape = kept if keepdim else [] if dim is None or not x.array.ndim else _without(x.array.shape, dim)
+    ordered = view(sort(rows, -1).values, *shape, rows.array.shape[-1])  # NaN comes last
+    place = _places(ordered.array, wanted if wanted.array.ndim else unsqueeze(wanted, 0), skip_nan)
+    picked = _between(ordered, place, how)
+    if wanted.array.ndim:
+        picked = apply(in_place_form(TABLE["unsqueeze"]), (picked,), (0,))
+        picked = apply(in_place_form(TABLE["transpose"]), (picked,), (0, picked.array.ndim - 1))
+    return apply(TABLE["squeeze_dim_"], (picked,), (picked.array.ndim - 1,))
+
+
+def _rows_for(x: Tensor, dim: Any) -> Tensor:
+    """x with what quantiles are taken of as its last dimension."""
+    if dim is None or not x.array.ndim:
+        return flatten(x)
+    dim = checked_dim(dim, x.array.ndim)
+    return x if dim == x.array.ndim - 1 else transpose(unsqueeze(x, -1), dim, -1)
+
+
+def _without(shape: tuple[int, ...], dim: int) -> list[int]:
+    sizes = list(shape)
+    del sizes[dim]
+    return sizes
 
 
 def _places(rows: np.ndarray, wanted: Tensor, skip_nan: bool) -> Tensor:
@@ -101,21 +117,7 @@ def _between(ordered: Tensor, place: Tensor, how: str) -> Tensor:
 
 def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     """The most frequent element along `dim`, the least of several, with the last index it is at."""
-    if not x.array.ndim:
-        return _mode(mul(x, 1), new_tensor(np.zeros((), np.int64)))
-    dim = checked_dim(dim, x.array.ndim)
-    rows = np.moveaxis(x.array, dim, -1)
-    places = np.apply_along_axis(_place_of_mode, -1, rows).astype(np.int64)
-    indices = new_tensor(np.expand_dims(places, dim))
-    values = gather(x, dim, indices)
-    return _mode(values, indices) if keepdim else _mode(squeeze(values, dim), squeeze(indices, dim))
-
-
-def _place_of_mode(row: np.ndarray) -> int:
-    values, counts = np.unique(row, return_counts=True)
-    best = values[counts.argmax()]
-    same = np.isnan(row) if best != best else row == best
-    return int(np.flatnonzero(same)[-1])
+    return _mode(*apply(TABLE["mode"], (x,), (dims_of(x, dim), keepdim)))
 
 
 def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
@@ -172,21 +174,40 @@ def corrcoef(x: Tensor) -> Tensor:
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
     """The p-norm distances between the rows of x1 and those of x2."""
-    return vector_norm(sub(unsqueeze(x1, -2), unsqueeze(x2, -3)), p, -1)
+    return apply(TABLE["cdist"], (x1, x2), (float(p),))
+
+
+def trapezoid(y: Tensor, x: Any = None, *, dx: float = 1, dim: int = -1) -> Tensor:
+    """The integral of y along `dim` by the trapezoid rule."""
+    if x is None:
+        ends = add(select(y, dim, 0), select(y, dim, -1))
+        return mul_number(sub(sum(y, dim), mul_number(ends, 0.5)), dx)
+    left, right, steps = _trapezoids(y, x, dim)
+    return div_number(sum(mul(add(left, right), steps), dim), 2)
+
+
+trapz = trapezoid
 
 
 def cumulative_trapezoid(y: Tensor, x: Any = None, *, dx: float = 1, dim: int = -1) -> Tensor:
     """The integral of y along `dim` up to each of its elements but the first, by the trapezoid rule."""
-    n = y.array.shape[dim]
-    areas = add(narrow(y, dim, 0, n - 1), narrow(y, dim, 1, n - 1))
     if x is None:
-        return mul(cumsum(areas, dim), dx / 2)
+        n = y.array.shape[dim]
+        left, right = narrow(y, dim, 0, n - 1), narrow(y, dim, 1, n - 1)
+        return cumsum(mul_number(add(right, left), dx / 2), dim)
+    left, right, steps = _trapezoids(y, x, dim)
+    return div_number(cumsum(mul(steps, add(right, left)), dim), 2)
+
+
+def _trapezoids(y: Tensor, x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The left and the right sides of trapezoids, and their widths."""
     if x.array.ndim == 1:
         shape = [1] * y.array.ndim
         shape[dim] = -1
-        x = reshape(x, *shape)
-    steps = sub(narrow(x, dim, 1, n - 1), narrow(x, dim, 0, n - 1))
-    return div(cumsum(mul(areas, steps), dim), 2)
+        x = view(x, *shape)
+    n, m = y.array.shape[dim], x.array.shape[dim]
+    steps = sub(narrow(x, dim, 1, m - 1), narrow(x, dim, 0, m - 1))
+    return narrow(y, dim, 0, n - 1), narrow(y, dim, 1, n - 1), steps
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
@@ -199,22 +220,16 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
 
 def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
     """All choices of r elements of a vector, a row each."""
-    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    places = np.array(list(choose(range(x.array.size), r)), np.int64).reshape(-1, r)
-    return getitem(x, places) if r else new_tensor(np.empty(0, x.array.dtype))
+    if not r:
+        return new_tensor(np.empty(0, x.array.dtype))
+    places = np.indices((x.array.size,) * r)
+    rising = (places[:-1] <= places[1:]) if with_replacement else (places[:-1] < places[1:])
+    mask = new_tensor(np.asarray(rising.all(0)))
+    return stack([masked_select(grid, mask) for grid in meshgrid(*[x] * r)], 1)
 
 
 def nanmedian(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     """The median of what is not NaN; along `dim`, with its indices."""
-    from gradviz.engine.ops.selection import _median
-
     if dim is None:
-        flat = flatten(x)
-        return nanmedian(flat, 0).values
-    if not x.array.ndim:
-        return _median(mul(x, 1), new_tensor(np.zeros((), np.int64)))
-    values, indices = sort(x, dim)
-    count = (~np.isnan(x.array)).sum(dim, keepdims=True)
-    place = new_tensor(np.maximum(count - 1, 0) // 2)
-    picked = gather(values, dim, place), gather(indices, dim, place)
-    return _median(*picked) if keepdim else _median(*(squeeze(part, dim) for part in picked))
+        return apply(TABLE["nanmedian_all"], (x,))
+    return _nanmedian(*apply(TABLE["nanmedian_dim"], (x,), (dims_of(x, dim), keepdim)))

@@ -38,7 +38,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return ops.addmm(bias, x, ops.t(weight))
     if bias is None:
         return ops.matmul(x, ops.t(weight))
-    if x.array.ndim > 2 and x.array.flags.c_contiguous:
+    if x.array.ndim != 2 and x.array.flags.c_contiguous:
         rows = ops.reshape(x, -1, x.array.shape[-1])
         return ops.view(ops.addmm(bias, rows, ops.t(weight)), *x.array.shape[:-1], len(weight.array))
     return ops.add(ops.matmul(x, ops.t(weight)), bias)
@@ -51,8 +51,7 @@ def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None)
     if x2.array.shape[:-1] != lead:
         raise RuntimeError("bilinear(): input batch dimensions do not match")
     left, right = ops.reshape(x1, -1, n1), ops.reshape(x2, -1, n2)
-    rows = ops.reshape(ops.matmul(left, ops.reshape(ops.permute(weight, 1, 0, 2), n1, out * n2)), -1, out, n2)
-    product = ops.reshape(ops.sum(ops.mul(rows, ops.unsqueeze(right, 1)), -1), *lead, out)
+    product = ops.reshape(apply(TABLE["trilinear"], (left, weight, right)), *lead, out)
     return product if bias is None else ops.add(product, bias)
 
 

@@ -7,6 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from gradviz.engine import ops
+from gradviz.engine.apply import apply
+from gradviz.engine.derivatives import TABLE
+from gradviz.engine.inplace import in_place
+from gradviz.engine.state import no_grad
 from gradviz.engine.tensor import Tensor, new_tensor
 from gradviz.nn.functional.loss import reduced
 
@@ -14,7 +18,10 @@ from gradviz.nn.functional.loss import reduced
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 · x2 over the product of their lengths, each at least `eps`."""
     x1, x2 = ops.broadcast_tensors(x1, x2)
-    lengths = [ops.clamp(ops.vector_norm(x, 2, dim, True), eps) for x in (x1, x2)]
+    lengths = [ops.clone(ops.vector_norm(x, 2, dim, True)) for x in (x1, x2)]
+    with no_grad():  # gradients flow through the lengths as if they were not clamped
+        for length in lengths:
+            in_place["clamp_min_"](length, eps)
     return ops.sum(ops.mul(ops.div(x1, lengths[0]), ops.div(x2, lengths[1])), dim)
 
 
@@ -22,7 +29,7 @@ def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
     """The p-norm of x1 − x2 + eps over the last dimension."""
-    return ops.vector_norm(ops.add(ops.sub(x1, x2), eps), p, -1, keepdim)
+    return ops.norm_along(ops.add_number(ops.sub(x1, x2), eps), p, -1, keepdim)
 
 
 def cosine_embedding_loss(
@@ -31,11 +38,11 @@ def cosine_embedding_loss(
     """1 − cos where the target is 1; max(0, cos − margin) where it is −1."""
     epsilon = 1e-12  # as PyTorch's, which is not that of `cosine_similarity`
     inner = ops.sum(ops.mul(x1, x2), -1)
-    squares = [ops.add(ops.sum(ops.mul(x, x), -1), epsilon) for x in (x1, x2)]
+    squares = [ops.add_number(ops.sum(ops.mul(x, x), -1), epsilon) for x in (x1, x2)]
     cosine = ops.div(inner, ops.sqrt(ops.mul(*squares)))
     zero = new_tensor(np.zeros((), cosine.array.dtype))
-    near = ops.where(target.array == 1, ops.rsub(cosine, 1), zero)
-    far = ops.where(target.array == -1, ops.clamp_min(ops.sub(cosine, margin), 0), zero)
+    near = ops.where(target.array == 1, ops.sub(ops.add_number(zero, 1), cosine), zero)
+    far = ops.where(target.array == -1, ops.clamp_min(ops.sub_number(cosine, margin), 0), zero)
     return reduced(ops.add(near, far), reduction)
 
 
@@ -52,12 +59,10 @@ def triplet_margin_loss(
     """max(0, distance to the positive − distance to the negative + margin); with `swap`, the negative's distance
     to the positive counts where it is less."""
 
-    def distance(x1: Tensor, x2: Tensor) -> Tensor:
-        return pairwise_distance(x1, x2, p, eps)
-
-    return triplet_margin_with_distance_loss(
-        anchor, positive, negative, distance_function=distance, margin=margin, swap=swap, reduction=reduction
-    )
+    near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = ops.minimum(far, pairwise_distance(positive, negative, p, eps))
+    return reduced(ops.clamp_min(ops.sub(ops.add_number(near, margin), far), 0), reduction)
 
 
 def triplet_margin_with_distance_loss(
@@ -80,5 +85,4 @@ def triplet_margin_with_distance_loss(
 
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distances between every two rows of a matrix, as one vector."""
-    rows, columns = np.triu_indices(x.array.shape[0], 1)
-    return ops.vector_norm(ops.sub(ops.getitem(x, rows), ops.getitem(x, columns)), p, -1)
+    return apply(TABLE["pdist"], (x,), (float(p),))

@@ -105,11 +105,8 @@ def nll_loss(
 ) -> Tensor:
     """Minus the log-probability of the target class; (N, C, ...) and (N, ...), or (C,) and one class."""
     _check_reduction(reduction)
-    if x.array.ndim == 1:
-        row = nll_loss(ops.unsqueeze(x, 0), ops.unsqueeze(target, 0), weight, ignore_index, reduction)
-        return ops.squeeze(row, 0) if reduction == "none" else row
     classes, share = _classes_and_shares(x, target, weight, ignore_index, reduction == "mean")
-    key = "nll_loss" if x.array.ndim == 2 else "nll_loss2d"
+    key = "nll_loss" if x.array.ndim <= 2 else "nll_loss2d"
     return apply(TABLE[key], (x,), (classes, share, reduction))
 
 
@@ -120,14 +117,14 @@ def _classes_and_shares(
     or 0; for a mean, as part of the whole. One number where all count alike. Raises where a class is none of x's."""
     if target.array.dtype.kind not in "iu":
         raise RuntimeError(f"expected scalar type Long but found {target.dtype}: classes are whole numbers")
-    expected = (x.array.shape[0], *x.array.shape[2:])
+    expected = () if x.array.ndim == 1 else (x.array.shape[0], *x.array.shape[2:])
     if target.array.shape != expected:
         raise ValueError(
             f"Expected input batch_size ({x.array.shape[0]}) to match target batch_size "
             f"({target.array.shape[0] if target.array.ndim else 1}). The target has shape {list(target.shape)}, "
             f"where {list(expected)} is expected."
         )
-    n_classes = x.array.shape[1]
+    n_classes = x.array.shape[0 if x.array.ndim == 1 else 1]
     if weight is None and not 0 <= ignore_index < n_classes and _all_below(target.array, n_classes):
         return target.array.copy(), 1 / (target.array.size or math.nan) if mean else 1.0
     kept = np.asarray(target.array != ignore_index)
@@ -174,7 +171,8 @@ def cross_entropy(
         return picked
     smooth = _smooth_part(log_probabilities, target, weight, ignore_index, reduction, axis)
     return ops.add(
-        ops.mul(picked, 1 - label_smoothing), ops.mul(smooth, label_smoothing / x.array.shape[axis])
+        ops.mul_number(picked, 1 - label_smoothing),
+        ops.mul_number(smooth, label_smoothing / x.array.shape[axis]),
     )
 
 
@@ -184,7 +182,7 @@ def _smooth_part(
     """Minus the sum over the classes, as each were the target; what is ignored does not count."""
     weighted = log_p if weight is None else ops.mul(log_p, _by_class(weight, log_p, axis))
     kept = np.asarray(target.array != ignore_index)
-    losses = ops.where(kept, ops.neg(ops.sum(weighted, axis)), new_tensor(np.zeros((), log_p.array.dtype)))
+    losses = ops.masked_fill(ops.neg(ops.sum(weighted, axis)), new_tensor(~kept), 0.0)
     if reduction != "mean":
         return reduced(losses, reduction)
     count = kept.sum() if weight is None else weight.array[np.where(kept, target.array, 0)][kept].sum()
@@ -205,7 +203,7 @@ def _cross_entropy_soft(
     if reduction == "none":
         return ops.neg(ops.sum(terms, axis))
     total = ops.neg(ops.sum(terms))
-    return total if reduction == "sum" else ops.div(total, log_p.array.size // log_p.array.shape[axis])
+    return total if reduction == "sum" else ops.div_number(total, log_p.array.size // log_p.array.shape[axis])
 
 
 def _plain_weight(weight: Tensor | None, x: Tensor) -> Any:
@@ -261,14 +259,18 @@ def _x_log_x(x: Tensor) -> Tensor:
 def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
     """x where the target is 1; max(0, margin − x) where it is −1."""
     zero = new_tensor(np.zeros((), x.array.dtype))
-    far = ops.where(target.array != 1, ops.clamp_min(ops.rsub(x, margin), 0), zero)
+    gap = ops.sub(ops.add_number(zero, margin), x)
+    far = ops.where(target.array != 1, ops.clamp_min(gap, 0), zero)
     near = ops.where(target.array != -1, x, zero)
     return reduced(ops.add(far, near), reduction)
 
 
 def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """ln(1 + exp(−y x))."""
-    return reduced(ops.log1p(ops.exp(ops.neg(ops.mul(target, x)))), reduction)
+    _check_reduction(reduction)
+    if x.array.shape != target.array.shape:
+        x, target = ops.broadcast_tensors(x, target)
+    return apply(TABLE["soft_margin_loss"], (x,), (target.array, reduction))
 
 
 def margin_ranking_loss(
@@ -276,7 +278,7 @@ def margin_ranking_loss(
 ) -> Tensor:
     """max(0, −y (x1 − x2) + margin)."""
     gap = ops.mul(ops.neg(target), ops.sub(x1, x2))
-    return reduced(ops.clamp_min(ops.add(gap, margin) if margin else gap, 0), reduction)
+    return reduced(ops.clamp_min(ops.add_number(gap, margin), 0), reduction)
 
 
 def poisson_nll_loss(
@@ -335,7 +337,7 @@ def multilabel_soft_margin_loss(
         )
     )
     terms = terms if weight is None else ops.mul(terms, weight)
-    return reduced(ops.mean(terms, -1), reduction)
+    return reduced(ops.div(ops.sum(terms, -1), terms.array.shape[-1]), reduction)
 
 
 def multi_margin_loss(
@@ -349,14 +351,6 @@ def multi_margin_loss(
     """max(0, margin − x[y] + x[i])^p over the classes i other than y, over their number."""
     if p not in (1, 2):
         raise ValueError("multi_margin_loss: only p == 1 and p == 2 supported")
-    rows = x if x.array.ndim == 2 else ops.reshape(x, 1, x.array.size)
-    classes = np.atleast_1d(target.array)
-    at = (np.arange(len(classes)), classes)
-    gaps = ops.clamp(ops.add(ops.sub(rows, ops.unsqueeze(ops.getitem(rows, at), 1)), margin), 0)
-    gaps = gaps if p == 1 else ops.mul(gaps, gaps)
-    gaps = gaps if weight is None else ops.mul(gaps, ops.unsqueeze(ops.getitem(weight, classes), 1))
-    others = np.ones(rows.array.shape, bool)
-    others[at] = False
-    kept = ops.where(others, gaps, new_tensor(np.zeros((), x.array.dtype)))
-    losses = ops.div(ops.sum(kept, 1), rows.array.shape[1])
-    return reduced(losses if target.array.ndim else ops.squeeze(losses, 0), reduction)
+    _check_reduction(reduction)
+    args = target.array, p, margin, None if weight is None else weight.array, reduction
+    return apply(TABLE["multi_margin_loss"], (x,), args)

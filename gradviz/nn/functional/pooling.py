@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gradviz.engine import layer_kernels as lk
 from gradviz.engine import ops
 from gradviz.engine.apply import apply
@@ -40,6 +42,13 @@ def _batched(x: Tensor, n: int, name: str) -> tuple[Tensor, bool]:
     return x, True
 
 
+def _in_batches(x: Tensor, name: str) -> np.ndarray:
+    """The array of images (N, C, H, W) or of one (C, H, W), as (N, C, H, W)."""
+    if x.array.ndim not in (3, 4):
+        raise RuntimeError(f"{name}: Expected 3D or 4D input, but got {list(x.shape)}")
+    return x.array.reshape(-1, *x.array.shape[-3:])
+
+
 def max_pool2d(
     x: Tensor,
     kernel_size: Any,
@@ -53,12 +62,11 @@ def max_pool2d(
     kernel = sizes_of(kernel_size, 2)
     stride = kernel if stride is None or stride in ([], ()) else sizes_of(stride, 2)
     padding, dilation = sizes_of(padding, 2), sizes_of(dilation, 2)
-    x, had_batch = _batched(x, 2, "max_pool2d")
-    out = _out_sizes(x.array.shape[2:], kernel, stride, padding, dilation, ceil_mode)
-    indices = lk.max_positions(x.array, kernel, stride, padding, dilation, out)
+    batches = _in_batches(x, "max_pool2d")
+    out = _out_sizes(batches.shape[2:], kernel, stride, padding, dilation, ceil_mode)
+    indices = lk.max_positions(batches, kernel, stride, padding, dilation, out)
+    indices = indices.reshape(*x.array.shape[:-2], *out)
     pooled = apply(TABLE["max_pool2d"], (x,), (kernel, stride, padding, indices))
-    if not had_batch:
-        pooled, indices = ops.squeeze(pooled, 0), indices[0]
     return (pooled, new_tensor(indices)) if return_indices else pooled
 
 
@@ -146,12 +154,10 @@ def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
 def adaptive_max_pool2d(x: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The maxima of (N, C, H, W) cut into `output_size` parts; None keeps a size."""
     given = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
-    x, had_batch = _batched(x, 2, "adaptive_max_pool2d")
+    batches = _in_batches(x, "adaptive_max_pool2d")
     size = tuple(n if wanted is None else wanted for n, wanted in zip(x.array.shape[-2:], given, strict=True))
-    indices = lk.adaptive_max_positions(x.array, size)
+    indices = lk.adaptive_max_positions(batches, size).reshape(*x.array.shape[:-2], *size)
     pooled = apply(TABLE["adaptive_max_pool2d"], (x,), (size, indices))
-    if not had_batch:
-        pooled, indices = ops.squeeze(pooled, 0), indices[0]
     return (pooled, new_tensor(indices)) if return_indices else pooled
 
 

@@ -122,6 +122,13 @@ OTHERS: dict[str, Wrong] = {
     "backward without a graph": lambda t, a, b: a.sum().backward(),
     "integers require grad": lambda t, a, b: t.ones(2, dtype=t.int64, requires_grad=True),
     "mean of integers": lambda t, a, b: t.ones(2, dtype=t.int64).mean(),
+    "bools subtracted": lambda t, a, b: t.tensor([True]) - t.tensor([True]),
+    "1 - a mask": lambda t, a, b: 1 - t.tensor([True]),
+    "a mask - 1": lambda t, a, b: t.tensor([True]) - 1,
+    "a mask negated": lambda t, a, b: -t.tensor([True]),
+    "scatter of another dtype": lambda t, a, b: a.scatter(0, t.tensor([[0, 1]]), b.double()),
+    "scatter_add of too few": lambda t, a, b: a.scatter_add(0, t.tensor([[0, 1, 0]]), b),
+    "scatter_reduce by what there is not": lambda t, a, b: a.scatter_reduce(0, t.tensor([[0, 1]]), b, "mul"),
     "dtypes of mm": lambda t, a, b: a @ b.double(),
 }
 WRONG = {

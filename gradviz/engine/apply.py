@@ -15,7 +15,7 @@ from numpy import asarray, ndarray
 from gradviz.engine.dtypes import default_dtype, float32, result_type
 from gradviz.engine.node import Edge, Node, Output
 from gradviz.engine.op import Op
-from gradviz.engine.shape_errors import explained
+from gradviz.engine.shape_errors import bools_subtracted, explained
 from gradviz.engine.state import next_node_number, state
 from gradviz.engine.tell import tell_binary, tell_op, tell_plain, tell_unary
 from gradviz.engine.tensor import (
@@ -43,7 +43,10 @@ def unary(op: Op) -> Callable:
             listener = state.only_listener
             if listener is None or type(input) is not Tensor:
                 return apply(op, (as_tensor(input),))
-        array = forward(input.array)
+        try:
+            array = forward(input.array)
+        except TypeError as error:
+            raise explained(error) from None
         if type(array) is not ndarray:
             array = asarray(array)
         if array.dtype is not float32:
@@ -98,7 +101,7 @@ def binary(op: Op) -> Callable:
         left, right = input.array, other.array
         try:
             array = forward(left, right)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise explained(error, left.shape, right.shape) from None
         if type(array) is not ndarray:
             array = asarray(array)
@@ -156,7 +159,7 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
     arrays = [tensor.array for tensor in inputs]
     try:
         result = op.forward(arrays, *args) if op.variadic else op.forward(*arrays, *args)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise explained(error, *(array.shape for array in arrays)) from None
     if op.outputs > 1:
         outputs = tuple(new_tensor(np.asarray(array)) for array in result)
@@ -352,8 +355,12 @@ def constant(value: Any, beside: np.ndarray) -> Tensor:
 
 
 def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor], args: tuple = ()) -> np.ndarray:
-    """The op's result in PyTorch's dtype, where NumPy promotes otherwise."""
+    """The op's result in PyTorch's dtype, where NumPy promotes otherwise.
+
+    Raises RuntimeError where a bool is subtracted from or by what is none: NumPy takes it for a number."""
     arrays = [tensor.array for tensor in inputs]
+    if op.name in ("sub", "rsub") and any(a.dtype.kind == "b" for a in arrays):
+        raise bools_subtracted(1)
     expected = result_type(*arrays)
     if array.dtype == expected or array.dtype.kind not in "fc":
         return array

@@ -43,8 +43,24 @@ def mismatch(*shapes: Shape) -> RuntimeError | None:
 
 
 def explained(error: Exception, *shapes: Shape) -> Exception:
-    """NumPy's error in PyTorch's words, where it is that shapes do not broadcast; else the error itself."""
-    return (mismatch(*shapes) if "broadcast" in str(error) else None) or error
+    """NumPy's error in PyTorch's words, where it is that shapes do not broadcast or that bools are not subtracted;
+    else the error itself."""
+    text = str(error)
+    if isinstance(error, TypeError):
+        return bools_subtracted(2 if "subtract" in text else 0) if "boolean" in text else error
+    return (mismatch(*shapes) if "broadcast" in text else None) or error
+
+
+def bools_subtracted(operands: int) -> RuntimeError:
+    """The error of bool tensors with a `-` before or between them; `operands` of them are bool, 0 for a negation."""
+    what, where = ("Subtraction", "with") if operands else ("Negation", "on")
+    which = "two bool tensors" if operands == 2 else "a bool tensor"
+    instead = (
+        "Use the `^` or `logical_xor()` operator instead."
+        if operands == 2
+        else "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
+    )
+    return RuntimeError(f"{what}, the `-` operator, {where} {which} is not supported. {instead}")
 
 
 def too_few_sizes(array: np.ndarray, wanted: Shape) -> RuntimeError:

@@ -8,8 +8,11 @@ from gradviz.engine.kernels.choice import *
 from gradviz.engine.kernels.elementwise import *
 from gradviz.engine.kernels.indexing import *
 from gradviz.engine.kernels.linalg import *
+from gradviz.engine.kernels.norms import *
 from gradviz.engine.kernels.padding import *
 from gradviz.engine.kernels.reductions import *
 from gradviz.engine.kernels.scatter_reduce import *
+from gradviz.engine.kernels.selection import *
 from gradviz.engine.kernels.shape import *
+from gradviz.engine.kernels.softmax import *
 from gradviz.engine.kernels.strides import *

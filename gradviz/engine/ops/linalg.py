@@ -33,7 +33,8 @@ def _computed(key: str, *tensors: Tensor, args: tuple = ()) -> Any:
     try:
         return apply(TABLE[key], tensors, args)
     except np.linalg.LinAlgError as error:
-        raise k.no_answer(key, tensors[0].array, error) from None
+        name = TABLE[key].name.removeprefix("linalg_")
+        raise k.no_answer(name, tensors[0].array, error) from None
 
 
 def _square(name: str, x: Tensor) -> None:

@@ -50,9 +50,9 @@ def split(x: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor,
     return _equal_pieces("split", x, split_size_or_sections, dim)
 
 
-def unsafe_split(x: Tensor, split_size: int, dim: int = 0) -> tuple[Tensor, ...]:
+def unsafe_split(x: Tensor, split_size_or_sections: int, dim: int = 0) -> tuple[Tensor, ...]:
     """`split`, of pieces that are no views for autograd."""
-    return _equal_pieces("unsafe_split", x, split_size, dim)
+    return _equal_pieces("unsafe_split", x, split_size_or_sections, dim)
 
 
 def _equal_pieces(key: str, x: Tensor, size: int, dim: int) -> tuple[Tensor, ...]:

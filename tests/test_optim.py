@@ -161,6 +161,15 @@ SCHEDULERS: dict[str, Callable] = {
     "OneCycleLR linear": lambda s, o: s.OneCycleLR(
         o, 0.5, epochs=4, steps_per_epoch=4, anneal_strategy="linear"
     ),
+    "PolynomialLR": lambda s, o: s.PolynomialLR(o, 6, 2.0),
+    "CosineAnnealingWarmRestarts": lambda s, o: s.CosineAnnealingWarmRestarts(o, 3, 2, 0.01),
+    "CyclicLR": lambda s, o: s.CyclicLR(o, 0.01, 0.2, 3),
+    "CyclicLR triangular2": lambda s, o: s.CyclicLR(o, 0.01, 0.2, 2, 4, mode="triangular2"),
+    "CyclicLR exp_range": lambda s, o: s.CyclicLR(o, 0.01, 0.2, 3, mode="exp_range", gamma=0.9),
+    "CyclicLR by a function": lambda s, o: s.CyclicLR(o, 0.01, 0.2, 3, scale_fn=lambda n: 1 / n),
+    "ChainedScheduler": lambda s, o: s.ChainedScheduler(
+        [s.ConstantLR(o, 0.1, total_iters=4), s.ExponentialLR(o, 0.9)]
+    ),
     "SequentialLR": lambda s, o: s.SequentialLR(
         o, [s.LinearLR(o, 0.1, total_iters=4), s.CosineAnnealingLR(o, 8), s.StepLR(o, 2)], [4, 10]
     ),
@@ -186,6 +195,21 @@ def test_rates_are_torchs(name: str, kind: str) -> None:
             scheduler.step()
         seen.append(np.array(rates))
         assert scheduler.get_last_lr() == [optimizer.param_groups[0]["lr"]]
+    np.testing.assert_allclose(seen[0], seen[1], rtol=1e-9)
+
+
+@pytest.mark.torch
+def test_a_warm_restart_can_be_told_the_epoch() -> None:
+    torch = pytest.importorskip("torch")
+    seen = []
+    for library in (gradviz, torch):
+        optimizer = library.optim.SGD([library.ones(1, requires_grad=True)], lr=1.0)
+        scheduler = library.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3, 2)
+        rates = []
+        for epoch in (0.5, 2.9, 3, 4.25, 8.9, 9, 20):
+            scheduler.step(epoch)
+            rates.append(optimizer.param_groups[0]["lr"])
+        seen.append(rates)
     np.testing.assert_allclose(seen[0], seen[1], rtol=1e-9)
 
 

@@ -15,8 +15,21 @@ from gradviz.utils.data import (
     IterableDataset,
     Subset,
     TensorDataset,
+    WeightedRandomSampler,
     random_split,
 )
+
+SAMPLERS: dict[str, Any] = {
+    "in order": lambda d, t: d.SequentialSampler(range(5)),
+    "random": lambda d, t: d.RandomSampler(range(5)),
+    "random, some": lambda d, t: d.RandomSampler(range(5), num_samples=3),
+    "random, again": lambda d, t: d.RandomSampler(range(5), num_samples=12),
+    "random, replaced": lambda d, t: d.RandomSampler(range(5), replacement=True, num_samples=70),
+    "random, by a generator": lambda d, t: d.RandomSampler(range(9), generator=t.Generator().manual_seed(3)),
+    "of a subset": lambda d, t: d.SubsetRandomSampler([7, 5, 3, 1]),
+    "batches": lambda d, t: d.BatchSampler(d.SequentialSampler(range(7)), 3, False),
+    "whole batches": lambda d, t: d.BatchSampler(d.RandomSampler(range(7)), 3, True),
+}
 
 
 class Squares(Dataset):
@@ -135,3 +148,26 @@ def test_a_program_that_asks_for_a_gpu_gets_the_cpu_and_one_that_insists_is_told
             insist()
     with pytest.raises(RuntimeError, match="Expected one of"):
         gradviz.device("toaster")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_gives_the_indices_that_torchs_gives(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    seen = []
+    for library in (gradviz, torch):
+        library.manual_seed(5)
+        sampler = SAMPLERS[name](library.utils.data, library)
+        seen.append((list(sampler), len(sampler)))
+    assert seen[0] == seen[1]
+
+
+def test_a_weighted_sampler_draws_by_the_weights() -> None:
+    gradviz.manual_seed(0)
+    sampler = WeightedRandomSampler([0, 1, 3], 4000)
+    counts = np.bincount(list(sampler), minlength=3)
+    assert counts[0] == 0
+    assert 0.7 < counts[2] / 4000 < 0.8
+    assert sorted(WeightedRandomSampler([1, 2, 3], 3, replacement=False)) == [0, 1, 2]
+    loader = DataLoader(rows(3), batch_size=2, sampler=WeightedRandomSampler([0, 0, 1], 4))
+    assert [numbers.tolist() for numbers, _ in loader] == [[2, 2], [2, 2]]

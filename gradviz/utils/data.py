@@ -18,6 +18,31 @@ from gradviz.engine import ops, random
 from gradviz.engine.creation import tensor
 from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.tensor import Tensor, new_tensor
+from gradviz.utils.samplers import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+__all__ = [
+    "BatchSampler",
+    "ConcatDataset",
+    "DataLoader",
+    "Dataset",
+    "IterableDataset",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+    "Subset",
+    "SubsetRandomSampler",
+    "TensorDataset",
+    "WeightedRandomSampler",
+    "default_collate",
+    "random_split",
+]
 
 
 class Dataset:

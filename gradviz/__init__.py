@@ -48,6 +48,7 @@ from gradviz.engine.methods import FUNCTIONS as _functions
 from gradviz.engine.inplace import FUNCTIONS as _in_place_functions
 from gradviz.engine.methods import METHODS as _methods
 from gradviz.engine.questions import FUNCTIONS as _questions
+from gradviz.func import vmap
 from gradviz.engine.printing import set_printoptions
 from gradviz.engine.devices import device
 from gradviz.engine.dtypes import finfo, iinfo, promote_types

@@ -98,11 +98,6 @@ def test_strict_mode_refuses_what_does_not_depend() -> None:
         functional.jacobian(lambda x: gradviz.ones(2), gradviz.ones(2), strict=True)
 
 
-def test_vmap_says_that_it_is_missing() -> None:
-    with pytest.raises(NotImplementedError, match="gradviz has no vmap"):
-        func.vmap(lambda x: x)
-
-
 # --- gradcheck
 
 

@@ -1,6 +1,6 @@
-"""Functions of functions: their gradients and Jacobians. See PyTorch's `torch.func`.
+"""Functions of functions: their gradients, Jacobians and Hessians.
 
-They nest: `grad(grad(f))`, `jacrev(jacrev(f))`. Forward mode does not nest within itself. `vmap` is missing.
+They nest: `grad(grad(f))`, `jacrev(jacrev(f))`. Forward mode does not nest within itself.
 """
 
 from __future__ import annotations
@@ -13,39 +13,12 @@ import numpy as np
 
 from gradviz.engine import backward, ops
 from gradviz.engine.forward_mode import dual_level, make_dual, set_tangent, tangent_of, unpack_dual
-from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.node import AccumulateGrad, edge_node
 from gradviz.engine.state import enable_grad
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, new_tensor
-
-__all__ = ["grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "vjp", "vmap"]
+from gradviz.func.trees import leaves, mapped, rebuilt
 
 Argnums = int | tuple[int, ...]
-
-# --- trees: tensors in tuples, lists and dicts
-
-
-def _leaves(tree: Any) -> list[Any]:
-    if isinstance(tree, (tuple, list)):
-        return [leaf for part in tree for leaf in _leaves(part)]
-    if isinstance(tree, dict):
-        return [leaf for part in tree.values() for leaf in _leaves(part)]
-    return [tree]
-
-
-def _rebuilt(tree: Any, leaves: list[Any]) -> Any:
-    """A tree like `tree` with other leaves, which are taken from the front of the list."""
-    if isinstance(tree, dict):
-        return {key: _rebuilt(part, leaves) for key, part in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        parts = [_rebuilt(part, leaves) for part in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return leaves.pop(0)
-
-
-def _mapped(function: Callable, tree: Any) -> Any:
-    return _rebuilt(tree, [function(leaf) for leaf in _leaves(tree)])
-
 
 # --- arguments
 
@@ -84,7 +57,7 @@ def _settled(result: Any, fresh: Sequence[Any]) -> Any:
             return _detached(value, own)
         return value
 
-    return _mapped(settle, result)
+    return mapped(settle, result)
 
 
 def _detached(value: Tensor, own: set[int]) -> Tensor:
@@ -145,8 +118,8 @@ def grad_and_value(func: Callable, argnums: Argnums = 0, has_aux: bool = False) 
     def call(*args: Any, **kwargs: Any) -> Any:
         positions = _positions(argnums, len(args))
         with enable_grad():
-            chosen = [_mapped(_fresh, args[position]) for position in positions]
-            inputs = _leaves(chosen)
+            chosen = [mapped(_fresh, args[position]) for position in positions]
+            inputs = leaves(chosen)
             value, aux = _split(func(*_replaced(args, positions, chosen), **kwargs), has_aux, "grad")
             if not isinstance(value, Tensor) or value.array.size != 1 or value.array.ndim:
                 shown = (
@@ -160,7 +133,7 @@ def grad_and_value(func: Callable, argnums: Argnums = 0, has_aux: bool = False) 
                     + ". Reduce it with .sum() or .mean(), or use vjp or jacrev."
                 )
             gradients = _gradients([value], inputs, [None])
-            tree = _rebuilt(chosen, list(gradients))
+            tree = rebuilt(chosen, list(gradients))
             result = tree[0] if isinstance(argnums, int) else tuple(tree)
         result, value, aux = _settled((result, value, aux), inputs)
         return (result, (value, aux)) if has_aux else (result, value)
@@ -183,18 +156,18 @@ def grad(func: Callable, argnums: Argnums = 0, has_aux: bool = False) -> Callabl
 def vjp(func: Callable, *primals: Any, has_aux: bool = False) -> Any:
     """The value of `func`, and the function that takes an upstream gradient to those of the primals."""
     with enable_grad():
-        chosen = _mapped(_fresh, primals)
-        inputs = _leaves(chosen)
+        chosen = mapped(_fresh, primals)
+        inputs = leaves(chosen)
         value, aux = _split(func(*chosen), has_aux, "vjp")
-    outputs = _leaves(value)
+    outputs = leaves(value)
 
     def pull(*cotangents: Any) -> Any:
-        vectors = _leaves(cotangents)
+        vectors = leaves(cotangents)
         if len(vectors) != len(outputs):
             raise RuntimeError(f"Expected {len(outputs)} cotangents, got {len(vectors)}")
         with enable_grad():
             gradients = _gradients(outputs, inputs, vectors)
-        return _settled(_rebuilt(chosen, gradients), inputs)
+        return _settled(rebuilt(chosen, gradients), inputs)
 
     shown = _settled(value, inputs)
     return (shown, pull, _settled(aux, inputs)) if has_aux else (shown, pull)
@@ -204,15 +177,15 @@ def jvp(func: Callable, primals: tuple, tangents: tuple, *, has_aux: bool = Fals
     """The value of `func`, and its tangent for the tangents of the primals, by forward mode."""
     if not isinstance(primals, tuple) or not isinstance(tangents, tuple):
         raise RuntimeError("jvp(f, primals, tangents): Expected primals and tangents to be tuples")
-    pushed = list(zip(_leaves(primals), _leaves(tangents), strict=True))
+    pushed = list(zip(leaves(primals), leaves(tangents), strict=True))
     with dual_level():
-        duals = _rebuilt(primals, [make_dual(primal, tangent) for primal, tangent in pushed])
+        duals = rebuilt(primals, [make_dual(primal, tangent) for primal, tangent in pushed])
         value, aux = _split(func(*duals), has_aux, "jvp")
-        pairs = [unpack_dual(out) for out in _leaves(value)]
+        pairs = [unpack_dual(out) for out in leaves(value)]
     made = [
         new_tensor(np.zeros_like(out.primal.array)) if out.tangent is None else out.tangent for out in pairs
     ]
-    tangent = _rebuilt(value, made)
+    tangent = rebuilt(value, made)
     return (value, tangent, aux) if has_aux else (value, tangent)
 
 
@@ -223,15 +196,15 @@ def jacrev(func: Callable, argnums: Argnums = 0, *, has_aux: bool = False, **_: 
     def call(*args: Any, **kwargs: Any) -> Any:
         positions = _positions(argnums, len(args))
         with enable_grad():
-            chosen = [_mapped(_fresh, args[position]) for position in positions]
-            inputs = _leaves(chosen)
+            chosen = [mapped(_fresh, args[position]) for position in positions]
+            inputs = leaves(chosen)
             value, aux = _split(func(*_replaced(args, positions, chosen), **kwargs), has_aux, "jacrev")
 
             def rows(out: Tensor) -> Any:
-                tree = _rebuilt(chosen, _jacobian(out, inputs))
+                tree = rebuilt(chosen, _jacobian(out, inputs))
                 return tree[0] if isinstance(argnums, int) else tuple(tree)
 
-            result = _rebuilt(value, [rows(out) for out in _leaves(value)])
+            result = rebuilt(value, [rows(out) for out in leaves(value)])
         result, aux = _settled((result, aux), inputs)
         return (result, aux) if has_aux else result
 
@@ -284,27 +257,19 @@ def jacfwd(func: Callable, argnums: Argnums = 0, has_aux: bool = False, **_: Any
 
 def _stacked(columns: list[Any], x: Tensor) -> Any:
     """Tangents, one for each element of x, as Jacobians (output, x)."""
-    parts = zip(*(_leaves(column) for column in columns), strict=True)
+    parts = zip(*(leaves(column) for column in columns), strict=True)
     made = [ops.reshape(ops.stack(part, -1), *part[0].array.shape, *x.array.shape) for part in parts]
-    return _rebuilt(columns[0], made)
+    return rebuilt(columns[0], made)
 
 
 def _by_output(results: list[Any]) -> Any:
     """Jacobians by argument and output, as by output and argument."""
     if isinstance(results[0], Tensor):
         return tuple(results)
-    pairs = zip(*(_leaves(result) for result in results), strict=True)
-    return _rebuilt(results[0], list(pairs))
+    pairs = zip(*(leaves(result) for result in results), strict=True)
+    return rebuilt(results[0], list(pairs))
 
 
 def hessian(func: Callable, argnums: Argnums = 0) -> Callable:
     """A function that gives the Hessian of `func`."""
     return jacrev(jacrev(func, argnums), argnums)
-
-
-def vmap(func: Callable, *args: Any, **kwargs: Any) -> Callable:
-    """Not there yet."""
-    raise NotImplementedError("gradviz has no vmap: write the batch into the operations, or loop and stack.")
-
-
-__getattr__ = says_what_is_missing(__name__, globals())

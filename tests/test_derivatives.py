@@ -166,6 +166,10 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "rsub": [([values(3)], (2.5,)), ([values(2, 3)], (-1,))],
     "copysign_number": [([values(3)], (-2.0,))],
     **{f"{name}_number": [([values(3)], (2.5,))] for name in ("add", "sub", "mul", "div")},
+    "embedding_bag": [
+        ([values(4, 2) + np.arange(8).reshape(4, 2), values(3)], (np.array([1, 3, 1]), np.array([0, 0, 2]), 3, mode))
+        for mode in ("sum", "mean", "max")
+    ],
     "soft_margin_loss": [([values(3)], (np.array([1.0, -1, 1]), how)) for how in ("mean", "sum", "none")],
     "multi_margin_loss": [
         ([values(2, 3)], (np.array([0, 2]), p, 0.7, weight, how))

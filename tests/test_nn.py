@@ -206,6 +206,9 @@ MODULES: dict[str, tuple[Callable, list[np.ndarray]]] = {
     "PReLU": (lambda nn: nn.PReLU(4), [IMAGE]),
     "MaxPool2d": (lambda nn: nn.MaxPool2d(2, ceil_mode=True), [IMAGE]),
     "AvgPool2d": (lambda nn: nn.AvgPool2d(3, stride=1, padding=1), [IMAGE]),
+    "EmbeddingBag": (lambda nn: nn.EmbeddingBag(8, 3, padding_idx=2), [np.array([[1, 2], [7, 1]])]),
+    "EmbeddingBag with offsets": (
+        lambda nn: nn.EmbeddingBag(8, 3, mode="max"), [np.array([1, 2, 7, 1, 0]), np.array([0, 3, 3])]),
     "Embedding": (lambda nn: nn.Embedding(8, 3, padding_idx=2), [np.array([[1, 2], [7, 1]])]),
     "Conv2d reflecting": (lambda nn: nn.Conv2d(4, 2, 3, padding=(1, 2), padding_mode="reflect"), [IMAGE]),
     "Conv1d circular same": (lambda nn: nn.Conv1d(4, 2, 4, padding="same", padding_mode="circular"), [LINE]),

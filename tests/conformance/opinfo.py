@@ -102,6 +102,9 @@ CALLS: dict[str, Callable] = {
     "nn.functional.embedding": lambda weight, x, **options: gradviz.nn.functional.embedding(
         x, weight, **options
     ),
+    "nn.functional.embedding_bag": lambda weight, x, **options: gradviz.nn.functional.embedding_bag(
+        x, weight, **options
+    ),
     "linalg.pinv.singular": lambda a, b: gradviz.linalg.pinv(a @ b.mT),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradviz.engine import bag_kernels as bag
 from gradviz.engine import layer_kernels as lk
 from gradviz.engine import loss_kernels as loss
 from gradviz.engine.derivatives.rows import general, linear
@@ -80,6 +81,11 @@ general("fixed_norm", lk.normalize_fixed, name="native_batch_norm", args="shape 
 linear("embedding", lk.look_up, args="indices padding_idx",
     x=d("1, added by row", lambda g, x_shape, indices, padding_idx:
         lk.embedding_dense(g, x_shape[0], indices, padding_idx)))
+general("embedding_bag", bag.embedding_bag, args="indices bags size mode",
+    x=d("y, added by row", lambda g, x, y, out, indices, bags, size, mode:
+        bag.embedding_bag_back(g, x, y, out, indices, bags, size, mode)[0]),
+    y=d("x, summed", lambda g, x, y, out, indices, bags, size, mode:
+        bag.embedding_bag_back(g, x, y, out, indices, bags, size, mode)[1]))
 linear("embedding_dense", lk.embedding_dense, node_name="EmbeddingDenseBackwardBackward0",
     args="rows indices padding_idx",
     x=d("1, taken", lambda g, indices, padding_idx: lk.take_unpadded(g, indices, padding_idx)))

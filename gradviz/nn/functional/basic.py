@@ -144,6 +144,69 @@ def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tens
     return apply(TABLE["embedding"], (weight,), (indices.copy(), padding))
 
 
+def embedding_bag(
+    x: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """The mean, sum or max of bags of rows of `weight`: the bags are the rows of x, or begin at `offsets` in it."""
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError("mode has to be one of sum, mean or max")
+    if max_norm is not None or scale_grad_by_freq or sparse:
+        raise NotImplementedError("gradviz's embedding_bag has no max_norm, scale_grad_by_freq or sparse.")
+    if per_sample_weights is not None and mode != "sum":
+        raise NotImplementedError(
+            "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' "
+            f"(got mode='{mode}')."
+        )
+    bags, size = _bags(x.array, offsets, include_last_offset)
+    indices, rows = x.array.reshape(-1), weight.array.shape[0]
+    wrong = np.flatnonzero((indices < 0) | (indices >= rows))
+    if wrong.size:
+        raise RuntimeError(
+            f"Index {wrong[0]} of input takes value {indices[wrong[0]]} which is not in the valid range [0, {rows})"
+        )
+    shares = per_sample_weights
+    if shares is None:
+        shares = new_tensor(np.ones(indices.size, weight.array.dtype))
+    elif shares.array.ndim > 1:
+        shares = ops.reshape(shares, -1)
+    if padding_idx is not None:
+        kept = indices != padding_idx % rows
+        indices, bags, shares = indices[kept], bags[kept], ops.getitem(shares, np.flatnonzero(kept))
+    return apply(TABLE["embedding_bag"], (weight, shares), (indices.copy(), bags, size, mode))
+
+
+def _bags(indices: np.ndarray, offsets: Tensor | None, include_last_offset: bool) -> tuple[np.ndarray, int]:
+    """The bag of each index, and how many bags there are."""
+    if indices.ndim == 2:
+        if offsets is not None:
+            raise ValueError(
+                "if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length "
+                f"sequences. However, found offsets of type {type(offsets)}"
+            )
+        return np.repeat(np.arange(len(indices)), indices.shape[1]), len(indices)
+    if indices.ndim != 1:
+        raise ValueError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {indices.ndim}")
+    if offsets is None:
+        raise ValueError("offsets has to be a 1D Tensor but got None")
+    starts = offsets.array[:-1] if include_last_offset else offsets.array
+    if starts.size and starts[0]:
+        raise RuntimeError(
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
+            f"However, got {starts[0]}"
+        )
+    return np.searchsorted(starts, np.arange(indices.size), "right") - 1, starts.size
+
+
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     """For each class of x a row of zeros with a 1 at the class."""
     n = int(x.array.max()) + 1 if num_classes == -1 else num_classes

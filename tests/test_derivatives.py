@@ -163,6 +163,8 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "nanmedian_dim": [([values(2, 4)], (1, False)), ([values(3, 2)], (0, True))],
     "sort_stable": [([values(2, 4)], (1, True))],
     "mvlgamma": [([values(3) + 2], (3,))],
+    "rsub_scaled": [([values(3)], (2.5, -2))],
+    "rsub_tensor_scaled": [([values(2, 3), values(3)], (0.5,))],
     "rsub": [([values(3)], (2.5,)), ([values(2, 3)], (-1,))],
     "copysign_number": [([values(3)], (-2.0,))],
     **{f"{name}_number": [([values(3)], (2.5,))] for name in ("add", "sub", "mul", "div")},

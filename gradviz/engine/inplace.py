@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import errors, ops
-from gradviz.engine.apply import apply, as_tensor
+from gradviz.engine.apply import apply, as_tensor, unary
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import geometry_of, takes_each_once
 from gradviz.engine.node import edge_node, edge_nr, node_rare
-from gradviz.engine.op import in_place_form
+from gradviz.engine.op import in_place_form, with_next_node
 from gradviz.engine.shape_errors import broadcast_shape, check_fits
 from gradviz.engine.state import is_grad_enabled, state
 from gradviz.engine.tell import tell_op
@@ -321,10 +321,13 @@ def scaled(function: Callable) -> Callable:
 
 
 _ELEMENTWISE = """
-    abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1
+    abs acos asin atan atan2 ceil copysign cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1
     floor fmod frac hypot i0 lgamma log log10 log1p log2 mul neg rad2deg reciprocal relu remainder rsqrt sgn sigmoid
     sign sin sinc sinh sqrt tan tanh trunc xlogy
 """.split()
+# Those whose node PyTorch counts on from that of the function: after `x.acosh_()` it is AcoshBackward1.
+_OF_THEIR_OWN = {"acosh": "arccosh", "asinh": "arcsinh", "atanh": "arctanh"}
+_polygamma = with_next_node(TABLE["polygamma"])
 _CHOSEN = """
     addbmm addcdiv addcmul addmm addmv addr baddbmm clamp clamp_max clamp_min cumprod cumsum div float_power
     index_add index_copy index_fill index_put ldexp lerp logit masked_fill masked_scatter mvlgamma nan_to_num pow
@@ -347,8 +350,9 @@ _SHAPES: dict[str, Callable] = {
 
 _FUNCTIONS: dict[str, Callable] = {
     **{name: ops.functions[name] for name in _ELEMENTWISE},
+    **{name: unary(with_next_node(TABLE[key])) for name, key in _OF_THEIR_OWN.items()},
     **{name: getattr(ops, name) for name in _CHOSEN},
-    "polygamma": lambda x, n: ops.polygamma(n, x),
+    "polygamma": lambda x, n: apply(_polygamma, (x,), (n,)),
     "conj_physical": ops.itself,
     "add": scaled(ops.add),
     "sub": scaled(ops.sub),

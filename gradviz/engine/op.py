@@ -157,10 +157,14 @@ _in_place: dict[Op, Op] = {}
 def in_place_form(op: Op) -> Op:
     """The row of a view's in-place form (`t_` of `t`), whose node PyTorch counts on from those of the others."""
     if op not in _in_place:
-        stem, number = op.node_name.split("Backward")
-        name = f"{stem}Backward{int(number) + (3 if op.name == 'squeeze' else 1)}"
-        _in_place[op] = replace(op, name=f"{op.name}_", node_name=name)
+        _in_place[op] = replace(with_next_node(op, 3 if op.name == "squeeze" else 1), name=f"{op.name}_")
     return _in_place[op]
+
+
+def with_next_node(op: Op, by: int = 1) -> Op:
+    """The row with a node of the same stem and a higher number: AcoshBackward1 for AcoshBackward0."""
+    stem, number = op.node_name.split("Backward")
+    return replace(op, node_name=f"{stem}Backward{int(number) + by}")
 
 
 def _of_one(rule: Callable) -> Callable:

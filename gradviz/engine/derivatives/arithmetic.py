@@ -21,6 +21,11 @@ elementwise("rsub_tensor", k.reversed_subtract, name="rsub",
     y=d("1", lambda g: g))
 elementwise("rsub", k.reversed_subtract, node_name="RsubBackward1", args="other",
     x=d("−1", lambda g: -g))
+elementwise("rsub_tensor_scaled", k.reversed_subtract_scaled, name="rsub", inputs="x y", args="alpha",
+    x=d("−alpha", lambda g, alpha: -g * alpha),
+    y=d("1", lambda g: g))
+elementwise("rsub_scaled", k.reversed_subtract_scaled, name="rsub", node_name="RsubBackward1", args="other alpha",
+    x=d("−alpha", lambda g, alpha: -g * alpha))
 elementwise("mul", np.multiply,
     x=d("y", lambda g, y: g * y),
     y=d("x", lambda g, x: g * x))

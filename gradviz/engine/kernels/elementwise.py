@@ -16,6 +16,11 @@ def reversed_subtract(x: Any, y: Any, out: Any = None) -> Any:
     return np.subtract(y, x, out=...)
 
 
+def reversed_subtract_scaled(x: Any, y: Any, alpha: Any) -> Any:
+    """y − alpha · x."""
+    return y - alpha * x
+
+
 def reciprocal(x: Any, out: Any = None) -> Any:
     """1 / x."""
     return np.true_divide(1, x, out=...)

@@ -73,11 +73,15 @@ def rpow(x: Any, base: Any) -> Any:
 
 def rsub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     """other − alpha · x."""
-    if alpha != 1:
-        return sub(other, mul(x, alpha))
     if isinstance(other, (int, float)):
-        return apply(TABLE["rsub"], (x,), (other,))
-    return _rsub_tensor(x, other)
+        return (
+            apply(TABLE["rsub"], (x,), (other,))
+            if alpha == 1
+            else apply(TABLE["rsub_scaled"], (x,), (other, alpha))
+        )
+    return (
+        _rsub_tensor(x, other) if alpha == 1 else _elementwise("rsub_tensor_scaled", x, other, args=(alpha,))
+    )
 
 
 def rdiv(x: Any, other: Any) -> Any:

@@ -233,4 +233,4 @@ def fold_windows(g: Any, shape: tuple[int, ...], dim: int, size: int, step: int)
 
 def copied_over(x: Any, y: Any) -> Any:
     """A copy of y in the shape and dtype of x, over which it is written."""
-    return np.array(np.broadcast_to(y, x.shape), x.dtype)
+    return np.array(np.broadcast_to(y, x.shape), x.dtype, order="C")

@@ -197,7 +197,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
         return apply(TABLE["copy_over"], (clone(A, contiguous_format), identity))
     half, odd = divmod(n, 2)
     if n == 1:
-        return clone(A)
+        return clone(A, contiguous_format)
     square = matrix_power(matmul(A, A), half) if half > 1 else matmul(A, A)
     return matmul(square, A) if odd else square
 

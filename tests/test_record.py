@@ -445,8 +445,37 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path) -> None:
 def read_all(path: Path) -> None:
     with open_trace(path) as trace:
         assert trace.meta
+        for table in (trace.passes, trace.sites, trace.strings, trace.shapes, trace.errors, trace.parameters):
+            assert table is not None
         for event in trace:
             trace.snapshot(getattr(event, "tensor", 0))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "chunks SET count = count + 0.5",
+        "chunks SET count = count - 100",
+        "chunks SET first = first + 1",
+        "strings SET text = x'ff'",
+        "sites SET line = 'seven'",
+        "sites SET names = 1",
+        "shapes SET shape = 2.5",
+        "passes SET first = 0.5",
+        "passes SET nodes = 'none'",
+        "events SET data = 7",
+        "payloads SET data = 'text'",
+    ],
+)
+def test_a_value_of_another_type_is_refused(damage: str, tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        x = torch.ones(100, requires_grad=True)
+        (x * 2).sum().backward()
+    path = tmp_path / "run.gradviz"
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE {damage}")
+    with pytest.raises(TraceError, match="is damaged or truncated"):
+        read_all(path)
 
 
 @settings(max_examples=60, deadline=None)

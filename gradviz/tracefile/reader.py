@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,15 @@ from gradviz.events.values import Stats, stats_of, unpack_stats
 from gradviz.tracefile.decode import decode, decode_ops
 from gradviz.tracefile.digest import Digests
 from gradviz.tracefile.errors import damaged
-from gradviz.tracefile.schema import DTYPES, ELEMENTS, EVENT, SNAPSHOT, STATS
+from gradviz.tracefile.schema import (
+    COLUMNS,
+    DTYPES,
+    ELEMENTS,
+    EVENT,
+    MAY_BE_NULL,
+    SNAPSHOT,
+    STATS,
+)
 from gradviz.tracefile.sites import Site
 
 
@@ -98,7 +107,7 @@ class Trace:
         self.path = path
         self._connection = connection
         self.meta: dict[str, str] = dict(self._rows("SELECT key, value FROM meta"))
-        self._chunks = self._rows("SELECT id, first, count, newest FROM chunks ORDER BY id")
+        self._chunks = self._checked_chunks()
         self._firsts = [first for _, first, _, _ in self._chunks]
         self.count: int = self._chunks[-1][1] + self._chunks[-1][2] if self._chunks else 0
         self._chunk = lru_cache(maxsize=6)(self._load_chunk)
@@ -115,10 +124,35 @@ class Trace:
         self.close()
 
     def _rows(self, query: str, *values: object) -> list[tuple]:
+        """What a query gives, every value of its column's type."""
         try:
-            return self._connection.execute(query, values).fetchall()
+            found = self._connection.execute(query, values)
+            rows = found.fetchall()
         except sqlite3.Error as error:
             raise damaged(self.path, error) from None
+        for (name, *_), column in zip(found.description, zip(*rows, strict=True), strict=bool(rows)):
+            expected = {COLUMNS[name], type(None)} if name in MAY_BE_NULL else {COLUMNS[name]}
+            if not set(map(type, column)) <= expected:
+                raise damaged(self.path, ValueError(f"a {name} of another type"))
+        return rows
+
+    def _listed(self, text: str) -> tuple:
+        """A JSON list."""
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise damaged(self.path, error) from None
+        if not isinstance(found, list):
+            raise damaged(self.path, ValueError("a list is missing"))
+        return tuple(found)
+
+    def _checked_chunks(self) -> list[tuple]:
+        """The chunks in order, each beginning where the one before it ends."""
+        chunks = self._rows("SELECT id, first, count, newest FROM chunks ORDER BY id")
+        ends = accumulate((count for _, _, count, _ in chunks), initial=0)
+        if any(count < 0 or first != end for (_, first, count, _), end in zip(chunks, ends, strict=False)):
+            raise damaged(self.path, ValueError("the chunks do not add up"))
+        return chunks
 
     def blobs(self, table: str) -> Iterator[bytes]:
         """What a table of packed chunks (`events`, `links`, `snapshots`, `payloads`) holds, chunk by chunk."""
@@ -147,9 +181,7 @@ class Trace:
     @cached_property
     def shapes(self) -> dict[int, tuple[int, ...]]:
         """The shapes of tensors, by number."""
-        return {
-            number: tuple(json.loads(shape)) for number, shape in self._rows("SELECT id, shape FROM shapes")
-        }
+        return {number: self._listed(shape) for number, shape in self._rows("SELECT id, shape FROM shapes")}
 
     @cached_property
     def sites(self) -> dict[int, Site]:
@@ -157,7 +189,7 @@ class Trace:
         query = "SELECT id, parent, file, line, col, end_line, end_col, function, names FROM sites"
         sites = {}
         for number, parent, file, line, col, end_line, end_col, function, names in self._rows(query):
-            named = tuple(json.loads(names))
+            named = self._listed(names)
             place = Place(file, line, col, end_line, end_col, function, named, False)
             sites[number] = Site(number, parent, place, named)
         return sites
@@ -276,7 +308,7 @@ class Trace:
                 for table in ("links", "snapshots")
             ]
             links, snapshots = np.frombuffer(blobs[0], "<u4"), np.frombuffer(blobs[1], SNAPSHOT)
-            (size,) = self._rows("SELECT length(data) FROM payloads WHERE chunk = ?", number)[0]
+            (size,) = self._rows("SELECT length(data) AS count FROM payloads WHERE chunk = ?", number)[0]
         except (IndexError, ValueError, TypeError) as error:
             raise damaged(self.path, error) from None
         ends = np.cumsum(self.events["links"][first : first + count], dtype=np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 APPLICATION_ID = 0x67726476  # "grdv", in the database's header
@@ -36,6 +38,13 @@ CREATE TABLE links (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE snapshots (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE payloads (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 """
+
+# What a column of that name holds in any table; SQLite itself takes anything anywhere.
+_KINDS = {"INTEGER": int, "TEXT": str, "BLOB": bytes, "REAL": float}
+COLUMNS: dict[str, type] = {
+    name: _KINDS[kind] for name, kind in re.findall(r"(\w+) (INTEGER|TEXT|BLOB|REAL)", TABLES)
+}
+MAY_BE_NULL = {"last", "nodes", "digest"}  # of a pass that did not end
 
 # One event. `head` is kind | flags << 8 | thread << 16; the other columns' meaning goes by the kind (decode.py).
 EVENT = np.dtype(

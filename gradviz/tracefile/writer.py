@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
@@ -91,7 +93,9 @@ class Writer:
     ) -> None:
         self.path = Path(path)
         self.source = source
-        self.due = threading.Event()
+        self.due: SimpleQueue[None] = (
+            SimpleQueue()
+        )  # Ctrl-C inside an Event's `set` leaves its lock taken for good
         self.closing = False
         self.failure: Exception | None = None
         self.chunks = 0
@@ -104,7 +108,7 @@ class Writer:
 
     def wake(self) -> None:
         """Write now."""
-        self.due.set()
+        self.due.put(None)
 
     def flush(self) -> None:
         """Write everything up to here. Raises OSError where that cannot be."""
@@ -121,7 +125,7 @@ class Writer:
         if self.closing:
             return
         self.closing = True
-        self.due.set()
+        self.wake()
         self.thread.join()
         if self.failure is None:
             self._commit({})
@@ -133,8 +137,10 @@ class Writer:
 
     def _run(self) -> None:
         while not self.closing:
-            self.due.wait(INTERVAL)
-            self.due.clear()
+            with suppress(Empty):
+                self.due.get(timeout=INTERVAL)
+                while True:  # woken once more is woken
+                    self.due.get_nowait()
             if self.failure is not None:
                 with self.source.lock:
                     self.source.take()  # and forget it

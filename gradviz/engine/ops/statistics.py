@@ -61,10 +61,7 @@ def _quantile(x: Tensor, q: Any, dim: Any, keepdim: bool, how: str, skip_nan: bo
     if not x.array.size:
         raise RuntimeError("quantile() input tensor must be non-empty")
     rows = _rows_for(x, dim)
-    kept = [
-        1 if dim is None or i == checked_dim(dim, x.array.ndim) else n for i, n in enumerate(x.array.shape)
-    ]
-    shape = kept if keepdim else [] if dim is None or not x.array.ndim else _without(x.array.shape, dim)
+    shape = _without(dim, x.array.shape, keepdim)
     ordered = view(sort(rows, -1).values, *shape, rows.array.shape[-1])  # NaN comes last
     place = _places(ordered.array, wanted if wanted.array.ndim else unsqueeze(wanted, 0), skip_nan)
     picked = _between(ordered, place, how)
@@ -82,10 +79,10 @@ def _rows_for(x: Tensor, dim: Any) -> Tensor:
     return x if dim == x.array.ndim - 1 else transpose(unsqueeze(x, -1), dim, -1)
 
 
-def _without(shape: tuple[int, ...], dim: int) -> list[int]:
-    sizes = list(shape)
-    del sizes[dim]
-    return sizes
+def _without(dim: Any, shape: tuple[int, ...], keepdim: bool) -> list[int]:
+    """The shape that is left when `dim` (None: all) is taken together."""
+    gone = range(len(shape)) if dim is None else (checked_dim(dim, len(shape)),)
+    return [1 if i in gone else n for i, n in enumerate(shape) if keepdim or i not in gone]
 
 
 def _places(rows: np.ndarray, wanted: Tensor, skip_nan: bool) -> Tensor:

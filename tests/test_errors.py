@@ -122,6 +122,12 @@ OTHERS: dict[str, Wrong] = {
     "backward without a graph": lambda t, a, b: a.sum().backward(),
     "integers require grad": lambda t, a, b: t.ones(2, dtype=t.int64, requires_grad=True),
     "mean of integers": lambda t, a, b: t.ones(2, dtype=t.int64).mean(),
+    "a soft margin's target that requires grad": lambda t, a, b: t.nn.functional.soft_margin_loss(
+        a, t.ones(3, 2, requires_grad=True)
+    ),
+    "a multi margin's weight that requires grad": lambda t, a, b: t.nn.functional.multi_margin_loss(
+        b, t.tensor([0, 1]), weight=t.ones(2, requires_grad=True)
+    ),
     "bools subtracted": lambda t, a, b: t.tensor([True]) - t.tensor([True]),
     "1 - a mask": lambda t, a, b: 1 - t.tensor([True]),
     "a mask - 1": lambda t, a, b: t.tensor([True]) - 1,

@@ -12,6 +12,7 @@ from gradviz.engine import ops
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.dtypes import torch_type_name
+from gradviz.engine.state import is_grad_enabled
 from gradviz.engine.tensor import Tensor, new_tensor
 from gradviz.nn.functional.activation import log_softmax, logsigmoid
 
@@ -265,12 +266,23 @@ def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reducti
     return reduced(ops.add(far, near), reduction)
 
 
+def _undifferentiated(function: str, argument: str, tensor: Tensor) -> np.ndarray:
+    """The array of an argument that has no gradient; raises RuntimeError where one is wanted, as PyTorch does."""
+    if tensor.requires_grad and is_grad_enabled():
+        raise RuntimeError(
+            f"The function '{function}' is not differentiable with respect to argument '{argument}'. This input cannot "
+            "have requires_grad True."
+        )
+    return tensor.array
+
+
 def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """ln(1 + exp(−y x))."""
     _check_reduction(reduction)
     if x.array.shape != target.array.shape:
         x, target = ops.broadcast_tensors(x, target)
-    return apply(TABLE["soft_margin_loss"], (x,), (target.array, reduction))
+    constant = _undifferentiated("soft_margin_loss", "target", target)
+    return apply(TABLE["soft_margin_loss"], (x,), (constant, reduction))
 
 
 def margin_ranking_loss(
@@ -352,5 +364,5 @@ def multi_margin_loss(
     if p not in (1, 2):
         raise ValueError("multi_margin_loss: only p == 1 and p == 2 supported")
     _check_reduction(reduction)
-    args = target.array, p, margin, None if weight is None else weight.array, reduction
-    return apply(TABLE["multi_margin_loss"], (x,), args)
+    constant = None if weight is None else _undifferentiated("multi_margin_loss", "weight", weight)
+    return apply(TABLE["multi_margin_loss"], (x,), (target.array, p, margin, constant, reduction))

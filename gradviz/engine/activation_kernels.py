@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import kernels as k
+from gradviz.engine.kernels.row import raw
 from gradviz.engine.layer_kernels import recorded
 from gradviz.engine.loss_kernels import sigmoid
 
@@ -16,12 +17,11 @@ __all__ = ["sigmoid"]
 
 def step(condition: Any, yes: float, no: float, like: Any) -> Any:
     """One of two numbers by a condition, as an array in the dtype of `like`."""
-    condition = getattr(condition, "array", condition)
-    return np.where(condition, yes, no).astype(_numpy_dtype(like))
+    return np.where(raw(condition), yes, no).astype(_numpy_dtype(like))
 
 
 def _numpy_dtype(x: Any) -> np.dtype:
-    return getattr(x, "array", x).dtype
+    return raw(x).dtype
 
 
 def leaky_relu(x: Any, negative_slope: float) -> Any:

@@ -132,6 +132,13 @@ def initial_gradients(roots: Sequence[Tensor], given: Sequence[Any]) -> list[Ten
     return gradients
 
 
+def _hold(leaves: dict[AccumulateGrad, Any], leaf: AccumulateGrad, g: Any) -> None:
+    """Keep a gradient that has reached a leaf until the end of the pass."""
+    if g is not None:
+        held = leaves.get(leaf)
+        leaves[leaf] = g if held is None else held + g
+
+
 def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> None:
     """A pass that nobody can watch; it need not count who waits for whom.
 
@@ -148,14 +155,10 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
     other_edge = other_g = None
     while True:
         if type(other_edge) is AccumulateGrad:
-            if other_g is not None:
-                held = leaves.get(other_edge)
-                leaves[other_edge] = other_g if held is None else held + other_g
+            _hold(leaves, other_edge, other_g)
             other_edge = None
         if type(edge) is AccumulateGrad:
-            if g is not None:
-                held = leaves.get(edge)
-                leaves[edge] = g if held is None else held + g
+            _hold(leaves, edge, g)
             edge = None
         if edge is None and other_edge is not None:
             edge, g, other_edge = other_edge, other_g, None
@@ -181,8 +184,7 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
                             slots = buffers[target] = [None] * target.outputs
                         slots[nr] = g if slots[nr] is None else slots[nr] + g
                     elif type(edge) is AccumulateGrad:
-                        held = leaves.get(edge)
-                        leaves[edge] = g if held is None else held + g
+                        _hold(leaves, edge, g)
                         arrived = True
                     else:
                         target = edge

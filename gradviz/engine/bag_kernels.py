@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import kernels as k
+from gradviz.engine.kernels.row import raw
 
 
 def embedding_bag(x: Any, y: Any, indices: np.ndarray, bags: np.ndarray, size: int, mode: str) -> Any:
@@ -23,21 +24,23 @@ def embedding_bag(x: Any, y: Any, indices: np.ndarray, bags: np.ndarray, size: i
     return out
 
 
-def embedding_bag_back(
-    g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, size: int, mode: str
-) -> tuple[Any, Any]:
-    """The gradients of the table and of the weights."""
-    share = g[bags] * _shares(_array(x)[indices] * _array(y)[:, None], _array(out), bags, mode)
-    return k.put_back(share * np.expand_dims(y, 1), x.shape, indices), np.sum(share * x[indices], axis=-1)
+def table_back(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:
+    """The gradient of the table."""
+    return k.put_back(_shares(g, x, y, out, indices, bags, mode) * np.expand_dims(y, 1), x.shape, indices)
 
 
-def _shares(rows: np.ndarray, out: np.ndarray, bags: np.ndarray, mode: str) -> Any:
-    """How much of its bag's gradient each row gets."""
+def weights_back(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:
+    """The gradient of the weights."""
+    return np.sum(_shares(g, x, y, out, indices, bags, mode) * x[indices], axis=-1)
+
+
+def _shares(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:
+    """What each row gets of its bag's gradient."""
     if mode == "max":
-        return _first_greatest(rows, out, bags)
+        return g[bags] * _first_greatest(raw(x)[indices] * raw(y)[:, None], raw(out), bags)
     if mode == "mean":
-        return (1 / np.bincount(bags)[bags, None]).astype(rows.dtype)
-    return np.ones((), rows.dtype)
+        return g[bags] * (1 / np.bincount(bags)[bags, None]).astype(raw(x).dtype)
+    return g[bags]
 
 
 def _first_greatest(rows: np.ndarray, out: np.ndarray, bags: np.ndarray) -> np.ndarray:
@@ -46,7 +49,3 @@ def _first_greatest(rows: np.ndarray, out: np.ndarray, bags: np.ndarray) -> np.n
     first = np.full(out.shape, len(rows))
     np.minimum.at(first, bags, np.where(rows == out[bags], places, len(rows)))
     return (places == first[bags]).astype(rows.dtype)
-
-
-def _array(x: Any) -> Any:
-    return getattr(x, "array", x)

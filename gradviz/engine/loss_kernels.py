@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import kernels as k
+from gradviz.engine.kernels.row import raw
 
 
 def reduced(losses: Any, reduction: str) -> Any:
@@ -105,8 +106,8 @@ def multi_margin_back(
     """The gradient of `multi_margin`."""
     rows, classes = np.reshape(x, _as_rows(x.shape)), np.atleast_1d(target)
     gaps, others = _gaps(rows, classes, margin)
-    share = _of_classes(weight, classes, rows.shape[1]) * others * (getattr(gaps, "array", gaps) > 0)
-    share = share.astype(getattr(gaps, "array", gaps).dtype)
+    share = _of_classes(weight, classes, rows.shape[1]) * others * (raw(gaps) > 0)
+    share = share.astype(raw(gaps).dtype)
     each = np.reshape(g, (-1, 1)) / (len(classes) if reduction == "mean" else 1)
     slopes = each * (share if p == 1 else share * (2 * gaps))
     own = np.sum(slopes, axis=1, keepdims=True) * np.logical_not(others).astype(share.dtype)

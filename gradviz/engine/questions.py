@@ -89,7 +89,8 @@ METHODS: dict[str, Callable] = {
     "is_shared": never,
     "is_pinned": never,
 }
-FUNCTIONS = {name: METHODS[name] for name in list(METHODS)[:9]} | {
+_METHODS_ONLY = {"type", "storage_offset", "is_shared", "is_pinned"}
+FUNCTIONS = {name: function for name, function in METHODS.items() if name not in _METHODS_ONLY} | {
     "result_type": result_dtype,
     "can_cast": can_cast,
 }

@@ -108,6 +108,16 @@ def _gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Seq
     ]
 
 
+def _evaluated(
+    name: str, func: Callable, argnums: Argnums, args: tuple, kwargs: dict[str, Any], has_aux: bool
+) -> tuple[list[Any], Any, Any]:
+    """Fresh leaves in place of the arguments `argnums`, and the value of `func` of them, apart from what it gives
+    besides."""
+    positions = _positions(argnums, len(args))
+    chosen = [mapped(_fresh, args[position]) for position in positions]
+    return chosen, *_split(func(*_replaced(args, positions, chosen), **kwargs), has_aux, name)
+
+
 # --- what the module offers
 
 
@@ -116,11 +126,9 @@ def grad_and_value(func: Callable, argnums: Argnums = 0, has_aux: bool = False) 
 
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
-        positions = _positions(argnums, len(args))
         with enable_grad():
-            chosen = [mapped(_fresh, args[position]) for position in positions]
+            chosen, value, aux = _evaluated("grad", func, argnums, args, kwargs, has_aux)
             inputs = leaves(chosen)
-            value, aux = _split(func(*_replaced(args, positions, chosen), **kwargs), has_aux, "grad")
             if not isinstance(value, Tensor) or value.array.size != 1 or value.array.ndim:
                 shown = (
                     f"tensor with {value.array.ndim} dims"
@@ -194,11 +202,9 @@ def jacrev(func: Callable, argnums: Argnums = 0, *, has_aux: bool = False, **_: 
 
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
-        positions = _positions(argnums, len(args))
         with enable_grad():
-            chosen = [mapped(_fresh, args[position]) for position in positions]
+            chosen, value, aux = _evaluated("jacrev", func, argnums, args, kwargs, has_aux)
             inputs = leaves(chosen)
-            value, aux = _split(func(*_replaced(args, positions, chosen), **kwargs), has_aux, "jacrev")
 
             def rows(out: Tensor) -> Any:
                 tree = rebuilt(chosen, _jacobian(out, inputs))

@@ -109,7 +109,27 @@ class Unflatten(Module):
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
 
 
-class EmbeddingBag(Module):
+class _Table(Module):
+    """A table of rows, of which one may be padding: zeros that stay as they are."""
+
+    def _make(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None, dtype: Any) -> None:
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.weight = empty_parameter(num_embeddings, embedding_dim, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the rows anew."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            self.weight.array[self.padding_idx] = 0
+
+    def _shown(self, *settings: str) -> str:
+        padding = () if self.padding_idx is None else (f"padding_idx={self.padding_idx}",)
+        return ", ".join((f"{self.num_embeddings}", f"{self.embedding_dim}", *settings, *padding))
+
+
+class EmbeddingBag(_Table):
     """A table of rows, of which bags are summed or averaged; the row `padding_idx` does not count."""
 
     def __init__(
@@ -130,13 +150,8 @@ class EmbeddingBag(Module):
             raise NotImplementedError("gradviz's EmbeddingBag has no max_norm, scale_grad_by_freq or sparse.")
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise AssertionError("padding_idx must be within num_embeddings")
-        self.num_embeddings, self.embedding_dim, self.mode = num_embeddings, embedding_dim, mode
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        self.include_last_offset = include_last_offset
-        self.weight = empty_parameter(num_embeddings, embedding_dim, dtype=dtype)
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            self.weight.array[self.padding_idx] = 0
+        self.mode, self.include_last_offset = mode, include_last_offset
+        self._make(num_embeddings, embedding_dim, padding_idx, dtype)
 
     def forward(
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
@@ -147,11 +162,10 @@ class EmbeddingBag(Module):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}{padding}"
+        return self._shown(f"mode={self.mode!r}")
 
 
-class Embedding(Module):
+class Embedding(_Table):
     """A table of rows, taken by index; the row `padding_idx` is zeros and stays as it is."""
 
     def __init__(
@@ -170,16 +184,7 @@ class Embedding(Module):
             raise NotImplementedError("gradviz's Embedding has no max_norm, scale_grad_by_freq or sparse.")
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise AssertionError("Padding_idx must be within num_embeddings")
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        self.weight = empty_parameter(num_embeddings, embedding_dim, dtype=dtype)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the rows anew."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            self.weight.array[self.padding_idx] = 0
+        self._make(num_embeddings, embedding_dim, padding_idx, dtype)
 
     @classmethod
     def from_pretrained(
@@ -194,8 +199,7 @@ class Embedding(Module):
         return F.embedding(input, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+        return self._shown()
 
 
 class Dropout(Module):

@@ -93,9 +93,8 @@ class Writer:
     ) -> None:
         self.path = Path(path)
         self.source = source
-        self.due: SimpleQueue[None] = (
-            SimpleQueue()
-        )  # Ctrl-C inside an Event's `set` leaves its lock taken for good
+        # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
+        self.due: SimpleQueue[None] = SimpleQueue()
         self.closing = False
         self.failure: Exception | None = None
         self.chunks = 0

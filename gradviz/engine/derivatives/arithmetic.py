@@ -99,10 +99,10 @@ elementwise("div_rounded", k.divide_rounded, name="div", node_name="DivBackward2
     x=d("0", lambda g: g * 0),
     y=d("0", lambda g: g * 0))
 elementwise("copysign", np.copysign,
-    x=d("±1", lambda g, x, out: g * np.where(x == 0, 0, np.sign(x) * np.sign(out))),
+    x=d("±1", lambda g, x, out: g * k.copysign_slope(x, out)),
     y=d("0", lambda g: g * 0))
 elementwise("copysign_number", np.copysign, name="copysign", node_name="CopysignBackward1", args="number",
-    x=d("±1", lambda g, x, out: g * np.where(x == 0, 0, np.sign(x) * np.sign(out))))
+    x=d("±1", lambda g, x, out: g * k.copysign_slope(x, out)))
 elementwise("ldexp", k.ldexp,
     x=d("2^y", lambda g, y: g * np.exp2(y)),
     y=d("x 2^y ln 2", lambda g, out: g * (out * 0.6931471805599453)))

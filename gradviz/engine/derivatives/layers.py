@@ -82,10 +82,10 @@ linear("embedding", lk.look_up, args="indices padding_idx",
     x=d("1, added by row", lambda g, x_shape, indices, padding_idx:
         lk.embedding_dense(g, x_shape[0], indices, padding_idx)))
 general("embedding_bag", bag.embedding_bag, args="indices bags size mode",
-    x=d("y, added by row", lambda g, x, y, out, indices, bags, size, mode:
-        bag.embedding_bag_back(g, x, y, out, indices, bags, size, mode)[0]),
-    y=d("x, summed", lambda g, x, y, out, indices, bags, size, mode:
-        bag.embedding_bag_back(g, x, y, out, indices, bags, size, mode)[1]))
+    x=d("y, added by row", lambda g, x, y, out, indices, bags, mode:
+        bag.table_back(g, x, y, out, indices, bags, mode)),
+    y=d("x, summed", lambda g, x, y, out, indices, bags, mode:
+        bag.weights_back(g, x, y, out, indices, bags, mode)))
 linear("embedding_dense", lk.embedding_dense, node_name="EmbeddingDenseBackwardBackward0",
     args="rows indices padding_idx",
     x=d("1, taken", lambda g, indices, padding_idx: lk.take_unpadded(g, indices, padding_idx)))

@@ -12,12 +12,10 @@ from gradviz.engine.op import Derivative, d
 
 # fmt: off
 
-general("dot", np.dot,
-    x=d("y", lambda g, y: g * y),
-    y=d("x", lambda g, x: g * x))
-general("vdot", np.dot,
-    x=d("y", lambda g, y: g * y),
-    y=d("x", lambda g, x: g * x))
+for key in ("dot", "vdot"):
+    general(key, np.dot,
+        x=d("y", lambda g, y: g * y),
+        y=d("x", lambda g, x: g * x))
 general("mv", np.matmul,
     x=d("g yᵀ", lambda g, y: k.outer(g, y)),
     y=d("xᵀ g", lambda g, x: np.matmul(k.transposed(x), g)))

@@ -52,24 +52,25 @@ general("var", k.var, args="dim correction keepdim",
 general("std", k.std, args="dim correction keepdim",
     x=d("(x − mean) / (n − c) / std", lambda g, x, out, dim, correction, keepdim:
         k.std_back(g, x, out, dim, correction, keepdim)))
-general("vector_norm", k.vector_norm, node_name="LinalgVectorNormBackward0", args="ord dim keepdim",
-    x=d("sign(x) |x|^(p−1) / norm^(p−1)", lambda g, x, out, ord, dim, keepdim:
-        k.vector_norm_back(g, x, out, ord, dim, keepdim)))
-general("norm", k.vector_norm, node_name="NormBackward1", args="ord dim keepdim",
-    x=d("sign(x) |x|^(p−1) / norm^(p−1)", lambda g, x, out, ord, dim, keepdim:
-        k.vector_norm_back(g, x, out, ord, dim, keepdim)))
+for key, node_name in ("vector_norm", "LinalgVectorNormBackward0"), ("norm", "NormBackward1"):
+    general(key, k.vector_norm, node_name=node_name, args="ord dim keepdim",
+        x=d("sign(x) |x|^(p−1) / norm^(p−1)", lambda g, x, out, ord, dim, keepdim:
+            k.vector_norm_back(g, x, out, ord, dim, keepdim)))
 general("dist", k.dist, args="p",
     x=d("as the norm's, of x − y", lambda g, x, y, out, p:
         k.sum_to(k.vector_norm_back(g, x - y, out, p, None, False), x.shape)),
     y=d("minus that of x", lambda g, x, y, out, p:
         k.sum_to(-k.vector_norm_back(g, x - y, out, p, None, False), y.shape)))
 general("cdist", k.cdist, args="p",
-    x=d("as the norm's, of x − y", lambda g, x, y, out, p: k.cdist_back(g, x, y, out, p)[0]),
-    y=d("minus that of x", lambda g, x, y, out, p: k.cdist_back(g, x, y, out, p)[1]))
+    x=d("as the norm's, of x − y", lambda g, x, y, out, p: k.sum_to(
+        np.sum(k.cdist_back(g, x, y, out, p), axis=-2), x.shape)),
+    y=d("minus that of x", lambda g, x, y, out, p: k.sum_to(
+        -np.sum(k.cdist_back(g, x, y, out, p), axis=-3), y.shape)))
 general("pdist", k.pdist, args="p",
     x=d("as the norm's, of the differences", lambda g, x, out, p: k.pdist_back(g, x, out, p)))
-general("median_all", k.median, name="median",
-    x=d("x is the median, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
+for key, median in ("median", k.median), ("nanmedian", k.nanmedian):
+    general(f"{key}_all", median, name=key,
+        x=d("x is the median, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
 
 # Choosing along a dimension: (values, indices), and the gradient goes where the value was.
 
@@ -83,8 +84,6 @@ for key, kernel in [("mode", k.mode), ("nanmedian_dim", k.nanmedian_along)]:
     general(key, kernel, name=key.removesuffix("_dim"), args="dim keepdim", outputs=2,
         node_name="ModeBackward0" if key == "mode" else "NanmedianBackward1",
         x=d("1 where chosen", lambda g, x_shape, chosen, dim, keepdim: k.cut_out(g[0], x_shape, chosen, dim, keepdim)))
-general("nanmedian_all", k.nanmedian, name="nanmedian",
-    x=d("x is the median, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
 for key, running in [("cummax", k.cummax), ("cummin", k.cummin)]:
     general(key, running, args="dim", outputs=2,
         x=d("1 where chosen, summed", lambda g, x_shape, chosen, dim: k.cut_out(g[0], x_shape, chosen, dim, True)))
@@ -104,10 +103,9 @@ general("var_mean", k.var_and_mean, args="dim correction keepdim", outputs=2,
 general("logsumexp", k.logsumexp, args="dim keepdim",
     x=d("softmax(x)", lambda g, x, out, dim, keepdim:
         k.spread(g, x.shape, dim, keepdim) * np.exp(x - k.spread(out, x.shape, dim, keepdim))))
-general("softmax", k.softmax, args="dim", node_name="SoftmaxBackward0",
-    x=d("pᵢ(δᵢⱼ − pⱼ)", lambda g, out, dim: (g - k.dot_along(g, out, dim)) * out))
-general("safe_softmax", k.safe_softmax, args="dim", node_name="SafeSoftmaxBackward0",
-    x=d("pᵢ(δᵢⱼ − pⱼ)", lambda g, out, dim: (g - k.dot_along(g, out, dim)) * out))
+for key, softmax in ("softmax", k.softmax), ("safe_softmax", k.safe_softmax):
+    general(key, softmax, args="dim",
+        x=d("pᵢ(δᵢⱼ − pⱼ)", lambda g, out, dim: (g - k.dot_along(g, out, dim)) * out))
 general("log_softmax", k.log_softmax, args="dim", node_name="LogSoftmaxBackward0",
     x=d("δᵢⱼ − pⱼ", lambda g, out, dim: g - np.exp(out) * k.total(g, dim)))
 

@@ -68,12 +68,9 @@ linear("unfold", k.unfold, args="dim size step", view=True,
     x=d("1, windows added", lambda g, x_shape, dim, size, step: k.fold_windows(g, x_shape, dim, size, step)))
 linear("fold_windows", k.fold_windows, args="shape dim size step", node_name="UnfoldBackwardBackward0",
     x=d("1, in windows", lambda g, dim, size, step: k.unfold(g, dim, size, step)))
-linear("split", k.split, args="sizes dim", view=True, outputs=2,
-    x=d("1, joined", lambda g, x_shape, sizes, dim: k.joined(g, x_shape, sizes, dim)))
-linear("unsafe_split", k.split, args="sizes dim", outputs=2,
-    x=d("1, joined", lambda g, x_shape, sizes, dim: k.joined(g, x_shape, sizes, dim)))
-linear("split_with_sizes", k.split, args="sizes dim", view=True, outputs=2,
-    x=d("1, joined", lambda g, x_shape, sizes, dim: k.joined(g, x_shape, sizes, dim)))
+for key in ("split", "split_with_sizes", "unsafe_split"):
+    linear(key, k.split, args="sizes dim", view=key != "unsafe_split", outputs=2,
+        x=d("1, joined", lambda g, x_shape, sizes, dim: k.joined(g, x_shape, sizes, dim)))
 linear("unbind", k.unbind, args="dim", view=True, outputs=2,
     x=d("1, side by side", lambda g, x_shape, dim: k.bound(g, x_shape, dim)))
 linear("put_back", k.put_back, args="shape index", node_name="SliceBackwardBackward0",

@@ -111,6 +111,11 @@ def to_the_winner(g: Any, loses: Any, ties: Any) -> Any:
     return np.where(loses, 0, np.where(ties, g / 2, g))
 
 
+def copysign_slope(x: Any, out: Any) -> Any:
+    """The derivative of copysign in x: whether it keeps the sign; 0 at 0."""
+    return np.where(x == 0, 0, np.sign(x) * np.sign(out))
+
+
 def mvlgamma(x: Any, p: int) -> Any:
     """The logarithm of the multivariate gamma function of p dimensions."""
     constant = p * (p - 1) / 4 * math.log(math.pi)

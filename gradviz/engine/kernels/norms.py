@@ -8,7 +8,7 @@ import numpy as np
 
 from gradviz.engine.kernels.elementwise import sgn
 from gradviz.engine.kernels.indexing import put_back
-from gradviz.engine.kernels.reductions import spread, sum_to
+from gradviz.engine.kernels.reductions import spread
 
 
 def vector_norm(x: Any, ord: float, dim: Any, keepdim: bool) -> Any:
@@ -56,10 +56,9 @@ def cdist(x: Any, y: Any, p: float) -> Any:
     return vector_norm(np.expand_dims(x, -2) - np.expand_dims(y, -3), p, -1, False)
 
 
-def cdist_back(g: Any, x: Any, y: Any, out: Any, p: float) -> tuple[Any, Any]:
-    """The gradients of both."""
-    apart = vector_norm_back(g, np.expand_dims(x, -2) - np.expand_dims(y, -3), out, p, -1, False)
-    return sum_to(np.sum(apart, axis=-2), x.shape), sum_to(-np.sum(apart, axis=-3), y.shape)
+def cdist_back(g: Any, x: Any, y: Any, out: Any, p: float) -> Any:
+    """The gradient of each difference of a row of x and one of y."""
+    return vector_norm_back(g, np.expand_dims(x, -2) - np.expand_dims(y, -3), out, p, -1, False)
 
 
 def pdist(x: Any, p: float) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.kernels.row import row
+from gradviz.engine.kernels.row import raw, row
 from gradviz.engine.kernels.softmax import sum_of_rows
 
 
@@ -97,7 +97,7 @@ def others(x: Any, dim: int) -> Any:
 
 def has_zero(x: Any) -> bool:
     """Whether some element is 0."""
-    return bool(np.any(getattr(x, "array", x) == 0))
+    return bool(np.any(raw(x) == 0))
 
 
 def prod(x: Any, dim: Any, keepdim: bool) -> Any:

@@ -9,6 +9,11 @@ from typing import Any
 from gradviz.engine.tensor import Tensor
 
 
+def raw(x: Any) -> Any:
+    """The array of a Tensor; an array as it is. For what a rule computes with and does not differentiate."""
+    return getattr(x, "array", x)
+
+
 def row(key: str) -> Callable[[Callable], Callable]:
     """A kernel that is the row `key` of the table: where a rule calls it with a Tensor, that row runs."""
 

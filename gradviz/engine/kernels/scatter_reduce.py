@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.kernels.indexing import along, blank, gather, in_source, placed, scatter_add
-from gradviz.engine.kernels.row import row
+from gradviz.engine.kernels.row import raw, row
 
 REDUCTIONS: dict[str, np.ufunc] = {
     "sum": np.add,
@@ -33,14 +33,15 @@ def scatter_reduce(x: Any, source: Any, dim: int, index: np.ndarray, reduce: str
     out = out.reshape(shape)
     if reduce == "mean":
         divide = np.divide if out.dtype.kind in "fc" else np.floor_divide
-        return divide(out, _how_many(shape, dim, index, include_self).astype(out.dtype))
+        return divide(out, _how_many(out, dim, index, include_self))
     return out
 
 
-def _how_many(shape: tuple[int, ...], dim: int, index: np.ndarray, include_self: bool) -> np.ndarray:
-    """Of how many each mean is taken; 1 where nothing is brought in."""
-    own = np.full(shape, int(include_self))
-    return np.maximum(scatter_add(own, np.ones(index.shape, own.dtype), dim, index), 1)
+def _how_many(x: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
+    """Of how many each mean is taken, in the dtype of x; 1 where nothing is brought in."""
+    own = np.full(x.shape, int(include_self))
+    brought = scatter_add(own, np.ones(index.shape, own.dtype), dim, index)
+    return np.maximum(brought, 1).astype(raw(x).dtype)
 
 
 def scatter_reduce_back_to_self(
@@ -48,9 +49,9 @@ def scatter_reduce_back_to_self(
 ) -> Any:
     """The gradient of what was there before."""
     if reduce == "mean":
-        g = g / _how_many(x.shape, dim, index, include_self).astype(_array(x).dtype)
+        g = g / _how_many(x, dim, index, include_self)
     elif reduce == "prod":
-        g = g * scatter_reduce(np.ones_like(_array(x)), source, dim, index, "prod", True)
+        g = g * scatter_reduce(np.ones_like(raw(x)), source, dim, index, "prod", True)
     elif reduce != "sum":
         g = g * _shares(x, source, out, dim, index)[0]
     return g if include_self else blank(g, dim, index)
@@ -65,7 +66,7 @@ def scatter_reduce_back_to_source(
     if reduce == "prod":
         return in_source(_of_others(g, x, source, out, dim, index, include_self), shape)
     if reduce == "mean":
-        g = g / _how_many(x.shape, dim, index, include_self).astype(_array(x).dtype)
+        g = g / _how_many(x, dim, index, include_self)
     taken = gather(g, dim, index)
     return in_source(
         taken if reduce in ("sum", "mean") else taken * _shares(x, source, out, dim, index)[1], shape
@@ -76,7 +77,7 @@ def _shares(
     x: Any, source: Any, out: Any, dim: int, index: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | np.generic]:
     """How much of the gradient of an extreme goes to what was there, and to what was brought in: equal shares."""
-    x, (where, source), out = _array(x), placed(index, _array(source)), _array(out)
+    x, (where, source), out = raw(x), placed(index, raw(source)), raw(out)
     own, brought = (x == out).astype(x.dtype), (source == gather(out, dim, where)).astype(x.dtype)
     count = scatter_add(own, brought, dim, where)
     return own / count, (brought / gather(count, dim, where)).reshape(index.shape)
@@ -84,7 +85,7 @@ def _shares(
 
 def _of_others(g: Any, x: Any, source: Any, out: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
     """The gradient of each factor: times all others. Where one is 0, they are multiplied anew without it."""
-    zero = np.asarray(_array(source) == 0)
+    zero = np.asarray(raw(source) == 0)
     zeros = gather(scatter_add(np.zeros(x.shape, np.int64), zero, dim, index), dim, index)
     if not isinstance(g, np.ndarray | np.generic) and np.any(zeros > 1):
         raise RuntimeError(
@@ -96,7 +97,3 @@ def _of_others(g: Any, x: Any, source: Any, out: Any, dim: int, index: np.ndarra
     return np.where(
         only, gather(g * without, dim, index), gather(g * out, dim, index) / np.where(zero, 1, source)
     )
-
-
-def _array(x: Any) -> Any:
-    return getattr(x, "array", x)

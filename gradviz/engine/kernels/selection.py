@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.kernels.indexing import spread_out
+from gradviz.engine.kernels.row import raw
 
 
 def chosen(x: Any, indices: np.ndarray, dim: int, keepdim: bool) -> tuple:
@@ -82,7 +83,7 @@ def _place_of_mode(row: np.ndarray) -> int:
 
 def cut_out(g: Any, shape: tuple[int, ...], indices: np.ndarray, dim: int, keepdim: bool) -> Any:
     """The transpose of choosing: zeros with `g` where the chosen were."""
-    indices = np.asarray(getattr(indices, "array", indices))
+    indices = np.asarray(raw(indices))
     if not shape:
         return g
     if not keepdim:

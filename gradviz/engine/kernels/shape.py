@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.kernels.indexing import at, select
-from gradviz.engine.kernels.row import row
+from gradviz.engine.kernels.row import raw, row
 
 
 def inverse_permutation(dims: Sequence[int]) -> tuple[int, ...]:
@@ -203,7 +203,7 @@ def bound(slices: Any, shape: tuple[int, ...], dim: int) -> Any:
 
 
 def _dtype_of(x: Any) -> Any:
-    return getattr(x, "array", x).dtype
+    return raw(x).dtype
 
 
 def _together(join: Any, pieces: list, dim: int) -> Any:

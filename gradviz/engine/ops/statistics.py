@@ -189,8 +189,7 @@ trapz = trapezoid
 def cumulative_trapezoid(y: Tensor, x: Any = None, *, dx: float = 1, dim: int = -1) -> Tensor:
     """The integral of y along `dim` up to each of its elements but the first, by the trapezoid rule."""
     if x is None:
-        n = y.array.shape[dim]
-        left, right = narrow(y, dim, 0, n - 1), narrow(y, dim, 1, n - 1)
+        left, right = _neighbours(y, dim)
         return cumsum(mul_number(add(right, left), dx / 2), dim)
     left, right, steps = _trapezoids(y, x, dim)
     return div_number(cumsum(mul(steps, add(right, left)), dim), 2)
@@ -202,9 +201,14 @@ def _trapezoids(y: Tensor, x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]
         shape = [1] * y.array.ndim
         shape[dim] = -1
         x = view(x, *shape)
-    n, m = y.array.shape[dim], x.array.shape[dim]
-    steps = sub(narrow(x, dim, 1, m - 1), narrow(x, dim, 0, m - 1))
-    return narrow(y, dim, 0, n - 1), narrow(y, dim, 1, n - 1), steps
+    before, after = _neighbours(x, dim)
+    return *_neighbours(y, dim), sub(after, before)
+
+
+def _neighbours(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """All elements along `dim` but the last, and all but the first."""
+    n = x.array.shape[dim]
+    return narrow(x, dim, 0, n - 1), narrow(x, dim, 1, n - 1)
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:

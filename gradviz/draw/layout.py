@@ -271,13 +271,18 @@ def _cache_file(wasm: bytes) -> Path:
 def _read_cache(file: Path) -> bytes:
     """The native code in `file`. Raises OSError unless it is whole and only we can have written it."""
     with file.open("rb") as opened:
-        for status in (file.parent.stat(), os.fstat(opened.fileno())):  # on Windows, a profile is private
-            if sys.platform != "win32" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
-                raise PermissionError(f"somebody else may have written {file}")
+        if any(map(_others_may_write, (file.parent.stat(), os.fstat(opened.fileno())))):
+            raise PermissionError(f"somebody else may have written {file}")
         digest, code = opened.read(32), opened.read()
     if hashlib.sha256(code).digest() != digest:
         raise OSError(f"{file} is damaged")
     return code
+
+
+def _others_may_write(status: os.stat_result) -> bool:
+    if sys.platform == "win32":  # a profile is private there
+        return False
+    return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
 
 
 def _write_cache(file: Path, code: bytes) -> None:

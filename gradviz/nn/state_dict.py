@@ -75,10 +75,10 @@ class StateDict:
             raise RuntimeError(
                 f"Error(s) in loading state_dict for {type(self).__name__}:\n\t" + "\n\t".join(problems)
             )
+        given = [(own[path], state_dict[path]) for path in own if path in state_dict]
         with no_grad():
-            for path, tensor in own.items():
-                if path in state_dict:
-                    overwrite(tensor, state_dict[path].array, "load_state_dict", state_dict[path])
+            for tensor, saved in given:
+                overwrite(tensor, saved.array, "load_state_dict", saved)
         return _IncompatibleKeys(missing, unexpected)
 
 

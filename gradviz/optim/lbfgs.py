@@ -43,27 +43,30 @@ class LBFGS(Optimizer):
         """Take up to `max_iter` steps; returns the first loss. Raises TypeError without a closure."""
         if closure is None:
             raise TypeError("LBFGS.step() missing 1 required positional argument: 'closure'")
-        (group,) = self.param_groups
         with no_grad():
-            self._tell(group, group["params"])
-            first = loss = self._evaluated(closure)
-            gradient, evaluated = self._gradient(), 1
-            for iteration in range(1, group["max_iter"] + 1):
-                if np.abs(gradient).max() <= group["tolerance_grad"]:
-                    break
-                direction, size = self._direction(gradient, group)
-                if np.dot(gradient, direction) > -group["tolerance_change"]:
-                    break
-                self._move(direction * size)
-                if iteration == group["max_iter"]:
-                    break
-                before, loss = float(loss), self._evaluated(closure)
-                gradient, evaluated = self._gradient(), evaluated + 1
-                too_small = np.abs(direction * size).max() <= group["tolerance_change"]
-                if evaluated >= group["max_eval"] or too_small:
-                    break
-                if abs(float(loss) - before) < group["tolerance_change"]:
-                    break
+            return self._descend(closure)
+
+    def _descend(self, closure: Callable) -> Any:
+        (group,) = self.param_groups
+        self._tell(group, group["params"])
+        first = loss = self._evaluated(closure)
+        gradient, evaluated = self._gradient(), 1
+        for iteration in range(1, group["max_iter"] + 1):
+            if np.abs(gradient).max() <= group["tolerance_grad"]:
+                break
+            direction, size = self._direction(gradient, group)
+            if np.dot(gradient, direction) > -group["tolerance_change"]:
+                break
+            self._move(direction * size)
+            if iteration == group["max_iter"]:
+                break
+            before, loss = float(loss), self._evaluated(closure)
+            gradient, evaluated = self._gradient(), evaluated + 1
+            too_small = np.abs(direction * size).max() <= group["tolerance_change"]
+            if evaluated >= group["max_eval"] or too_small:
+                break
+            if abs(float(loss) - before) < group["tolerance_change"]:
+                break
         return first
 
     def _evaluated(self, closure: Callable) -> Any:

@@ -45,22 +45,24 @@ class Terminal:
 
     def loop(self) -> None:
         """Read keys and show screens until the session is over."""
-        keys = Keys()
         with self._taken():
-            self.show()
-            if self.plain:
-                click.echo(_KEYS, file=self.console.file)
-            self.session.prepare()  # while the reader reads
-            ahead = self.session.settings.ahead
-            while not self.session.over:
-                typed = "" if ahead else self._read()
-                if not (typed or ahead):
-                    return
-                ahead += keys.feed(typed)
-                while ahead and not self.session.over:
-                    self.press(ahead.pop(0))
-                if not self.session.over:
-                    self.show()
+            self._converse()
+
+    def _converse(self) -> None:
+        self.show()
+        if self.plain:
+            click.echo(_KEYS, file=self.console.file)
+        self.session.prepare()  # while the reader reads
+        keys, ahead = Keys(), self.session.settings.ahead
+        while not self.session.over:
+            typed = "" if ahead else self._read()
+            if not (typed or ahead):
+                return
+            ahead += keys.feed(typed)
+            while ahead and not self.session.over:
+                self.press(ahead.pop(0))
+            if not self.session.over:
+                self.show()
 
     def _read(self) -> str:
         """What was typed; empty at the end of the input."""

@@ -162,6 +162,15 @@ class Recorder(Listener):
             what, length = self._keep(array, what)
         self.batch.snapshots += _SNAPSHOT(number, version, shape, what, length, self.count + later)
 
+    def _snapshots(
+        self, numbers: Sequence[int], arrays: Sequence[np.ndarray | None], flags: int, later: int = 0
+    ) -> None:
+        """As `_snapshot`, of each tensor that there is. Not a loop under the lock itself: from Python 3.12 on, Ctrl-C
+        at the end of one that ends with a condition leaves the lock taken (tests/test_interrupts.py)."""
+        for number, value in zip(numbers, arrays):  # noqa: B905
+            if value is not None:
+                self._snapshot(number, 0, value, flags, later)
+
     def _keep(self, array: np.ndarray, what: int) -> tuple[int, int]:
         """Put a tensor's value into the payload; returns `what` with the value's grade, and its length."""
         batch = self.batch
@@ -217,9 +226,7 @@ class Recorder(Listener):
                     told = _SNAPSHOT(links[first], 0, shape, _FLOAT32 | flags << 8, 0, self.count)
                     self.batch.snapshots += told
                 else:
-                    for number, array in zip(links[first:], arrays):  # noqa: B905
-                        if array is not None:
-                            self._snapshot(number, 0, array, flags)
+                    self._snapshots(links[first:], arrays, flags)
                 row = _ROW(
                     _OP
                     | flags << 8
@@ -318,9 +325,8 @@ class Recorder(Listener):
         if not self.detailed:
             return
         with self.turn(), self.whole:
-            for i, array in enumerate(arrays if self.keeps_values else ()):
-                if array is not None:
-                    self._snapshot(gradients[i], 0, array, 0)
+            if self.keeps_values:
+                self._snapshots(gradients, arrays, 0)
             name = self.strings.number(grad_fn)
             self._put(
                 _ROW(_RECEIVED | self._thread(), 0, name, node, 0, 0, len(gradients)), _packed(gradients)
@@ -336,9 +342,8 @@ class Recorder(Listener):
         if not self.detailed:
             return
         with self.turn(), self.whole:
-            for i, array in enumerate(arrays if self.keeps_values else ()):
-                if array is not None:
-                    self._snapshot(gradients[i], 0, array, 0)
+            if self.keeps_values:
+                self._snapshots(gradients, arrays, 0)
             tied = _packed((*targets, *gradients))
             self._put(_ROW(_PRODUCED | self._thread(), 0, 0, node, 0, 0, 2 * len(targets)), tied)
 
@@ -361,9 +366,7 @@ class Recorder(Listener):
                 if self.keeps_values:
                     if array is not None:
                         self._snapshot(links[0], 0, array, 0)
-                    for number, produced in zip(links[1 + len(arrays) :], arrays):  # noqa: B905
-                        if produced is not None:
-                            self._snapshot(number, 0, produced, 0, later=1)
+                    self._snapshots(links[1 + len(arrays) :], arrays, 0, later=1)
                 name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
                 thread = self.last_thread if get_ident() == self.last_ident else self._thread()
                 rows = _TWO_ROWS(

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.errors import backward_twice
 from gradviz.engine.kernels.reductions import sum_to
 from gradviz.engine.node import (
     ManyInputsNode,
@@ -71,6 +72,7 @@ class Op:
     outputs: int = 1
     view: bool = False
     variadic: bool = False
+    frees_args: bool = False  # arrays among the arguments are saved tensors, which a pass frees
     node_class: type[Node] = field(init=False)
     saves_out: bool = field(init=False)
     saves_inputs: bool = field(init=False)
@@ -195,11 +197,18 @@ def make_node_class(op: Op) -> type[Node]:
         "op": op,
         "outputs": op.outputs,
         "arity": _ARITIES.get(base, 0),
-        "saves": op.saves_inputs or op.saves_out,
+        "saves": op.saves_inputs or op.saves_out or op.frees_args,
         "vjp": compile_vjp(op, base, recorded=False),
         "vjp_recorded": compile_vjp(op, base, recorded=True),
     }
+    if op.frees_args:
+        body["release"] = _release_with_args
     return type(op.node_name, (base,), body)
+
+
+def _release_with_args(node: Any) -> None:
+    super(type(node), node).release()
+    node.args = None
 
 
 def compile_vjp(op: Op, base: type[Node], recorded: bool) -> Callable:
@@ -214,6 +223,7 @@ def compile_vjp(op: Op, base: type[Node], recorded: bool) -> Callable:
         "unpack_out": unpack_out,
         "unpack_indices": unpack_indices,
         "out_tensor": out_tensor,
+        "backward_twice": backward_twice,
         "reduced": reduced,
     }
     lines = ["def vjp(n, g):"]
@@ -226,6 +236,8 @@ def compile_vjp(op: Op, base: type[Node], recorded: bool) -> Callable:
             continue
         scope[f"rule_{name}"] = derivative.rule
         lines += [f"    if {edge} is None:", f"        {result} = None", "    else:"]
+        if op.frees_args and any(need in op.args for need in derivative.needs):
+            lines.append("        if n.args is None: raise backward_twice(n.name())")
         lines += [f"        {line}" for need in derivative.needs for line in _fetch(op, base, need, recorded)]
         lines.append(f"        {result} = rule_{name}({', '.join(['g', *derivative.needs])})")
         if op.kind == "elementwise":

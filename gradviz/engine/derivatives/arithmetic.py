@@ -96,8 +96,8 @@ elementwise("remainder", np.remainder, node_name="RemainderBackward1",
     x=d("1", lambda g: g),
     y=d("−⌊x / y⌋", lambda g, x, y: -g * np.floor(x / y)))
 elementwise("div_rounded", k.divide_rounded, name="div", node_name="DivBackward2", args="rounding_mode",
-    x=d("0", lambda g: g * 0),
-    y=d("0", lambda g: g * 0))
+    x=d("0", lambda g, y: g * 0),
+    y=d("0", lambda g, x, y: g * 0))
 elementwise("copysign", np.copysign,
     x=d("±1", lambda g, x, out: g * k.copysign_slope(x, out)),
     y=d("0", lambda g: g * 0))
@@ -137,7 +137,7 @@ elementwise("round", np.round,
 elementwise("round_decimals", k.round_to, name="round", node_name="RoundBackward1", args="decimals",
     x=d("0", lambda g: k.none_of(g)))
 elementwise("sgn", k.sgn,
-    x=d("0", lambda g: k.none_of(g)))
+    x=d("0", lambda g, x: k.none_of(g)))
 elementwise("frac", k.frac,
     x=d("1", lambda g: g))
 elementwise("nan_to_num", k.nan_to_num, args="nan posinf neginf",
@@ -147,6 +147,6 @@ elementwise("deg2rad", np.deg2rad, node_name="Deg2RadBackward0",
 elementwise("rad2deg", np.rad2deg, node_name="Rad2DegBackward0",
     x=d("180 / π", lambda g: g * (180 / np.pi)))
 elementwise("angle", k.angle,
-    x=d("0", lambda g: g * 0))
+    x=d("0", lambda g, x: g * 0))
 
 # fmt: on

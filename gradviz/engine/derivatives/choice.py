@@ -10,7 +10,7 @@ from gradviz.engine.op import d
 
 # fmt: off
 
-linear("where", k.where, inputs="x y", args="condition",
+linear("where", k.where, inputs="x y", args="condition", frees_args=True,
     x=d("where condition", lambda g, x_shape, condition: k.sum_to(np.where(condition, g, 0), x_shape)),
     y=d("where not condition", lambda g, y_shape, condition: k.sum_to(np.where(condition, 0, g), y_shape)))
 linear("clone", k.clone, args="memory_format",

@@ -16,7 +16,7 @@ linear("padded_with_zeros", k.padded_with_zeros, name="constant_pad_nd", args="b
         g, tuple(-b for b in before), tuple(-a for a in after))))
 for mode in ("reflection", "replication"):
     for dims in (1, 2, 3):
-        linear(f"{mode}_pad{dims}d", k.from_places, args="places",
+        linear(f"{mode}_pad{dims}d", k.from_places, args="places", frees_args=True,
             node_name=f"{mode.capitalize()}Pad{dims}DBackward0",
             x=d("1 for each copy, summed", lambda g, x_shape, places: k.put_back(g, x_shape, k.wrapped(places))))
 

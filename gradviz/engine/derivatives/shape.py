@@ -77,7 +77,8 @@ linear("put_back", k.put_back, args="shape index", node_name="SliceBackwardBackw
     x=d("1, taken", lambda g, index: k.index(g, index)))
 linear("select", k.select, args="dim index", view=True,
     x=d("1 where taken, else 0", lambda g, x_shape, dim, index: k.put_back(g, x_shape, k.at(dim, index))))
-linear("gather_index", k.index, args="index", name="index", node_name="IndexBackward0",
+linear("gather_index", k.index, args="index", frees_args=True, name="index",
+    node_name="IndexBackward0",
     x=d("1 where taken, summed", lambda g, x_shape, index: k.put_back(g, x_shape, index)))
 linear("cat", k.cat, args="dim", variadic=True, inputs="tensors",
     tensors=d("1, cut apart", lambda g, dim, tensors_shape: k.cut_apart(g, dim, tensors_shape)))

@@ -12,7 +12,7 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.op import in_place_form
 from gradviz.engine.ops.choice import where
 from gradviz.engine.ops.elementwise import add, div, div_number, functions, lerp, mul, mul_number, sub
-from gradviz.engine.ops.indexing import gather, getitem, masked_select
+from gradviz.engine.ops.indexing import gather, masked_select
 from gradviz.engine.ops.joining import stack
 from gradviz.engine.ops.pieces import narrow, select
 from gradviz.engine.ops.products import matmul
@@ -215,8 +215,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
     """All choices of one element of each vector, a row each."""
     if len(tensors) == 1:
         return tensors[0]
-    grids = np.meshgrid(*(np.arange(t.array.size) for t in tensors), indexing="ij")
-    return stack([getitem(t, grid.reshape(-1)) for t, grid in zip(tensors, grids, strict=True)], 1)
+    return stack([reshape(grid, -1) for grid in meshgrid(*tensors)], 1)
 
 
 def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:

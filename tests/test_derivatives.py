@@ -16,6 +16,7 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import Geometry
 from gradviz.engine.memory_format import contiguous_format
 from gradviz.engine.op import Op
+from gradviz.engine.saved import TENSORS
 from gradviz.engine.tensor import Tensor
 
 EPS = 1e-6
@@ -165,6 +166,8 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "mvlgamma": [([values(3) + 2], (3,))],
     "rsub_scaled": [([values(3)], (2.5, -2))],
     "rsub_tensor_scaled": [([values(2, 3), values(3)], (0.5,))],
+    "add_scaled": [([values(2, 3), values(3)], (0.5,))],
+    "sub_scaled": [([values(3), values(2, 3)], (-2,))],
     "rsub": [([values(3)], (2.5,)), ([values(2, 3)], (-1,))],
     "copysign_number": [([values(3)], (-2.0,))],
     **{f"{name}_number": [([values(3)], (2.5,))] for name in ("add", "sub", "mul", "div")},
@@ -370,6 +373,33 @@ def test_forward_mode_agrees_with_reverse_mode(key: str, i: int) -> None:
     assert pushed is not None
     backward = sum(float(np.sum(g.array * t)) for g, t in zip(gradients, tangents, strict=True))
     np.testing.assert_allclose(float(np.sum(pushed.array * cotangent)), backward, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("key", "i"), CASES)
+def test_the_rule_takes_what_hooks_gave_back(key: str, i: int) -> None:
+    arrays, args = samples(key)[i]
+    op = TABLE[key]
+    inputs = leaves(arrays)
+    packed: list[np.ndarray] = []
+
+    def pack(tensor: Tensor) -> np.ndarray:
+        packed.append(tensor.array.copy())
+        return packed[-1]
+
+    def both_gradients() -> list[Tensor]:
+        out = run(op, inputs, args)
+        cotangent = torch.tensor(np.linspace(-1, 2, out.array.size).reshape(out.shape), requires_grad=True)
+        first = torch.autograd.grad(out, inputs, cotangent, create_graph=True)
+        total = sum(((g * g).sum() for g in first), torch.tensor(0.0))
+        options = {"allow_unused": True, "materialize_grads": True}
+        return [*first, *torch.autograd.grad(total, [*inputs, cotangent], **options)]
+
+    expected = both_gradients()
+    with torch.autograd.graph.saved_tensors_hooks(pack, torch.from_numpy):
+        found = both_gradients()
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a.array, b.array, rtol=1e-12)
+    assert bool(packed) or not any(place.kind in TENSORS for place in op.saved.values())
 
 
 def test_every_row_says_its_derivative_in_words() -> None:

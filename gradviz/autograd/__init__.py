@@ -1,6 +1,6 @@
 """Differentiation: `backward`, `grad`, custom Functions, forward mode. See PyTorch's `torch.autograd`."""
 
-from gradviz.autograd import forward_ad, function, functional
+from gradviz.autograd import forward_ad, function, functional, graph
 from gradviz.autograd.anomaly_mode import detect_anomaly, set_detect_anomaly
 from gradviz.autograd.gradcheck import gradcheck, gradgradcheck
 from gradviz.engine.backward import backward, grad
@@ -21,6 +21,7 @@ __all__ = [
     "grad",
     "gradcheck",
     "gradgradcheck",
+    "graph",
     "inference_mode",
     "no_grad",
     "set_detect_anomaly",

@@ -15,6 +15,7 @@ from numpy import asarray, ndarray
 from gradviz.engine.dtypes import default_dtype, float32, result_type
 from gradviz.engine.node import Edge, Node, Output
 from gradviz.engine.op import Op
+from gradviz.engine.packing import pack
 from gradviz.engine.shape_errors import bools_subtracted, explained
 from gradviz.engine.state import next_node_number, state
 from gradviz.engine.tell import tell_binary, tell_op, tell_plain, tell_unary
@@ -179,6 +180,8 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
             node = make_node(op, inputs, edges, args, outputs)
     if special:
         _push_and_tell(op, inputs, outputs, args, node)
+        if node is not None and state.modes.saved_tensors_hooks:
+            pack(node, outputs)
     return outputs if op.outputs > 1 else outputs[0]
 
 

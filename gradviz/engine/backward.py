@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine import errors
+from gradviz.engine.edges import as_sequence, as_tensors
 from gradviz.engine.leaves import accumulate
 from gradviz.engine.node import AccumulateGrad, Output
 from gradviz.engine.state import state
@@ -33,7 +34,8 @@ def backward(
     `grad_tensors` are the upstream gradients, one a tensor; a scalar needs none. Raises RuntimeError where a
     tensor has no graph, where a gradient is missing, and where the graph's buffers are freed already."""
     roots = as_sequence(tensors)
-    _differentiate(roots, as_gradients(grad_tensors, len(roots)), retain_graph, create_graph, inputs)
+    given = as_gradients(grad_tensors, len(roots))
+    _differentiate(as_tensors(roots, given), given, retain_graph, create_graph, inputs)
 
 
 def backward_from(
@@ -54,7 +56,7 @@ def _differentiate(
     roots: Sequence[Tensor], given: Sequence[Any], retain_graph: bool | None, create_graph: bool, inputs: Any
 ) -> None:
     gradients = initial_gradients(roots, given)
-    wanted = () if inputs is None else as_sequence(inputs)
+    wanted = () if inputs is None else as_tensors(as_sequence(inputs))
     if inputs is not None and not wanted:
         raise RuntimeError("`inputs` argument to `backward` cannot be empty.")
     retain = create_graph if retain_graph is None else retain_graph
@@ -76,14 +78,16 @@ def grad(
     """The gradients of `outputs` with respect to `inputs`; `.grad` stays as it is.
 
     Raises RuntimeError as `backward`, and where an input is not used, unless `allow_unused`."""
-    roots, wanted = as_sequence(outputs), as_sequence(inputs)
+    roots, wanted = as_sequence(outputs), as_tensors(as_sequence(inputs))
     for tensor in wanted:
         if not tensor.requires_grad:
             raise RuntimeError(
                 "One of the differentiated Tensors does not require grad. "
                 "Set requires_grad=True on it before it is used."
             )
-    gradients = initial_gradients(roots, as_gradients(grad_outputs, len(roots)))
+    given = as_gradients(grad_outputs, len(roots))
+    roots = as_tensors(roots, given)
+    gradients = initial_gradients(roots, given)
     retain = create_graph if retain_graph is None else retain_graph
     results = WatchedPass("grad", roots, gradients, wanted, retain, create_graph).run()
     for i, result in enumerate(results):
@@ -93,11 +97,6 @@ def grad(
         elif result is None and not allow_unused:
             raise errors.unused_input()
     return tuple(results)
-
-
-def as_sequence(tensors: Any) -> list[Tensor]:
-    """One tensor or several, as a list."""
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
 def as_gradients(gradients: Any, n: int) -> list[Any]:

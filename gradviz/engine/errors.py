@@ -33,6 +33,15 @@ def backward_twice(node_name: str) -> Exception:
     )
 
 
+def after_freeing() -> Exception:
+    """Hooks were to be put on a saved tensor that is freed."""
+    return RuntimeError(
+        "Calling register_hooks on a saved tensor after it has been freed. Saved intermediate values of the graph "
+        "are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward "
+        "through the graph a second time or if you need to access saved variables after calling backward."
+    )
+
+
 def mutated_since_saved(node: Any, maker: Any, array: np.ndarray, expected: int, found: int) -> Exception:
     """A tensor that `node` saved, made by node `maker` (None: a leaf), was modified in place before its use."""
     kind = f"[{torch_type_name(np.asarray(array).dtype)} {list(np.shape(array))}]"

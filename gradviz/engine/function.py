@@ -11,6 +11,7 @@ import numpy as np
 from gradviz.engine import errors
 from gradviz.engine.forward_mode import keep_tangent, restore_tangent, tangent_of
 from gradviz.engine.node import Edge, Node, Output
+from gradviz.engine.packing import Packed
 from gradviz.engine.state import (
     enable_grad,
     is_grad_enabled,
@@ -75,6 +76,8 @@ class FunctionNode(Node):
         if counter is not None and counter.n != version:
             maker, array = (tensor.grad_fn, tensor.array) if isinstance(tensor, Tensor) else (self, tensor[1])
             raise errors.mutated_since_saved(self, maker, array, version, counter.n)
+        if isinstance(tensor, Packed):
+            return tensor.unpacked(self)
         if isinstance(tensor, tuple):  # an output of ours: its tensor would make a cycle
             nr, array = tensor
             output = new_tensor(array, self if self.outputs == 1 else Output(self, nr))
@@ -91,6 +94,11 @@ class FunctionNode(Node):
                 continue
             nr = next((i for i, result in enumerate(results) if result is tensor), None)
             kept = tensor if nr is None else (nr, tensor.array)
+            hooks = state.modes.saved_tensors_hooks
+            if hooks:
+                shown = tensor if nr is None else new_tensor(tensor.array, outputs[nr]._edge)
+                self._saved.append((Packed(shown, hooks[-1], nr), None, 0))
+                continue
             counter = counter_of(tensor if nr is None else outputs[nr])
             self._saved.append((kept, counter, counter.n))
         self._to_save = ()

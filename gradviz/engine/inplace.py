@@ -17,6 +17,7 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.kernels import geometry_of, takes_each_once
 from gradviz.engine.node import edge_node, edge_nr, node_rare
 from gradviz.engine.op import in_place_form, with_next_node
+from gradviz.engine.packing import nodes_held
 from gradviz.engine.shape_errors import broadcast_shape, check_fits
 from gradviz.engine.state import is_grad_enabled, state
 from gradviz.engine.tell import tell_op
@@ -164,6 +165,12 @@ def _in_place(name: str, function: Callable) -> Callable:
     """The in-place form of a function: the same op, written over its first tensor."""
 
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if state.special and state.modes.saved_tensors_hooks and state.modes.held_nodes is None:
+            with nodes_held():
+                return write(x, *args, **kwargs)
+        return write(x, *args, **kwargs)
+
+    def write(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         check_writable(x, *tensors)
         with_graph = is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
@@ -310,16 +317,6 @@ def _fitting(value: Tensor, there: np.ndarray, cast: bool = True) -> Tensor:
     return ops.to(value, there.dtype) if cast else value
 
 
-def scaled(function: Callable) -> Callable:
-    """`add` and `sub` with PyTorch's `alpha=`: y is multiplied by it first."""
-
-    def call(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-        return function(x, y if alpha == 1 else ops.mul(y, alpha))
-
-    call.__name__ = function.__name__
-    return call
-
-
 _ELEMENTWISE = """
     abs acos asin atan atan2 ceil copysign cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1
     floor fmod frac hypot i0 lgamma log log10 log1p log2 mul neg rad2deg reciprocal relu remainder rsqrt sgn sigmoid
@@ -354,9 +351,9 @@ _FUNCTIONS: dict[str, Callable] = {
     **{name: getattr(ops, name) for name in _CHOSEN},
     "polygamma": lambda x, n: apply(_polygamma, (x,), (n,)),
     "conj_physical": ops.itself,
-    "add": scaled(ops.add),
-    "sub": scaled(ops.sub),
-    "subtract": scaled(ops.sub),
+    "add": ops.add_with_alpha,
+    "sub": ops.sub_with_alpha,
+    "subtract": ops.sub_with_alpha,
 }
 
 in_place: dict[str, Callable] = {f"{name}_": _in_place(f"{name}_", fn) for name, fn in _FUNCTIONS.items()}

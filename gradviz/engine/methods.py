@@ -8,7 +8,7 @@ from typing import Any
 from gradviz.engine import devices, ops, questions
 from gradviz.engine.backward import backward_from
 from gradviz.engine.dtypes import BY_NAME
-from gradviz.engine.inplace import in_place, scaled, setitem
+from gradviz.engine.inplace import in_place, setitem
 from gradviz.engine.kernels import strides_of
 from gradviz.engine.keywords import with_pytorchs_names
 from gradviz.engine.memory_format import contiguous_format, lies_in
@@ -136,9 +136,9 @@ METHODS: dict[str, Callable] = {
     **ops.plain,
     **in_place,
     **{name: getattr(ops, name) for name in _SHARED},
-    "add": scaled(ops.add),
-    "sub": scaled(ops.sub),
-    "subtract": scaled(ops.sub),
+    "add": ops.add_with_alpha,
+    "sub": ops.sub_with_alpha,
+    "subtract": ops.sub_with_alpha,
     "view": ops.view,
     "repeat": ops.repeat,
     "unfold": ops.unfold,

@@ -87,9 +87,9 @@ class Node:
 
 
 class NodeRare:
-    """What few nodes have: hooks, notes, tensors whose gradient passes through and is wanted."""
+    """What few nodes have: hooks, notes, tensors whose gradient passes through and is wanted, packed tensors."""
 
-    __slots__ = ("metadata", "posthooks", "prehooks", "retainers", "tensor_hooks")
+    __slots__ = ("metadata", "packing", "posthooks", "prehooks", "retainers", "tensor_hooks")
 
     def __init__(self) -> None:
         self.prehooks: dict[int, Callable] = {}
@@ -97,6 +97,7 @@ class NodeRare:
         self.tensor_hooks: dict[int, tuple[int, dict[int, Callable]]] = {}  # by output_nr
         self.retainers: dict[int, weakref.ref[Tensor]] = {}  # by output_nr
         self.metadata: dict = {}
+        self.packing: Any = None  # the saved tensors that hooks have taken (packing.py)
 
 
 def node_rare(node: Node) -> NodeRare:

@@ -34,6 +34,8 @@ from gradviz.engine.node import (
     unpack_nth,
     unpack_out,
 )
+from gradviz.engine.packing import properties_of_saved
+from gradviz.engine.saved import Place, saved_places
 from gradviz.engine.state import state
 from gradviz.engine.tensor import new_tensor
 
@@ -80,6 +82,7 @@ class Op:
         init=False
     )  # the inputs saved where only the first is differentiated
     of_one: bool = field(init=False)  # one tensor in, one out
+    saved: dict[str, Place] = field(init=False)  # by PyTorch's names
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
     _keeps: dict[tuple[bool, ...], tuple[bool, ...]] = field(init=False, default_factory=dict)
 
@@ -97,6 +100,7 @@ class Op:
         self.needs_spec = self.variadic or any(
             self.needs(f"{name}_{what}") for name in self.inputs for what in ("shape", "dtype")
         )
+        self.saved = saved_places(self)
         self.node_class = make_node_class(self)
         self.of_one = self.node_class.arity == 1
 
@@ -200,15 +204,19 @@ def make_node_class(op: Op) -> type[Node]:
         "saves": op.saves_inputs or op.saves_out or op.frees_args,
         "vjp": compile_vjp(op, base, recorded=False),
         "vjp_recorded": compile_vjp(op, base, recorded=True),
+        **properties_of_saved(op),
     }
     if op.frees_args:
-        body["release"] = _release_with_args
+        body["release"] = _release_with_args(base)
     return type(op.node_name, (base,), body)
 
 
-def _release_with_args(node: Any) -> None:
-    super(type(node), node).release()
-    node.args = None
+def _release_with_args(base: type[Node]) -> Callable:
+    def release(node: Any) -> None:
+        base.release(node)
+        node.args = None
+
+    return release
 
 
 def compile_vjp(op: Op, base: type[Node], recorded: bool) -> Callable:

@@ -18,6 +18,10 @@ from gradviz.events.listener import Listener
 class _ThreadModes(threading.local):
     grad_enabled = True
     backward_depth = 0
+    saved_tensors_hooks: tuple = ()  # pairs; the last is in force
+    hooks_disabled: str | None = None  # what is said of an attempt to use hooks
+    running: Any = None  # the pass that somebody watches, while it runs
+    held_nodes: list | None = None  # whose saved tensors are packed when an operation in place is over
 
 
 class State:

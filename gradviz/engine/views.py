@@ -156,9 +156,8 @@ class CopySlices(Node):
         return self._edges
 
     def release(self) -> None:
-        """Let go of what the op saved: it lives on where a gradient of higher order needs it."""
-        if self.inner is not None and self.inner.saves:
-            self.inner = None
+        """Let go of the op, whether it saved anything or not: PyTorch does."""
+        self.inner = None
 
     def saved(self) -> list:
         """What the op saved."""

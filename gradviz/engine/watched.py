@@ -50,6 +50,8 @@ class WatchedPass:
         self.listener = state.listener
         self.number = next_pass_number()
         self.current = 0  # the number of the node that is running
+        self.waiting: dict[Node, int] = {}  # how many gradients each node is still to be given
+        self.needed: set[Node] | None = None  # the nodes that have to run, where not all do
         self.buffers: dict[Any, Any] = {}  # node -> what waits for it; a list where it has several outputs
         self.numbers: dict[Any, Any] = {}  # the same for the gradients' numbers
 
@@ -59,6 +61,7 @@ class WatchedPass:
         if listener is not None:
             self._tell_beginning()
         mode = is_grad_enabled()
+        outer, state.modes.running = state.modes.running, self
         try:
             with enable_grad() if self.create_graph else no_grad():
                 self._flow()
@@ -67,17 +70,23 @@ class WatchedPass:
                 listener.error(type(error).__name__, str(error), self.current)
             raise
         finally:
+            state.modes.running = outer
             set_grad_mode(mode)  # where Ctrl-C kept `with` from doing so
             if listener is not None:
                 listener.pass_ended(self.number)
         return [self.captured.get((id(edge_node(edge)), edge_nr(edge))) for edge in self.wanted_edges]
 
+    def reaches(self, node: Node) -> bool:
+        """Whether a gradient comes to a node in this pass."""
+        wanted = self.needed is None or node in self.needed
+        return node in self.waiting and (wanted or any(edge_node(edge) is node for edge in self.wanted_edges))
+
     # --- the flow of gradients
 
     def _flow(self) -> None:
         nodes: list[Any] = [edge_node(edge) for edge in self.edges]
-        waiting = count_dependencies(nodes)
-        needed = nodes_towards(self.wanted_edges, waiting) if self.wanted else None
+        self.waiting = waiting = count_dependencies(nodes)
+        self.needed = needed = nodes_towards(self.wanted_edges, waiting) if self.wanted else None
         for edge, start in zip(self.edges, self.gradients, strict=True):
             flowing = start if self.create_graph else start.array
             self._arrive(edge, flowing, getattr(start, "_number", 0))

@@ -64,7 +64,7 @@ class _Builder:
             self.at = run.last
         began = None if run is None else trace.event(run.first)
         self.roots = began.roots if isinstance(began, PassBegan) else ()
-        self.root_tensors = began.root_tensors if isinstance(began, PassBegan) else ()
+        self.root_tensors = self.history.root_tensors(began) if isinstance(began, PassBegan) else ()
         self.result = Graph(
             Path(trace.meta.get("script", "")).name,
             None if run is None or (whole and not asked_for) else run.number,
@@ -141,7 +141,7 @@ class _Builder:
                     if self.history.node_op(target) is None:
                         self.leaf_of.setdefault(target, state.tensor)
         for root, tensor in zip(self.roots, self.root_tensors, strict=False):
-            if root and self.history.node_op(root) is None:
+            if root and tensor and self.history.node_op(root) is None:
                 self.leaf_of.setdefault(root, tensor)
 
     # --- nodes
@@ -304,7 +304,7 @@ class _Builder:
         for number in self.roots:
             if f"n{number}" in self.result.nodes:
                 self.result.nodes[f"n{number}"].root = True
-        for tensor in self.root_tensors:
+        for tensor in filter(None, self.root_tensors):
             name = self.history.id_of(self.history.before(tensor, self.run.first))
             if name in self.result.nodes:
                 self.result.nodes[name].root = True

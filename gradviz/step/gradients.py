@@ -160,7 +160,7 @@ def _hooked(stop: Stop, event: Hooked) -> Iterator[Row]:
 def _pass_began(stop: Stop, event: PassBegan) -> Iterator[Row]:
     for i, (tensor, gradient) in enumerate(zip(event.root_tensors, event.gradients, strict=False)):
         node = stop.facts.node_name(event.roots[i], stop.moment) if i < len(event.roots) else "nothing"
-        yield Row("root", f"{stop.called(tensor)} = {stop.value(tensor)}")
+        yield Row("root", f"{stop.end(tensor)} = {stop.value(tensor)}")
         yield Row(
             "upstream",
             f"{stop.facts.derivative(tensor, stop.moment)} = {stop.value(gradient)}  → {node}",

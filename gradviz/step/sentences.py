@@ -147,11 +147,11 @@ def _stepped(stop: Stop, event: Stepped) -> str:
 
 
 def _pass_began(stop: Stop, event: PassBegan) -> str:
-    roots = listed(map(stop.called, event.root_tensors)) if event.root_tensors else "nothing"
+    roots = listed(map(stop.end, event.root_tensors)) if event.root_tensors else "nothing"
     seeds = listed(map(stop.brief, event.gradients)) if event.gradients else "nothing"
     what = f"backward pass {event.number} begins at {roots}, with gradient {seeds}"
     if event.inputs:
-        what += f", for {listed(map(stop.called, event.inputs))}"
+        what += f", for {listed(map(stop.end, event.inputs))}"
     return what + _kept(event, "; will keep the graph")
 
 

@@ -44,6 +44,10 @@ class Stop:
         """What a tensor is called."""
         return self.facts.called(tensor) if tensor else "a number"
 
+    def end(self, tensor: int) -> str:
+        """What a tensor is called that a pass begins at, or ends at; the trace may know none at a GradientEdge."""
+        return self.called(tensor) if tensor else "a GradientEdge"
+
     def standing(self, tensor: int) -> str:
         """What a tensor is called now: `w.grad` where it is that."""
         owner = self.moment.owner(tensor)

@@ -173,7 +173,7 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
 
 def _pass_began(stop: Stop, event: PassBegan) -> Iterator[str]:
     for tensor, gradient in zip(event.root_tensors, event.gradients, strict=False):
-        name = stop.called(tensor)
+        name = stop.end(tensor)
         yield f"backward begins with ∂{name}/∂{name}: {stop.value(gradient)}"
     yield "  a scalar differentiated by itself is 1; for more than one element you say with what to begin"
 

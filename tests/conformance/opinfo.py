@@ -1,8 +1,9 @@
 """gradviz's operations against PyTorch's own samples.
 
 PyTorch tests itself with a database of its operations, each with samples of its arguments. Every sample of every
-entry whose name gradviz has is run by both, and four things are compared: the value, the gradients for a random
-cotangent, the tangent of forward mode, and (for the first small samples) the gradients of the gradients.
+entry whose name gradviz has is run by both, and these are compared: the value, the gradients for a random
+cotangent, the tangent of forward mode, and (for the first small samples) the gradients of the gradients; and
+whether a second pass over the graph raises, because what was saved is freed.
 
     python -m tests.conformance.opinfo            # every entry; rewrites docs/conformance.md and expected.json
     python -m tests.conformance.opinfo add sum    # these entries, each sample that does not pass with its reason
@@ -282,6 +283,7 @@ def check(sample: Sample, result: Result, twice: bool) -> None:
         return
     ways = [a for a, _ in pairs], [b for _, b in pairs]
     compare_gradients(sample, theirs, mine, *ways, twice=twice)
+    compare_freeing(theirs, mine, *ways)
     if sample.entry.supports_forward_ad:
         compare_tangents(sample)
 
@@ -315,6 +317,25 @@ def compare_gradients(
     )
     for a, b in zip(expected, filled(got, our_wanted), strict=True):
         same("second gradient", a, b, 1e-5, 1e-7)
+
+
+def compare_freeing(theirs: list, mine: list, outs: list, our_outs: list) -> None:
+    """Whether one more pass over a graph that a pass has freed raises: whether anything was saved."""
+    weights = cotangents(outs)
+    freed = frees(torch.autograd, theirs, outs, weights)
+    if freed != frees(gradviz.autograd, mine, our_outs, [mine_of(w) for w in weights]):
+        raise Mismatch(f"a second pass {'goes on' if freed else 'raises'}")
+
+
+def frees(autograd: Any, leaves: list, outs: list, weights: list) -> bool:
+    try:
+        for _ in range(2):
+            autograd.grad(outs, leaves, weights, allow_unused=True)
+    except RuntimeError as error:
+        if "second time" not in str(error):
+            raise
+        return True
+    return False
 
 
 def compare_tangents(sample: Sample) -> None:
@@ -506,7 +527,8 @@ def markdown(results: list[Result]) -> str:
         "of every entry whose name gradviz has is run by both, in float64. A sample has passed when the value (with",
         "its shape and dtype), the gradients for a random cotangent, the tangent of forward mode, and, for the",
         f"first {SAMPLES_DIFFERENTIATED_TWICE} small samples of an entry, the gradients of the gradients are",
-        "PyTorch's. An operation that both can do in place is run so too, on a copy.",
+        "PyTorch's, and a second pass over the graph raises where PyTorch's does. An operation that both can do",
+        "in place is run so too, on a copy.",
         "“Not supported” means that gradviz raised an error saying so. Written by",
         "`python -m tests.conformance.opinfo`; no sample is left out. Entries whose results are random or undefined",
         f"are not compared: {', '.join(sorted((RANDOM | UNDEFINED) & {e.name for e in op_db}))}.",

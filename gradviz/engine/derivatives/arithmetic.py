@@ -16,6 +16,12 @@ elementwise("add", np.add,
 elementwise("sub", np.subtract,
     x=d("1", lambda g: g),
     y=d("−1", lambda g: -g))
+elementwise("add_scaled", k.add_scaled, name="add", args="alpha",
+    x=d("1", lambda g: g),
+    y=d("alpha", lambda g, alpha: g * alpha))
+elementwise("sub_scaled", k.subtract_scaled, name="sub", args="alpha",
+    x=d("1", lambda g: g),
+    y=d("−alpha", lambda g, alpha: -g * alpha))
 elementwise("rsub_tensor", k.reversed_subtract, name="rsub",
     x=d("−1", lambda g: -g),
     y=d("1", lambda g: g))

@@ -20,7 +20,7 @@ linear("unsafe_view", k.reshape, args="shape", node_name="UnsafeViewBackward0",
     x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("as_strided", k.as_strided, args="geometry", view=True,
     x=d("1 where shown, summed", lambda g, x_shape, geometry: k.strided_back(g, x_shape, geometry)))
-linear("copy_slices", k.with_slices, args="geometry", node_name="CopySlices",
+linear("copy_slices", k.with_slices, args="geometry", frees_args=True, node_name="CopySlices",
     x=d("1 where not written over", lambda g, geometry: k.outside_slices(g, geometry)),
     y=d("1, taken", lambda g, geometry: k.shown(g, geometry)))
 linear("t", np.transpose, node_name="TBackward0", view=True,

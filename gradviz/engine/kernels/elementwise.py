@@ -16,6 +16,16 @@ def reversed_subtract(x: Any, y: Any, out: Any = None) -> Any:
     return np.subtract(y, x, out=...)
 
 
+def add_scaled(x: Any, y: Any, alpha: Any) -> Any:
+    """x + alpha · y."""
+    return x + alpha * y
+
+
+def subtract_scaled(x: Any, y: Any, alpha: Any) -> Any:
+    """x − alpha · y."""
+    return x - alpha * y
+
+
 def reversed_subtract_scaled(x: Any, y: Any, alpha: Any) -> Any:
     """y − alpha · x."""
     return y - alpha * x

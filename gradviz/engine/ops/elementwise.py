@@ -53,6 +53,29 @@ def _elementwise(key: str, *tensors: Any, args: tuple = ()) -> Any:
     return apply(TABLE[key], inputs, args)
 
 
+def _kind_of(value: Any) -> str:
+    return np.asarray(value.array if isinstance(value, Tensor) else value).dtype.kind
+
+
+def _with_alpha(name: str) -> Callable:
+    """`add` or `sub` with PyTorch's `alpha=`, which y is multiplied by."""
+    plain, row = functions[name], f"{name}_scaled"
+
+    def call(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+        if alpha == 1:
+            return plain(x, y)
+        if isinstance(alpha, float) and not any(_kind_of(value) in "fc" for value in (x, y)):
+            raise RuntimeError(
+                "For integral input tensors, argument alpha must not be a floating point number."
+            )
+        return _elementwise(row, x, y, args=(alpha,))
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+add_with_alpha, sub_with_alpha = _with_alpha("add"), _with_alpha("sub")
+
 _pow_tensors = binary(TABLE["pow"])
 _rsub_tensor = binary(TABLE["rsub_tensor"])
 

@@ -12,7 +12,7 @@ from gradviz.engine.derivatives import TABLE
 from gradviz.engine.ops.elementwise import sub
 from gradviz.engine.ops.joining import cat
 from gradviz.engine.ops.pieces import narrow
-from gradviz.engine.tensor import Tensor
+from gradviz.engine.tensor import Tensor, new_tensor
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
@@ -65,17 +65,30 @@ def _border(n: int, before: int, after: int, mode: str) -> np.ndarray:
 
 
 def _circular(x: Tensor, widths: list[tuple[int, int]]) -> Tensor:
-    for dim, (before, after) in enumerate(widths, x.array.ndim - len(widths)):
-        if before < 0 or after < 0:  # cut first; what is left is repeated
-            start, end = max(-before, 0), max(-after, 0)
-            x = narrow(x, dim, start, x.array.shape[dim] - start - end)
-            before, after = max(before, 0), max(after, 0)
-        n = x.array.shape[dim]
-        if before > n or after > n:
+    """PyTorch's steps: x into the middle of a larger tensor, then each border from the other side, dimension by
+    dimension, the last first; a negative border cuts x."""
+    from gradviz.engine.inplace import copy_
+
+    shape, first = list(x.array.shape), x.array.ndim - len(widths)
+    for dim, (before, after) in enumerate(widths, first):
+        if max(before, after) > shape[dim] + min(before, 0) + min(after, 0):  # of what is left of x
             raise RuntimeError("Padding value causes wrapping around more than once.")
-        ends = [narrow(x, dim, n - before, before), x, narrow(x, dim, 0, after)]
-        x = cat([part for part in ends if part.array.shape[dim]], dim)
-    return x
+        shape[dim] += before + after
+    out = new_tensor(np.empty(shape, x.array.dtype))
+    sides = [(dim, max(before, 0), max(after, 0)) for dim, (before, after) in enumerate(widths, first)][::-1]
+    inner, middle = x, out
+    for dim, before, after in sides:
+        cut = max(-widths[dim - first][0], 0)
+        middle = narrow(middle, dim, before, shape[dim] - before - after)
+        inner = narrow(inner, dim, cut, middle.array.shape[dim])
+    copy_(middle, inner)
+    for dim, before, after in sides:
+        end = shape[dim] - after
+        if before:
+            copy_(narrow(out, dim, 0, before), narrow(out, dim, end - before, before))
+        if after:
+            copy_(narrow(out, dim, end, after), narrow(out, dim, before, after))
+    return out
 
 
 def diff(x: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:

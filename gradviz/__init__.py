@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradviz import engine
-from gradviz import autograd, backends, cuda, draw, func, linalg, nn, optim, special, utils
+from gradviz import autograd, backends, cuda, draw, func, linalg, nn, optim, random, special, utils
 from gradviz.engine.creation import (
     arange,
     as_tensor,
@@ -52,7 +52,8 @@ from gradviz.func import vmap
 from gradviz.engine.printing import set_printoptions
 from gradviz.engine.devices import device
 from gradviz.engine.dtypes import finfo, iinfo, promote_types
-from gradviz.engine.random import Generator, initial_seed, manual_seed
+from gradviz.engine.random import Generator, default_generator, initial_seed, manual_seed
+from gradviz.random import get_rng_state, seed, set_rng_state
 from gradviz.engine.sampling import PUBLIC as _sampling
 from gradviz.engine.saving import load, save
 from gradviz.engine.state import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import gradviz as torch
-from gradviz.engine.node import Node
 
 
 def graph_of(function: Callable[[], object]) -> object:
@@ -246,7 +245,7 @@ def test_a_function_of_several_outputs() -> None:
     assert (a.output_nr, b.output_nr) == (0, 1)
     b.backward()
     assert x.grad.item() == 3.0  # a's gradient came as zeros
-    assert isinstance(a.grad_fn, Node)
+    assert isinstance(a.grad_fn, torch.autograd.graph.Node)
 
 
 def test_double_backward_through_a_custom_function() -> None:

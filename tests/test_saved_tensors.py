@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gradviz.step.state import Session
 
 import gradviz
 from gradviz.autograd import graph
 from gradviz.events import kinds
 from gradviz.graph.build import build
 from gradviz.step.plain import describe
+from gradviz.step.state import Session
 from gradviz.tracefile import open_trace
 
 

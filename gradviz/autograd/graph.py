@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from gradviz.engine import node as engine
 from gradviz.engine.edges import GradientEdge, get_gradient_edge
+from gradviz.engine.function_ctx import FunctionCtx
 from gradviz.engine.missing import says_what_is_missing
-from gradviz.engine.node import HookHandle, Node, edge_node
+from gradviz.engine.node import HookHandle, edge_node
 from gradviz.engine.packing import hooks_disabled, pop_hooks, push_hooks
 from gradviz.engine.state import state
 from gradviz.engine.tensor import Tensor, counter_of, gradient_edge, new_tensor
@@ -25,6 +27,15 @@ __all__ = [
     "save_on_cpu",
     "saved_tensors_hooks",
 ]
+
+
+class _Nodes(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, (engine.Node, FunctionCtx))
+
+
+class Node(metaclass=_Nodes):
+    """What `grad_fn` and `next_functions` show: `isinstance` says so of all of them."""
 
 
 class saved_tensors_hooks:

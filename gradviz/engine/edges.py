@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradviz.engine.node import Node, edge_node, edge_nr
+from gradviz.engine.node import edge_node, edge_nr
 from gradviz.engine.saved import output_edge
 from gradviz.engine.state import state
 from gradviz.engine.tensor import Tensor, gradient_edge, new_tensor, number_of
 
 
 class _Edge(NamedTuple):
-    node: Node
+    node: Any
     output_nr: int
     ownership_token: Any = None
 
@@ -32,7 +32,7 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
             "It is not possible to get the gradient edge for a Tensor that does not require gradients"
         )
     edge: Any = gradient_edge(tensor)
-    place = GradientEdge(edge_node(edge), edge_nr(edge))  # type: ignore[arg-type]
+    place = GradientEdge(edge_node(edge).as_shown(), edge_nr(edge))  # type: ignore[union-attr]
     if state.listener is not None:
         place.number = number_of(tensor)
     return place
@@ -54,7 +54,8 @@ def as_tensors(things: Sequence[Any], gradients: Sequence[Any] | None = None) ->
 
 def _stand_in(edge: GradientEdge, gradient: Any) -> Tensor:
     array = np.empty_like(gradient.array) if isinstance(gradient, Tensor) else np.empty(0, np.float32)
-    tensor = new_tensor(array, output_edge(edge.node, edge.output_nr))
+    node = getattr(edge.node, "_node", edge.node)  # a custom Function's behind its ctx
+    tensor = new_tensor(array, output_edge(node, edge.output_nr))
     # Where the listener knows no tensor there, it hears of none: 0.
     tensor._number = edge.number if edge.number >= state.first_number else 0
     return tensor

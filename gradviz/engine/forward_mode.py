@@ -19,6 +19,7 @@ from gradviz.engine.tensor import (
     LEAF_EDGE,
     Tensor,
     new_tensor,
+    node_of,
     number_of,
     tensor_rare,
 )
@@ -135,7 +136,7 @@ _of_saved_outputs: WeakKeyDictionary[Node, dict[int, tuple[int, Tensor]]] = Weak
 
 def keep_tangent(output: Tensor) -> None:
     """Remember the tangent of an output that its node saves."""
-    node, tangent = output.grad_fn, tangent_of(output)
+    node, tangent = node_of(output), tangent_of(output)
     if node is not None and tangent is not None:
         _of_saved_outputs.setdefault(node, {})[output.output_nr] = (_epoch[0], tangent)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from gradviz.engine import errors
 from gradviz.engine.forward_mode import keep_tangent, restore_tangent, tangent_of
+from gradviz.engine.function_ctx import FunctionCtx
 from gradviz.engine.node import Edge, Node, Output
 from gradviz.engine.packing import Packed
 from gradviz.engine.state import (
@@ -21,12 +24,12 @@ from gradviz.engine.state import (
     state,
 )
 from gradviz.engine.tell import tell_op
-from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, gradient_edge, new_tensor
+from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, gradient_edge, new_tensor, node_of
 from gradviz.engine.views import view_of_input
 
 
 class FunctionNode(Node):
-    """The node of a custom Function, and the `ctx` that its methods are given."""
+    """The node of a custom Function. The program sees of it the `ctx`, where names are the program's own."""
 
     function: type[Function]
     takes_tensors = True
@@ -35,7 +38,10 @@ class FunctionNode(Node):
     def __init__(self) -> None:
         self.number = next_node_number()
         self.rare = None
+        self.attributes: dict[str, Any] = {}  # what the program put into ctx
+        self._ctx: weakref.ref[FunctionCtx] | None = None
         self._edges: tuple[Edge, ...] = ()
+        self._of_tensors: tuple[bool, ...] = ()  # which edges are of tensors, and not of other arguments
         self._to_save: tuple = ()
         self._saved: list[tuple[Any, Any, int]] | None = []
         self._dirty: tuple = ()
@@ -45,27 +51,16 @@ class FunctionNode(Node):
         self.needs_input_grad: tuple[bool, ...] = ()
         self.outputs = 1
 
-    # --- what forward and setup_context call
+    def as_shown(self) -> FunctionCtx:
+        """The ctx: the same as long as somebody has it."""
+        ctx = None if self._ctx is None else self._ctx()
+        if ctx is None:
+            ctx = self.function._ctx_class(self)
+            self._ctx = weakref.ref(ctx)
+        return ctx
 
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep tensors for backward, where `saved_tensors` gives them back."""
-        self._to_save = tensors
+    # --- what is saved
 
-    save_for_forward = save_for_backward
-
-    def mark_non_differentiable(self, *outputs: Tensor) -> None:
-        """Say that these outputs carry no gradient."""
-        self._constant = {id(output) for output in outputs}
-
-    def mark_dirty(self, *inputs: Tensor) -> None:
-        """Say that forward wrote over these inputs."""
-        self._dirty = inputs
-
-    def set_materialize_grads(self, value: bool) -> None:
-        """Whether backward is given zeros (the default) or None for outputs that no gradient reached."""
-        self._materialize = value
-
-    @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
         """What was saved; raises RuntimeError once it is freed, or if it was modified in place since."""
         if self._saved is None:
@@ -74,7 +69,9 @@ class FunctionNode(Node):
 
     def _unpack(self, tensor: Any, counter: Any, version: int) -> Tensor | None:
         if counter is not None and counter.n != version:
-            maker, array = (tensor.grad_fn, tensor.array) if isinstance(tensor, Tensor) else (self, tensor[1])
+            maker, array = (
+                (node_of(tensor), tensor.array) if isinstance(tensor, Tensor) else (self, tensor[1])
+            )
             raise errors.mutated_since_saved(self, maker, array, version, counter.n)
         if isinstance(tensor, Packed):
             return tensor.unpacked(self)
@@ -103,6 +100,11 @@ class FunctionNode(Node):
             self._saved.append((kept, counter, counter.n))
         self._to_save = ()
 
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """Where gradients go: `(node, output_nr)` for each argument that is a tensor."""
+        return tuple(itertools.compress(super().next_functions, self._of_tensors))
+
     # --- what a pass calls
 
     @property
@@ -122,7 +124,7 @@ class FunctionNode(Node):
                 new_tensor(np.zeros(*shape)) if g is None else g
                 for g, shape in zip(gradients, self._shapes, strict=True)
             )
-        results = self.function.backward(self, *gradients)
+        results = self.function.backward(self.as_shown(), *gradients)
         results = results if isinstance(results, tuple) else (results,)
         extra = results[len(self._edges) :]
         if len(results) < len(self._edges) or any(result is not None for result in extra):
@@ -159,10 +161,13 @@ class Function:
     """Base of custom operations: static `forward` and `backward`, and `setup_context` where forward has no ctx."""
 
     _node_class: type[FunctionNode]
+    _ctx_class: type[FunctionCtx]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._node_class = type(f"{cls.__name__}Backward", (FunctionNode,), {"function": cls})
+        name = f"{cls.__name__}Backward"
+        cls._node_class = type(name, (FunctionNode,), {"function": cls})
+        cls._ctx_class = type(name, (FunctionCtx,), {"__slots__": ()})
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -204,6 +209,7 @@ class Function:
         tensors = [output for output in outputs if isinstance(output, Tensor)]
         node.outputs = len(outputs)
         node._edges = edges
+        node._of_tensors = tuple(isinstance(arg, Tensor) for arg in args)
         node._shapes = [
             (output.array.shape, output.array.dtype) if isinstance(output, Tensor) else ((), float)
             for output in outputs
@@ -224,9 +230,9 @@ class Function:
     def _run_forward(cls, node: FunctionNode, args: tuple) -> Any:
         with scope("function", cls.__name__), no_grad():
             if cls.setup_context is Function.setup_context:
-                return cls.forward(node, *args)
+                return cls.forward(node.as_shown(), *args)
             results = cls.forward(*args)
-            cls.setup_context(node, args, results)
+            cls.setup_context(node.as_shown(), args, results)
             return results
 
     @classmethod
@@ -236,7 +242,7 @@ class Function:
         tangents = [tangent_of(arg) if isinstance(arg, Tensor) else None for arg in args]
         if all(tangent is None for tangent in tangents):
             return
-        results = cls.jvp(node, *tangents)
+        results = cls.jvp(node.as_shown(), *tangents)
         for output, tangent in zip(
             outputs, results if isinstance(results, tuple) else (results,), strict=True
         ):

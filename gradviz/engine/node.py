@@ -47,7 +47,12 @@ class Node:
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         """Where gradients go, as PyTorch shows it: `(node, output_nr)` for each input."""
-        return tuple((edge_node(edge), edge_nr(edge)) for edge in self.edges)
+        targets = ((edge_node(edge), edge_nr(edge)) for edge in self.edges)
+        return tuple((None if node is None else node.as_shown(), nr) for node, nr in targets)
+
+    def as_shown(self) -> Any:
+        """What the program sees of it: itself, but for a custom Function's (function_ctx.py)."""
+        return self
 
     def name(self) -> str:
         """The node's name, as PyTorch gives it."""

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.devices import device
+from gradviz.engine.random_state import packed, unpacked
+from gradviz.engine.tensor import Tensor, new_tensor
 
 
 class Generator:
@@ -41,6 +43,18 @@ class Generator:
         """Start anew with a seed that nobody chose; returns it."""
         return self.manual_seed(int(np.random.SeedSequence().generate_state(1)[0])).initial
 
+    def get_state(self) -> Tensor:
+        """Where the stream is, as a tensor of bytes: PyTorch's generator can go on from it."""
+        return new_tensor(packed(self.initial, self.bits, self.next_normal))
+
+    def set_state(self, new_state: Tensor) -> None:
+        """Go on from a state. Raises TypeError for what is no tensor of bytes, RuntimeError for what is no state."""
+        if not isinstance(new_state, Tensor):
+            raise TypeError(f"expected a torch.ByteTensor, but got {type(new_state).__name__}")
+        if new_state.array.dtype != np.uint8:
+            raise TypeError("RNG state must be a torch.ByteTensor")
+        self.initial, self.bits, self.next_normal = unpacked(new_state.array)
+
     def draws(self, n: int) -> np.ndarray:
         """The next n draws."""
         with self.lock:
@@ -51,14 +65,14 @@ class _Chosen(threading.local):
     generator: Generator | None = None
 
 
-_common = Generator()
-_common.seed()
+default_generator = Generator()
+default_generator.seed()
 _chosen = _Chosen()
 
 
 def _stream() -> Generator:
     """The generator that is drawn from: the one a program named, or the common one."""
-    return _chosen.generator or _common
+    return _chosen.generator or default_generator
 
 
 @contextmanager
@@ -73,12 +87,12 @@ def drawing_from(generator: Generator | None) -> Iterator[None]:
 
 def manual_seed(seed: int) -> Generator:
     """Start the random numbers that belong to `seed`."""
-    return _common.manual_seed(seed)
+    return default_generator.manual_seed(seed)
 
 
 def initial_seed() -> int:
     """The seed that the present stream began with."""
-    return _common.initial
+    return default_generator.initial
 
 
 def _float32(n: int) -> np.ndarray:

@@ -137,10 +137,8 @@ class Tensor:
     @property
     def grad_fn(self) -> Node | None:
         """The node that gradients of this tensor go to; None for a leaf."""
-        node = None if self.is_leaf else edge_node(self._edge)
-        if node is not None:
-            node.complain()
-        return node
+        node = node_of(self)
+        return None if node is None else node.as_shown()
 
     @property
     def output_nr(self) -> int:
@@ -190,7 +188,7 @@ class Tensor:
         if not self.is_leaf:
             tensor_rare(self).retains_grad = True
             state.watched = True
-            node_rare(self.grad_fn).retainers[self.output_nr] = weakref.ref(self)  # type: ignore[arg-type]
+            node_rare(node_of(self)).retainers[self.output_nr] = weakref.ref(self)  # type: ignore[arg-type]
 
     def register_hook(self, hook: Callable) -> HookHandle:
         """Call `hook(grad)` when this tensor's gradient is known; what it returns replaces the gradient.
@@ -202,7 +200,7 @@ class Tensor:
         if rare.hooks is None:
             rare.hooks = {}
             if not self.is_leaf:
-                hooks = node_rare(self.grad_fn).tensor_hooks  # type: ignore[arg-type]
+                hooks = node_rare(node_of(self)).tensor_hooks  # type: ignore[arg-type]
                 hooks[self.output_nr] = (getattr(self, "_number", 0), rare.hooks)
         return add_hook(rare.hooks, hook)
 
@@ -373,8 +371,9 @@ class Tensor:
 
     def __repr__(self) -> str:
         suffixes = []
-        if self.grad_fn is not None:
-            suffixes.append(f"grad_fn=<{self.grad_fn.label}>")
+        node = node_of(self)
+        if node is not None:
+            suffixes.append(f"grad_fn=<{node.label}>")
         elif self.requires_grad:
             suffixes.append("requires_grad=True")
         tangent = self._rare.tangent if self._rare is not None else None
@@ -412,10 +411,18 @@ def counter_of(tensor: Tensor) -> Counter:
     rare = tensor_rare(tensor)
     if rare.counter is None:
         rare.counter = Counter()
-        node = tensor.grad_fn
+        node = node_of(tensor)
         if node is not None and hasattr(node, "out"):
             node.out_counter, node.out_version = rare.counter, 0  # type: ignore[attr-defined]
     return rare.counter
+
+
+def node_of(tensor: Tensor) -> Node | None:
+    """The node behind `grad_fn`; None for a leaf. Raises RuntimeError where it cannot be used any more."""
+    node = None if tensor.is_leaf else edge_node(tensor._edge)
+    if node is not None:
+        node.complain()
+    return node
 
 
 def accumulator(leaf: Tensor) -> AccumulateGrad:

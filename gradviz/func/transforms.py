@@ -15,7 +15,7 @@ from gradviz.engine import backward, ops
 from gradviz.engine.forward_mode import dual_level, make_dual, set_tangent, tangent_of, unpack_dual
 from gradviz.engine.node import AccumulateGrad, edge_node
 from gradviz.engine.state import enable_grad
-from gradviz.engine.tensor import LEAF_EDGE, Tensor, new_tensor
+from gradviz.engine.tensor import LEAF_EDGE, Tensor, new_tensor, node_of
 from gradviz.func.trees import leaves, mapped, rebuilt
 
 Argnums = int | tuple[int, ...]
@@ -74,7 +74,7 @@ def _detached(value: Tensor, own: set[int]) -> Tensor:
 def _leads_elsewhere(tensor: Tensor, own: set[int]) -> bool:
     if tensor.is_leaf:
         return id(tensor) not in own
-    stack, seen = [tensor.grad_fn], set()
+    stack, seen = [node_of(tensor)], set()
     while stack:
         node = stack.pop()
         if node is None or node in seen:

@@ -160,7 +160,7 @@ def reached(root: Node | None) -> list[Any]:
     found = {root}
     stack = [root]
     while stack:
-        for target, _ in stack.pop().next_functions:  # type: ignore[union-attr]
+        for target in map(edge_node, stack.pop().edges):  # type: ignore[union-attr]
             if target is not None and target not in found:
                 found.add(target)
                 stack.append(target)

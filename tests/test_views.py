@@ -272,6 +272,42 @@ def view_from_a_function(t: Any, x: Any) -> None:
     Same.apply(x * 2).mul_(2)
 
 
+def one_of_unbind_without_a_graph(t: Any, x: Any) -> None:
+    t.ones(2, 3).unbind(0)[0].mul_(x[0])
+
+
+def one_of_unbind_without_a_graph_after_its_base(t: Any, x: Any) -> Any:
+    y = t.ones(2, 3, dtype=x.dtype)
+    part = y.unbind(0)[0]
+    y.mul_(x)
+    return part.grad_fn
+
+
+def added_to_what_it_is_part_of(t: Any, x: Any) -> None:
+    y = t.ones(2, 3)
+    y.add_(y[0:1])
+
+
+def copied_one_further(t: Any, x: Any) -> None:
+    y = t.ones(3, 2)
+    y[1:].copy_(y[:-1])
+
+
+def assigned_one_further(t: Any, x: Any) -> None:
+    y = t.ones(3, 2)
+    y[1:] = y[:-1]
+
+
+def cut_by_a_part_of_itself(t: Any, x: Any) -> None:
+    y = t.ones(3, 2)
+    y.clamp_(min=y[:1])
+
+
+def multiplied_by_itself_transposed(t: Any, x: Any) -> None:
+    y = t.ones(3, 3)
+    y.mul_(y.t())
+
+
 def detached_in_place(t: Any, x: Any) -> None:
     (x * 2)[0].detach_()
 
@@ -282,7 +318,9 @@ def detached_in_place(t: Any, x: Any) -> None:
         leaf_view, leaf_of_ones_own, one_of_unbind, one_of_split, one_of_chunk_after_its_base, view_from_no_grad,
         view_from_no_grad_after_its_base, repeated_elements, saved_then_view_modified, saved_view_then_modified,
         other_view_saved_then_modified,
-        view_from_a_function, detached_in_place,
+        view_from_a_function, detached_in_place, one_of_unbind_without_a_graph,
+        one_of_unbind_without_a_graph_after_its_base, added_to_what_it_is_part_of, copied_one_further,
+        assigned_one_further, cut_by_a_part_of_itself, multiplied_by_itself_transposed,
     ],
 )  # fmt: skip
 def test_what_pytorch_forbids_raises_with_its_words(program: Callable) -> None:
@@ -293,6 +331,18 @@ def test_what_pytorch_forbids_raises_with_its_words(program: Callable) -> None:
     )
     with pytest.raises(RuntimeError, match=re.escape(first)):
         program(gradviz, leaf(gradviz))
+
+
+def test_what_lies_beside_it_may_be_read_while_it_is_written_over() -> None:
+    def written(t: Any) -> list:
+        y = t.arange(12.0).reshape(3, 4)
+        y[0].add_(y[1])
+        y[:, 0].copy_(y[:, 1])
+        y.mul_(y)
+        y.add_(y.detach())
+        return y.tolist()
+
+    assert written(gradviz) == written(torch)
 
 
 def test_a_spoiled_view_raises_in_the_pass_too() -> None:

@@ -22,7 +22,7 @@ from gradviz.engine.shape_errors import broadcast_shape, check_fits
 from gradviz.engine.state import is_grad_enabled, state
 from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_tensor, number_of
-from gradviz.engine.views import CopySlices, Spoiled, complaint, is_overlapping, views_of
+from gradviz.engine.views import CopySlices, Spoiled, complaint, is_overlapping, overlap_in_part, views_of
 
 
 def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -> None:
@@ -36,6 +36,17 @@ def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -
             "unsupported operation: more than one element of the written-to tensor refers to a single memory "
             "location. Please clone() the tensor before performing the operation."
         )
+    written = x.array if part is None else part
+    for other in others:
+        if (
+            other._rare is not None
+            and other._rare.counter is counter_of(x)
+            and overlap_in_part(written, other.array)
+        ):
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
 
 
 def _check_place_in_graph(x: Tensor, others: tuple[Tensor, ...]) -> None:
@@ -171,7 +182,7 @@ def _in_place(name: str, function: Callable) -> Callable:
         return write(x, *args, **kwargs)
 
     def write(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
         check_writable(x, *tensors)
         with_graph = is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
         result = function(x, *args, **kwargs)

@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from gradviz.engine import kernels as k
 from gradviz.engine.errors import backward_twice
@@ -22,21 +23,18 @@ from gradviz.engine.tensor import LEAF_EDGE, Tensor, TensorRare, counter_of, num
 SEVERAL = {"split", "split_with_sizes", "unbind"}
 
 MADE_WITHOUT_GRAD = (
-    "A view was created in no_grad mode and {what} modified inplace with grad mode enabled. Given that this use "
-    "case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both the view and the "
-    "inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or both outside "
-    "(if you want the inplace to be tracked)."
+    "Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both "
+    "the view and the inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or "
+    "both outside (if you want the inplace to be tracked)."
 )
 ONE_OF_SEVERAL = (
-    "{name} is a view and {what} modified inplace. This view is the output of a function that returns multiple "
-    "views. Such functions do not allow the output views to be modified inplace. You should replace the inplace "
-    "operation by an out-of-place one."
+    "This view is the output of a function that returns multiple views. Such functions do not allow the output views "
+    "to be modified inplace. You should replace the inplace operation by an out-of-place one."
 )
 MADE_IN_FUNCTION = (
-    "{name} is a view and {what} modified inplace. This view was created inside a custom Function (or because an "
-    "input was returned as-is) and the autograd logic to handle view+inplace would override the custom backward "
-    "associated with the custom Function, leading to incorrect gradients. This behavior is forbidden. You can fix "
-    "this by cloning the output of the custom Function."
+    "This view was created inside a custom Function (or because an input was returned as-is) and the autograd logic "
+    "to handle view+inplace would override the custom backward associated with the custom Function, leading to "
+    "incorrect gradients. This behavior is forbidden. You can fix this by cloning the output of the custom Function."
 )
 
 
@@ -104,8 +102,13 @@ def complaint(view: Tensor, what: str) -> str:
         return ""
     edge: Any = view._edge
     nr, node = (edge.nr, edge.node) if hasattr(edge, "nr") else (0, edge)
-    label = "" if node is None or node is LEAF_EDGE else node.label.partition("Backward")[0]
-    return rare.view_kind.format(name=f"Output {nr} of {label}", what=what)
+    made = (
+        "" if node is None or node is LEAF_EDGE else f"Output {nr} of {node.label.partition('Backward')[0]}"
+    )
+    if made and rare.view_kind is not MADE_WITHOUT_GRAD:
+        return f"{made} is a view and {what} modified inplace. {rare.view_kind}"
+    which = f"{made} is a view of a view which was" if made else "A view was"
+    return f"{which} created in no_grad mode and {what} modified inplace with grad mode enabled. {rare.view_kind}"
 
 
 class Spoiled(Node):
@@ -180,6 +183,19 @@ class CopySlices(Node):
         if first is not None:
             whole = whole + k.strided_back(first, g.shape, self.geometry)
         return (None if self._edges[0] is None else whole, *others)
+
+
+def overlap_in_part(written: np.ndarray, read: np.ndarray) -> bool:
+    """Whether what is written and what is read share some of their memory, but not all in the same way: of arrays
+    without gaps, as PyTorch has it (`get_overlap_status` in aten/src/ATen/MemoryOverlap.cpp)."""
+    if written is read or not (written.size and read.size):
+        return False
+    (low, high), (first, last) = byte_bounds(written), byte_bounds(read)
+    if high - low != written.nbytes or last - first != read.nbytes:
+        return False
+    if (low, high) == (first, last):
+        return written.strides != read.strides
+    return low < last and first < high
 
 
 def is_overlapping(array: np.ndarray) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,8 @@ def _unfit(x: Tensor, weight: Tensor) -> Exception:
             "Convert the input with .to(weight.dtype)."
         )
     out, width = weight.array.shape
-    rows, given = x.array.size // max((x.array.shape or (1,))[-1], 1), (x.array.shape or (1,))[-1]
+    *rest, given = x.array.shape
+    rows = math.prod(rest)
     return RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({rows}x{given} and {width}x{out})")
 
 

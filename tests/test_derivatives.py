@@ -166,6 +166,8 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "mvlgamma": [([values(3) + 2], (3,))],
     "rsub_scaled": [([values(3)], (2.5, -2))],
     "rsub_tensor_scaled": [([values(2, 3), values(3)], (0.5,))],
+    "remainder_number": [([values(3)], (0.7,)), ([values(2, 3)], (-1,))],
+    "fmod_number": [([values(3)], (0.7,))],
     "add_scaled": [([values(2, 3), values(3)], (0.5,))],
     "sub_scaled": [([values(3), values(2, 3)], (-2,))],
     "rsub": [([values(3)], (2.5,)), ([values(2, 3)], (-1,))],
@@ -262,7 +264,7 @@ NOT_SMOOTH_TWICE = {
     "fmax",
     "fmin",
 }  # ties aside their second derivative is 0
-DIFFERENTIABLE = [key for key, op in TABLE.items() if op.derivatives]
+DIFFERENTIABLE = [key for key, op in TABLE.items() if op.derivatives and op.node_name != "NotImplemented"]
 
 
 def samples(key: str) -> list[tuple[list[np.ndarray], tuple]]:
@@ -405,6 +407,14 @@ def test_the_rule_takes_what_hooks_gave_back(key: str, i: int) -> None:
 def test_every_row_says_its_derivative_in_words() -> None:
     for key in DIFFERENTIABLE:
         assert all(derivative.text for derivative in TABLE[key].derivatives.values()), key
+
+
+def test_an_op_without_a_derivative_runs_and_its_backward_raises() -> None:
+    x = torch.tensor([3.0], requires_grad=True)
+    for y in (x // 2, x // x, 7 // x):
+        assert y.grad_fn.name() == "torch::autograd::NotImplemented"
+        with pytest.raises(RuntimeError, match="derivative for aten::floor_divide is not implemented"):
+            (y + x).sum().backward()
 
 
 def test_ties_share_the_gradient() -> None:

@@ -18,6 +18,12 @@ def R(t: Any, *shape: int) -> Any:
     return t.randn(*shape, requires_grad=True)
 
 
+def put(t: Any, index: Any, value: Any) -> Any:
+    x = R(t, 5) * 1
+    x[index] = value
+    return x
+
+
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "linear 3d": lambda t: t.nn.functional.linear(R(t, 2, 5, 16), R(t, 8, 16), R(t, 8)),
     "linear 3d nobias": lambda t: t.nn.functional.linear(R(t, 2, 5, 16), R(t, 8, 16)),
@@ -40,6 +46,22 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "add alpha": lambda t: t.add(R(t, 5), R(t, 5), alpha=2),
     "sub alpha in place": lambda t: R(t, 5).clone().sub_(R(t, 5), alpha=2),
     "sub alpha num": lambda t: t.sub(R(t, 5), 3, alpha=2),
+    "modulo a number": lambda t: R(t, 5) % 2,
+    "modulo": lambda t: R(t, 5) % R(t, 5),
+    "fmod a number": lambda t: t.fmod(R(t, 5), 2),
+    "floor division": lambda t: R(t, 5) // R(t, 5),
+    "floor division by a number": lambda t: R(t, 5) // 2,
+    "T": lambda t: R(t, 5, 3).T,
+    "mT": lambda t: R(t, 5, 3).mT,
+    "H": lambda t: R(t, 5, 3).H,
+    "clamp below a tensor": lambda t: R(t, 5).clamp(max=R(t, 5)),
+    "clamp above a tensor": lambda t: R(t, 5).clamp(R(t, 5)),
+    "put at a mask": lambda t: put(t, R(t, 5).detach() > 0, 1.0),
+    "put at a list": lambda t: put(t, [0, 1], 1.0),
+    "put a row at a list": lambda t: put(t, [0], R(t, 1)),
+    "put at a slice": lambda t: put(t, slice(0, 2), 1.0),
+    "put at a number": lambda t: put(t, 0, 1.0),
+    "masked scatter": lambda t: (R(t, 5) * 1).masked_scatter_(t.ones(5) > 0, R(t, 5)),
     "cartesian": lambda t: t.cartesian_prod(R(t, 2), R(t, 3)),
     "circular pad": lambda t: t.nn.functional.pad(R(t, 1, 2, 3, 4), (1, 2, -1, 1), mode="circular"),
     "round dec": lambda t: t.round(R(t, 5), decimals=0),

@@ -312,13 +312,20 @@ def detached_in_place(t: Any, x: Any) -> None:
     (x * 2)[0].detach_()
 
 
+def saved_then_detached_in_place(t: Any, x: Any) -> None:
+    y = x * 2
+    z = y.sin()
+    y.detach_()
+    z.sum().backward()
+
+
 @pytest.mark.parametrize(
     "program",
     [
         leaf_view, leaf_of_ones_own, one_of_unbind, one_of_split, one_of_chunk_after_its_base, view_from_no_grad,
         view_from_no_grad_after_its_base, repeated_elements, saved_then_view_modified, saved_view_then_modified,
         other_view_saved_then_modified,
-        view_from_a_function, detached_in_place, one_of_unbind_without_a_graph,
+        view_from_a_function, detached_in_place, saved_then_detached_in_place, one_of_unbind_without_a_graph,
         one_of_unbind_without_a_graph_after_its_base, added_to_what_it_is_part_of, copied_one_further,
         assigned_one_further, cut_by_a_part_of_itself, multiplied_by_itself_transposed,
     ],
@@ -340,6 +347,8 @@ def test_what_lies_beside_it_may_be_read_while_it_is_written_over() -> None:
         y[:, 0].copy_(y[:, 1])
         y.mul_(y)
         y.add_(y.detach())
+        y.unfold(0, 2, 2)[0, 1].mul_(2)
+        y[y > 9] = t.tensor(1)
         return y.tolist()
 
     assert written(gradviz) == written(torch)

@@ -16,7 +16,7 @@ from gradviz.engine.dtypes import default_dtype, float32, result_type
 from gradviz.engine.node import Edge, Node, Output
 from gradviz.engine.op import Op
 from gradviz.engine.packing import pack
-from gradviz.engine.shape_errors import bools_subtracted, explained
+from gradviz.engine.shape_errors import bools_subtracted, check_kernel, explained
 from gradviz.engine.state import next_node_number, state
 from gradviz.engine.tell import tell_binary, tell_op, tell_plain, tell_unary
 from gradviz.engine.tensor import (
@@ -360,8 +360,11 @@ def constant(value: Any, beside: np.ndarray) -> Tensor:
 def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor], args: tuple = ()) -> np.ndarray:
     """The op's result in PyTorch's dtype, where NumPy promotes otherwise.
 
-    Raises RuntimeError where a bool is subtracted from or by what is none: NumPy takes it for a number."""
+    Raises RuntimeError where a bool is subtracted from or by what is none: NumPy takes it for a number; and
+    NotImplementedError where PyTorch's op takes floating-point numbers alone."""
     arrays = [tensor.array for tensor in inputs]
+    if op.kernel:
+        check_kernel(op.kernel, arrays[0])
     if op.name in ("sub", "rsub") and any(a.dtype.kind == "b" for a in arrays):
         raise bools_subtracted(1)
     expected = result_type(*arrays)

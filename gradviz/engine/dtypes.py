@@ -118,6 +118,11 @@ def set_default_dtype(kind: Any) -> None:
     _default[0] = numpy_dtype
 
 
+def scalar_type_name(numpy_dtype: np.dtype) -> str:
+    """`Long` and its like, for error messages."""
+    return TYPE_NAMES.get(numpy_dtype.name, numpy_dtype.name).removesuffix("Tensor")
+
+
 def torch_type_name(numpy_dtype: np.dtype) -> str:
     """`torch.FloatTensor` and its like, for error messages."""
     return f"torch.{TYPE_NAMES.get(numpy_dtype.name, numpy_dtype.name)}"

@@ -59,6 +59,15 @@ def mutated_since_saved(node: Any, maker: Any, array: np.ndarray, expected: int,
     )
 
 
+def detached_since_saved(node: Any) -> Exception:
+    """A tensor that `node` saved was taken out of the graph by `detach_()`."""
+    error = RuntimeError(
+        "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
+        "This is not supported, please use out-of-place `.detach()` instead"
+    )
+    return with_advice(error, f"{node.label} saved it.")
+
+
 def no_grad_fn(position: int) -> Exception:
     """backward() was called on a tensor that no graph leads to."""
     error = RuntimeError(f"element {position} of tensors does not require grad and does not have a grad_fn")

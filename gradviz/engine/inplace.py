@@ -14,6 +14,7 @@ import numpy as np
 from gradviz.engine import errors, ops
 from gradviz.engine.apply import apply, as_tensor, unary
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.dtypes import scalar_type_name
 from gradviz.engine.kernels import geometry_of, takes_each_once
 from gradviz.engine.node import edge_node, edge_nr, node_rare
 from gradviz.engine.op import in_place_form, with_next_node
@@ -297,12 +298,18 @@ def copy_(x: Tensor, source: Any) -> Tensor:
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
     """x[index] = value. Gradients flow to the value, and to what x was where it is not written over."""
+    given = value
     value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
     place = ops.places(x.array.shape, index)
     in_view = takes_each_once(place)
+    if not in_view and value is given:
+        _check_dtype_to_put(x, value, place)
     if not x.array.ndim and isinstance(place, int):
         raise IndexError(ops.OF_A_NUMBER)
-    part = x.array[place]
+    try:
+        part = x.array[place]
+    except IndexError as error:
+        raise ops.out_of_place(error, x.array.ndim) from None
     check_fits(value.array, part.shape, in_view)
     if x._edge is LEAF_EDGE and is_grad_enabled() and in_view:
         raise errors.leaf_view_in_place()
@@ -312,12 +319,33 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         return
     check_writable(x, value, part=np.asarray(part) if in_view else None)
     if with_graph:
-        after = apply(TABLE["set_index"], (x, _fitting(value, part)), (place,))
+        row, fitting = (
+            ("set_index", _fitting(value, part)) if in_view else ("index_put", _for_index(value, part))
+        )
+        after = apply(TABLE[row], (x, fitting), (place,))
         overwrite(x, after.array, "setitem", after)
         rebase(x, after, "setitem")
         return
     x.array[place] = value.array
     overwrite(x, x.array, "setitem")
+
+
+def _check_dtype_to_put(x: Tensor, value: Tensor, place: Any) -> None:
+    """Raise RuntimeError where the elements put at places are of another dtype: one number at a mask is converted."""
+    filled = not value.array.ndim and isinstance(place, np.ndarray) and place.dtype.kind == "b"
+    if value.array.dtype != x.array.dtype and not filled:
+        there, given = (scalar_type_name(tensor.array.dtype) for tensor in (x, value))
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {there} for the destination and {given} "
+            "for the source."
+        )
+
+
+def _for_index(value: Tensor, there: np.ndarray) -> Tensor:
+    """A value for elements chosen one by one: without dimensions of size 1 at its front, as PyTorch views it."""
+    shape = value.array.shape
+    front = next((i for i, n in enumerate(shape) if n != 1), len(shape))
+    return _fitting(ops.view(value, *shape[front:]) if front else value, there)
 
 
 def _fitting(value: Tensor, there: np.ndarray, cast: bool = True) -> Tensor:
@@ -343,7 +371,7 @@ _CHOSEN = """
 """.split()
 
 _PLAIN = """
-    bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor eq floor_divide gcd ge gt
+    bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor eq gcd ge gt
     heaviside igamma igammac lcm le logical_and logical_not logical_or logical_xor lt ne
 """.split()
 _SHAPES: dict[str, Callable] = {
@@ -369,6 +397,7 @@ _FUNCTIONS: dict[str, Callable] = {
 
 in_place: dict[str, Callable] = {f"{name}_": _in_place(f"{name}_", fn) for name, fn in _FUNCTIONS.items()}
 in_place |= {f"{name}_": _plain_in_place(f"{name}_", ops.plain[name]) for name in _PLAIN}
+in_place["floor_divide_"] = _plain_in_place("floor_divide_", ops.floor_divide)
 in_place |= {f"{name}_": _reshaping(f"{name}_", plan) for name, plan in _SHAPES.items()}
 # Those that are functions too: `torch.relu_(x)`.
 FUNCTIONS = """

@@ -21,6 +21,16 @@ def flipped(function: Callable) -> Callable:
     return lambda x, y: function(y, x)
 
 
+def _transposed(name: str) -> Callable:
+    def call(x: Tensor) -> Tensor:
+        if x.array.ndim < 2 or (name == "H" and x.array.ndim > 2):
+            what = "matrices (2-D tensors)" if name == "H" else "matrices or batches of matrices"
+            raise RuntimeError(f"tensor.{name} is only supported on {what}. Got {x.array.ndim}-D tensor.")
+        return ops.transpose(x, -2, -1)
+
+    return call
+
+
 def _size_like(function: Callable) -> Callable:
     return lambda x, other: function(x, *other.shape)
 
@@ -84,10 +94,10 @@ OPERATORS: dict[str, Callable] = {
     "__or__": ops.plain["bitwise_or"],
     "__xor__": ops.plain["bitwise_xor"],
     "__invert__": ops.plain["bitwise_not"],
-    "__floordiv__": ops.plain["floor_divide"],
+    "__floordiv__": ops.floor_divide,
     "__mod__": ops.functions["remainder"],
     "__rmod__": flipped(ops.functions["remainder"]),
-    "__rfloordiv__": flipped(ops.plain["floor_divide"]),
+    "__rfloordiv__": flipped(ops.floor_divide),
     "__rand__": ops.plain["bitwise_and"],
     "__ror__": ops.plain["bitwise_or"],
     "__rxor__": ops.plain["bitwise_xor"],
@@ -180,10 +190,10 @@ METHODS |= {f"{alias}_": in_place[f"{name}_"] for alias, name in _ALIASES.items(
 
 KINDS_THERE_ARE_NOT = "cuda ipu maia meta mkldnn mps mtia nested quantized sparse sparse_csr vulkan xla xpu"
 PROPERTIES: dict[str, Callable] = {
-    "T": lambda x: ops.permute(x, *reversed(range(x.array.ndim))) if x.array.ndim != 2 else ops.t(x),
-    "H": ops.t,
-    "mH": lambda x: ops.transpose(x, -2, -1),
-    "mT": lambda x: ops.transpose(x, -2, -1),
+    "T": lambda x: ops.permute(x, *reversed(range(x.array.ndim))),
+    "H": _transposed("H"),
+    "mH": _transposed("mH"),
+    "mT": _transposed("mT"),
     "real": lambda x: x,
     "is_cpu": lambda x: True,
     **{f"is_{kind}": lambda x: False for kind in KINDS_THERE_ARE_NOT.split()},

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gradviz.engine.errors import backward_twice, mutated_since_saved
+from gradviz.engine.errors import backward_twice, detached_since_saved, mutated_since_saved
 from gradviz.engine.state import next_node_number, state
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradviz.engine.tensor import Tensor
 
 
-_LONG_NAMES = {"CopySlices", "CopyBackwards"}
+_LONG_NAMES = {"CopySlices", "CopyBackwards", "NotImplemented"}
 
 
 class Node:
@@ -282,6 +282,8 @@ def unchanged(node: Node, tensor: Tensor, version: int) -> Tensor:
     """The tensor, if it is at that version; raises RuntimeError otherwise."""
     if tensor._version != version:
         raise mutated_since_saved(node, tensor.grad_fn, tensor.array, version, tensor._version)
+    if tensor._rare is not None and tensor._rare.detached > node.number:
+        raise detached_since_saved(node)
     return tensor
 
 

@@ -74,6 +74,7 @@ class Op:
     outputs: int = 1
     view: bool = False
     variadic: bool = False
+    kernel: str = ""  # PyTorch's, where it takes floating-point numbers alone
     frees_args: bool = False  # arrays among the arguments are saved tensors, which a pass frees
     node_class: type[Node] = field(init=False)
     saves_out: bool = field(init=False)

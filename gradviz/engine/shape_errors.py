@@ -6,13 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradviz.engine.dtypes import torch_type_name
+from gradviz.engine.dtypes import scalar_type_name, torch_type_name
 
 Shape = Sequence[int]
 
 
 class LinAlgError(RuntimeError):
     """There is no answer: the matrix is singular, or not positive-definite."""
+
+
+def check_kernel(kernel: str, array: np.ndarray) -> None:
+    """Raise NotImplementedError where an array is not of floating-point numbers, which PyTorch's kernel asks for."""
+    if array.dtype.kind not in "fc":
+        error = NotImplementedError(f"\"{kernel}\" not implemented for '{scalar_type_name(array.dtype)}'")
+        error.add_note("gradviz: convert the input with .float() first.")
+        raise error
 
 
 def broadcast_shape(*shapes: Shape) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from gradviz.engine.node import (
     node_rare,
 )
 from gradviz.engine.printing import format_array, format_with_spec
-from gradviz.engine.state import next_tensor_number, state
+from gradviz.engine.state import next_node_number, next_tensor_number, state
 from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
 
 
@@ -51,6 +51,7 @@ class TensorRare:
     accumulator: weakref.ref[AccumulateGrad] | None = None
     counter: Counter | None = None
     base: Tensor | None = None
+    detached = 0  # the number of the first node that was made after it was detached in place
     view_kind = ""  # of a view that may not be followed: why (see views.py)
     views: list[weakref.ref[Tensor]] | None = None
     alias_of = 0
@@ -237,6 +238,9 @@ class Tensor:
         """Leave the graph: this tensor becomes a leaf that does not require grad; raises RuntimeError for a view."""
         if self._base is not None:
             raise RuntimeError("Can't detach views in-place. Use detach() instead.")
+        if self._edge is not None and self._edge is not LEAF_EDGE:
+            counter_of(self)  # so that nodes look twice at what they saved
+            tensor_rare(self).detached = next_node_number()
         self._edge = None
         if state.listener is not None:
             state.listener.requires_grad_changed(number_of(self), flags_of(self))

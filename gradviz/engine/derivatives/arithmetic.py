@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.engine import kernels as k
-from gradviz.engine.derivatives.rows import elementwise
+from gradviz.engine.derivatives.rows import elementwise, without_derivative
 from gradviz.engine.op import d
 
 # fmt: off
@@ -101,6 +101,14 @@ elementwise("fmod", np.fmod, node_name="FmodBackward1",
 elementwise("remainder", np.remainder, node_name="RemainderBackward1",
     x=d("1", lambda g: g),
     y=d("−⌊x / y⌋", lambda g, x, y: -g * np.floor(x / y)))
+for key, function in [("remainder", np.remainder), ("fmod", np.fmod)]:
+    elementwise(f"{key}_number", function, name=key, node_name=f"{key.capitalize()}Backward0", args="number",
+        x=d("1", lambda g: g))
+elementwise("floor_divide", np.floor_divide, node_name="NotImplemented",
+    x=d("none", without_derivative("floor_divide")),
+    y=d("none", without_derivative("floor_divide")))
+elementwise("floor_divide_number", np.floor_divide, name="floor_divide", node_name="NotImplemented", args="number",
+    x=d("none", without_derivative("floor_divide")))
 elementwise("div_rounded", k.divide_rounded, name="div", node_name="DivBackward2", args="rounding_mode",
     x=d("0", lambda g, y: g * 0),
     y=d("0", lambda g, x, y: g * 0))

@@ -74,7 +74,7 @@ elementwise("sigmoid", k.sigmoid,
     x=d("σ(x)(1 − σ(x))", lambda g, out: g * (1 - out) * out))
 elementwise("relu", k.relu,
     x=d("x > 0", lambda g, out: k.let_through(g, out != 0)))
-elementwise("softplus", k.softplus, args="beta threshold",
+elementwise("softplus", k.softplus, kernel="softplus_cpu", args="beta threshold",
     x=d("σ(βx)", lambda g, x, beta, threshold: g * k.softplus_slope(x, beta, threshold)))
 elementwise("logit", k.logit, args="eps",
     x=d("1 / (x (1 − x))", lambda g, x, eps: g * k.logit_slope(x, eps)))

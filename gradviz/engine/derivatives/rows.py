@@ -35,3 +35,12 @@ def general(key: str, forward: Callable, /, **row: Any) -> None:
     """Any other op."""
     derivatives = {name: row.pop(name) for name in list(row) if isinstance(row[name], Derivative)}
     _row(key, forward, "", derivatives, **row)
+
+
+def without_derivative(name: str) -> Callable:
+    """The rule of an op that may run on what requires grad, but not be differentiated: it raises RuntimeError."""
+
+    def rule(g: Any) -> Any:
+        raise RuntimeError(f"derivative for aten::{name} is not implemented")
+
+    return rule

@@ -216,7 +216,7 @@ def unfold(x: Any, dim: int, size: int, step: int) -> Any:
     """All windows of `size` along `dim`, as a new last dimension."""
     if x.ndim == 0:
         return x[None][:size]
-    windows = np.lib.stride_tricks.sliding_window_view(x, size, dim)
+    windows = np.lib.stride_tricks.sliding_window_view(x, size, dim, writeable=x.flags.writeable)
     return windows[at(dim, slice(None, None, step))]
 
 

@@ -53,7 +53,7 @@ PLAIN: dict[str, Callable] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
     "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
-    "floor_divide": np.floor_divide, "logical_xor": np.logical_xor, "heaviside": np.heaviside,
+    "logical_xor": np.logical_xor, "heaviside": np.heaviside,
     "bitwise_left_shift": np.left_shift, "bitwise_right_shift": np.right_shift, "gcd": np.gcd, "lcm": np.lcm,
     "igamma": scipy.special.gammainc, "igammac": scipy.special.gammaincc,
 }  # fmt: skip

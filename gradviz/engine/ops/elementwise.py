@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,10 @@ _CHOSEN = {
     "clamp",
     "clamp_above",
     "clamp_below",
+    "floor_divide",
+    "fmod",
     "lerp",
+    "remainder",
     "round",
 }  # functions below choose their row
 
@@ -107,6 +111,24 @@ def rsub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     )
 
 
+def _with_number(name: str) -> Callable:
+    """An op of two tensors that has a row of its own where the second is a number."""
+    of_two, row = binary(TABLE[name]), TABLE[f"{name}_number"]
+
+    def call(input: Any, other: Any) -> Any:
+        if isinstance(input, Tensor) and isinstance(other, (int, float)) and _kind_of(input) == "f":
+            return apply(row, (input,), (other,))
+        return of_two(input, other)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+for _name in ("remainder", "fmod", "floor_divide"):
+    functions[_name] = _with_number(_name)
+remainder, fmod, floor_divide = (functions[name] for name in ("remainder", "fmod", "floor_divide"))
+
+
 def rdiv(x: Any, other: Any) -> Any:
     """other / x: the reciprocal of x, times other."""
     return mul(reciprocal(x), other)
@@ -138,11 +160,15 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if not (isinstance(min, Tensor) or isinstance(max, Tensor)):
         return apply(TABLE["clamp"], (x,), (min, max))
-    if max is None:
-        return _elementwise("clamp_below", x, min)
-    if min is None:
-        return _elementwise("clamp_above", x, max)
-    return _elementwise("clamp_between", x, min, max)
+    if _kind_of(x) != "f":
+        low, high = ("clamp_below", min), ("clamp_above", max)
+        return functools.reduce(
+            lambda out, bound: out if bound[1] is None else _elementwise(bound[0], out, bound[1]),
+            (low, high),
+            x,
+        )
+    below, above = -np.inf if min is None else min, np.inf if max is None else max
+    return _elementwise("clamp_between", x, below, above)
 
 
 _below, _above = functions["clamp_min"], functions["clamp_max"]
@@ -158,8 +184,15 @@ def clamp_max(x: Tensor, max: Any) -> Tensor:
     return _above(x, max) if isinstance(max, Tensor) else apply(TABLE["clamp_max_number"], (x,), (None, max))
 
 
+_IN_C = {"float32": "float", "float64": "double", "int64": "long int", "int32": "int"}
+
+
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
     """x + weight (end − x)."""
+    for name, operand in (("end", end), ("weight", weight)):
+        if isinstance(operand, Tensor) and operand.array.dtype != x.array.dtype:
+            expected, got = (_IN_C.get(tensor.array.dtype.name, str(tensor.dtype)) for tensor in (x, operand))
+            raise RuntimeError(f"expected dtype {expected} for `{name}` but got dtype {got}")
     if isinstance(weight, Tensor):
         return apply(TABLE["lerp_tensor"], (x, end, weight))
     return apply(TABLE["lerp"], (x, end), (weight,))

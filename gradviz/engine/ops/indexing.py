@@ -42,8 +42,13 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     try:
         return apply(TABLE["gather_index"], (x,), (parts,))
     except IndexError as error:
-        said = str(error).replace("for axis", "for dimension")
-        raise IndexError(_TOO_MANY.format(x.array.ndim) if "too many" in said else said) from None
+        raise out_of_place(error, x.array.ndim) from None
+
+
+def out_of_place(error: IndexError, ndim: int) -> IndexError:
+    """NumPy's error for an index, in PyTorch's words."""
+    said = str(error).replace("for axis", "for dimension")
+    return IndexError(_TOO_MANY.format(ndim) if "too many" in said else said)
 
 
 def _check_masks(x: Tensor, parts: tuple) -> None:
@@ -181,10 +186,15 @@ def _checked_places(
     return dim, array
 
 
+def _check_index_dims(x: Tensor, index: Tensor, called: str) -> None:
+    """Raise RuntimeError where an index has not as many dimensions as x, which PyTorch calls `self` or `input`."""
+    if index.array.size and x.array.ndim and index.array.ndim and index.array.ndim != x.array.ndim:
+        raise RuntimeError(f"Index tensor must have the same number of dimensions as {called} tensor")
+
+
 def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """For each place of `index` the element of x there, with what `index` says as its place along `dim`."""
-    if index.array.size and index.array.ndim != x.array.ndim and x.array.ndim and index.array.ndim:
-        raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
+    _check_index_dims(x, index, "input")
     return apply(TABLE["gather"], (x,), _checked_places(x, dim, index))
 
 
@@ -209,9 +219,8 @@ def _checked_source(key: str, x: Tensor, dim: int, index: Tensor, src: Tensor) -
         raise RuntimeError(f"{key}(): Expected src and index to have the same number of dimensions")
     if src.array.dtype != x.array.dtype:
         raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
+    _check_index_dims(x, index, "self")
     if index.array.size and x.array.ndim and index.array.ndim:
-        if index.array.ndim != x.array.ndim:
-            raise RuntimeError("Index tensor must have the same number of dimensions as self tensor")
         along = checked_dim(dim, x.array.ndim)
         sizes = zip(index.array.shape, x.array.shape, src.array.shape, strict=True)
         if any(n > theirs or (n > ours and d != along) for d, (n, ours, theirs) in enumerate(sizes)):
@@ -233,6 +242,7 @@ def _scatter(key: str) -> Callable:
             return apply(TABLE[key], (x, src), _checked_source(key, x, dim, index, src))
         places = _checked_places(x, dim, index)
         if key == "scatter":
+            _check_index_dims(x, index, "self")
             return apply(TABLE["scatter_number"], (x,), (src, *places))
         raise TypeError(f"{key}(): src must be a Tensor, not {type(src).__name__}")
 
@@ -326,7 +336,10 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """x with the elements of `source`, one after another, where the mask is true."""
     shape = broadcast_shape(mask.array.shape, x.array.shape)
-    return apply(TABLE["masked_scatter"], (expand(x, *shape), source), (np.broadcast_to(_mask(mask), shape),))
+    if source.array.size < np.count_nonzero(np.broadcast_to(mask.array, shape)):
+        raise RuntimeError("Number of elements of source < number of ones in mask")
+    x = x if x.array.shape == shape else expand(x, *shape)
+    return apply(TABLE["masked_scatter"], (x, source), (np.broadcast_to(_mask(mask), shape),))
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

@@ -81,6 +81,10 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alp
 
 
 def _plus_product(key: str, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any) -> Tensor:
+    if (x.array.ndim, y.array.ndim) != _DIMS[key]:
+        raise RuntimeError(_wrong_dims(key, x.array.ndim, y.array.ndim))
+    if key == "addmm" and x.array.shape[1] != y.array.shape[0]:
+        _check_product(x, y, 2, 2, key)
     if beta == 1 and alpha == 1:
         return apply(TABLE[key], (bias, x, y))
     return apply(TABLE[f"{key}_scaled"], (bias, x, y), (beta, alpha))
@@ -94,12 +98,29 @@ def _c_name(x: Tensor) -> str:
     return _NAMES.get(x.array.dtype.name, x.array.dtype.name)
 
 
+def _wrong_dims(name: str, n: int, m: int) -> str:
+    """What is said of operands of n and m dimensions, of which a product takes others."""
+    if name == "dot":
+        return f"1D tensors expected, but got {n}D and {m}D tensors"
+    if name in ("mv", "addmv"):
+        return f"vector + matrix @ vector expected, got 1, {n}, {m}"
+    if name == "addr":
+        wrong, dims = ("vec1", n) if n != 1 else ("vec2", m)
+        return f"addr: Expected 1-D argument {wrong}, but got {dims}-D"
+    if name == "mm":
+        return f"{'self' if n != 2 else 'mat2'} must be a matrix"
+    if name == "addmm":
+        wrong, dims = ("mat1", n) if n != 2 else ("mat2", m)
+        return f"{wrong} must be a matrix, got {dims}-D tensor"
+    return f"{'batch1' if n != 3 else 'batch2'} must be a 3D tensor"
+
+
+_DIMS = {"addmm": (2, 2), "addmv": (2, 1), "addr": (1, 1), "addbmm": (3, 3), "baddbmm": (3, 3)}
+
+
 def _check_product(x: Tensor, y: Tensor, x_dims: int, y_dims: int, name: str) -> None:
     if (x.array.ndim, y.array.ndim) != (x_dims, y_dims):
-        raise RuntimeError(
-            f"{name}: expected tensors of {x_dims} and {y_dims} dimensions, got {x.array.ndim} and "
-            f"{y.array.ndim}"
-        )
+        raise RuntimeError(_wrong_dims(name, x.array.ndim, y.array.ndim))
     if x.array.dtype != y.array.dtype:
         raise RuntimeError(
             f"expected m1 and m2 to have the same dtype, but got: {_c_name(x)} != {_c_name(y)}. "
@@ -259,7 +280,7 @@ def kron(x: Tensor, other: Tensor) -> Tensor:
 def trace(x: Tensor) -> Tensor:
     """The sum of a matrix's diagonal."""
     if x.array.ndim != 2:
-        raise RuntimeError("trace: expected a matrix")
+        raise RuntimeError(f"trace: expected a matrix, but got tensor with dim {x.array.ndim}")
     return apply(TABLE["trace"], (x,))
 
 

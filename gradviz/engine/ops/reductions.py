@@ -12,6 +12,7 @@ from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.ops.choice import to
 from gradviz.engine.ops.elementwise import div
+from gradviz.engine.shape_errors import check_kernel
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
@@ -24,7 +25,11 @@ def dims_of(x: Tensor, dim: Any) -> Any:
             checked_dim(i, 0)
         return None
     if isinstance(dim, (tuple, list)):
-        return tuple(checked_dim(i, x.array.ndim) for i in dim)
+        dims = tuple(checked_dim(i, x.array.ndim) for i in dim)
+        twice = next((i for i in dims if dims.count(i) > 1), None)
+        if twice is not None:
+            raise RuntimeError(f"dim {twice} appears multiple times in the list of dims")
+        return dims
     return checked_dim(dim, x.array.ndim)
 
 
@@ -207,8 +212,7 @@ def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 def softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """exp(x) / Σ exp(x) along `dim`."""
-    x = x if dtype is None else to(x, dtype)
-    return apply(TABLE["softmax"], (x,), (dims_of(x, dim),))
+    return _normalized("softmax", x if dtype is None else to(x, dtype), dim)
 
 
 def safe_softmax(x: Tensor, dim: int) -> Tensor:
@@ -218,5 +222,12 @@ def safe_softmax(x: Tensor, dim: int) -> Tensor:
 
 def log_softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """ln softmax(x) along `dim`."""
-    x = x if dtype is None else to(x, dtype)
-    return apply(TABLE["log_softmax"], (x,), (dims_of(x, dim),))
+    return _normalized("log_softmax", x if dtype is None else to(x, dtype), dim)
+
+
+def _normalized(key: str, x: Tensor, dim: int) -> Tensor:
+    dims = dims_of(x, dim)
+    if x.array.dtype.kind not in "fc":
+        last = "_lastdim" if dims == x.array.ndim - 1 else ""
+        check_kernel(f"{key}{last}_kernel_impl", x.array)
+    return apply(TABLE[key], (x,), (dims,))

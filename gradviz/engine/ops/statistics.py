@@ -171,6 +171,12 @@ def corrcoef(x: Tensor) -> Tensor:
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
     """The p-norm distances between the rows of x1 and those of x2."""
+    for name, x in (("X1", x1), ("X2", x2)):
+        if x.array.ndim < 2:
+            raise RuntimeError(f"cdist only supports at least 2D tensors, {name} got: {x.array.ndim}D")
+    n, m = x1.array.shape[-1], x2.array.shape[-1]
+    if n != m:
+        raise RuntimeError(f"X1 and X2 must have the same number of columns. X1: {n} X2: {m}")
     return apply(TABLE["cdist"], (x1, x2), (float(p),))
 
 

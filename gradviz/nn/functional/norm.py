@@ -12,6 +12,7 @@ from gradviz.engine import ops
 from gradviz.engine.apply import apply, constant
 from gradviz.engine.derivatives import TABLE
 from gradviz.engine.inplace import overwrite
+from gradviz.engine.shape_errors import check_kernel
 from gradviz.engine.tensor import Tensor, new_tensor
 
 
@@ -73,7 +74,13 @@ def layer_norm(
 ) -> Tensor:
     """x normalized over its last dimensions, which have `normalized_shape`."""
     wanted = tuple(normalized_shape)
-    if not wanted or x.array.shape[-len(wanted) :] != wanted:
+    if not wanted:
+        raise RuntimeError(
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
+            "normalized_shape = []"
+        )
+    check_kernel("LayerNormKernelImpl", x.array)
+    if x.array.shape[-len(wanted) :] != wanted:
         raise RuntimeError(
             f"Given normalized_shape={list(wanted)}, expected input with shape "
             f"[*, {', '.join(map(str, wanted))}], but got input of size{list(x.shape)}"

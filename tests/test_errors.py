@@ -183,6 +183,8 @@ OTHERS: dict[str, Wrong] = {
     "scatter of another dtype": lambda t, a, b: a.scatter(0, t.tensor([[0, 1]]), b.double()),
     "scatter_add of too few": lambda t, a, b: a.scatter_add(0, t.tensor([[0, 1, 0]]), b),
     "scatter_reduce by what there is not": lambda t, a, b: a.scatter_reduce(0, t.tensor([[0, 1]]), b, "mul"),
+    "dtypes of index_add": lambda t, a, b: a.index_add(0, t.tensor([0]), a[:1].double()),
+    "dtypes of index_copy": lambda t, a, b: a.index_copy(0, t.tensor([0]), a[:1].long()),
     "dtypes of lerp": lambda t, a, b: t.lerp(a, a.double(), 0.5),
     "dtypes of lerp's weight": lambda t, a, b: t.lerp(a, a, a.double()),
     "dtypes of setitem by places": lambda t, a, b: a.__setitem__([0], a[:1].double()),

@@ -23,7 +23,9 @@ def flipped(function: Callable) -> Callable:
 
 def _transposed(name: str) -> Callable:
     def call(x: Tensor) -> Tensor:
-        if x.array.ndim < 2 or (name == "H" and x.array.ndim > 2):
+        if not x.array.ndim:
+            return x
+        if x.array.ndim == 1 or (name == "H" and x.array.ndim > 2):
             what = "matrices (2-D tensors)" if name == "H" else "matrices or batches of matrices"
             raise RuntimeError(f"tensor.{name} is only supported on {what}. Got {x.array.ndim}-D tensor.")
         return ops.transpose(x, -2, -1)

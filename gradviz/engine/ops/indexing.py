@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.engine.apply import apply
 from gradviz.engine.derivatives import TABLE
+from gradviz.engine.dtypes import scalar_type_name
 from gradviz.engine.kernels import at
 from gradviz.engine.kernels.scatter_reduce import REDUCTIONS
 from gradviz.engine.ops.reductions import checked_dim
@@ -276,6 +277,10 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return apply(TABLE["index_select"], (x,), places)
 
 
+def _types(*tensors: Tensor) -> list[str]:
+    return [scalar_type_name(tensor.array.dtype) for tensor in tensors]
+
+
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """x with slices of `source`, times `alpha`, added at the places along `dim` that `index` names."""
     dim, places = _checked_places(x, dim, index)
@@ -291,11 +296,21 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
                 f"index_add_(): Number of indices ({places.size}) should be equal to source.size(dim): "
                 f"({theirs[dim]}), for dim: {dim}"
             )
+    if x.array.dtype != source.array.dtype:
+        ours, theirs = _types(x, source)
+        raise RuntimeError(
+            f"index_add_(): self ({ours}) and source ({theirs}) must have the same scalar type"
+        )
     return apply(TABLE["index_add"], (x, source), (dim, places, alpha))
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """x with slices of `source` at the places along `dim` that `index` names."""
+    if x.array.dtype != source.array.dtype:
+        ours, theirs = _types(x, source)
+        raise RuntimeError(
+            f"index_copy_(): self and source expected to have the same dtype, but got (self) {ours} and (source) {theirs}"
+        )
     return apply(TABLE["index_copy"], (x, source), _checked_places(x, dim, index))
 
 

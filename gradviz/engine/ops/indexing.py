@@ -297,19 +297,17 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
                 f"({theirs[dim]}), for dim: {dim}"
             )
     if x.array.dtype != source.array.dtype:
-        ours, theirs = _types(x, source)
-        raise RuntimeError(
-            f"index_add_(): self ({ours}) and source ({theirs}) must have the same scalar type"
-        )
+        own, given = _types(x, source)
+        raise RuntimeError(f"index_add_(): self ({own}) and source ({given}) must have the same scalar type")
     return apply(TABLE["index_add"], (x, source), (dim, places, alpha))
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """x with slices of `source` at the places along `dim` that `index` names."""
     if x.array.dtype != source.array.dtype:
-        ours, theirs = _types(x, source)
+        own, given = _types(x, source)
         raise RuntimeError(
-            f"index_copy_(): self and source expected to have the same dtype, but got (self) {ours} and (source) {theirs}"
+            f"index_copy_(): self and source expected to have the same dtype, but got (self) {own} and (source) {given}"
         )
     return apply(TABLE["index_copy"], (x, source), _checked_places(x, dim, index))
 

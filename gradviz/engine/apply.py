@@ -197,8 +197,8 @@ def _apply_to_one(op: Op, x: Tensor, args: tuple) -> Tensor:
     out._rare = None
     if op.view:
         share_memory(op, x, out)
-    edge = x._edge
-    if edge is None or not op.derivatives or array.dtype.kind not in "fc":
+    edge = x._edge if op.derivatives else None
+    if edge is None or array.dtype.kind not in "fc":
         out._edge = None
         return out
     node: Any = op.node_class()

@@ -23,7 +23,7 @@ from gradviz.engine.shape_errors import broadcast_shape, check_fits
 from gradviz.engine.state import is_grad_enabled, state
 from gradviz.engine.tell import tell_op
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_tensor, number_of
-from gradviz.engine.views import CopySlices, Spoiled, complaint, is_overlapping, overlap_in_part, views_of
+from gradviz.engine.views import CopySlices, complaint, is_overlapping, overlap_in_part, spoil, views_of
 
 
 def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -> None:
@@ -80,7 +80,7 @@ def rebase(x: Tensor, result: Tensor, how: str) -> None:
     for view in views_of(base):
         why = complaint(view, "its base or another view of its base has been")
         if why:
-            view._edge = Spoiled(base._edge, why)
+            spoil(view, why)
             continue
         again = apply(TABLE["as_strided"], (base,), (geometry_of(view.array, base.array),))
         move_to(view, again._edge)

@@ -58,9 +58,6 @@ class Node:
         """The node's name, as PyTorch gives it."""
         return f"torch::autograd::{self.label}" if self.label in _LONG_NAMES else self.label
 
-    def complain(self) -> None:
-        """Raise RuntimeError if the node cannot be used any more."""
-
     def __init_subclass__(cls) -> None:
         cls.label = cls.__name__
 

@@ -53,6 +53,8 @@ class TensorRare:
     base: Tensor | None = None
     detached = 0  # the number of the first node that was made after it was detached in place
     view_kind = ""  # of a view that may not be followed: why (see views.py)
+    spoiled = ""  # why a view cannot be used any more
+    maker = ""  # and which output of which node it was
     views: list[weakref.ref[Tensor]] | None = None
     alias_of = 0
     tangent: tuple[int, Tensor] | None = None  # with its dual level
@@ -422,11 +424,8 @@ def counter_of(tensor: Tensor) -> Counter:
 
 
 def node_of(tensor: Tensor) -> Node | None:
-    """The node behind `grad_fn`; None for a leaf. Raises RuntimeError where it cannot be used any more."""
-    node = None if tensor.is_leaf else edge_node(tensor._edge)
-    if node is not None:
-        node.complain()
-    return node
+    """The node behind `grad_fn`; None for a leaf."""
+    return None if tensor.is_leaf else edge_node(tensor._edge)
 
 
 def accumulator(leaf: Tensor) -> AccumulateGrad:
@@ -462,6 +461,8 @@ def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
 
 def flags_of(tensor: Tensor) -> int:
     """LEAF, REQUIRES_GRAD and VIEW, as events carry them."""
+    if tensor._rare is not None and tensor._rare.spoiled:
+        return REQUIRES_GRAD | VIEW
     flags = (LEAF if tensor.is_leaf else 0) | (REQUIRES_GRAD if tensor.requires_grad else 0)
     rare = tensor._rare
     return flags | VIEW if rare is not None and (rare.base is not None or rare.alias_of) else flags

@@ -17,6 +17,7 @@ from gradviz.engine import kernels as k
 from gradviz.engine.errors import backward_twice
 from gradviz.engine.node import Edge, Node
 from gradviz.engine.op import Op
+from gradviz.engine.printing import format_array
 from gradviz.engine.state import next_node_number, state
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, TensorRare, counter_of, number_of, tensor_rare
 
@@ -100,43 +101,51 @@ def complaint(view: Tensor, what: str) -> str:
     rare = tensor_rare(view)
     if not rare.view_kind:
         return ""
-    edge: Any = view._edge
-    nr, node = (edge.nr, edge.node) if hasattr(edge, "nr") else (0, edge)
-    made = (
-        "" if node is None or node is LEAF_EDGE else f"Output {nr} of {node.label.partition('Backward')[0]}"
-    )
+    made = _maker(view)
     if made and rare.view_kind is not MADE_WITHOUT_GRAD:
         return f"{made} is a view and {what} modified inplace. {rare.view_kind}"
     which = f"{made} is a view of a view which was" if made else "A view was"
     return f"{which} created in no_grad mode and {what} modified inplace with grad mode enabled. {rare.view_kind}"
 
 
-class Spoiled(Node):
-    """The place in the graph of a view that cannot be used any more."""
+def _maker(view: Tensor) -> str:
+    """Which output of which node a view is: `Output 0 of Split`; "" where no node made it."""
+    if isinstance(view, SpoiledView):
+        return tensor_rare(view).maker
+    edge: Any = view._edge
+    nr, node = (edge.nr, edge.node) if hasattr(edge, "nr") else (0, edge)
+    return (
+        "" if node is None or node is LEAF_EDGE else f"Output {nr} of {node.label.partition('Backward')[0]}"
+    )
 
-    __slots__ = ("edge", "why")
-    saves = False
 
-    def __init__(self, edge: Edge, why: str) -> None:
-        self.number = next_node_number()
-        self.rare = None
-        self.edge = edge
-        self.why = why
+class SpoiledView(Tensor):
+    """A view that cannot be differentiated any more: to ask for its place in the graph raises RuntimeError, which
+    says why. Its numbers can still be read."""
+
+    __slots__ = ()
 
     @property
-    def edges(self) -> tuple[Edge, ...]:
-        """Where gradients would go."""
-        return (self.edge,)
+    def _edge(self) -> Any:
+        raise RuntimeError(tensor_rare(self).spoiled)
 
-    def complain(self) -> None:
-        """Raises RuntimeError: why the view cannot be used."""
-        raise RuntimeError(self.why)
+    requires_grad = property(lambda self: True)  # though nothing can be done with it
+    grad = property(lambda self: None)
 
-    def vjp(self, g: Any) -> Any:
-        """Raises RuntimeError."""
-        self.complain()
+    def __repr__(self) -> str:
+        return format_array(self.array, suffixes=["grad_fn=<Invalid>"])
 
-    vjp_recorded = vjp
+
+SpoiledView.__name__ = SpoiledView.__qualname__ = "Tensor"
+
+
+def spoil(view: Tensor, why: str) -> None:
+    """Let a view not be used any more."""
+    rare = tensor_rare(view)
+    rare.spoiled, rare.maker = why, _maker(view)
+    if not isinstance(view, SpoiledView):
+        view._edge = None
+        view.__class__ = SpoiledView
 
 
 class CopySlices(Node):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -160,13 +159,9 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if not (isinstance(min, Tensor) or isinstance(max, Tensor)):
         return apply(TABLE["clamp"], (x,), (min, max))
-    if _kind_of(x) != "f":
-        low, high = ("clamp_below", min), ("clamp_above", max)
-        return functools.reduce(
-            lambda out, bound: out if bound[1] is None else _elementwise(bound[0], out, bound[1]),
-            (low, high),
-            x,
-        )
+    if _kind_of(x) != "f":  # infinity would make floats of whole numbers
+        x = x if min is None else _elementwise("clamp_below", x, min)
+        return x if max is None else _elementwise("clamp_above", x, max)
     below, above = -np.inf if min is None else min, np.inf if max is None else max
     return _elementwise("clamp_between", x, below, above)
 

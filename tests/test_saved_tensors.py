@@ -15,7 +15,7 @@ import gradviz
 from gradviz.autograd import graph
 from gradviz.events import kinds
 from gradviz.graph.build import build
-from gradviz.step.plain import describe
+from gradviz.step.plain import describe, script
 from gradviz.step.state import Session
 from gradviz.tracefile import open_trace
 
@@ -205,12 +205,26 @@ def test_a_pass_from_one_edge_to_another_is_told_by_its_tensors(tmp_path: Path) 
         (square,) = [event for event in trace if isinstance(event, kinds.OpRan)]
         first, second = [event for event in trace if isinstance(event, kinds.PassBegan)]
         assert (first.root_tensors, first.inputs) == (square.outputs, square.inputs[:1])
-        assert (second.root_tensors, second.inputs) == ((0,), square.inputs[:1])
-        assert build(trace, 1).counts() == build(trace, 2).counts(), (
-            "the picture finds the tensor by its node"
+        assert (second.root_tensors, second.inputs) == (square.outputs, square.inputs[:1]), (
+            "found by its node"
         )
-        assert "begins at y, with gradient [1, 1], for x" in describe(Session(trace, first.index).stop)
-        assert "begins at a GradientEdge" in describe(Session(trace, second.index).stop)
+        assert build(trace, 1).counts() == build(trace, 2).counts()
+        for began in (first, second):
+            assert "begins at y, with gradient [1, 1], for x" in describe(Session(trace, began.index).stop)
+
+
+def test_a_pass_at_the_edge_of_a_leaf_names_no_tensor_that_is_not_there(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "run.gradviz"):
+        x = leaf(1.0)
+        z = leaf(2.0)
+        accumulator = (x * z).grad_fn.next_functions[0][0]
+        gradviz.autograd.backward(graph.GradientEdge(accumulator, 0), gradviz.ones(1))
+    assert z.grad is None
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        (began,) = [event for event in trace if isinstance(event, kinds.PassBegan)]
+        assert "begins at a GradientEdge" in describe(Session(trace, began.index).stop)
+        told = script(Session(trace), ["last", "why z"])
+        assert "no path of grad_fns leads from the root to it" in "\n".join(told)
 
 
 # --- as PyTorch does

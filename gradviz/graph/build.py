@@ -64,7 +64,7 @@ class _Builder:
             self.at = run.last
         began = None if run is None else trace.event(run.first)
         self.roots = began.roots if isinstance(began, PassBegan) else ()
-        self.root_tensors = self.history.root_tensors(began) if isinstance(began, PassBegan) else ()
+        self.root_tensors = began.root_tensors if isinstance(began, PassBegan) else ()
         self.result = Graph(
             Path(trace.meta.get("script", "")).name,
             None if run is None or (whole and not asked_for) else run.number,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, Mutated, OpRan, PassBegan, TensorMade
+from gradviz.events.kinds import Kind, Mutated, OpRan, TensorMade
 from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.tracefile import Trace
 from gradviz.tracefile.errors import damaged
@@ -145,17 +145,6 @@ class History:
         found = dict(zip(nodes.tolist(), self.ops.tolist(), strict=True))
         found.pop(0, None)  # ops without a node
         return found.get
-
-    def root_tensors(self, began: PassBegan) -> tuple[int, ...]:
-        """The tensors that a pass began at: of a GradientEdge the first output of its node's op, 0 if it has none."""
-        return tuple(
-            tensor or self._first_output(node)
-            for node, tensor in zip(began.roots, began.root_tensors, strict=False)
-        )
-
-    def _first_output(self, node: int) -> int:
-        event = self.node_op(node)
-        return 0 if event is None else next(iter(self.op(event).outputs), 0)
 
     def op_that_made(self, state: State) -> int | None:
         """The OP event whose result the tensor then was."""

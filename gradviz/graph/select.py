@@ -86,7 +86,7 @@ def upstream(history: History, run: PassInfo) -> Part:
     assert isinstance(began, PassBegan)
     earlier = max((p.last for p in history.trace.passes if p.last and p.last < run.first), default=-1)
     part = Part()
-    roots = [history.before(tensor, run.first) for tensor in history.root_tensors(began) if tensor]
+    roots = [history.before(tensor, run.first) for tensor in began.root_tensors if tensor]
     cut = _flood(history, part, roots, -1)
     while cut:
         cut = _flood(history, part, cut, earlier)

@@ -127,9 +127,9 @@ def _unreached(facts: Facts, first: int, tensor: int) -> str:
     """Why a pass did not come to a leaf."""
     began = facts.trace.event(first)
     if isinstance(began, PassBegan) and began.inputs:
-        asked = ", ".join(facts.called(tensor) for tensor in began.inputs)
+        asked = ", ".join(facts.called(tensor) if tensor else "a GradientEdge" for tensor in began.inputs)
         return f"this pass was asked for {asked} only"
-    roots = began.root_tensors if isinstance(began, PassBegan) else ()
+    roots = [tensor for tensor in began.root_tensors if tensor] if isinstance(began, PassBegan) else []
     names = ", ".join(map(facts.called, roots)) or "the root"
     cuts = (cut(facts, tensor, root) for root in roots)
     found = next((made for made in cuts if made is not None), None)

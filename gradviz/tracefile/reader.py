@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradviz.events.kinds import Event, Kind, OpRan
+from gradviz.events.kinds import Event, Kind, OpRan, PassBegan
 from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.events.site import Place
 from gradviz.events.values import Stats, stats_of, unpack_stats
@@ -279,9 +279,22 @@ class Trace:
         end = int(chunk.ends[index - self._firsts[position]])
         links = tuple(chunk.links[end - int(row["links"]) : end].tolist())
         try:
-            return decode(index, row, links, self.text)
+            event = decode(index, row, links, self.text)
         except (KeyError, IndexError, ValueError) as error:
             raise damaged(self.path, error) from None
+        return self._with_roots(event) if isinstance(event, PassBegan) and 0 in event.root_tensors else event
+
+    def _with_roots(self, began: PassBegan) -> PassBegan:
+        """A pass that began at a GradientEdge, with the first output of the op that made its node."""
+        roots = zip(began.roots, began.root_tensors, strict=False)
+        return replace(
+            began, root_tensors=tuple(tensor or self._first_output(node) for node, tensor in roots)
+        )
+
+    def _first_output(self, node: int) -> int:
+        made = self.node_event(node)
+        op = None if made is None else self.event(made)
+        return op.outputs[0] if isinstance(op, OpRan) and op.outputs else 0
 
     def decoded_ops(self, indices: np.ndarray) -> list[OpRan]:
         """The OP events at these indices (in ascending order), decoded together."""

@@ -12,7 +12,7 @@ from gradviz.engine.edges import GradientEdge, get_gradient_edge
 from gradviz.engine.function_ctx import FunctionCtx
 from gradviz.engine.missing import says_what_is_missing
 from gradviz.engine.node import HookHandle, edge_node
-from gradviz.engine.packing import hooks_disabled, pop_hooks, push_hooks
+from gradviz.engine.packing import disable_saved_tensors_hooks, pop_hooks, push_hooks
 from gradviz.engine.state import state
 from gradviz.engine.tensor import Tensor, counter_of, gradient_edge, new_tensor
 
@@ -61,13 +61,6 @@ class save_on_cpu(saved_tensors_hooks):
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         super().__init__(lambda tensor: tensor, lambda tensor: tensor)
-
-
-@contextmanager
-def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
-    """Let `saved_tensors_hooks` raise RuntimeError with this message; at once, if some are in force."""
-    with hooks_disabled(error_message):
-        yield
 
 
 class _AllowMutationOnSavedContext:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradviz.engine.node import edge_node, edge_nr
-from gradviz.engine.saved import output_edge
+from gradviz.engine.node import edge_node, edge_nr, output_edge
 from gradviz.engine.state import state
 from gradviz.engine.tensor import Tensor, gradient_edge, new_tensor, number_of
 

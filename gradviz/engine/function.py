@@ -13,7 +13,7 @@ import numpy as np
 from gradviz.engine import errors
 from gradviz.engine.forward_mode import keep_tangent, restore_tangent, tangent_of
 from gradviz.engine.function_ctx import FunctionCtx
-from gradviz.engine.node import Edge, Node, Output
+from gradviz.engine.node import Edge, Node, output_edge
 from gradviz.engine.packing import Packed
 from gradviz.engine.state import (
     enable_grad,
@@ -77,7 +77,7 @@ class FunctionNode(Node):
             return tensor.unpacked(self)
         if isinstance(tensor, tuple):  # an output of ours: its tensor would make a cycle
             nr, array = tensor
-            output = new_tensor(array, self if self.outputs == 1 else Output(self, nr))
+            output = new_tensor(array, output_edge(self, nr))
             if state.dual_level:
                 restore_tangent(output, self, nr)
             return output
@@ -218,7 +218,7 @@ class Function:
             for nr, (result, output) in enumerate(zip(listed, outputs, strict=True)):
                 differentiable = isinstance(output, Tensor) and output.array.dtype.kind in "fc"
                 if differentiable and id(result) not in node._constant:
-                    output._edge = node if len(outputs) == 1 else Output(node, nr)
+                    output._edge = output_edge(node, nr)
         node._keep(listed, outputs)
         if state.listener is not None:
             tell_op(cls.__name__, args, tensors, "", node if differentiated else None)

@@ -298,11 +298,10 @@ def copy_(x: Tensor, source: Any) -> Tensor:
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
     """x[index] = value. Gradients flow to the value, and to what x was where it is not written over."""
-    given = value
     value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
     place = ops.places(x.array.shape, index)
     in_view = takes_each_once(place)
-    if not in_view and value is given:
+    if not in_view:
         _check_dtype_to_put(x, value, place)
     if not x.array.ndim and isinstance(place, int):
         raise IndexError(ops.OF_A_NUMBER)

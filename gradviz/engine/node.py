@@ -155,6 +155,11 @@ def edge_node(edge: Edge) -> Node | None:
     return edge.node if type(edge) is Output else edge  # type: ignore[return-value]
 
 
+def output_edge(node: Any, nr: int) -> Edge:
+    """The edge to an output of a node."""
+    return node if node.outputs == 1 else Output(node, nr)
+
+
 def edge_nr(edge: Edge) -> int:
     """Which output of its node the edge leads to."""
     return edge.nr if type(edge) is Output else 0

@@ -14,8 +14,8 @@ from threading import get_ident
 from typing import Any
 
 from gradviz.engine.errors import after_freeing
-from gradviz.engine.node import AccumulateGrad, Node, node_rare
-from gradviz.engine.saved import OUTPUT, TENSORS, Place, kept, output_edge, put
+from gradviz.engine.node import AccumulateGrad, Node, node_rare, output_edge
+from gradviz.engine.saved import OUTPUT, TENSORS, Place, kept, put
 from gradviz.engine.state import no_grad, note_special, state
 from gradviz.engine.tensor import LEAF_EDGE, Tensor, gradient_edge, new_tensor, tensor_rare
 
@@ -95,11 +95,9 @@ def pack(node: Any, outputs: Sequence[Tensor]) -> None:
         tensor = kept(node, place) if place.kind in TENSORS else None
         if not isinstance(tensor, Tensor) or _is_number(tensor):
             continue
-        nr = None
-        if place.kind == OUTPUT:
-            nr = place.nr
-            tensor = outputs[nr] if outputs[nr].array is tensor.array else tensor
-        _keep(node, place, Packed(tensor, modes.saved_tensors_hooks[-1], nr))
+        if place.kind == OUTPUT and outputs[place.nr].array is tensor.array:
+            tensor = outputs[place.nr]
+        _pack_place(node, place, tensor, modes.saved_tensors_hooks[-1], tensor)
 
 
 def _is_number(tensor: Tensor) -> bool:
@@ -107,8 +105,9 @@ def _is_number(tensor: Tensor) -> bool:
     return getattr(tensor, "_number", None) == 0
 
 
-def _keep(node: Any, place: Place, packed: Packed) -> None:
-    """Keep what hooks made of a saved tensor in its place."""
+def _pack_place(node: Any, place: Place, tensor: Tensor, hooks: Hooks, shown: Tensor) -> None:
+    """Keep in a place what hooks make of its tensor, which they see as `shown`."""
+    packed = Packed(tensor, hooks, place.nr if place.kind == OUTPUT else None, shown)
     rare = node_rare(node)
     if rare.packing is None:
         rare.packing = Packing()
@@ -197,12 +196,12 @@ def pop_hooks() -> None:
 
 
 @contextmanager
-def hooks_disabled(message: str) -> Iterator[None]:
-    """Let no hooks be used in the block. Raises RuntimeError with this message where some are in force."""
+def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
+    """Let `saved_tensors_hooks` raise RuntimeError with this message; at once, if some are in force."""
     modes = state.modes
     if modes.saved_tensors_hooks:
-        raise RuntimeError(message)
-    previous, modes.hooks_disabled = modes.hooks_disabled, message
+        raise RuntimeError(error_message)
+    previous, modes.hooks_disabled = modes.hooks_disabled, error_message
     try:
         yield
     finally:
@@ -231,8 +230,7 @@ class SavedTensor:
             raise after_freeing() from error
         if not isinstance(tensor, Tensor):
             raise RuntimeError("Calling register_hooks on a saved tensor with value None is forbidden")
-        nr = self._place.nr if self._place.kind == OUTPUT else None
-        _keep(self._node, self._place, Packed(tensor, (pack_hook, unpack_hook), nr, shown=tensor.detach()))
+        _pack_place(self._node, self._place, tensor, (pack_hook, unpack_hook), tensor.detach())
 
     def unpack(self) -> Tensor | None:
         """The tensor, as `_saved_self` gives it."""

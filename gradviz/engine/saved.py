@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradviz.engine.errors import backward_twice
-from gradviz.engine.node import ManyInputsNode, Output, unchanged, unpack_out
+from gradviz.engine.node import ManyInputsNode, output_edge, unchanged, unpack_out
 from gradviz.engine.tensor import Tensor, new_tensor
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Place:
 
 # Ours = PyTorch's; nothing where what we keep is not what PyTorch shows. Else x is self, y other, out result.
 _TARGET = "y=target weight= pos_weight="
-_NORM = "x=input"
+_LAYER = "x=input"
 _NAMES = {
     "AdaptiveMaxPool2DBackward0": "indices=result1", "AddbmmBackward0": "x=batch1 y=batch2",
     "AddcdivBackward0": "y=tensor1 z=tensor2", "AddcmulBackward0": "y=tensor1 z=tensor2",
@@ -41,7 +41,7 @@ _NAMES = {
     "AminmaxBackward0": "out=min,max", "BaddbmmBackward0": "x=batch1 y=batch2",
     "BinaryCrossEntropyBackward0": _TARGET, "BinaryCrossEntropyWithLogitsBackward0": _TARGET,
     "BmmBackward0": "y=mat2", "CdistBackward0": "x=x1 y=x2", "ClampMaxBackward1": "y=max", "ClampMinBackward1": "y=min",
-    "ConvolutionBackward0": _NORM, "DotBackward0": "y=tensor",
+    "ConvolutionBackward0": _LAYER, "DotBackward0": "y=tensor",
     "EmbeddingBagBackward0": "x=weight y=per_sample_weights out=",
     "HuberLossBackward0": _TARGET, "IndexBackward0": "index=", "IndexPutBackward0": "index=", "LerpBackward1": "y=end",
     "LinalgCholeskyExBackward0": "out=L", "LinalgDetBackward0": "x=A",
@@ -49,14 +49,14 @@ _NAMES = {
     "LinalgInvExBackward0": "out=inverse", "LinalgQrBackward0": "out=Q,R", "LinalgSlogdetBackward0": "x=A",
     "LinalgSolveExBackward0": "x=A", "LinalgSolveTriangularBackward0": "unit=unitriangular",
     "LinalgSvdBackward0": "out=U,S,Vh", "MaxPool2DWithIndicesBackward0": "indices=result1", "MmBackward0": "y=mat2",
-    "MseLossBackward0": _TARGET, "MvBackward0": "y=vec", "NativeBatchNormBackward0": _NORM,
-    "NativeGroupNormBackward0": _NORM, "NativeLayerNormBackward0": _NORM, "NormBackward1": "ord=p",
+    "MseLossBackward0": _TARGET, "MvBackward0": "y=vec", "NativeBatchNormBackward0": _LAYER,
+    "NativeGroupNormBackward0": _LAYER, "NativeLayerNormBackward0": _LAYER, "NormBackward1": "ord=p",
     "PixelShuffleBackward0": "r=upscale_factor", "PixelUnshuffleBackward0": "r=downscale_factor",
     "PolygammaBackward0": "order=n", "PowBackward1": "y=exponent", "PowBackward2": "x=exponent base=self",
     "PreluKernelBackward0": "y=weight", "ScatterReduceBackward0": "y=src", "SelectScatterBackward0": "index=",
     "SliceBackward0": "index=", "SliceScatterBackward0": "index=", "SmoothL1LossBackward0": _TARGET,
     "StdMeanBackward0": "out=result0", "TrilinearBackward0": "x=i1 w=i2 y=i3", "UnfoldBackward0": "dim=dimension",
-    "torch::autograd::CopySlices": "index=",
+    "CopySlices": "index=",
 }  # fmt: skip
 _ARRAYS = {"condition", "index", "indices", "mask", "result1", "target"}  # tensors, where a pass frees them
 _DEFAULT = {"x": "self", "y": "other", "out": "result"}
@@ -136,11 +136,6 @@ def _output(node: Any, nr: int) -> Tensor:
     out = unpack_out(node)
     array = out[nr] if isinstance(out, tuple) else out
     return new_tensor(array, output_edge(node, nr) if array.dtype.kind in "fc" else None)
-
-
-def output_edge(node: Any, nr: int) -> Any:
-    """The edge to an output of a node."""
-    return node if node.outputs == 1 else Output(node, nr)
 
 
 def _put_output(node: Any, nr: int, tensor: Tensor | None) -> None:

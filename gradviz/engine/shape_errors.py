@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradviz.engine.dtypes import scalar_type_name, torch_type_name
+from gradviz.engine.errors import with_advice
 
 Shape = Sequence[int]
 
@@ -19,8 +20,7 @@ def check_kernel(kernel: str, array: np.ndarray) -> None:
     """Raise NotImplementedError where an array is not of floating-point numbers, which PyTorch's kernel asks for."""
     if array.dtype.kind not in "fc":
         error = NotImplementedError(f"\"{kernel}\" not implemented for '{scalar_type_name(array.dtype)}'")
-        error.add_note("gradviz: convert the input with .float() first.")
-        raise error
+        raise with_advice(error, "convert the input with .float() first.")
 
 
 def broadcast_shape(*shapes: Shape) -> tuple[int, ...]:

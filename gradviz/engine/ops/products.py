@@ -81,8 +81,7 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alp
 
 
 def _plus_product(key: str, bias: Tensor, x: Tensor, y: Tensor, beta: Any, alpha: Any) -> Tensor:
-    if (x.array.ndim, y.array.ndim) != _DIMS[key]:
-        raise RuntimeError(_wrong_dims(key, x.array.ndim, y.array.ndim))
+    _check_dims(x, y, *_DIMS[key], key)
     if key == "addmm" and x.array.shape[1] != y.array.shape[0]:
         _check_product(x, y, 2, 2, key)
     if beta == 1 and alpha == 1:
@@ -118,9 +117,13 @@ def _wrong_dims(name: str, n: int, m: int) -> str:
 _DIMS = {"addmm": (2, 2), "addmv": (2, 1), "addr": (1, 1), "addbmm": (3, 3), "baddbmm": (3, 3)}
 
 
-def _check_product(x: Tensor, y: Tensor, x_dims: int, y_dims: int, name: str) -> None:
+def _check_dims(x: Tensor, y: Tensor, x_dims: int, y_dims: int, name: str) -> None:
     if (x.array.ndim, y.array.ndim) != (x_dims, y_dims):
         raise RuntimeError(_wrong_dims(name, x.array.ndim, y.array.ndim))
+
+
+def _check_product(x: Tensor, y: Tensor, x_dims: int, y_dims: int, name: str) -> None:
+    _check_dims(x, y, x_dims, y_dims, name)
     if x.array.dtype != y.array.dtype:
         raise RuntimeError(
             f"expected m1 and m2 to have the same dtype, but got: {_c_name(x)} != {_c_name(y)}. "

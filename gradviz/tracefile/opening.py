@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import struct
+import tempfile
 from pathlib import Path
 
 from gradviz.tracefile.errors import TraceError, damaged
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import APPLICATION_ID, VERSION
 
-# SQLite's file header: its magic string, and further on the user version and the application id.
-_HEADER = struct.Struct(">16s44xI4xI")
+# SQLite's file header: its magic string, how it is written and read, and further on the user version and the
+# application id.
+_HEADER = struct.Struct(">16s2x2s40xI4xI")
+_ROLLBACK_JOURNAL = b"\1\1"
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+# What SQLite answers a reader that may not roll back the commit that a killed process left half done.
+_NEEDS_ROLLBACK = {sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_CANTOPEN}
 
 
 def open_trace(path: Path | str) -> Trace:
@@ -21,6 +29,8 @@ def open_trace(path: Path | str) -> Trace:
         raise TraceError(f"{path} is a directory, not a trace")
     if not path.exists():
         raise TraceError(f"no such file: {path}")
+    if not path.is_file():
+        raise TraceError(f"{path} is not a regular file, so it is no trace")
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER.size)
@@ -28,9 +38,11 @@ def open_trace(path: Path | str) -> Trace:
         raise TraceError(f"{path} may not be read: permission denied") from None
     if not header:
         raise TraceError(f"{path} is empty: not a gradviz trace")
-    magic, version, application = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
+    magic, journaling, version, application = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
     if magic != b"SQLite format 3\0" or application != APPLICATION_ID:
         raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace SCRIPT)")
+    if journaling != _ROLLBACK_JOURNAL:  # reading a write-ahead log leaves files behind
+        raise TraceError(f"{path} was changed by another program: gradviz writes no write-ahead log")
     if version > VERSION:
         raise TraceError(
             f"{path} was written by a newer gradviz (trace format {version}, this one reads up to {VERSION}): "
@@ -38,17 +50,52 @@ def open_trace(path: Path | str) -> Trace:
         )
     try:
         return Trace(path, _connect(path))
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error}") from None
     except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
         raise damaged(path, error) from None
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """A read-only connection. A run that was killed in the middle of a commit is rolled back first."""
-    journal = Path(f"{path}-journal")
-    if journal.exists() and journal.stat().st_size:
-        with sqlite3.connect(path) as healing:
-            healing.execute("SELECT count(*) FROM meta").fetchone()
+    """A read-only connection to a trace, or to a recovered copy of one whose run was killed during a commit."""
+    connection = _read_only(path)
+    try:
+        connection.execute("SELECT count(*) FROM meta").fetchone()
+    except sqlite3.OperationalError as error:
+        connection.close()
+        journal = Path(f"{path.resolve()}-journal")
+        if error.sqlite_errorcode not in _NEEDS_ROLLBACK or not journal.is_file():
+            raise
+        return _recovered(path.resolve(), journal)
+    return connection
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA query_only = ON")
     return connection
+
+
+def _recovered(path: Path, journal: Path) -> sqlite3.Connection:
+    """A connection to a private copy of a trace, in which the commit that was cut off is rolled back.
+
+    The original is not opened for writing: a journal from a stranger can name files that SQLite's recovery then
+    deletes (section 5 of sqlite.org/atomiccommit.html). Raises ValueError for such a journal."""
+    with tempfile.TemporaryDirectory(prefix="gradviz-", ignore_cleanup_errors=True) as folder:
+        copy = Path(folder, path.name)
+        copied_journal = Path(f"{copy}-journal")
+        shutil.copyfile(path, copy)
+        shutil.copyfile(journal, copied_journal)
+        with copied_journal.open("rb") as file:
+            file.seek(-min(len(_JOURNAL_MAGIC), journal.stat().st_size), os.SEEK_END)
+            if file.read() == _JOURNAL_MAGIC:  # what a journal that names a super-journal ends with
+                raise ValueError("its journal names another file, which no recording writes")
+        recovering = sqlite3.connect(copy)
+        try:
+            recovering.execute("SELECT count(*) FROM meta").fetchone()
+        finally:
+            recovering.close()
+        connection = _read_only(copy)
+        connection.execute("SELECT count(*) FROM meta").fetchone()  # opened for good: the name may go
+        return connection

@@ -1,16 +1,49 @@
-"""The events as objects: what a reader of a trace gets.
+"""The table of events: every kind of event that a trace can hold, with its typed fields, declared once.
 
-They exist only when somebody reads them; while a program runs, a source calls `Listener` with raw values. Fields
-are numbers and names as `Listener` describes them; `index` is the event's place in time, from 0; `site` is a
-number of the trace's table of sites, 0 where the event has no place of its own.
+Packing (`layout.py`), decoding, the columns that `query` reads and the table in docs/trace-format.md derive from it.
+An event exists as an object only when somebody reads it; while a program runs, a source calls a `Listener`.
+
+Numbers of tensors, nodes, passes and scopes count up from 1; 0 stands for "none". Gradients and tangents are
+tensors. What a tensor was at an event (shape, dtype, flags, version, value) is no field of the event: it is a
+`State` beside it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeVar, dataclass_transform
 
-from gradviz.events.listener import LEAF, REQUIRES_GRAD
+from gradviz.events.fields import (
+    EarlierEvent,
+    Edges,
+    Flag,
+    Flows,
+    Gradient,
+    Gradients,
+    Groups,
+    LivingNodes,
+    NodeNumber,
+    Number,
+    PassNumber,
+    Roots,
+    RuleOf,
+    SavedTensors,
+    Scope,
+    Tangent,
+    Tensor,
+    Tensors,
+    Text,
+    Time,
+    told,
+)
+
+# The flags of a tensor's state.
+LEAF = 1
+REQUIRES_GRAD = 2
+VIEW = 4  # it shares the memory of its base
+WHOLE = 8  # a view of all elements of its base, in their order
 
 
 class Kind(IntEnum):
@@ -18,211 +51,276 @@ class Kind(IntEnum):
 
     TENSOR = 1
     OP = 2
-    MUTATED = 3
-    REQUIRES_GRAD_CHANGED = 4
-    GRAD_ASSIGNED = 5
-    NAMED = 6
-    SCOPE_ENTERED = 7
-    SCOPE_LEFT = 8
-    PASS_BEGAN = 9
-    RECEIVED = 10
-    PRODUCED = 11
-    ACCUMULATED = 12
-    RETAINED = 13
-    HOOKED = 14
-    PASS_ENDED = 15
-    TANGENT = 16
-    STEPPED = 17
-    ERROR = 18
+    NODE = 3
+    MUTATED = 4
+    REQUIRES_GRAD_CHANGED = 5
+    GRAD_ASSIGNED = 6
+    GRADS_CLEARED = 7
+    NAMED = 8
+    SCOPE_ENTERED = 9
+    SCOPE_LEFT = 10
+    PASS_BEGAN = 11
+    RECEIVED = 12
+    PRODUCED = 13
+    ACCUMULATED = 14
+    RETAINED = 15
+    HOOKED = 16
+    PASS_ENDED = 17
+    TANGENT = 18
+    STEPPED = 19
+    SCHEDULED = 20
+    ALIVE = 21
+    ERROR = 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What all events have."""
+    """What all events have: the place in time from 0, the thread, and the number of the site (0: none)."""
 
     index: int
     thread: int
     site: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+EVENTS: dict[Kind, type[Event]] = {}
+DETAILS: set[Kind] = set()  # the kinds that are left out of a pass that is not recorded in detail
+_Made = TypeVar("_Made", bound=type[Event])
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def declared(kind: Kind, detail: bool = False) -> Callable[[_Made], _Made]:
+    """Put an event class into the table. `detail` says that it can be left out of passes nobody asked for."""
+
+    def declare(cls: _Made) -> _Made:
+        made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        EVENTS[kind] = made
+        if detail:
+            DETAILS.add(kind)
+        return made
+
+    return declare
+
+
+# --- forward
+
+
+@declared(Kind.TENSOR)
 class TensorMade(Event):
     """A tensor came to be other than by an op."""
 
-    tensor: int
-    how: str
-    flags: int
-    base: int
-
-    @property
-    def is_leaf(self) -> bool:
-        """Whether it is a leaf."""
-        return bool(self.flags & LEAF)
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether it requires grad."""
-        return bool(self.flags & REQUIRES_GRAD)
+    tensor: Tensor = told("the tensor")
+    how: Text = told("its maker: `ones`, `Parameter`, `gradient`; `earlier` for one from before the recording")
+    source: Tensor = told("the tensor that it was copied or made from, 0 for none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared(Kind.OP, detail=True)
 class OpRan(Event):
-    """An op ran; `node` is 0 where it recorded none."""
+    """An op ran. An op in place has its tensor among the outputs, at a new version."""
 
-    op: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    args: str
-    flags: int
-    node: int
-    grad_fn: str
-    edges: tuple[tuple[int, int], ...]
-    saved: tuple[tuple[int, int], ...]
+    op: Text = told("its name: `add`, `linear`, `add_`")
+    args: Text = told("the arguments that are no tensors, as a person would write them")
+    rule: RuleOf = told("the formulas of its derivatives, one for each input")
+    in_pass: PassNumber = told("the backward pass that it ran in, 0 for none")
+    grad_enabled: Flag = told("whether grad mode was on")
+    inputs: Tensors = told("its inputs, 0 for a number")
+    outputs: Tensors = told("what it made or wrote over")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared(Kind.NODE, detail=True)
+class NodeMade(Event):
+    """A node was made. An op makes none, one or several."""
+
+    node: NodeNumber = told("the node")
+    grad_fn: Text = told("its name: `MulBackward0`")
+    op: EarlierEvent = told("the event of the op that made it, −1 for none")
+    rule: RuleOf = told("the formulas of its derivatives, one for each edge")
+    outputs: Tensors = told("the tensors that it is the `grad_fn` of, by output number; 0 for one unseen")
+    edges: Edges = told("its `next_functions`, each with the tensor whose gradient goes there")
+    saved: SavedTensors = told("the saved tensors, each with the version it had")
+
+
+@declared(Kind.MUTATED)
 class Mutated(Event):
-    """A tensor's value was written over; `source` is the tensor whose value it took, or 0."""
+    """A tensor's value was written over other than by an op, or by an op on a tensor that shares its memory."""
 
-    tensor: int
-    how: str
-    version: int
-    source: int
-    flags: int
+    tensor: Tensor = told("the tensor")
+    how: Text = told("the writer: `SGD`, `data`, `copy_`")
+    source: Tensor = told("the tensor whose value it took or through which it was written, 0 for none")
+    in_pass: PassNumber = told("the backward pass that it was written in, 0 for none")
+    op: EarlierEvent = told("the event of the op that wrote it through `source`, −1 for none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared(Kind.REQUIRES_GRAD_CHANGED)
 class RequiresGradChanged(Event):
     """`requires_grad_()`, `detach_()` or an assignment changed a tensor's flags."""
 
-    tensor: int
-    flags: int
+    tensor: Tensor = told("the tensor")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared(Kind.GRAD_ASSIGNED)
 class GradAssigned(Event):
-    """`.grad` was assigned; `grad` is 0 for None."""
+    """`.grad` was assigned."""
 
-    tensor: int
-    grad: int
+    tensor: Tensor = told("the tensor")
+    grad: Gradient = told("the tensor that its `.grad` is now, 0 for None")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared(Kind.GRADS_CLEARED)
+class GradsCleared(Event):
+    """`zero_grad()` of an optimizer or a module was called; the changes themselves follow."""
+
+    how: Text = told("whose: the class of the optimizer or module")
+    to_none: Flag = told("whether gradients become None, not zero")
+    tensors: Tensors = told("the tensors whose gradients are cleared")
+
+
+@declared(Kind.NAMED)
 class Named(Event):
-    """A tensor got a name."""
+    """A tensor got a name: a parameter's path, which begins with the variable that holds the module."""
 
-    tensor: int
-    name: str
+    tensor: Tensor = told("the tensor")
+    name: Text = told("its name: `net.0.weight`")
+    role: Text = told("`parameter`, `buffer`, or empty for a plain variable")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared(Kind.SCOPE_ENTERED, detail=True)
 class ScopeEntered(Event):
-    """A module or custom Function was entered; `kind` says which."""
+    """A module's forward, or a custom Function's, was entered."""
 
-    scope: int
-    kind: str
-    name: str
+    scope: Scope = told("the number of this visit")
+    kind: Text = told("`module` or `function`")
+    name: Text = told("the module's path, or the Function's name")
+    type: Text = told("its class")
+    training: Flag = told("whether the module is in training mode")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared(Kind.SCOPE_LEFT, detail=True)
 class ScopeLeft(Event):
-    """A scope was left."""
+    """A scope was left, by return or by exception."""
 
-    scope: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassBegan(Event):
-    """A backward pass began."""
-
-    number: int
-    how: str
-    roots: tuple[int, ...]
-    root_tensors: tuple[int, ...]
-    gradients: tuple[int, ...]
-    inputs: tuple[int, ...]
-    retain_graph: bool
-    create_graph: bool
+    scope: Scope = told("the number of the visit")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received(Event):
-    """A node was given the gradients of its outputs and is about to run."""
-
-    node: int
-    grad_fn: str
-    gradients: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Produced(Event):
-    """A node has run; `gradients[i]` goes to node `targets[i]`, 0 where none does."""
-
-    node: int
-    targets: tuple[int, ...]
-    gradients: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accumulated(Event):
-    """A leaf's `.grad` took in `gradient`; it is tensor `grad`."""
-
-    tensor: int
-    node: int
-    gradient: int
-    grad: int
-    version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retained(Event):
-    """A non-leaf kept its gradient: its `.grad` is tensor `grad`."""
-
-    tensor: int
-    node: int
-    grad: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hooked(Event):
-    """A hook replaced gradient `before` by `after`."""
-
-    tensor: int
-    node: int
-    hook: str
-    before: int
-    after: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassEnded(Event):
-    """A backward pass is over."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared(Kind.TANGENT, detail=True)
 class TangentPushed(Event):
     """Forward mode: a tensor got a tangent."""
 
-    tensor: int
-    tangent: int
-    how: str
+    tensor: Tensor = told("the tensor")
+    tangent: Tangent = told("its tangent")
+    how: Text = told("`make_dual`, or the op that it was pushed through")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# --- backward
+
+
+@declared(Kind.PASS_BEGAN)
+class PassBegan(Event):
+    """A backward pass began."""
+
+    number: PassNumber = told("the pass")
+    how: Text = told("`backward` (leaves accumulate) or `grad`")
+    time: Time = told("seconds since 1970")
+    retain_graph: Flag = told("whether the buffers are kept")
+    create_graph: Flag = told("whether the pass itself can be differentiated")
+    roots: Roots = told("where it begins, and with which gradients")
+    inputs: Tensors = told("the tensors whose gradients are asked for, none for all leaves")
+
+
+@declared(Kind.RECEIVED, detail=True)
+class Received(Event):
+    """A node was given the sums of the gradients of its outputs, and is about to run."""
+
+    node: NodeNumber = told("the node")
+    grad_fn: Text = told("its name")
+    in_pass: PassNumber = told("the pass")
+    gradients: Gradients = told("one for each output, 0 where none came")
+
+
+@declared(Kind.PRODUCED, detail=True)
+class Produced(Event):
+    """A node has run."""
+
+    node: NodeNumber = told("the node")
+    in_pass: PassNumber = told("the pass")
+    flows: Flows = told("for each edge the node that it leads to, and the gradient that goes there")
+
+
+@declared(Kind.ACCUMULATED)
+class Accumulated(Event):
+    """A leaf's `.grad` took in a gradient."""
+
+    tensor: Tensor = told("the leaf")
+    node: NodeNumber = told("its AccumulateGrad")
+    in_pass: PassNumber = told("the pass, 0 for a gradient from before the recording")
+    gradient: Gradient = told("what came")
+    grad: Gradient = told("the tensor that `.grad` is now")
+
+
+@declared(Kind.RETAINED, detail=True)
+class Retained(Event):
+    """A non-leaf that called `retain_grad()` kept its gradient."""
+
+    tensor: Tensor = told("the tensor")
+    node: NodeNumber = told("its node")
+    in_pass: PassNumber = told("the pass")
+    grad: Gradient = told("the tensor that `.grad` is now")
+
+
+@declared(Kind.HOOKED, detail=True)
+class Hooked(Event):
+    """A hook changed a gradient."""
+
+    tensor: Tensor = told("the tensor that the hook is on, 0 for a hook on the node")
+    node: NodeNumber = told("the node")
+    in_pass: PassNumber = told("the pass")
+    hook: Text = told("the hook's name")
+    before: Gradient = told("the gradient that it was given")
+    after: Gradient = told("the gradient that it returned")
+
+
+@declared(Kind.PASS_ENDED)
+class PassEnded(Event):
+    """A backward pass ended, by return or by exception."""
+
+    number: PassNumber = told("the pass")
+
+
+@declared(Kind.ALIVE)
+class GraphsAlive(Event):
+    """Nodes that earlier passes went through are still alive."""
+
+    in_pass: PassNumber = told("the pass that has just ended")
+    graphs: LivingNodes = told("for each earlier pass how many nodes made before its end are alive")
+
+
+# --- training
+
+
+@declared(Kind.STEPPED)
 class Stepped(Event):
-    """An optimizer is about to step."""
+    """An optimizer is about to step; the mutations of its parameters follow."""
 
-    optimizer: str
-    args: str
-    parameters: tuple[int, ...]
+    optimizer: Number = told("the optimizer's number, counted from 1")
+    type: Text = told("its class: `SGD`")
+    time: Time = told("seconds since 1970")
+    groups: Groups = told("its parameter groups")
+    parameters: Tensors = told("its parameters, group by group")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@declared(Kind.SCHEDULED)
+class Scheduled(Event):
+    """A learning-rate scheduler stepped."""
+
+    optimizer: Number = told("the optimizer whose rates it sets, 0 where that is not known")
+    type: Text = told("the scheduler's class")
+    rates: Text = told("the learning rates afterwards, as JSON")
+
+
+@declared(Kind.ERROR)
 class ErrorRaised(Event):
-    """An exception left a backward pass at `node`, or ended the program (node 0)."""
+    """An exception left a backward pass, or ended the program."""
 
-    type: str
-    message: str
-    node: int
+    type: Text = told("the exception's class")
+    message: Text = told("its message")
+    node: NodeNumber = told("the node at fault, 0 for none")
+    in_pass: PassNumber = told("the pass that it left, 0 where it ended the program")

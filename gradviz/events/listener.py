@@ -1,33 +1,39 @@
 """What a source tells of a run: one call an event, with raw values.
 
-A source (gradviz's engine, PyTorch) calls these methods while the script runs; whoever wants to know derives
-from `Listener` and overrides what it needs. Nothing is built for an event: arguments are plain numbers,
-strings and arrays that the source has at hand anyway.
+A source (the NumPy engine, PyTorch) calls these methods while the script runs. Whoever wants to hear derives from
+`Listener` and overrides `tell`; `op`, `node`, `differentiated`, `received`, `produced` and `ran` are called so often
+that a listener may want to override them as well. No object is built for an event.
 
-Identity is a number that counts up from 1 and is never used again: tensors (gradients and tangents are
-tensors too) share one count, nodes have another, passes a third. 0 stands for "none". An *edge* is
-`(node, output_nr)`, as in PyTorch's `next_functions`, with node 0 where no gradient is wanted.
+- The fields of each event are those of the table in `kinds.py`, in its order.
+- `where` says where in the program it happened: a frame (the innermost user frame at or above it is meant), the
+  traceback of an exception, or None. The source gives the frame; nobody below it counts frames.
+- A `State` says what a tensor is at an event. Its `value` is a handle: whatever the source computes with. How a
+  handle is read, the source says once (`handles.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Any, NamedTuple
 
-import numpy as np
+from gradviz.events.fields import Edge, Flow, Group, Living, Root, Rule, Saved
+from gradviz.events.kinds import Kind
+from gradviz.events.site import Place
 
-LEAF = 1
-REQUIRES_GRAD = 2
-VIEW = 4
+Where = FrameType | TracebackType | Place | None
+NO_RULE = Rule(())
 
 
-def op_links(
-    inputs: Sequence[int], outputs: Sequence[int], edges: Sequence[int], saved: Sequence[int]
-) -> tuple[int, ...]:
-    """What an op is linked to, in one row: how many inputs, outputs and edge numbers there are, then those, then
-    what was saved. Among the inputs 0 stands for a number; edges and saved tensors belong to the node: edges as
-    `node, output_nr, ...`, saved as `tensor, version, ...`."""
-    return (len(inputs), len(outputs), len(edges), *inputs, *outputs, *edges, *saved)
+class State(NamedTuple):
+    """What a tensor is: the handle of its value (None: the value was told before, or is not known), its flags
+    (`kinds.LEAF` and so on), its version, and the tensor whose memory it shares (0: none)."""
+
+    tensor: int
+    value: Any
+    flags: int = 0
+    version: int = 0
+    base: int = 0
 
 
 class Listener:
@@ -35,110 +41,212 @@ class Listener:
 
     __slots__ = ()
 
-    def tensor(self, number: int, array: np.ndarray, flags: int, how: str, base: int, version: int) -> None:
-        """A tensor came to be other than by an op. `how` is its maker (`ones`, `Variable`, `data`);
-        `base` is the tensor whose memory it shares, or 0."""
+    def tell(self, kind: Kind, where: Where, values: tuple, states: Sequence[State] = ()) -> None:
+        """An event of any kind: its fields in the order of the table, and what tensors are at it."""
+
+    # --- the events of which there are many
 
     def op(
         self,
-        name: str,
-        arrays: Sequence[np.ndarray | None],
-        flags: int,
+        where: Where,
+        op: str,
         args: str,
+        rule: Rule,
+        in_pass: int,
+        grad_enabled: bool,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        values: Sequence[Any],
+        flags: Sequence[int],
+        versions: Sequence[int],
+        bases: Sequence[int],
+    ) -> None:
+        """An op ran; the last four are the states of its outputs. An op in place names its tensor as output."""
+        states = [*map(State, outputs, values, flags, versions, bases)]
+        self.tell(
+            Kind.OP, where, (op, args, rule, in_pass, grad_enabled, tuple(inputs), tuple(outputs)), states
+        )
+
+    def node(
+        self,
+        where: Where,
         node: int,
         grad_fn: str,
-        links: tuple[int, ...],
+        op: int | None,
+        rule: Rule,
+        outputs: Sequence[int],
+        edges: Sequence[Edge],
+        saved: Sequence[Saved],
     ) -> None:
-        """An op ran. `arrays` (None: unknown) and `flags` are those of its outputs; `args` are the non-tensor
-        arguments as text; `links` are the numbers that `op_links` puts in a row."""
+        """A node was made by the op of event `op` (None: by none); −1 is the thread's last op."""
+        values = (node, grad_fn, op, rule, tuple(outputs), tuple(edges), tuple(saved))
+        self.tell(Kind.NODE, where, values)
 
-    def mutated(
-        self, number: int, array: np.ndarray, flags: int, version: int, how: str, source: int
-    ) -> None:
-        """A tensor's value was written over in place; `version` is its version afterwards, `source` the
-        tensor whose value it took (the result of the op that worked in place), or 0."""
-
-    def requires_grad_changed(self, number: int, flags: int) -> None:
-        """`requires_grad_()` or an assignment changed whether a tensor requires grad."""
-
-    def grad_assigned(self, number: int, grad: int) -> None:
-        """`tensor.grad = grad`; 0 for None (as `zero_grad` leaves it)."""
-
-    def named(self, number: int, name: str) -> None:
-        """A tensor got a name: a parameter's path in its module."""
-
-    def scope_entered(self, scope: int, kind: str, name: str) -> None:
-        """A module's forward, or a custom Function's, was entered."""
-
-    def scope_left(self, scope: int) -> None:
-        """...and left, by return or by exception."""
-
-    def pass_began(
+    def differentiated(
         self,
-        number: int,
-        how: str,
-        roots: Sequence[int],
-        root_tensors: Sequence[int],
-        gradients: Sequence[int],
-        arrays: Sequence[np.ndarray],
+        where: Where,
+        op: str,
+        args: str,
+        rule: Rule,
+        in_pass: int,
         inputs: Sequence[int],
-        retain_graph: bool,
-        create_graph: bool,
+        output: int,
+        value: Any,
+        flags: int,
+        node: int,
+        grad_fn: str,
+        edges: Sequence[int],
+        saved: Sequence[int],
     ) -> None:
-        """A backward pass began (`how`: `backward` or `grad`) at nodes `roots`, the edges of
-        `root_tensors`, with `gradients` (values `arrays`); `inputs` are the tensors whose gradients are
-        asked for, none for "all leaves"."""
+        """`op` and `node` in one call: an op of one new output ran in grad mode and made one node, under the same
+        rule. `edges` and `saved` are flat: (node, nr, tensor, ...) and (tensor, version, ...)."""
+        self.op(where, op, args, rule, in_pass, True, inputs, (output,), (value,), (flags,), (0,), (0,))
+        self.node(
+            where,
+            node,
+            grad_fn,
+            -1,
+            rule,
+            (output,),
+            [Edge(*edges[i : i + 3]) for i in range(0, len(edges), 3)],
+            [Saved(*saved[i : i + 2]) for i in range(0, len(saved), 2)],
+        )
 
     def received(
-        self, node: int, grad_fn: str, gradients: Sequence[int], arrays: Sequence[np.ndarray | None]
+        self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
     ) -> None:
-        """A node was given the sum of the gradients of its outputs (one an output, 0 where none came) and is
-        about to run. `arrays` holds the values not told before, None for the others."""
+        """A node was given its gradients and is about to run; `values[i]` is None where gradient i was told before."""
+        states = [State(g, v) for g, v in zip(gradients, values, strict=True) if v is not None]
+        self.tell(Kind.RECEIVED, None, (node, grad_fn, in_pass, tuple(gradients)), states)
 
-    def produced(
-        self,
-        node: int,
-        targets: Sequence[int],
-        gradients: Sequence[int],
-        arrays: Sequence[np.ndarray | None],
-    ) -> None:
-        """A node has run: `gradients` go along its edges to nodes `targets`."""
+    def produced(self, node: int, in_pass: int, flows: Sequence[int], values: Sequence[Any]) -> None:
+        """A node has run. `flows` is flat: (target node, gradient, ...); `values` as in `received`."""
+        pairs = tuple(Flow(*flows[i : i + 2]) for i in range(0, len(flows), 2))
+        states = [State(flow.gradient, v) for flow, v in zip(pairs, values, strict=True) if v is not None]
+        self.tell(Kind.PRODUCED, None, (node, in_pass, pairs), states)
 
     def ran(
         self,
         node: int,
         grad_fn: str,
-        links: tuple[int, ...],
-        array: np.ndarray | None,
-        arrays: Sequence[np.ndarray | None],
+        in_pass: int,
+        gradient: int,
+        value: Any,
+        flows: Sequence[int],
+        values: Sequence[Any],
     ) -> None:
-        """`received` and `produced` of a node of one output, told together once it has run. A source may do so
-        where nothing can have happened between the two. `links` are the gradient that it received (value
-        `array`), then its targets, then the gradients that it produced (values `arrays`)."""
-        n = len(arrays)
-        self.received(node, grad_fn, links[:1], (array,))
-        self.produced(node, links[1 : 1 + n], links[1 + n :], arrays)
+        """`received` and `produced` of a node of one output in one call, once it has run. A source may do so where
+        nothing can have happened between the two."""
+        self.received(node, grad_fn, in_pass, (gradient,), (value,))
+        self.produced(node, in_pass, flows, values)
+
+    # --- forward
+
+    def tensor(self, where: Where, how: str, state: State, source: int = 0) -> None:
+        """A tensor came to be other than by an op."""
+        self.tell(Kind.TENSOR, where, (state.tensor, how, source), (state,))
+
+    def mutated(
+        self,
+        where: Where,
+        how: str,
+        state: State,
+        source: int = 0,
+        in_pass: int = 0,
+        op: int | None = None,
+    ) -> None:
+        """A tensor's value was written over, or its place in the graph is another; `state` is what it is now. `op` is
+        the event of the op that did it through tensor `source`; −1 is the thread's last op."""
+        self.tell(Kind.MUTATED, where, (state.tensor, how, source, in_pass, op), (state,))
+
+    def requires_grad_changed(self, where: Where, state: State) -> None:
+        """A tensor's flags changed."""
+        self.tell(Kind.REQUIRES_GRAD_CHANGED, where, (state.tensor,), (state,))
+
+    def grad_assigned(self, where: Where, tensor: int, grad: int) -> None:
+        """`tensor.grad = grad`; 0 for None."""
+        self.tell(Kind.GRAD_ASSIGNED, where, (tensor, grad))
+
+    def grads_cleared(self, where: Where, how: str, to_none: bool, tensors: Sequence[int]) -> None:
+        """`zero_grad()` was called; the changes follow."""
+        self.tell(Kind.GRADS_CLEARED, where, (how, to_none, tuple(tensors)))
+
+    def named(self, tensor: int, name: str, role: str = "parameter") -> None:
+        """A tensor got a name."""
+        self.tell(Kind.NAMED, None, (tensor, name, role))
+
+    def scope_entered(
+        self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False
+    ) -> None:
+        """A module's forward (`kind` is `module`) or a custom Function's (`function`) was entered."""
+        self.tell(Kind.SCOPE_ENTERED, where, (scope, kind, name, type, training))
+
+    def scope_left(self, scope: int) -> None:
+        """...and left."""
+        self.tell(Kind.SCOPE_LEFT, None, (scope,))
+
+    def tangent(self, where: Where, how: str, tensor: int, state: State) -> None:
+        """A tensor got a tangent, whose state this is."""
+        self.tell(Kind.TANGENT, where, (tensor, state.tensor, how), (state,))
+
+    # --- backward
+
+    def pass_began(
+        self,
+        where: Where,
+        number: int,
+        how: str,
+        time: float,
+        retain_graph: bool,
+        create_graph: bool,
+        roots: Sequence[Root],
+        inputs: Sequence[int],
+    ) -> None:
+        """A backward pass began."""
+        values = (number, how, time, retain_graph, create_graph, tuple(roots), tuple(inputs))
+        self.tell(Kind.PASS_BEGAN, where, values)
 
     def accumulated(
-        self, number: int, node: int, gradient: int, grad: int, array: np.ndarray, version: int
+        self, tensor: int, node: int, in_pass: int, gradient: int, grad: int, state: State | None = None
     ) -> None:
-        """A leaf's `.grad` took in `gradient`, and is now tensor `grad` with value `array`."""
+        """A leaf's `.grad` took in a gradient; `state` is that of `.grad` where it holds something new."""
+        values = (tensor, node, in_pass, gradient, grad)
+        self.tell(Kind.ACCUMULATED, None, values, () if state is None else (state,))
 
-    def retained(self, number: int, node: int, grad: int) -> None:
-        """A non-leaf that called `retain_grad()` kept its gradient: its `.grad` is now tensor `grad`."""
+    def retained(self, tensor: int, node: int, in_pass: int, grad: int) -> None:
+        """A non-leaf kept its gradient."""
+        self.tell(Kind.RETAINED, None, (tensor, node, in_pass, grad))
 
-    def hooked(self, number: int, node: int, hook: str, before: int, after: int, array: np.ndarray) -> None:
-        """A hook on tensor `number` (0: on the node itself) replaced gradient `before` by `after`."""
+    def hooked(self, tensor: int, node: int, in_pass: int, hook: str, before: int, state: State) -> None:
+        """A hook changed gradient `before` to the one whose state this is."""
+        self.tell(Kind.HOOKED, None, (tensor, node, in_pass, hook, before, state.tensor), (state,))
 
     def pass_ended(self, number: int) -> None:
-        """The pass is over, its buffers are freed unless it retains them."""
+        """A pass ended."""
+        self.tell(Kind.PASS_ENDED, None, (number,))
 
-    def tangent(self, number: int, tangent: int, array: np.ndarray, how: str) -> None:
-        """Forward mode: a tensor got a tangent, from `make_dual` or pushed through an op (`how`)."""
+    def graphs_alive(self, in_pass: int, graphs: Sequence[Living]) -> None:
+        """Nodes of earlier passes are alive at the end of a pass."""
+        self.tell(Kind.ALIVE, None, (in_pass, tuple(graphs)))
 
-    def stepped(self, optimizer: str, args: str, parameters: Sequence[int]) -> None:
-        """An optimizer is about to step; the mutations of its parameters follow."""
+    # --- training
 
-    def error(self, kind: str, message: str, node: int, raised: TracebackType | None = None) -> None:
-        """An exception left a backward pass; `node` is the one that was running, or 0. Or it left the program:
-        then `raised` says where it came from."""
+    def stepped(
+        self,
+        where: Where,
+        optimizer: int,
+        type: str,
+        time: float,
+        groups: Sequence[Group],
+        parameters: Sequence[int],
+    ) -> None:
+        """An optimizer is about to step."""
+        self.tell(Kind.STEPPED, where, (optimizer, type, time, tuple(groups), tuple(parameters)))
+
+    def scheduled(self, where: Where, optimizer: int, type: str, rates: str) -> None:
+        """A scheduler stepped; `rates` are the learning rates afterwards, as JSON."""
+        self.tell(Kind.SCHEDULED, where, (optimizer, type, rates))
+
+    def error(self, where: Where, type: str, message: str, node: int = 0, in_pass: int = 0) -> None:
+        """An exception left pass `in_pass` at `node`; or (0) it ended the program."""
+        self.tell(Kind.ERROR, where, (type, message, node, in_pass))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,8 +32,38 @@ class Stats:
 
 
 def stats_of(array: np.ndarray) -> Stats:
-    """The statistics of one array."""
-    return stats_of_rows(np.asarray(array).reshape(1, -1))[0]
+    """The statistics of one array, of any shape and of a dtype that NumPy has."""
+    flat = np.asarray(array).reshape(-1)
+    if flat.size <= DEFERRED or flat.dtype.char not in "fd":
+        return stats_of_rows(flat.reshape(1, -1))[0]
+    low, high = float(flat.min()), float(flat.max())
+    if math.isfinite(low) and math.isfinite(high):
+        return _of_large(flat, low, high)
+    finite = flat[np.isfinite(flat)]
+    nan = int(np.count_nonzero(flat != flat))
+    return replace(stats_of(finite), nan=nan, inf=flat.size - finite.size - nan)
+
+
+_BLOCK = 512  # elements that are summed in the array's own precision; the sums are added as doubles
+_ONES = {char: np.ones(_BLOCK, char) for char in "fd"}
+_SQUARABLE = (1e-15, 1e15)  # where the largest magnitude lies if squares neither vanish nor overflow in float32
+_CANCELLED = 3e-4  # a mean below this share of the rms has lost digits in float32
+
+
+def _of_large(flat: np.ndarray, low: float, high: float) -> Stats:
+    """The statistics of a large flat array of finite elements, whose least and largest are known: by a few quick
+    reductions in its own precision where these are exact enough."""
+    largest = max(-low, high)
+    if not _SQUARABLE[0] < largest < _SQUARABLE[1]:
+        return stats_of_rows(flat.reshape(1, -1))[0]
+    whole = flat.size // _BLOCK * _BLOCK
+    sums = flat[:whole].reshape(-1, _BLOCK) @ _ONES[flat.dtype.char]
+    total = float(sums.sum(dtype=np.float64)) + float(flat[whole:].sum(dtype=np.float64))
+    mean, rms = total / flat.size, math.sqrt(float(np.dot(flat, flat)) / flat.size)
+    if abs(mean) < _CANCELLED * rms:
+        mean = float(flat.mean(dtype=np.float64))
+    zeros = 0 if low > 0 or high < 0 else int(np.count_nonzero(flat == 0))
+    return Stats(low, high, mean, rms, 0, 0, zeros)
 
 
 def stats_of_rows(rows: np.ndarray) -> list[Stats]:

@@ -2,9 +2,10 @@
 
 from gradviz.tracefile.errors import TraceError
 from gradviz.tracefile.opening import open_trace
-from gradviz.tracefile.reader import ErrorInfo, PassInfo, Snapshot, Trace
+from gradviz.tracefile.reader import ErrorInfo, PassInfo, Trace
 from gradviz.tracefile.recorder import Recorder
 from gradviz.tracefile.sites import Site, Sites
+from gradviz.tracefile.states import Snapshot
 
 __all__ = [
     "ErrorInfo",

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.events.layout import COLUMNS, LAYOUTS
 
 
 def _integers() -> array[int]:
@@ -27,7 +28,6 @@ class _OpenPass:
     """What is known of a pass so far: the nodes that ran with their names' hashes, and the edges that gradients
     took, as node numbers."""
 
-    number: int
     nodes: array[int] = field(default_factory=_integers)
     names: array[int] = field(default_factory=_integers)
     sources: array[int] = field(default_factory=_integers)
@@ -48,10 +48,10 @@ class Digests:
     """Follows the passes of a run, batch by batch. `strings` are the names in the order of their numbers; there
     may be more of them at each batch."""
 
-    def __init__(self, strings: Iterable[str]) -> None:
+    def __init__(self, strings: Sequence[str]) -> None:
         self.strings = strings
         self.hashes: list[int] = []
-        self.open: dict[int, list[_OpenPass]] = {}  # by thread, the innermost last
+        self.open: dict[int, _OpenPass] = {}
         self.finished: list[FinishedPass] = []
 
     def take_finished(self) -> list[FinishedPass]:
@@ -62,72 +62,84 @@ class Digests:
     def read(self, first: int, events: np.ndarray, links: np.ndarray) -> None:
         """Take in one batch of events, the first of which is number `first`."""
         kinds = events["head"] & 0xFF
-        if not np.isin(kinds, _KINDS).any():
+        marks = {kind: np.flatnonzero(kinds == kind) for kind in (_RECEIVED, _PRODUCED, _BEGAN, _ENDED)}
+        if not any(map(len, marks.values())):
             return
         self._hash_names()
-        ends = np.cumsum(events["links"], dtype=np.int64)
-        marks = np.flatnonzero((kinds == _BEGAN) | (kinds == _ENDED)).tolist()
-        start = 0
-        for mark in [*marks, len(events)]:
-            if mark - start > _FEW:
-                self._take_in(events[start:mark], ends[start:mark], links)
-            elif mark > start:
-                self._take_in_few(events[start:mark].tolist(), ends[start:mark].tolist(), links)
-            start = mark
-            if mark == len(events):
-                break
-            thread = int(events["head"][mark]) >> 16
-            stack = self.open.setdefault(thread, [])
-            if kinds[mark] == _BEGAN:
-                stack.append(_OpenPass(int(events["subject"][mark])))
-            elif stack:
-                run = stack.pop()
-                self.finished.append(FinishedPass(run.number, first + mark, len(run.nodes), digest_of(run)))
+        for number in events[_NUMBER][marks[_BEGAN]].tolist():
+            self.open[number] = _OpenPass()
+        received, produced = events[marks[_RECEIVED]], marks[_PRODUCED]
+        if len(received) > _FEW * max(len(self.open), 1):
+            self._take_in(received, events, produced, links)
+        else:
+            self._take_in_few(received, events, produced, links)
+        for at in marks[_ENDED].tolist():
+            number = int(events[_NUMBER_ENDED][at])
+            run = self.open.pop(number, None)
+            if run is not None:
+                self.finished.append(FinishedPass(number, first + at, len(run.nodes), digest_of(run)))
 
-    def _take_in(self, events: np.ndarray, ends: np.ndarray, links: np.ndarray) -> None:
-        """Take in events between which no pass began or ended."""
-        for thread, stack in self.open.items():
-            if not stack:
-                continue
-            run = stack[-1]
-            heads = events["head"] & 0xFFFF00FF  # without flags
-            received = heads == _RECEIVED | thread << 16
-            _extend(run.nodes, events["subject"][received])
-            _extend(run.names, np.array(self.hashes)[events["name"][received]])
-            produced = heads == _PRODUCED | thread << 16
-            counts = events["links"][produced].astype(np.int64)
-            halves = counts // 2
-            offsets = np.arange(halves.sum()) - np.repeat(np.cumsum(halves) - halves, halves)
-            _extend(run.targets, links[np.repeat(ends[produced] - counts, halves) + offsets])
-            _extend(run.sources, np.repeat(events["subject"][produced], halves))
+    def _take_in(
+        self, received: np.ndarray, events: np.ndarray, produced: np.ndarray, links: np.ndarray
+    ) -> None:
+        """Take in the nodes that ran, pass by pass: quicker where a pass has many."""
+        ends = np.cumsum(events["links"], dtype=np.int64)[produced]
+        given = events[produced]
+        counts = given["links"].astype(np.int64) // 2
+        offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        targets = links[np.repeat(ends - 2 * counts, counts) + 2 * offsets]
+        sources = np.repeat(given[_GIVER], counts)
+        flow_passes = np.repeat(given[_PRODUCED_IN], counts)
+        hashes = np.array(self.hashes)
+        for number, run in self.open.items():
+            own = received[received[_RECEIVED_IN] == number]
+            _extend(run.nodes, own[_NODE])
+            _extend(run.names, hashes[own[_NAME]])
+            here = flow_passes == number
+            _extend(run.targets, targets[here])
+            _extend(run.sources, sources[here])
 
-    def _take_in_few(self, rows: list[tuple], ends: list[int], links: np.ndarray) -> None:
-        """The same, row by row, which is quicker for the few events of a small pass."""
-        for (head, _, name, subject, _, _, n_links), end in zip(rows, ends, strict=True):
-            stack = self.open.get(head >> 16)
-            if not stack:
-                continue
-            if head & 0xFF == _RECEIVED:
-                stack[-1].nodes.append(subject)
-                stack[-1].names.append(self.hashes[name])
-            elif head & 0xFF == _PRODUCED:
-                half = n_links // 2
-                stack[-1].sources.extend([subject] * half)
-                stack[-1].targets.extend(links[end - n_links : end - half].tolist())
+    def _take_in_few(
+        self, received: np.ndarray, events: np.ndarray, produced: np.ndarray, links: np.ndarray
+    ) -> None:
+        """The same, event by event: quicker for the few events of small passes."""
+        columns = (received[name].tolist() for name in (_RECEIVED_IN, _NODE, _NAME))
+        for number, node, name in zip(*columns, strict=True):
+            run = self.open.get(number)
+            if run is not None:
+                run.nodes.append(node)
+                run.names.append(self.hashes[name])
+        ends = np.cumsum(events["links"], dtype=np.int64)[produced].tolist()
+        columns = (events[name][produced].tolist() for name in (_PRODUCED_IN, _GIVER, "links"))
+        flat = links.tolist()
+        for number, node, count, end in zip(*columns, ends, strict=True):
+            run = self.open.get(number)
+            if run is not None:
+                run.sources.extend([node] * (count // 2))
+                run.targets.extend(flat[end - count : end : 2])
 
     def _hash_names(self) -> None:
-        texts = list(self.strings)
-        self.hashes += [zlib.crc32(text.encode("utf-8", "replace")) for text in texts[len(self.hashes) :]]
+        new = self.strings[len(self.hashes) :]
+        self.hashes += [zlib.crc32(text.encode("utf-8", "replace")) for text in new]
+
+
+def _column(kind: Kind, name: str) -> str:
+    """The column of a row that a field is kept in."""
+    names = [known.name for known in LAYOUTS[kind].columns]
+    return COLUMNS[names.index(name)]
+
+
+_BEGAN, _ENDED, _RECEIVED, _PRODUCED = (
+    int(kind) for kind in (Kind.PASS_BEGAN, Kind.PASS_ENDED, Kind.RECEIVED, Kind.PRODUCED)
+)
+_NUMBER, _NUMBER_ENDED = _column(Kind.PASS_BEGAN, "number"), _column(Kind.PASS_ENDED, "number")
+_NODE, _NAME, _RECEIVED_IN = (_column(Kind.RECEIVED, name) for name in ("node", "grad_fn", "in_pass"))
+_GIVER, _PRODUCED_IN = _column(Kind.PRODUCED, "node"), _column(Kind.PRODUCED, "in_pass")
+_FEW = 50  # events of a pass in a batch
 
 
 def _extend(integers: array[int], more: np.ndarray) -> None:
     integers.frombytes(more.astype(np.int64).tobytes())
-
-
-_BEGAN, _ENDED = int(Kind.PASS_BEGAN), int(Kind.PASS_ENDED)
-_RECEIVED, _PRODUCED = int(Kind.RECEIVED), int(Kind.PRODUCED)
-_FEW = 50  # events
-_KINDS = [_BEGAN, _ENDED, _RECEIVED, _PRODUCED]
 
 
 def digest_of(run: _OpenPass) -> str:

@@ -43,9 +43,13 @@ def open_trace(path: Path | str) -> Trace:
         raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace SCRIPT)")
     if journaling != _ROLLBACK_JOURNAL:  # reading a write-ahead log leaves files behind
         raise TraceError(f"{path} was changed by another program: gradviz writes no write-ahead log")
+    if version < VERSION:
+        raise TraceError(
+            f"{path} was written by an older gradviz (trace format {version}, this one reads {VERSION}): record it again"
+        )
     if version > VERSION:
         raise TraceError(
-            f"{path} was written by a newer gradviz (trace format {version}, this one reads up to {VERSION}): "
+            f"{path} was written by a newer gradviz (trace format {version}, this one reads {VERSION}): "
             "upgrade with pip install -U gradviz"
         )
     try:

@@ -4,6 +4,9 @@ The hot half of recording. An event is a few integers packed at the end of a few
 thread (writer.py) takes them away many times a second and commits them, so that whatever ends the process leaves
 a trace that is complete up to the last fraction of a second. Bytes, because lists of integers that one thread
 makes and another frees cost as much again.
+
+`tell` packs any event as the table of events says. The methods below it pack the frequent ones by hand, to the same
+bytes (tests/test_layout_of_events.py).
 """
 
 from __future__ import annotations
@@ -16,26 +19,31 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from threading import get_ident
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from gradviz.events.kinds import Kind
-from gradviz.events.listener import Listener
-from gradviz.events.values import DEFERRED, SMALL, stats_of
-from gradviz.tracefile.schema import DTYPE_IDS, ELEMENTS, EVENT, SNAPSHOT, STATS
+from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.handles import READERS, Later, reader_of
+from gradviz.events.kinds import DETAILS, Kind
+from gradviz.events.layout import LAYOUTS, ROW
+from gradviz.events.listener import NO_RULE, Listener, State, Where
+from gradviz.events.values import SMALL
+from gradviz.tracefile.batch import Batch, Interned
+from gradviz.tracefile.schema import ELEMENTS, SKIPPED, STATE, STATS
 from gradviz.tracefile.sites import Sites
-from gradviz.tracefile.writer import Batch, Interned, Writer
+from gradviz.tracefile.writer import Writer
 
-_TENSOR, _OP, _RECEIVED, _PRODUCED = int(Kind.TENSOR), int(Kind.OP), int(Kind.RECEIVED), int(Kind.PRODUCED)
+_OP, _NODE, _RECEIVED, _PRODUCED = (
+    int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED)
+)
+_GRAD_ENABLED = 1 << 8  # OP's only flag
 _PAYLOAD_LIMIT = 32 << 20  # bytes in memory before they are written at once
 _UNWRITTEN, _FEW = 0.1, 2000  # the seconds, or else the events, that the writer may be behind
-_ELEMENTS, _STATS = ELEMENTS << 24, STATS << 24
-_ROW, _TWO_ROWS, _SNAPSHOT = (struct.Struct(f"<{n}I").pack for n in (7, 14, 6))
+_ROW, _TWO_ROWS, _STATE = (struct.Struct(f"<{n}I").pack for n in (7, 14, 7))
 _MANY = 64
 _LINKS = [struct.Struct(f"<{n}I").pack for n in range(_MANY)]  # by how many there are
-_float32, _FLOAT32 = np.dtype(np.float32), DTYPE_IDS["float32"]
+_float32 = np.dtype(np.float32)
 
 
 class Recorder(Listener):
@@ -51,12 +59,13 @@ class Recorder(Listener):
         passes: Any = None,
         sites: Sites | None = None,
         meta: dict[str, str] | None = None,
-        formulas: dict[str, str] | None = None,
     ) -> None:
         self.sites = sites or Sites()
-        self.strings = Interned()
-        self.shapes = Interned()
+        self.strings, self.forms, self.rules = Interned(), Interned(1), Interned()
         self.strings.number("")
+        self.rules.number(NO_RULE)
+        self.same_rules: dict[int, int] = {}  # numbers of rules by identity: to hash one takes as long as to pack it
+        self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
         self.keeps_values = values != "none"
         self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
         self.passes = passes
@@ -69,10 +78,11 @@ class Recorder(Listener):
         self.taken = time.monotonic()
         self.threads: dict[int, int] = {}
         self.last_ident = self.last_thread = 0
+        self.last_op: dict[int, int] = {}  # the last OP event of each thread
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
         self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
-        self.writer = Writer(path, self, {**(meta or {}), "values": values}, formulas or {})
+        self.writer = Writer(path, self, {**(meta or {}), "values": values})
 
     def take(self) -> Batch:
         """Take away what has been recorded since the last call; the lock is held."""
@@ -105,20 +115,47 @@ class Recorder(Listener):
         """Write what is left, with `meta` about how the run ended, and close the file."""
         self.writer.close(meta)
 
+    # --- numbers for what an event holds (layout.Numbers)
+
+    def text(self, text: str) -> int:
+        """The number of a text."""
+        return self.strings.known.get(text) or self.strings.number(text)
+
+    def rule(self, rule: Rule) -> int:
+        """The number of a rule."""
+        known = self.same_rules.get(id(rule))
+        if known is not None:
+            return known
+        is_new = rule not in self.rules.known
+        number = self.rules.number(rule)
+        if is_new:  # kept alive by `rules`, so that no other can have its identity
+            self.same_rules[id(rule)] = number
+        return number
+
+    def in_pass(self, number: int) -> int:
+        """This file's number of a pass, which counts from 1; 0 for none."""
+        return self.open_passes.get(number, 0)
+
+    def earlier(self, event: int | None) -> int:
+        """How many events back an event lies; −1 is the thread's last op. 0 for none."""
+        if event == -1:
+            event = self.last_op.get(self._thread())
+        return 0 if event is None else self.count - event
+
     # --- the parts of an event
 
     def _undo(self) -> None:
         """Take back an event that an exception (Ctrl-C) cut in two; the lock is held."""
         batch = self.batch
-        rows = np.frombuffer(bytes(batch.rows), EVENT)
+        rows = np.frombuffer(bytes(batch.rows), ROW)
         self.count = batch.first + len(rows)
         del batch.links[4 * int(rows["links"].sum(dtype=np.int64)) :]
-        snapshots = np.frombuffer(bytes(batch.snapshots), SNAPSHOT)
-        kept = int(np.count_nonzero(snapshots["event"] < self.count))
-        del batch.snapshots[SNAPSHOT.itemsize * kept :]
-        with_value = int(np.count_nonzero(snapshots["what"][:kept] >> 24))
+        states = np.frombuffer(bytes(batch.states), STATE)
+        kept = int(np.count_nonzero(states["event"] < self.count))
+        del batch.states[STATE.itemsize * kept :]
+        with_value = int(np.count_nonzero(states["what"][:kept] >> 8))
         del batch.payload[with_value:]
-        batch.deferred = [entry for entry in batch.deferred if entry[0] < with_value]
+        batch.waiting = [entry for entry in batch.waiting if entry[0] < with_value]
 
     def _thread(self) -> int:
         """The current thread's number, where a row's head has it; the lock is held."""
@@ -128,290 +165,290 @@ class Recorder(Listener):
             self.last_thread = self.threads.setdefault(ident, len(self.threads) + 1) << 16
         return self.last_thread
 
-    def _add(
-        self,
-        kind: int,
-        flags: int = 0,
-        site: int = 0,
-        name: str = "",
-        subject: int = 0,
-        object: int = 0,
-        note: int = 0,
-        links: Sequence[int] = (),
-    ) -> None:
-        """Put one event at the end; the lock is held."""
-        head = kind | flags << 8 | self._thread()
-        row = _ROW(head, site, self.strings.number(name), subject, object, note, len(links))
-        self._put(row, _packed(links))
-
-    def _put(self, row: bytes, tied: bytes) -> None:
-        """Put one event at the end, its links in `tied`. No call between, where Ctrl-C could cut it in two."""
+    def _put(self, row: bytes, links: bytes, states: bytes = b"") -> None:
+        """Put one event at the end. No call between, where Ctrl-C could cut it in two."""
         batch = self.batch
+        batch.states += states
         batch.rows += row
-        batch.links += tied
+        batch.links += links
         self.count += 1
 
-    def _snapshot(self, number: int, version: int, array: np.ndarray, flags: int, later: int = 0) -> None:
-        """Say what a tensor is at the event that is added next, or so many `later`; the lock is held."""
-        shape = self.shapes.known.get(array.shape)
-        if shape is None:
-            shape = self.shapes.number(array.shape)
-        what = _FLOAT32 | flags << 8 if array.dtype is _float32 else DTYPE_IDS[array.dtype.name] | flags << 8
-        length = 0
-        if self.keeps_values:
-            what, length = self._keep(array, what)
-        self.batch.snapshots += _SNAPSHOT(number, version, shape, what, length, self.count + later)
-
-    def _snapshots(
-        self, numbers: Sequence[int], arrays: Sequence[np.ndarray | None], flags: int, later: int = 0
+    def _state(
+        self, tensor: int, value: Any, flags: int, version: int, base: int, later: int = 0
     ) -> None:
-        """As `_snapshot`, of each tensor that there is. Not a loop under the lock itself: from Python 3.12 on, Ctrl-C
-        at the end of one that ends with a condition leaves the lock taken (tests/test_interrupts.py)."""
-        for number, value in zip(numbers, arrays):  # noqa: B905
-            if value is not None:
-                self._snapshot(number, 0, value, flags, later)
+        """Say what a tensor is at the event that is added next, or so many `later`; the lock is held."""
+        form = length = grade = 0
+        if value is not None:
+            form = self._form(value)
+            if self.keeps_values:
+                grade, length = self._keep(value)
+        self.batch.states += _STATE(
+            tensor, version, base, form, flags | grade << 8, length, self.count + later
+        )
 
-    def _keep(self, array: np.ndarray, what: int) -> tuple[int, int]:
-        """Put a tensor's value into the payload; returns `what` with the value's grade, and its length."""
+    def _states(self, states: Sequence[State], later: int = 0) -> None:
+        """As `_state`, of each. Not a loop under the lock itself: from Python 3.12 on, Ctrl-C at the end of one that
+        ends with a condition leaves the lock taken (tests/test_interrupts.py)."""
+        for state in states:
+            self._state(*state, later)
+
+    def _gradients(self, numbers: Sequence[int], values: Sequence[Any], later: int = 0) -> None:
+        """The states of gradients that are told for the first time. At `--values none` they have none."""
+        if self.keeps_values:
+            for number, value in zip(numbers, values):  # noqa: B905
+                if value is not None:
+                    self._state(number, value, 0, 0, 0, later)
+
+    def _form(self, value: Any) -> int:
+        """The number of a value's form."""
+        if type(value) is np.ndarray and value.dtype is _float32:
+            known = self.float32_forms.get(value.shape)
+            if known is None:
+                known = self.forms.number(READERS[np.ndarray].form(value))
+                self.float32_forms[value.shape] = known
+            return known
+        return self.forms.number(reader_of(value).form(value))
+
+    def _keep(self, value: Any) -> tuple[int, int]:
+        """Put a tensor's value into the payload; returns its grade and its length."""
         batch = self.batch
-        size = array.size
-        if size <= self.most_elements:
-            data = array.tobytes()
-            what |= _ELEMENTS
-        elif size <= DEFERRED:
-            data = array.tobytes()
-            batch.deferred.append((len(batch.payload), array.dtype, size))
-            what |= _STATS
+        reader = READERS.get(type(value)) or reader_of(value)
+        whole = reader.size(value) <= self.most_elements
+        kept = reader.keep(value, whole)
+        if kept is None:
+            return 0, 0
+        if type(kept) is Later:
+            batch.waiting.append((len(batch.payload), reader, kept))
+            batch.payload.append(b"")
+            held, length, whole = kept.held, 0, kept.whole
         else:
-            data = stats_of(array).pack()
-            what |= _STATS
-        batch.payload.append(data)
-        batch.bytes += len(data)
+            batch.payload.append(kept)
+            held = length = len(kept)
+        batch.bytes += held
         if batch.bytes > _PAYLOAD_LIMIT:
             self.limit = 0
-        return what, len(data)
+        return ELEMENTS if whole else STATS, length
 
-    # --- forward
+    # --- any event
 
-    def tensor(self, number: int, array: np.ndarray, flags: int, how: str, base: int, version: int) -> None:
-        self.site = site = self.sites.number(sys._getframe(2))
+    def tell(self, kind: Kind, where: Where, values: tuple, states: Sequence[State] = ()) -> None:
+        if kind in DETAILS and not self.detailed:
+            return
+        site = 0
+        if where is not None:
+            self.site = site = self.sites.number(where)
         with self.turn(), self.whole:
-            self._snapshot(number, version, array, flags)
-            self._add(_TENSOR, flags, site, how, number, base)
+            flags = 0
+            if kind == Kind.PASS_BEGAN:
+                flags = self._begin_pass(values[0])
+            elif kind == Kind.OP:
+                self.last_op[self._thread()] = self.count
+            self._states(states)
+            packed = LAYOUTS[kind].pack(values, self)
+            head = kind | (packed.flags | flags) << 8 | self._thread()
+            self._put(_ROW(head, site, *packed.columns, len(packed.links)), _packed(packed.links))
+            if kind == Kind.PASS_ENDED:
+                self._end_pass(values[0])
+
+    def _begin_pass(self, number: int) -> int:
+        """Number a pass, and decide whether it is recorded in detail; returns flags for its event."""
+        self.passes_begun += 1
+        self.open_passes[number] = self.passes_begun
+        if self.passes is not None:
+            self.detailed = self.passes_begun in self.passes
+        return 0 if self.detailed else SKIPPED
+
+    def _end_pass(self, number: int) -> None:
+        self.open_passes.pop(number, None)
+        if self.passes is not None and not self.open_passes:
+            self.detailed = self.passes_begun + 1 in self.passes
+
+    # --- the frequent events, by hand
 
     def op(
         self,
-        name: str,
-        arrays: Sequence[np.ndarray | None],
-        flags: int,
+        where: Any,
+        op: str,
         args: str,
-        node: int,
-        grad_fn: str,
-        links: tuple[int, ...],
-    ) -> None:
-        if not self.detailed:
-            return
-        self.site = site = self.sites.number(sys._getframe(3))
-        strings = self.strings.known
-        n = len(links)
-        tied = _LINKS[n](*links) if n < _MANY else _packed(links)
-        if self.count > self.limit:
-            self._give_way()
-        with self.lock:
-            try:  # as `whole` does, without its calls
-                first = 3 + links[0]  # of the outputs
-                one = arrays[0] if links[1] == 1 and not self.keeps_values else None
-                shape = None if one is None or one.dtype is not _float32 else self.shapes.known.get(one.shape)
-                if shape is not None:  # as _snapshot does, without a call
-                    told = _SNAPSHOT(links[first], 0, shape, _FLOAT32 | flags << 8, 0, self.count)
-                    self.batch.snapshots += told
-                else:
-                    self._snapshots(links[first:], arrays, flags)
-                row = _ROW(
-                    _OP
-                    | flags << 8
-                    | (self.last_thread if get_ident() == self.last_ident else self._thread()),
-                    site,
-                    strings.get(name) or self.strings.number(name),
-                    node,
-                    strings.get(grad_fn) or self.strings.number(grad_fn),
-                    self.strings.number(args) if args else 0,
-                    n,
-                )
-                batch = self.batch
-                batch.rows += row
-                batch.links += tied
-                self.count += 1
-            except BaseException:
-                self._undo()
-                raise
-
-    def mutated(
-        self, number: int, array: np.ndarray, flags: int, version: int, how: str, source: int
-    ) -> None:
-        self.site = site = self.sites.number(sys._getframe(2))
-        with self.turn(), self.whole:
-            self._snapshot(number, version, array, flags)
-            self._add(Kind.MUTATED, flags, site, how, number, version, links=(source,))
-
-    def requires_grad_changed(self, number: int, flags: int) -> None:
-        self.site = site = self.sites.number(sys._getframe(2))
-        with self.turn(), self.whole:
-            self._add(Kind.REQUIRES_GRAD_CHANGED, flags, site, subject=number)
-
-    def grad_assigned(self, number: int, grad: int) -> None:
-        self.site = site = self.sites.number(sys._getframe(2))
-        with self.turn(), self.whole:
-            self._add(Kind.GRAD_ASSIGNED, 0, site, subject=number, object=grad)
-
-    def named(self, number: int, name: str) -> None:
-        with self.turn(), self.whole:
-            self._add(Kind.NAMED, name=name, subject=number)
-            self.batch.parameters.append((number, name))
-
-    def scope_entered(self, scope: int, kind: str, name: str) -> None:
-        if self.detailed:
-            self.site = site = self.sites.number(sys._getframe(2))
-            with self.turn(), self.whole:
-                self._add(Kind.SCOPE_ENTERED, 0, site, name, scope, note=self.strings.number(kind))
-
-    def scope_left(self, scope: int) -> None:
-        if self.detailed:
-            with self.turn(), self.whole:
-                self._add(Kind.SCOPE_LEFT, subject=scope)
-
-    def tangent(self, number: int, tangent: int, array: np.ndarray, how: str) -> None:
-        if self.detailed:
-            self.site = site = self.sites.number(sys._getframe(2))
-            with self.turn(), self.whole:
-                self._snapshot(tangent, 0, array, 0)
-                self._add(Kind.TANGENT, 0, site, how, number, tangent)
-
-    def stepped(self, optimizer: str, args: str, parameters: Sequence[int]) -> None:
-        self.site = site = self.sites.number(sys._getframe(2))
-        with self.turn(), self.whole:
-            note = self.strings.number(args)
-            self._add(Kind.STEPPED, 0, site, optimizer, note=note, links=tuple(parameters))
-
-    # --- backward
-
-    def pass_began(
-        self,
-        number: int,
-        how: str,
-        roots: Sequence[int],
-        root_tensors: Sequence[int],
-        gradients: Sequence[int],
-        arrays: Sequence[np.ndarray],
+        rule: Rule,
+        in_pass: int,
+        grad_enabled: bool,
         inputs: Sequence[int],
-        retain_graph: bool,
-        create_graph: bool,
-    ) -> None:
-        self.site = site = self.sites.number(sys._getframe(2))
-        with self.turn(), self.whole:
-            self.passes_begun += 1
-            self.open_passes[number] = self.passes_begun
-            if self.passes is not None:
-                self.detailed = self.passes_begun in self.passes
-            links = (len(roots), len(inputs), *roots, *root_tensors, *gradients, *inputs)
-            flags = bool(retain_graph) | bool(create_graph) << 1
-            event = (self.passes_begun, self.count, self._thread() >> 16, site, self.detailed)
-            self.batch.passes_begun.append(event)
-            self._add(Kind.PASS_BEGAN, flags, site, how, self.passes_begun, links=links)
-
-    def received(
-        self, node: int, grad_fn: str, gradients: Sequence[int], arrays: Sequence[np.ndarray | None]
+        outputs: Sequence[int],
+        values: Sequence[Any],
+        flags: Sequence[int],
+        versions: Sequence[int],
+        bases: Sequence[int],
     ) -> None:
         if not self.detailed:
             return
+        site = 0 if where is None else self.sites.number(where)
+        self.site = site
+        links = _packed((len(inputs), *inputs, *outputs))
         with self.turn(), self.whole:
-            if self.keeps_values:
-                self._snapshots(gradients, arrays, 0)
-            name = self.strings.number(grad_fn)
+            strings = self.strings.known
+            for state in zip(outputs, values, flags, versions, bases):  # noqa: B905
+                self._state(*state)
+            thread = self._thread()
+            self.last_op[thread] = self.count
             self._put(
-                _ROW(_RECEIVED | self._thread(), 0, name, node, 0, 0, len(gradients)), _packed(gradients)
+                _ROW(
+                    _OP | (_GRAD_ENABLED if grad_enabled else 0) | thread,
+                    site,
+                    strings.get(op) or self.strings.number(op),
+                    strings.get(args) or self.strings.number(args) if args else 0,
+                    self.rule(rule),
+                    self.open_passes.get(in_pass, 0) if in_pass else 0,
+                    1 + len(inputs) + len(outputs),
+                ),
+                links,
             )
 
-    def produced(
+    def node(
         self,
-        node: int,
-        targets: Sequence[int],
-        gradients: Sequence[int],
-        arrays: Sequence[np.ndarray | None],
-    ) -> None:
-        if not self.detailed:
-            return
-        with self.turn(), self.whole:
-            if self.keeps_values:
-                self._snapshots(gradients, arrays, 0)
-            tied = _packed((*targets, *gradients))
-            self._put(_ROW(_PRODUCED | self._thread(), 0, 0, node, 0, 0, 2 * len(targets)), tied)
-
-    def ran(
-        self,
+        where: Any,
         node: int,
         grad_fn: str,
-        links: tuple[int, ...],
-        array: np.ndarray | None,
-        arrays: Sequence[np.ndarray | None],
+        op: int | None,
+        rule: Rule,
+        outputs: Sequence[int],
+        edges: Sequence[Edge],
+        saved: Sequence[Saved],
+    ) -> None:
+        self.tell(Kind.NODE, where, (node, grad_fn, op, rule, outputs, edges, saved))
+
+    def differentiated(
+        self,
+        where: Any,
+        op: str,
+        args: str,
+        rule: Rule,
+        in_pass: int,
+        inputs: Sequence[int],
+        output: int,
+        value: Any,
+        flags: int,
+        node: int,
+        grad_fn: str,
+        edges: Sequence[int],
+        saved: Sequence[int],
     ) -> None:
         if not self.detailed:
             return
-        n = len(links)
-        tied = _LINKS[n](*links)  # three or five
+        self.site = site = self.sites.number(where)
+        n = len(inputs)
+        links = (n, *inputs, output, 1, len(edges) // 3, output, *edges, *saved)
+        m = len(links)
+        packed = _LINKS[m](*links) if m < _MANY else _packed(links)
         if self.count > self.limit:
             self._give_way()
         with self.lock:
             try:  # as `whole` does, without its calls
-                if self.keeps_values:
-                    if array is not None:
-                        self._snapshot(links[0], 0, array, 0)
-                    self._snapshots(links[1 + len(arrays) :], arrays, 0, later=1)
-                name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
+                strings = self.strings.known
+                rule_number = self.same_rules.get(id(rule)) or self.rule(rule)
+                form = None
+                if not self.keeps_values and value.dtype is _float32:
+                    form = self.float32_forms.get(value.shape)
+                if form is not None:  # as _state does, without a call
+                    self.batch.states += _STATE(output, 0, 0, form, flags, 0, self.count)
+                else:
+                    self._state(output, value, flags, 0, 0)
                 thread = self.last_thread if get_ident() == self.last_ident else self._thread()
+                self.last_op[thread] = self.count
                 rows = _TWO_ROWS(
-                    _RECEIVED | thread, 0, name, node, 0, 0, 1,
-                    _PRODUCED | thread, 0, 0, node, 0, 0, n - 1,
-                )  # fmt: skip
+                    _OP | _GRAD_ENABLED | thread,
+                    site,
+                    strings.get(op) or self.strings.number(op),
+                    strings.get(args) or self.strings.number(args) if args else 0,
+                    rule_number,
+                    self.open_passes.get(in_pass, 0) if in_pass else 0,
+                    n + 2,
+                    _NODE | thread,
+                    site,
+                    node,
+                    strings.get(grad_fn) or self.strings.number(grad_fn),
+                    1,
+                    rule_number,
+                    m - n - 2,
+                )
                 batch = self.batch
                 batch.rows += rows
-                batch.links += tied
+                batch.links += packed
                 self.count += 2
             except BaseException:
                 self._undo()
                 raise
 
-    def accumulated(
-        self, number: int, node: int, gradient: int, grad: int, array: np.ndarray, version: int
+    def received(
+        self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
     ) -> None:
+        if not self.detailed:
+            return
         with self.turn(), self.whole:
-            if version or grad != gradient or not self.detailed:
-                self._snapshot(grad, version, array, 0)
-            self._add(Kind.ACCUMULATED, subject=number, object=grad, note=version, links=(node, gradient))
+            self._gradients(gradients, values)
+            row = _ROW(
+                _RECEIVED | self._thread(),
+                0,
+                node,
+                self.text(grad_fn),
+                self.open_passes.get(in_pass, 0),
+                0,
+                len(gradients),
+            )
+            self._put(row, _packed(gradients))
 
-    def retained(self, number: int, node: int, grad: int) -> None:
-        if self.detailed:
-            with self.turn(), self.whole:
-                self._add(Kind.RETAINED, subject=number, object=grad, links=(node,))
-
-    def hooked(self, number: int, node: int, hook: str, before: int, after: int, array: np.ndarray) -> None:
-        if self.detailed:
-            with self.turn(), self.whole:
-                self._snapshot(after, 0, array, 0)
-                self._add(Kind.HOOKED, 0, 0, hook, number, node, links=(before, after))
-
-    def pass_ended(self, number: int) -> None:
+    def produced(self, node: int, in_pass: int, flows: Sequence[int], values: Sequence[Any]) -> None:
+        if not self.detailed:
+            return
         with self.turn(), self.whole:
-            self._add(Kind.PASS_ENDED, subject=self.open_passes.pop(number))
-            if self.passes is not None and not self.open_passes:
-                self.detailed = self.passes_begun + 1 in self.passes
+            self._gradients(flows[1::2], values)
+            row = _ROW(
+                _PRODUCED | self._thread(),
+                0,
+                node,
+                self.open_passes.get(in_pass, 0),
+                0,
+                0,
+                len(flows),
+            )
+            self._put(row, _packed(flows))
 
-    def error(self, kind: str, message: str, node: int, raised: TracebackType | None = None) -> None:
-        sites = self.sites
-        self.site = site = sites.number_of(raised) if raised is not None else sites.number(sys._getframe(2))
-        with self.turn(), self.whole:
-            self.batch.errors.append((self.count, kind, message, node, site))
-            self._add(Kind.ERROR, 0, site, kind, node, note=self.strings.number(message))
+    def ran(
+        self,
+        node: int,
+        grad_fn: str,
+        in_pass: int,
+        gradient: int,
+        value: Any,
+        flows: Sequence[int],
+        values: Sequence[Any],
+    ) -> None:
+        if not self.detailed:
+            return
+        n = len(flows)
+        packed = _LINKS[n + 1](gradient, *flows)  # one or two flows
+        if self.count > self.limit:
+            self._give_way()
+        with self.lock:
+            try:  # as `whole` does, without its calls
+                if self.keeps_values:
+                    if value is not None:
+                        self._state(gradient, value, 0, 0, 0)
+                    self._gradients(flows[1::2], values, 1)
+                name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
+                thread = self.last_thread if get_ident() == self.last_ident else self._thread()
+                own = self.open_passes.get(in_pass, 0)
+                rows = _TWO_ROWS(
+                    _RECEIVED | thread, 0, node, name, own, 0, 1,
+                    _PRODUCED | thread, 0, node, own, 0, 0, n,
+                )  # fmt: skip
+                batch = self.batch
+                batch.rows += rows
+                batch.links += packed
+                self.count += 2
+            except BaseException:
+                self._undo()
+                raise
 
 
 def _packed(numbers: Sequence[int]) -> bytes:

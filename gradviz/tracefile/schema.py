@@ -7,18 +7,18 @@ import re
 import numpy as np
 
 APPLICATION_ID = 0x67726476  # "grdv", in the database's header
-VERSION = 1
+VERSION = 2
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE strings (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
-CREATE TABLE shapes (id INTEGER PRIMARY KEY, shape TEXT NOT NULL);
+CREATE TABLE forms (id INTEGER PRIMARY KEY, shape TEXT NOT NULL, dtype TEXT NOT NULL, device TEXT NOT NULL);
+CREATE TABLE rules (id INTEGER PRIMARY KEY, inputs TEXT NOT NULL, elementwise INTEGER NOT NULL);
 CREATE TABLE sites (
     id INTEGER PRIMARY KEY, parent INTEGER NOT NULL, file TEXT NOT NULL, line INTEGER NOT NULL,
     col INTEGER NOT NULL, end_line INTEGER NOT NULL, end_col INTEGER NOT NULL, function TEXT NOT NULL,
-    names TEXT NOT NULL
+    names TEXT NOT NULL, library INTEGER NOT NULL
 );
-CREATE TABLE formulas (grad_fn TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE sources (file TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE passes (
     number INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER, thread INTEGER NOT NULL,
@@ -30,12 +30,11 @@ CREATE TABLE errors (
     site INTEGER NOT NULL
 );
 CREATE TABLE chunks (
-    id INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, time REAL NOT NULL,
-    newest INTEGER NOT NULL
+    id INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, time REAL NOT NULL
 );
 CREATE TABLE events (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE links (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
-CREATE TABLE snapshots (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE states (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE payloads (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 """
 
@@ -46,35 +45,13 @@ COLUMNS: dict[str, type] = {
 }
 MAY_BE_NULL = {"last", "nodes", "digest"}  # of a pass that did not end
 
-# One event. `head` is kind | flags << 8 | thread << 16; the other columns' meaning goes by the kind (decode.py).
-EVENT = np.dtype(
-    [
-        ("head", "<u4"),
-        ("site", "<u4"),
-        ("name", "<u4"),
-        ("subject", "<u4"),
-        ("object", "<u4"),
-        ("note", "<u4"),
-        ("links", "<u4"),
-    ]
+# What a tensor was at an event: `what` is flags | grade << 8, `length` its bytes in the payload. A form of 0 says that
+# only flags and version are told.
+STATE = np.dtype(
+    [(name, "<u4") for name in ("tensor", "version", "base", "form", "what", "length", "event")]
 )
 
-# What a tensor was at an event: `what` is dtype | flags << 8 | grade << 24, `length` its bytes in the payload.
-SNAPSHOT = np.dtype(
-    [
-        ("tensor", "<u4"),
-        ("version", "<u4"),
-        ("shape", "<u4"),
-        ("what", "<u4"),
-        ("length", "<u4"),
-        ("event", "<u4"),
-    ]
-)
+NO_VALUE, ELEMENTS, STATS = 0, 1, 2  # a state's grade
 
-NO_VALUE, ELEMENTS, STATS = 0, 1, 2  # a snapshot's grade
-
-DTYPES = (
-    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64",
-    "complex128", "bfloat16", "uint16", "uint32", "uint64",
-)  # fmt: skip
-DTYPE_IDS = {name: position for position, name in enumerate(DTYPES)}
+# Set in the flags of a PASS_BEGAN whose pass is not recorded in detail.
+SKIPPED = 1 << 7

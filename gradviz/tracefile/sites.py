@@ -1,7 +1,11 @@
-"""Where an event happened: the user's frames that led to it, as one number.
+"""Where an event happened: the frames that led to it, as one number.
 
 A site is a place together with the site that called it, so that a function called from two lines has two. Hot
 code only collects `(code, offset)` pairs; lines, columns and names are worked out when a trace is written.
+
+Frames of four sorts lie on the stack. Those of the user's program are the places that people are shown. Those of
+libraries are kept, so that an op inside a library's model has its line there too. Those of the source's own package and
+of the standard library are left out. The runner's mark where the user's program begins.
 """
 
 from __future__ import annotations
@@ -9,45 +13,63 @@ from __future__ import annotations
 import sysconfig
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
 from gradviz.events.site import Place, place_of
 
-USER, INTERNAL, BOUNDARY = 1, 2, 3
+USER, INTERNAL, BOUNDARY, LIBRARY = 1, 2, 3, 4
 _DEEPEST = 100  # frames of one site; deeper callers are left out
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
-_STDLIB = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
-_SITE_PACKAGES = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
+_PATHS = sysconfig.get_paths()
+_STDLIB = tuple(_PATHS[name] for name in ("stdlib", "platstdlib"))
+_LIBRARIES = tuple(_PATHS[name] for name in ("purelib", "platlib"))
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place and the number of the site that called it (0: none)."""
+    """A place and the number of the site that called it (0: none).
+
+    `names` are what the value made there is assigned to. `library` is the library's own line where the place is a
+    call of one, else None."""
 
     number: int
     parent: int
     place: Place
     names: tuple[str, ...]
+    library: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a site: a site as it is written, before library frames are joined with their callers."""
+
+    number: int
+    parent: int
+    place: Place
+    names: tuple[str, ...]
+    is_library: bool
 
 
 class Sites:
     """Numbers the places that events come from.
 
-    `boundary` holds the code objects whose callers are no part of the script: the runner's."""
+    `boundary` holds the code objects whose callers are no part of the script: the runner's. `own` are the directories
+    of the source's own packages."""
 
-    def __init__(self, boundary: Iterable[CodeType] = ()) -> None:
+    def __init__(self, boundary: Iterable[CodeType] = (), own: Iterable[str] = ()) -> None:
         self._adding = threading.RLock()
+        self.own = (_PACKAGE, *own)
         self.kinds: dict[int, int] = {}
         self.codes: list[CodeType] = []  # kept alive: `kinds` knows them by address
-        self.numbers: dict[tuple[int, ...], int] = {}
+        self.numbers: dict[tuple, int] = {}
         self.begin_at(None)
-        self._made: dict[int, tuple[int, CodeType, int]] = {}  # parent, code and offset of each site
+        self._made: dict[int, tuple[int, CodeType | Place, int]] = {}  # parent, code and offset of each site
         self._new: deque[int] = deque()  # added to while it is being written
-        self._decoded: dict[int, Site] = {}
+        self._frames: dict[int, Frame] = {}
         for code in boundary:
             self._classify(code, BOUNDARY)
 
@@ -56,8 +78,19 @@ class Sites:
         self.root = root
         self.called: dict[tuple[int, int, int], int] = {}  # sites in functions that `root` calls
 
-    def number(self, frame: FrameType) -> int:
-        """The site of the innermost user frame at or above `frame`, 0 if there is none."""
+    def number(self, where: FrameType | TracebackType | Place | None) -> int:
+        """The site of a place: the frames from the innermost one that counts, at or above `where`; the frames that an
+        exception passed; or a place told outright. 0 where there is none."""
+        if type(where) is FrameType:
+            return self.number_of_frame(where)
+        if where is None:
+            return 0
+        if isinstance(where, TracebackType):
+            return self._number_of_traceback(where)
+        return self.numbers.get((where,)) or self._add((where,))
+
+    def number_of_frame(self, frame: FrameType) -> int:
+        """The site of the innermost frame that counts, at or above `frame`; 0 if there is none."""
         root = self.root
         if frame is root:
             return self.numbers.get((id(frame.f_code), frame.f_lasti)) or self._walk(frame)
@@ -71,14 +104,14 @@ class Sites:
         return known
 
     def _walk(self, frame: FrameType | None) -> int:
-        """As `number`, from however deep."""
+        """As `number_of_frame`, from however deep."""
         kind_of, root = self.kinds.get, self.root
         key: tuple[int, ...] = ()
         outermost = None
         while frame is not None:
             code = frame.f_code
             kind = kind_of(id(code)) or self._classify(code)
-            if kind == USER:
+            if kind == USER or kind == LIBRARY:
                 key += (id(code), frame.f_lasti)
                 if frame is root or len(key) > 2 * _DEEPEST:
                     break
@@ -90,53 +123,76 @@ class Sites:
         return self.numbers.get(key) or self._add(key)
 
     def _classify(self, code: CodeType, kind: int = 0) -> int:
-        if not kind:
-            kind = INTERNAL if is_internal(code.co_filename) else USER
-        self.kinds[id(code)] = kind
+        kind = self.kinds[id(code)] = kind or self.sort_of(code.co_filename)
         self.codes.append(code)
         return kind
 
-    def _add(self, key: tuple[int, ...]) -> int:
+    def sort_of(self, filename: str) -> int:
+        """Whose code a file holds: USER, LIBRARY or INTERNAL."""
+        if filename.startswith((*self.own, "<frozen ", "<gradviz>")):
+            return INTERNAL
+        if filename.startswith(_LIBRARIES):
+            return LIBRARY
+        return INTERNAL if filename.startswith(_STDLIB) else USER
+
+    def _add(self, key: tuple) -> int:
         if not key:
             return 0
-        with self._adding:  # several threads may come by new places at once
+        with self._adding:  # several threads may come to new places at once
             return self.numbers.get(key) or self._new_number(key)
 
-    def _new_number(self, key: tuple[int, ...]) -> int:
-        parent = self.numbers.get(key[2:]) or self._add(key[2:])
+    def _new_number(self, key: tuple) -> int:
+        if len(key) == 1:
+            parent, what, offset = 0, key[0], 0
+        else:
+            parent = self.numbers.get(key[2:]) or self._add(key[2:])
+            what, offset = next(code for code in reversed(self.codes) if id(code) == key[0]), key[1]
         number = self.numbers[key] = len(self.numbers) + 1
-        code = next(code for code in reversed(self.codes) if id(code) == key[0])
-        self._made[number] = (parent, code, key[1])
+        self._made[number] = (parent, what, offset)
         self._new.append(number)
         return number
 
-    def number_of(self, trace: TracebackType | None) -> int:
+    def _number_of_traceback(self, trace: TracebackType | None) -> int:
         """The site that an exception was raised at, or passed through last; 0 if there is none."""
         key: tuple[int, ...] = ()
         while trace is not None:
             code = trace.tb_frame.f_code
-            if (self.kinds.get(id(code)) or self._classify(code)) == USER:
+            if (self.kinds.get(id(code)) or self._classify(code)) in (USER, LIBRARY):
                 key = (id(code), trace.tb_lasti, *key[: 2 * _DEEPEST])
             trace = trace.tb_next
         return self.numbers.get(key) or self._add(key)
 
-    def site(self, number: int) -> Site:
-        """One site, decoded."""
-        known = self._decoded.get(number)
+    # --- decoding
+
+    def frame(self, number: int) -> Frame:
+        """One frame, decoded."""
+        known = self._frames.get(number)
         if known is None:
-            parent, code, offset = self._made[number]
-            place = place_of(code, offset)
-            names = place.names or (self.site(parent).names if place.returns and parent else ())
-            known = self._decoded[number] = Site(number, parent, place, names)
+            parent, what, offset = self._made[number]
+            place = what if isinstance(what, Place) else place_of(what, offset)
+            names = place.names or (self.frame(parent).names if place.returns and parent else ())
+            is_library = self.sort_of(place.file) == LIBRARY
+            known = self._frames[number] = Frame(number, parent, place, names, is_library)
         return known
 
-    def take_new(self) -> list[Site]:
-        """The sites added since the last call, decoded."""
-        return [self.site(self._new.popleft()) for _ in range(len(self._new))]
+    def site(self, number: int) -> Site:
+        """One site: its place is the innermost of the user's own code."""
+        return joined(number, self.frame)
+
+    def take_new(self) -> list[Frame]:
+        """The frames added since the last call, decoded."""
+        return [self.frame(self._new.popleft()) for _ in range(len(self._new))]
 
 
-def is_internal(filename: str) -> bool:
-    """Whether code of this file is no part of the user's program: gradviz's own, the standard library's."""
-    if filename.startswith((_PACKAGE, "<frozen ", "<gradviz>")):
-        return True
-    return filename.startswith(_STDLIB) and not filename.startswith(_SITE_PACKAGES)
+def joined(number: int, frame_of: Callable[[int], Frame | None]) -> Site:
+    """A site of frames: the library's frames joined with the user's frame that called them. Where no user's frame is
+    among the callers, the library's own is the place."""
+    innermost = frame_of(number)
+    assert innermost is not None
+    frame: Frame | None = innermost
+    while frame is not None and frame.is_library:
+        frame = frame_of(frame.parent) if 0 < frame.parent < frame.number else None
+    if frame is None:
+        return Site(number, innermost.parent, innermost.place, innermost.names)
+    library = innermost.place if innermost.is_library else None
+    return Site(number, frame.parent, frame.place, innermost.names, library)

@@ -8,69 +8,23 @@ import sqlite3
 import sys
 import threading
 import time
-from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from gradviz.events.values import pack_stats, stats_of_rows
+from gradviz.events.handles import Later, Reader
+from gradviz.events.kinds import Kind
+from gradviz.events.layout import LAYOUTS, ROW
+from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.digest import Digests
-from gradviz.tracefile.schema import APPLICATION_ID, EVENT, SNAPSHOT, TABLES, VERSION
+from gradviz.tracefile.schema import APPLICATION_ID, SKIPPED, STATE, TABLES, VERSION
 from gradviz.tracefile.sites import Sites
 
 INTERVAL = 0.05  # seconds between commits
-
-
-class Interned:
-    """Numbers for things that repeat, and the list of those not yet written."""
-
-    def __init__(self) -> None:
-        self.known: dict[Any, int] = {}
-        self.new: deque[tuple[int, Any]] = deque()  # the recorder adds to it while it is being written
-
-    def number(self, thing: Any) -> int:
-        """The thing's number, counted from 0."""
-        number = self.known.get(thing)
-        if number is None:
-            number = self.known[thing] = len(self.known)
-            self.new.append((number, thing))
-        return number
-
-    def take_new(self) -> list[tuple[int, Any]]:
-        """What got a number since the last call."""
-        return [self.new.popleft() for _ in range(len(self.new))]
-
-
-class Batch:
-    """What was recorded between two commits."""
-
-    __slots__ = (
-        "bytes",
-        "deferred",
-        "errors",
-        "first",
-        "links",
-        "parameters",
-        "passes_begun",
-        "payload",
-        "rows",
-        "snapshots",
-    )
-
-    def __init__(self) -> None:
-        self.first = 0
-        self.rows = bytearray()  # EVENT after EVENT
-        self.links = bytearray()  # four bytes each
-        self.snapshots = bytearray()  # SNAPSHOT after SNAPSHOT
-        self.payload: list[bytes] = []
-        self.bytes = 0
-        self.deferred: list[tuple[int, np.dtype, int]] = []  # payloads to be replaced by their statistics
-        self.passes_begun: list[tuple] = []
-        self.parameters: list[tuple[int, str]] = []
-        self.errors: list[tuple] = []
 
 
 class Source(Protocol):
@@ -78,7 +32,8 @@ class Source(Protocol):
 
     sites: Sites
     strings: Interned
-    shapes: Interned
+    forms: Interned
+    rules: Interned
     lock: threading.Lock
 
     def take(self) -> Batch:
@@ -88,9 +43,7 @@ class Source(Protocol):
 class Writer:
     """Owns the file. Raises OSError where it cannot be made."""
 
-    def __init__(
-        self, path: Path | str, source: Source, meta: dict[str, str], formulas: dict[str, str]
-    ) -> None:
+    def __init__(self, path: Path | str, source: Source, meta: dict[str, str]) -> None:
         self.path = Path(path)
         self.source = source
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
@@ -98,10 +51,10 @@ class Writer:
         self.closing = False
         self.failure: Exception | None = None
         self.chunks = 0
-        self.newest = 0  # the highest tensor number written
         self.sources: set[str] = set()
-        self.digests = Digests(source.strings.known)
-        self.connection = _create(self.path, meta, formulas)
+        self.texts: list[str] = []
+        self.digests = Digests(self.texts)
+        self.connection = _create(self.path, meta)
         self.thread = threading.Thread(target=self._run, name="gradviz-writer", daemon=True)
         self.thread.start()
 
@@ -160,60 +113,88 @@ class Writer:
             batch = self.source.take()
             if not (batch.rows or meta):
                 return
+            events = np.frombuffer(batch.rows, ROW)
             cursor = self.connection.cursor()
             cursor.execute("BEGIN")
-            events, links = self._write_batch(cursor, batch)
-            self._write_tables(cursor, batch)
+            self._write_interned(cursor)
+            if len(events):
+                self._write_chunk(cursor, batch)
+            self._write_tables(cursor, batch.first, events)
             cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
             cursor.execute("COMMIT")
-            self.digests.read(batch.first, events, links)  # only now, when they are safe
+            self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))  # now they are safe
 
-    def _write_batch(self, cursor: sqlite3.Cursor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Write the packed arrays of a batch, if it has any; returns its events and links."""
-        events = np.frombuffer(batch.rows, EVENT)
-        links = np.frombuffer(batch.links, "<u4")
-        if not batch.rows:
-            return events, links
-        snapshots = np.frombuffer(batch.snapshots, SNAPSHOT)
-        _settle_deferred(batch, snapshots)
-        if len(snapshots):
-            self.newest = max(self.newest, int(snapshots["tensor"].max()))
-        self.chunks += 1
-        cursor.execute(
-            "INSERT INTO chunks VALUES (?, ?, ?, ?, ?)",
-            (self.chunks, batch.first, len(events), time.time(), self.newest),
-        )
-        blobs = {"events": batch.rows, "links": batch.links, "snapshots": batch.snapshots}
-        for table, packed in blobs.items():
-            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
-        cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, b"".join(batch.payload)))
-        return events, links
-
-    def _write_tables(self, cursor: sqlite3.Cursor, batch: Batch) -> None:
-        for site in self.source.sites.take_new():
-            place = site.place
+    def _write_interned(self, cursor: sqlite3.Cursor) -> None:
+        """Write what got a number: places, texts, forms and rules."""
+        source = self.source
+        for frame in source.sites.take_new():
+            place = frame.place
             row = (
-                site.number, site.parent, place.file, place.line, place.col, place.end_line, place.end_col,
-                place.function, json.dumps(site.names),
+                frame.number, frame.parent, place.file, place.line, place.col, place.end_line, place.end_col,
+                place.function, json.dumps(frame.names), frame.is_library,
             )  # fmt: skip
-            cursor.execute("INSERT INTO sites VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            cursor.execute("INSERT INTO sites VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             if place.file not in self.sources:
                 self.sources.add(place.file)
                 text = "".join(linecache.getlines(place.file))
-                cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (place.file, text))
-        strings = [(number, _storable(text)) for number, text in self.source.strings.take_new()]
+                cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (place.file, _storable(text)))
+        strings = [(number, _storable(text)) for number, text in source.strings.take_new()]
+        self.texts += [text for _, text in strings]
         cursor.executemany("INSERT INTO strings VALUES (?, ?)", strings)
-        shapes = [(number, json.dumps(shape)) for number, shape in self.source.shapes.take_new()]
-        cursor.executemany("INSERT INTO shapes VALUES (?, ?)", shapes)
-        cursor.executemany("INSERT OR REPLACE INTO parameters VALUES (?, ?)", batch.parameters)
-        errors = [(at, kind, _storable(text), node, site) for at, kind, text, node, site in batch.errors]
-        cursor.executemany("INSERT INTO errors VALUES (?, ?, ?, ?, ?)", errors)
-        cursor.executemany(
-            "INSERT INTO passes (number, first, thread, site, recorded) VALUES (?, ?, ?, ?, ?)",
-            batch.passes_begun,
+        forms = [
+            (number, json.dumps(form.shape), form.dtype, form.device)
+            for number, form in source.forms.take_new()
+        ]
+        cursor.executemany("INSERT INTO forms VALUES (?, ?, ?, ?)", forms)
+        rules = [
+            (number, json.dumps(rule.inputs), bool(rule.elementwise))
+            for number, rule in source.rules.take_new()
+        ]
+        cursor.executemany("INSERT INTO rules VALUES (?, ?, ?)", rules)
+
+    def _write_chunk(self, cursor: sqlite3.Cursor, batch: Batch) -> None:
+        """Write the packed arrays of a batch."""
+        settle(batch)
+        self.chunks += 1
+        count = len(batch.rows) // ROW.itemsize
+        cursor.execute(
+            "INSERT INTO chunks VALUES (?, ?, ?, ?)", (self.chunks, batch.first, count, time.time())
         )
+        blobs = {"events": batch.rows, "links": batch.links, "states": batch.states}
+        for table, packed in blobs.items():
+            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
+        cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, b"".join(batch.payload)))
+
+    def _write_tables(self, cursor: sqlite3.Cursor, first: int, events: np.ndarray) -> None:
+        """Write what a person would query: passes, parameters, errors."""
+        kinds = events["head"] & 0xFF
+        text = self.texts.__getitem__
+        for index, row in _of_kind(Kind.PASS_BEGAN, first, events, kinds):
+            recorded = not row["head"] >> 8 & SKIPPED
+            began = (row["number"], index, row["head"] >> 16, row["site"], recorded)
+            cursor.execute(
+                "INSERT INTO passes (number, first, thread, site, recorded) VALUES (?, ?, ?, ?, ?)", began
+            )
+        for _, row in _of_kind(Kind.NAMED, first, events, kinds):
+            if text(row["role"]):
+                named = (row["tensor"], text(row["name"]))
+                cursor.execute("INSERT OR REPLACE INTO parameters VALUES (?, ?)", named)
+        for index, row in _of_kind(Kind.ERROR, first, events, kinds):
+            error = (index, text(row["type"]), text(row["message"]), row["node"], row["site"])
+            cursor.execute("INSERT INTO errors VALUES (?, ?, ?, ?, ?)", error)
         finished = [(run.last, run.nodes, run.digest, run.number) for run in self.digests.take_finished()]
         cursor.executemany("UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", finished)
+
+
+def _of_kind(
+    kind: Kind, first: int, events: np.ndarray, kinds: np.ndarray
+) -> Iterable[tuple[int, dict[str, int]]]:
+    """The events of a kind: index, and the row with its columns by the fields' names."""
+    layout = LAYOUTS[kind]
+    for at in np.flatnonzero(kinds == kind).tolist():
+        row = events[at]
+        named = {field.name: int(row[column]) for column, field in zip("abcd", layout.columns, strict=False)}
+        yield first + at, {"head": int(row["head"]), "site": int(row["site"]), **named}
 
 
 def _storable(text: str) -> str:
@@ -221,22 +202,24 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _settle_deferred(batch: Batch, snapshots: np.ndarray) -> None:
-    """Replace payloads that were kept for their statistics by those, all of a kind at once."""
-    groups: dict[tuple[np.dtype, int], list[int]] = {}
-    for position, dtype, size in batch.deferred:
-        groups.setdefault((dtype, size), []).append(position)
-    if not groups:
+def settle(batch: Batch) -> None:
+    """Put what was kept for later into the payload, and its lengths into the states."""
+    if not batch.waiting:
         return
-    for (dtype, size), positions in groups.items():
-        rows = np.frombuffer(b"".join(batch.payload[i] for i in positions), dtype).reshape(-1, size)
-        for position, packed in zip(positions, pack_stats(stats_of_rows(rows)), strict=True):
-            batch.payload[position] = packed.tobytes()
-    valued = snapshots["what"] >> 24 != 0
-    snapshots["length"][valued] = [len(payload) for payload in batch.payload]
+    readers: dict[int, tuple[Reader, list[int], list[Later]]] = {}
+    for position, reader, later in batch.waiting:
+        _, positions, waiting = readers.setdefault(id(reader), (reader, [], []))
+        positions.append(position)
+        waiting.append(later)
+    for reader, positions, waiting in readers.values():
+        for position, data in zip(positions, reader.settle(waiting), strict=True):
+            batch.payload[position] = data
+    states = np.frombuffer(batch.states, STATE)
+    valued = states["what"] >> 8 != 0
+    states["length"][valued] = [len(payload) for payload in batch.payload]
 
 
-def _create(path: Path, meta: dict[str, str], formulas: dict[str, str]) -> sqlite3.Connection:
+def _create(path: Path, meta: dict[str, str]) -> sqlite3.Connection:
     """A new, empty trace at `path`, in place of any file there."""
     try:
         for leftover in (path, Path(f"{path}-journal")):
@@ -249,7 +232,6 @@ def _create(path: Path, meta: dict[str, str], formulas: dict[str, str]) -> sqlit
             f"BEGIN; {TABLES} COMMIT;"
         )
         connection.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
-        connection.executemany("INSERT INTO formulas VALUES (?, ?)", list(formulas.items()))
     except sqlite3.Error as error:
         raise OSError(f"cannot write {path}: {error}") from error
     return connection

@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import Kind, OpRan, Received, TangentPushed
-from gradviz.graph.moment import Moments
-from gradviz.step.numbers import elements
+from gradviz.query.lookups import Lookups
+from gradviz.query.moment import Moment
 
 _MOST = 20_000  # events of a sweep or a pass that are looked at
 
-# Where an op ran, as the source has it, which op it was, and the how-manieth of these.
+# Where an op ran (file, line and column), its name, and how many of that name had run there before.
 Place = tuple[str, int, int, str, int]
 
 
@@ -44,8 +44,8 @@ class Pair:
 class Modes:
     """What a trace has of both modes."""
 
-    def __init__(self, moments: Moments) -> None:
-        self.moments, self.trace, self.names = moments, moments.trace, moments.names
+    def __init__(self, query: Lookups) -> None:
+        self.query, self.trace = query, query.trace
         self._pairs: dict[tuple[int, int], list[Pair]] = {}
 
     @cached_property
@@ -114,24 +114,11 @@ class Modes:
         for index in told[np.searchsorted(told, first) : np.searchsorted(told, last, side="right")].tolist():
             event = self.trace.event(index)
             assert isinstance(event, Received)
-            for tensor, gradient in zip(self._tensors(event), event.gradients, strict=False):
+            tensors = self.query.nodes.tensors(event.node)
+            for tensor, gradient in zip(tensors, event.gradients, strict=False):
                 if tensor and gradient:
                     found[tensor] = gradient, index
         return found
-
-    def _tensors(self, event: Received) -> tuple[int, ...]:
-        """The tensors whose gradients a node takes: an op's outputs, or the leaf."""
-        made = self.trace.node_event(event.node)
-        op = None if made is None else self.trace.event(made)
-        if isinstance(op, OpRan):
-            return op.outputs
-        for delivery in self.moments.at(event.index).arrivals(event.node):
-            giver = self.trace.event(delivery.event)
-            source = self.trace.node_event(getattr(giver, "node", 0))
-            op = None if source is None else self.trace.event(source)
-            if isinstance(op, OpRan) and len(op.inputs) == len(op.edges):
-                return (op.inputs[delivery.position],)
-        return ()
 
     def _placed(self, tensors: list[int]) -> dict[Place, int]:
         """Tensors by where the ops that made them ran; of many at one place, each by its turn."""
@@ -148,7 +135,7 @@ class Modes:
         return found
 
     def _op(self, tensor: int) -> OpRan | None:
-        maker = self.names.maker(tensor)
+        maker = self.query.tensors.made(tensor)
         return maker if isinstance(maker, OpRan) else None
 
     def product(self, sweep: Sweep, pairs: list[Pair]) -> float | None:
@@ -156,11 +143,11 @@ class Modes:
         lead through: output gradient × Jacobian × input tangent. None where values were not kept."""
         total = 0.0
         for pair in pairs:
-            tangent = elements(self.moments.at(sweep.last).value(pair.tangent))
-            gradient = elements(self.moments.at(pair.event).value(pair.gradient))
-            if tangent is None or gradient is None or tangent.shape != gradient.shape:
+            tangent = Moment(self.query, sweep.last).value(pair.tangent)
+            gradient = Moment(self.query, pair.event).value(pair.gradient)
+            if tangent is None or gradient is None or tangent.array is None or gradient.array is None:
                 return None
-            if tangent.dtype.kind != "f" or gradient.dtype.kind != "f":
+            if tangent.shape != gradient.shape or {tangent.array.dtype.kind, gradient.array.dtype.kind} != {"f"}:
                 return None
-            total += float(np.sum(tangent.astype(np.float64) * gradient.astype(np.float64)))
+            total += float(np.sum(tangent.array.astype(np.float64) * gradient.array.astype(np.float64)))
         return total

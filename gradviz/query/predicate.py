@@ -22,41 +22,8 @@ from typing import NoReturn, Protocol
 
 import numpy as np
 
-STATISTICS = ("min", "max", "mean", "rms", "nan", "inf", "zeros", "absmax", "size", "ndim")
-TENSORS = {
-    "out": "what the event made or wrote: an op's outputs, a new tensor, a mutated one",
-    "in": "what an op took",
-    "grad": "the gradients of the event: received, produced, accumulated, retained, assigned",
-    "tangent": "the tangent that was pushed",
-}
-NUMBERS = {
-    "line": "the line in the source",
-    "event": "the event's number, from 1",
-    "pass": "the backward pass, 0 in forward",
-    "version": "the version that a mutation made",
-    "depth": "how many scopes and passes the event lies in",
-}
-TEXTS = {
-    "op": "the op's name",
-    "grad_fn": "the node's name",
-    "kind": "what happened",
-    "name": "the name of the tensor that it is about",
-    "parameter": "that name where it is a parameter's",
-    "file": "the source file's name",
-    "scope": "the module or custom Function",
-    "hook": "the hook's name",
-    "how": "the maker or writer (ones, add_)",
-    "shape": "the shape of what was made, as 8x3",
-}
-FLAGS = {
-    "nan": "a value or gradient told here has a NaN",
-    "inf": "... or an infinity",
-    "mutation": "a tensor was written over in place",
-    "forward": "outside of any backward pass",
-    "backward": "inside one",
-    "error": "an exception left a backward pass",
-}
-FIELDS = (*(f"{t}.{s}" for t in TENSORS for s in STATISTICS), *NUMBERS, *TEXTS, *FLAGS)
+from gradviz.query.columns import STATISTICS, Column
+from gradviz.query.fields import FIELDS, FLAG, NAMES, TENSORS, TEXT, type_of
 
 _COMPARE: dict[str, Callable] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
@@ -72,16 +39,6 @@ _DEEPEST = 50
 
 class PredicateError(ValueError):
     """A predicate that cannot be read; the message is one line for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A field's values: `values[i]` belongs to event `events[i]`; `events` None: one value for each event in order.
-    With `codes` the values are a short table of texts, and `codes[i]` says which."""
-
-    values: np.ndarray
-    events: np.ndarray | None = None
-    codes: np.ndarray | None = None
 
 
 class Columns(Protocol):
@@ -338,10 +295,10 @@ class _Parser:
         if sign is None:
             if kind != "word":
                 self._fail(f"{_shown(str(left))} is compared with nothing")
-            if left not in FLAGS:
+            if type_of(str(left)) != FLAG:
                 self._fail(f"{left} has to be compared, as in {_example(str(left))}")
             return _Flag(str(left))
-        other, right = self._operand(f"{left} {sign}" if left in TEXTS else "")
+        other, right = self._operand(f"{left} {sign}" if type_of(str(left)) == TEXT else "")
         if kind == other == "word":
             self._fail(f"{left} {sign} {right}: compare with a number or a text in quotes")
         if kind == "word":
@@ -358,8 +315,8 @@ class _Parser:
         return _All((test, self._test(str(right), second, last)))
 
     def _test(self, field: str, sign: str, constant: float | str) -> _Test:
-        is_text = field in TEXTS
-        if field in FLAGS:
+        is_text = type_of(field) == TEXT
+        if type_of(field) == FLAG:
             self._fail(f"{field} is true or false: write {field}, or not {field}")
         if is_text and not isinstance(constant, str):
             constant = f"{constant:g}"
@@ -403,9 +360,9 @@ class _Parser:
             return kind, token[1:-1]
         if kind == "sign" or token in ("and", "or", "not"):
             self._fail(f"a field is missing before {token} at column {column + 1}")
-        if token not in FIELDS and before:
+        if token not in NAMES and before:
             self._fail(f'text stands in quotes: {before} "{_shown(token)}"')
-        if token not in FIELDS:
+        if token not in NAMES:
             self._fail(f"there is no field {_shown(token)}: {_suggested(token)}")
         self.fields.add(token)
         return kind, token
@@ -422,16 +379,16 @@ def _suggested(token: str) -> str:
         if near:
             return f"did you mean {head}.{near[0]}?"
         return f"{head} has {', '.join(STATISTICS)}"
-    near = get_close_matches(token, FIELDS, n=1, cutoff=0.5) or get_close_matches(
+    near = get_close_matches(token, NAMES, n=1, cutoff=0.5) or get_close_matches(
         token, TENSORS, n=1, cutoff=0.5
     )
     if near:
         return f"did you mean {near[0]}?"
-    return f"there are {', '.join((*(f'{t}.rms' for t in TENSORS), *NUMBERS, *TEXTS, *FLAGS))} (help fields)"
+    return f"there are {', '.join((*(f'{t}.rms' for t in TENSORS), *FIELDS))} (help fields)"
 
 
 def _example(field: str) -> str:
-    return f'{field} == "..."' if field in TEXTS else f"{field} > 0"
+    return f'{field} == "..."' if type_of(field) == TEXT else f"{field} > 0"
 
 
 def _shown(text: str) -> str:

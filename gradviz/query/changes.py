@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradviz.graph.moment import Moments
+from gradviz.query.query import Query
 
 
-def value_changes(moments: Moments, tensor: int) -> np.ndarray:
+def value_changes(query: Query, tensor: int) -> np.ndarray:
     """The events that made a tensor, wrote over it or gave it other memory, in order."""
-    born = moments.trace.born(tensor)
-    return _ordered(
-        [] if born is None else [born], moments.trace.changes(tensor), moments.memory.changes(tensor)
-    )
+    return _ordered(query.tensors.value_events(tensor), query.memory.changes(tensor))
 
 
-def grad_changes(moments: Moments, tensor: int) -> np.ndarray:
+def grad_changes(query: Query, tensor: int) -> np.ndarray:
     """The events after which a tensor's `.grad` was another, or held something else, in order."""
-    events, grads = moments.grads.of(tensor)
+    events, grads = query.tensors.grads.of(tensor)
     before = np.concatenate([np.zeros(1, np.int64), grads])[: len(grads)]
-    return _ordered(events[(grads > 0) | (before > 0)], _written(moments, events, grads))
+    return _ordered(events[(grads > 0) | (before > 0)], _written(query, events, grads))
 
 
-def _written(moments: Moments, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
+def _written(query: Query, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
     """The events that wrote into what was the `.grad` then; grads[i] is since events[i]."""
-    tensors, written = moments.trace.all_changes
-    own = np.isin(tensors, grads[grads > 0])
-    pairs = [(tensors[own], written[own])]
-    for grad in sorted(moments.memory.shared.intersection(grads[grads > 0].tolist())):
-        through = np.array(moments.memory.changes(grad), np.int64)
+    log = query.tensors.value_log
+    own = np.isin(log.tensors, grads[grads > 0])
+    again = own & np.append(False, log.tensors[1:] == log.tensors[:-1])[: len(own)]  # not what made it
+    pairs = [(log.tensors[again], log.events[again])]
+    for grad in sorted(query.memory.shared.intersection(grads[grads > 0].tolist())):
+        through = np.array(query.memory.changes(grad), np.int64)
         pairs.append((np.full(len(through), grad), through))
     tensors, written = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     since = np.searchsorted(events, written, side="right") - 1

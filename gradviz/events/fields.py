@@ -1,0 +1,111 @@
+"""What the fields of events are made of: their types, as annotations that packing, decoding and the docs derive from.
+
+A type says two things: how a value is stored, and what it stands for. `Gradient` and `Tensor` are stored alike, as
+a tensor's number; that a field is a gradient is what lets a predicate such as `grad.rms < 1e-7` find it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How a field is stored and what it stands for.
+
+    `how` is `number` (an unsigned 32-bit integer), `text` (the number of a string), `rule` (the number of a Rule),
+    `pass` (the trace's number of a pass), `back` (an earlier event, by how many events it lies back), `flag` (a bit),
+    `time` (a double) or `list`.
+    A list's elements have `parts`, one unsigned 32-bit integer each; `means` is what the field stands for."""
+
+    how: str
+    means: str = ""
+    parts: tuple[str, ...] = ()
+
+
+class Rule(NamedTuple):
+    """What is known of an operation's derivatives, for people: for each input its name in the formulas and the
+    formula (empty for none), and whether input and output are related element by element."""
+
+    inputs: tuple[tuple[str, str], ...]
+    elementwise: bool = False
+
+
+class Edge(NamedTuple):
+    """Where a node sends a gradient: output `nr` of `node` (0: nowhere), as in PyTorch's `next_functions`, and the
+    tensor whose gradient it is (0: not known)."""
+
+    node: int
+    nr: int
+    tensor: int
+
+
+class Saved(NamedTuple):
+    """A saved tensor, and the version that it was saved at."""
+
+    tensor: int
+    version: int
+
+
+class Root(NamedTuple):
+    """Where a pass begins: output `nr` of `node`, the tensor that it is (0: not known), and the gradient given."""
+
+    node: int
+    nr: int
+    tensor: int
+    gradient: int
+
+
+class Flow(NamedTuple):
+    """A gradient (0: none) on its way to a node (0: nowhere)."""
+
+    node: int
+    gradient: int
+
+
+class Group(NamedTuple):
+    """A parameter group of an optimizer: its settings as JSON, and how many of the parameters are its own."""
+
+    settings: str
+    size: int
+
+
+class Living(NamedTuple):
+    """How many nodes that were made before the end of an earlier pass are alive."""
+
+    number: int
+    nodes: int
+
+
+Text = Annotated[str, Stored("text")]
+Number = Annotated[int, Stored("number")]
+Tensor = Annotated[int, Stored("number", "tensor")]
+Gradient = Annotated[int, Stored("number", "gradient")]
+Tangent = Annotated[int, Stored("number", "tangent")]
+NodeNumber = Annotated[int, Stored("number", "node")]
+PassNumber = Annotated[int, Stored("pass", "pass")]
+Scope = Annotated[int, Stored("number", "scope")]
+EarlierEvent = Annotated[int, Stored("back", "event")]
+RuleOf = Annotated[Rule, Stored("rule")]
+Flag = Annotated[bool, Stored("flag")]
+Time = Annotated[float, Stored("time")]
+Tensors = Annotated[tuple[int, ...], Stored("list", "tensor", ("tensor",))]
+Gradients = Annotated[tuple[int, ...], Stored("list", "gradient", ("gradient",))]
+Edges = Annotated[tuple[Edge, ...], Stored("list", "edge", Edge._fields)]
+SavedTensors = Annotated[tuple[Saved, ...], Stored("list", "saved", Saved._fields)]
+Roots = Annotated[tuple[Root, ...], Stored("list", "root", Root._fields)]
+Flows = Annotated[tuple[Flow, ...], Stored("list", "flow", Flow._fields)]
+Groups = Annotated[tuple[Group, ...], Stored("list", "group", Group._fields)]
+LivingNodes = Annotated[tuple[Living, ...], Stored("list", "living", Living._fields)]
+
+# The type of a list's elements where they have several parts.
+ELEMENTS: dict[str, type] = {
+    "edge": Edge, "saved": Saved, "root": Root, "flow": Flow, "group": Group, "living": Living,
+}  # fmt: skip
+TEXT_PARTS = {"settings"}  # the parts that are texts
+
+
+def told(doc: str) -> Any:
+    """A field of an event, with what the documentation says of it."""
+    return field(metadata={"doc": doc})

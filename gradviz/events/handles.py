@@ -1,0 +1,96 @@
+"""Handles of values: how a recorder reads whatever a source computes with.
+
+A source tells its values as they are (a NumPy array, a PyTorch tensor), and says once, by a `Reader`, how they are
+read. What a reader keeps of a value is either bytes at once or something that is settled later, many values in one
+go: so that a device need not be synchronised at every op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gradviz.events.values import DEFERRED, pack_stats, stats_of, stats_of_rows
+
+
+class Form(NamedTuple):
+    """What all values of a kind have in common: shape, dtype by name (`float32`, `bfloat16`) and device (`cpu`)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+
+
+class Later(NamedTuple):
+    """Something kept of a value, of which bytes are made later; `whole` as in `Reader.keep`. `held` is about how
+    many bytes of memory it holds until then."""
+
+    kept: Any
+    whole: bool
+    held: int
+
+
+class Reader(Protocol):
+    """How the values of one source are read."""
+
+    def form(self, value: Any) -> Form:
+        """The shape, dtype and device of a value."""
+
+    def keep(self, value: Any, whole: bool) -> bytes | Later | None:
+        """What to keep of a value as it is now: with `whole` all its elements in C order, else seven doubles
+        (`values.Stats`). None where neither can be had."""
+
+    def settle(self, waiting: Sequence[Later]) -> list[bytes]:
+        """The bytes of what was kept for later. Called by the recorder's own thread."""
+
+    def size(self, value: Any) -> int:
+        """How many elements a value has."""
+
+
+class NumpyReader:
+    """NumPy arrays. The statistics of middling arrays are computed later, many of a kind at once."""
+
+    def form(self, value: np.ndarray) -> Form:
+        """The shape and dtype of an array."""
+        return Form(value.shape, value.dtype.name, "cpu")
+
+    def keep(self, value: np.ndarray, whole: bool) -> bytes | Later:
+        """Its bytes, or its statistics: at once where it is large."""
+        if whole:
+            return value.tobytes()
+        if value.size <= DEFERRED:
+            data = value.tobytes()
+            return Later((data, value.dtype, value.size), False, len(data))
+        return stats_of(value).pack()
+
+    def settle(self, waiting: Sequence[Later]) -> list[bytes]:
+        """The statistics of all arrays of a kind in a few reductions."""
+        groups: dict[tuple[np.dtype, int], list[int]] = {}
+        for position, later in enumerate(waiting):
+            _, dtype, size = later.kept
+            groups.setdefault((dtype, size), []).append(position)
+        found: list[bytes] = [b""] * len(waiting)
+        for (dtype, size), positions in groups.items():
+            data = b"".join(waiting[position].kept[0] for position in positions)
+            stats = stats_of_rows(np.frombuffer(data, dtype).reshape(-1, size))
+            for position, packed in zip(positions, pack_stats(stats), strict=True):
+                found[position] = packed.tobytes()
+        return found
+
+    def size(self, value: np.ndarray) -> int:
+        """How many elements it has."""
+        return value.size
+
+
+READERS: dict[type, Reader] = {np.ndarray: NumpyReader()}
+
+
+def reader_of(value: Any) -> Reader:
+    """The reader of a value. Raises TypeError where no source has said how to read it."""
+    for known in type(value).__mro__:
+        if known in READERS:
+            READERS[type(value)] = READERS[known]
+            return READERS[known]
+    raise TypeError(f"no source reads values of type {type(value).__name__}")

@@ -1,0 +1,287 @@
+"""How events are packed: derived from the table in `kinds.py`, for single events and for many at once.
+
+An event is a row of `ROW` and a stretch of *links*, unsigned 32-bit integers. The first four single fields of a kind
+are the row's columns `a` to `d`; its other single fields begin the links. Then come the lengths of its lists, but for
+the last one, and then the lists' elements, part by part. Flags are bits of the row's head.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, get_type_hints
+
+import numpy as np
+
+from gradviz.events.fields import ELEMENTS, TEXT_PARTS, Rule, Stored
+from gradviz.events.kinds import EVENTS, Event, Kind
+
+# `head` is kind | flags << 8 | thread << 16; `links` is how many links belong to the event.
+ROW = np.dtype([(name, "<u4") for name in ("head", "site", "a", "b", "c", "d", "links")])
+COLUMNS = ("a", "b", "c", "d")
+_COMMON = {field.name for field in fields(Event)}
+
+
+class LayoutError(ValueError):
+    """Links do not fit the row that they belong to."""
+
+
+class Field(NamedTuple):
+    """A field of a kind: its name, how it is stored, and what the documentation says of it."""
+
+    name: str
+    stored: Stored
+    doc: str
+
+    @property
+    def width(self) -> int:
+        """How many links it takes where it is no column: one, or two for a time; of a list, those of an element."""
+        return {"time": 2, "list": len(self.stored.parts)}.get(self.stored.how, 1)
+
+
+class Numbers(Protocol):
+    """Who gives numbers to what an event holds while it is packed."""
+
+    def text(self, text: str) -> int:
+        """The number of a text."""
+
+    def rule(self, rule: Rule) -> int:
+        """The number of a rule."""
+
+    def in_pass(self, number: int) -> int:
+        """The trace's number of a pass, by the source's."""
+
+    def earlier(self, event: int | None) -> int:
+        """How many events an earlier event lies back; 0 for None. −1 stands for the thread's last op."""
+
+
+class Meanings(Protocol):
+    """Who knows what numbers of texts and rules stand for."""
+
+    def text(self, number: int) -> str:
+        """The text of a number."""
+
+    def rule(self, number: int) -> Rule:
+        """The rule of a number."""
+
+
+class Packed(NamedTuple):
+    """An event without its head: its flags, the four columns, and its links."""
+
+    flags: int
+    columns: tuple[int, int, int, int]
+    links: list[int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the events of one kind are packed."""
+
+    kind: Kind
+    event: type[Event]
+    columns: tuple[Field, ...]
+    more: tuple[Field, ...]  # single fields for which there was no column
+    flags: tuple[Field, ...]
+    lists: tuple[Field, ...]
+
+    @cached_property
+    def fields(self) -> dict[str, Field]:
+        """All fields by name, in the table's order."""
+        known = {field.name: field for field in (*self.columns, *self.more, *self.flags, *self.lists)}
+        return {field.name: known[field.name] for field in fields(self.event) if field.name in known}
+
+    @cached_property
+    def head(self) -> int:
+        """How many links come before the elements of the lists."""
+        return sum(field.width for field in self.more) + max(len(self.lists) - 1, 0)
+
+    # --- one event
+
+    def pack(self, values: Sequence[Any], numbers: Numbers) -> Packed:
+        """Pack an event, whose field values come in the table's order."""
+        told = dict(zip(self.fields, values, strict=True))
+        flags = sum(bool(told[field.name]) << bit for bit, field in enumerate(self.flags))
+        columns = [_number(field.stored.how, told[field.name], numbers) for field in self.columns]
+        links: list[int] = []
+        for field in self.more:
+            links += _numbers(field.stored.how, told[field.name], numbers)
+        links += [len(told[field.name]) for field in self.lists[:-1]]
+        for field in self.lists:
+            links += _elements(field.stored, told[field.name], numbers)
+        columns += [0] * (len(COLUMNS) - len(columns))
+        return Packed(flags, tuple(columns), links)  # type: ignore[arg-type]
+
+    def unpack(self, index: int, row: Any, links: Sequence[int], meanings: Meanings) -> Event:
+        """The event that a row and its links stand for. Raises LayoutError where they do not fit."""
+        head = int(row["head"])
+        found: dict[str, Any] = {"index": index, "thread": head >> 16, "site": int(row["site"])}
+        for bit, field in enumerate(self.flags):
+            found[field.name] = bool(head >> 8 + bit & 1)
+        for name, field in zip(COLUMNS, self.columns, strict=False):
+            found[field.name] = _value(field.stored.how, int(row[name]), index, meanings)
+        at = 0
+        try:
+            for field in self.more:
+                part = links[at : at + field.width]
+                found[field.name] = (
+                    _time(*part)
+                    if field.stored.how == "time"
+                    else _value(field.stored.how, *part, index, meanings)
+                )
+                at += field.width
+            for field, part in self._parts(links, at):
+                found[field.name] = _list(field.stored, part, meanings)
+        except TypeError as error:  # a part is missing
+            raise LayoutError(f"a {self.kind.name} event lacks links") from error
+        return self.event(**found)
+
+    def _parts(self, links: Sequence[int], at: int) -> Iterator[tuple[Field, Sequence[int]]]:
+        """The links of each list."""
+        lengths = links[at : at + len(self.lists) - 1] if self.lists else ()
+        at = self.head
+        for field, length in zip(self.lists[:-1], lengths, strict=True):
+            yield field, links[at : at + length * field.width]
+            at += length * field.width
+        if self.lists:
+            yield self.lists[-1], links[at:]
+
+    # --- many events
+
+    def decoded(
+        self, rows: np.ndarray, links: np.ndarray, counts: np.ndarray, events: np.ndarray, meanings: Meanings
+    ) -> dict[str, list[Any]]:
+        """The fields of many events, which have these rows, links (one after another) and indices."""
+        found: dict[str, list[Any]] = {}
+        for bit, field in enumerate(self.flags):
+            found[field.name] = (rows["head"] >> 8 + bit & 1).astype(bool).tolist()
+        indices = events.tolist()
+        for name, field in zip(COLUMNS, self.columns, strict=False):
+            how, numbers = field.stored.how, rows[name].tolist()
+            if how in ("text", "rule"):
+                meant = {number: _value(how, number, 0, meanings) for number in set(numbers)}
+                found[field.name] = [meant[number] for number in numbers]
+            else:
+                found[field.name] = [
+                    _value(how, n, i, meanings) for n, i in zip(numbers, indices, strict=True)
+                ] if how == "back" else numbers  # fmt: skip
+        stretches = self.stretches(links, counts)
+        flat = links.tolist()
+        at = (np.cumsum(counts) - counts).tolist()
+        for field in self.more:
+            width = field.width
+            found[field.name] = [
+                _time(*flat[start : start + width])
+                if field.stored.how == "time"
+                else _value(field.stored.how, flat[start], index, meanings)
+                for start, index in zip(at, indices, strict=True)
+            ]
+            at = [start + width for start in at]
+        for field in self.lists:
+            starts, lengths = stretches[field.name]
+            ends = (starts + lengths * field.width).tolist()
+            stored = field.stored
+            found[field.name] = [
+                tuple(flat[start:end]) if len(stored.parts) == 1 else _list(stored, flat[start:end], meanings)
+                for start, end in zip(starts.tolist(), ends, strict=True)
+            ]
+        return found
+
+    def stretches(self, links: np.ndarray, counts: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Where each list lies in the links of many events of this kind, which come one after another (`counts[i]`
+        of event i): for each list the starts and the numbers of elements. Raises LayoutError where they do not
+        fit."""
+        starts = np.cumsum(counts) - counts
+        if np.any(counts < self.head) or len(links) != int(counts.sum()):
+            raise LayoutError(f"{self.kind.name} events lack links")
+        at = starts + self.head
+        first_length = self.head - max(len(self.lists) - 1, 0)
+        found = {}
+        for position, field in enumerate(self.lists):
+            if position < len(self.lists) - 1:
+                lengths = links[starts + first_length + position].astype(np.int64)
+            else:
+                left = starts + counts - at
+                lengths = left // field.width
+                if np.any(left % field.width):
+                    raise LayoutError(f"{self.kind.name} events have links to spare")
+            found[field.name] = at, lengths
+            at = at + lengths * field.width
+            if np.any(at > starts + counts):
+                raise LayoutError(f"{self.kind.name} events lack links")
+        if np.any(at != starts + counts):
+            raise LayoutError(f"{self.kind.name} events have links to spare")
+        return found
+
+
+def _number(how: str, value: Any, numbers: Numbers) -> int:
+    if how == "text":
+        return numbers.text(value)
+    if how == "rule":
+        return numbers.rule(value)
+    if how == "back":
+        return numbers.earlier(value)
+    return numbers.in_pass(value) if how == "pass" else int(value)
+
+
+def _numbers(how: str, value: Any, numbers: Numbers) -> tuple[int, ...]:
+    if how == "time":
+        return struct.unpack("<2I", struct.pack("<d", value))
+    return (_number(how, value, numbers),)
+
+
+def _elements(stored: Stored, values: Sequence[Any], numbers: Numbers) -> Iterator[int]:
+    if len(stored.parts) == 1:
+        yield from values
+        return
+    for element in values:
+        for part, value in zip(stored.parts, element, strict=True):
+            yield numbers.text(value) if part in TEXT_PARTS else value
+
+
+def _value(how: str, number: int, index: int, meanings: Meanings) -> Any:
+    if how == "text":
+        return meanings.text(number)
+    if how == "rule":
+        return meanings.rule(number)
+    if how == "back":
+        return index - number if number else -1
+    return number
+
+
+def _time(low: int, high: int) -> float:
+    return struct.unpack("<d", struct.pack("<2I", low, high))[0]
+
+
+def _list(stored: Stored, links: Sequence[int], meanings: Meanings) -> tuple[Any, ...]:
+    if len(stored.parts) == 1:
+        return tuple(links)
+    make = ELEMENTS[stored.means]
+    width = len(stored.parts)
+    if len(links) % width:
+        raise LayoutError("an element of a list is incomplete")
+    rows = zip(*(links[part::width] for part in range(width)), strict=True)
+    if not TEXT_PARTS.intersection(stored.parts):
+        return tuple(make(*row) for row in rows)
+    texts = [part in TEXT_PARTS for part in stored.parts]
+    return tuple(
+        make(*(meanings.text(n) if is_text else n for n, is_text in zip(row, texts, strict=True)))
+        for row in rows
+    )
+
+
+def _layout_of(kind: Kind, event: type[Event]) -> Layout:
+    types = get_type_hints(event, include_extras=True)
+    found: list[Field] = []
+    for known in fields(event):
+        if known.name not in _COMMON:
+            (stored,) = types[known.name].__metadata__
+            found.append(Field(known.name, stored, known.metadata["doc"]))
+    of: Callable[..., tuple[Field, ...]] = lambda *hows: tuple(f for f in found if f.stored.how in hows)
+    single = of("number", "text", "rule", "back", "pass")
+    more = (*single[len(COLUMNS) :], *of("time"))
+    return Layout(kind, event, single[: len(COLUMNS)], more, of("flag"), of("list"))
+
+
+LAYOUTS: dict[Kind, Layout] = {kind: _layout_of(kind, event) for kind, event in EVENTS.items()}

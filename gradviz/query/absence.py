@@ -1,0 +1,117 @@
+"""Why a tensor's `.grad` is None: the fact of the matter, for `words` to tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from gradviz.events.kinds import Accumulated, Kind, OpRan, TensorMade
+from gradviz.query.cuts import cut
+from gradviz.query.moment import Moment
+from gradviz.query.query import Query
+
+
+class Why(Enum):
+    """Why a `.grad` is None at a moment."""
+
+    NOT_MADE_YET = "the tensor is made later"
+    THERE = "it is not None"
+    EMPTIED = "it was set to None"
+    NOT_REQUIRED = "the tensor does not require grad"
+    NON_LEAF = "only leaves keep their gradients"
+    NO_PASS_YET = "no backward pass has begun"
+    PASS_UNDER_WAY = "the pass has not come to it yet"
+    RETURNED = "autograd.grad() returns gradients and leaves .grad alone"
+    NOT_ASKED_FOR = "the pass was asked for others only"
+    CUT = "the way to the root is cut"
+    NOT_COMPUTED_FROM = "the root was not computed from it"
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Why a `.grad` is None. What applies: `event` made the tensor or emptied its `.grad`, or is the one at which a
+    non-leaf's `gradient` went by; `number` is the pass; `root` the tensor it began at; `cut` the event that cuts the
+    way; `to_come` a later event that will fill it."""
+
+    why: Why
+    event: int = -1
+    gradient: int = 0
+    number: int = 0
+    root: int = 0
+    cut: OpRan | TensorMade | None = None
+    asked: tuple[int, ...] = ()
+    to_come: int = -1
+
+
+def why_no_grad(query: Query, tensor: int, moment: Moment) -> Absence:
+    """Why the `.grad` of a tensor is None at a moment."""
+    born = query.trace.born(tensor)
+    if born is None or born > moment.k:
+        return Absence(Why.NOT_MADE_YET, event=-1 if born is None else born)
+    state = moment.state(tensor)
+    if state.grad:
+        return Absence(Why.THERE)
+    emptied = _emptied(query, tensor, moment.k)
+    if emptied >= 0:
+        return Absence(Why.EMPTIED, event=emptied)
+    if not state.requires_grad:
+        return Absence(Why.NOT_REQUIRED)
+    if not state.is_leaf:
+        event, gradient = _passed_by(query, tensor, moment)
+        return Absence(Why.NON_LEAF, event=event, gradient=gradient)
+    return _of_leaf(query, tensor, moment)
+
+
+def _emptied(query: Query, tensor: int, k: int) -> int:
+    """The event that set a `.grad` to None, −1 for none."""
+    events, grads = query.tensors.grads.of(tensor)
+    at = int(np.searchsorted(events, k, side="right")) - 1
+    return int(events[at]) if at >= 0 and not grads[at] and np.any(grads[:at]) else -1
+
+
+def _passed_by(query: Query, tensor: int, moment: Moment) -> tuple[int, int]:
+    """The last event up to the moment at which a node received a non-leaf's gradient, and that gradient; −1 and 0 for
+    none."""
+    node = moment.grad_fn(tensor)
+    outputs = query.nodes.outputs(node)
+    received = query.trace.table(Kind.RECEIVED)
+    events = received.events[(received["node"] == node) & (received.events <= moment.k)]
+    if not len(events) or tensor not in outputs:
+        return -1, 0
+    gradients = received.object(int(events[-1])).gradients
+    position = outputs.index(tensor)
+    gradient = gradients[position] if position < len(gradients) else 0
+    return (int(events[-1]), gradient) if gradient else (-1, 0)
+
+
+def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
+    trace, k = query.trace, moment.k
+    accumulated = trace.table(Kind.ACCUMULATED)
+    later = accumulated.events[(accumulated.events > k) & (accumulated["tensor"] == tensor)]
+    to_come = int(later[0]) if len(later) else -1
+    begun = [run for run in trace.passes if run.first <= k]
+    if not begun:
+        return Absence(Why.NO_PASS_YET, to_come=to_come)
+    run = begun[-1]
+    if (run.last is None or run.last > k) and to_come >= 0:
+        return Absence(Why.PASS_UNDER_WAY, number=run.number, to_come=to_come)
+    began = query.passes.began(run.number)
+    if began.how == "grad" and run.last is not None and run.last <= k:
+        return Absence(Why.RETURNED, number=run.number, to_come=to_come)
+    if began.inputs:
+        return Absence(Why.NOT_ASKED_FOR, number=run.number, asked=began.inputs, to_come=to_come)
+    for root in began.roots:
+        found = cut(query, tensor, root.tensor) if root.tensor else None
+        if found is not None:
+            return Absence(Why.CUT, number=run.number, root=root.tensor, cut=found, to_come=to_come)
+    root = began.roots[0].tensor if began.roots else 0
+    return Absence(Why.NOT_COMPUTED_FROM, number=run.number, root=root, to_come=to_come)
+
+
+def accumulations(query: Query, tensor: int, k: int, most: int) -> list[Accumulated]:
+    """The last events up to k at which a leaf's `.grad` took something in."""
+    accumulated = query.trace.table(Kind.ACCUMULATED)
+    own = accumulated.events[(accumulated.events <= k) & (accumulated["tensor"] == tensor)]
+    return [accumulated.object(event) for event in own[-most:].tolist()]

@@ -1,0 +1,253 @@
+"""What fields of predicates are over a whole trace: columns, one value an event or a few."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.query.lookups import Lookups
+
+STORED = ("min", "max", "mean", "rms", "nan", "inf", "zeros")
+STATISTICS = (*STORED, "absmax", "size", "ndim")
+_KIND_NAMES = np.array(["", *(kind.name.lower() for kind in Kind)])
+_MADE = (Kind.OP, Kind.TENSOR, Kind.MUTATED)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field's values: `values[i]` belongs to event `events[i]`; `events` None: one value for each event in order.
+    With `codes` the values are a short table of texts, and `codes[i]` says which."""
+
+    values: np.ndarray
+    events: np.ndarray | None = None
+    codes: np.ndarray | None = None
+
+
+Rows = tuple[np.ndarray, np.ndarray]  # events, and for each a state
+
+
+class TraceColumns:
+    """The parts that columns of one trace are made of."""
+
+    def __init__(self, query: Lookups) -> None:
+        self.query = query
+        self.trace = query.trace
+        self.count = self.trace.count
+
+    # --- values
+
+    def statistic(self, rows: Rows, statistic: str) -> Column:
+        """A statistic of the tensors that events have."""
+        events, states = rows
+        return Column(self._values(statistic, states), events)
+
+    def _values(self, statistic: str, rows: np.ndarray) -> np.ndarray:
+        states = self.trace.states
+        if statistic in STORED:
+            return states.stats[rows, STORED.index(statistic)]
+        if statistic == "absmax":
+            return np.abs(states.stats[:, :2][rows]).max(axis=1)
+        measure = np.prod if statistic == "size" else len
+        table = np.full(max(self.trace.forms, default=0) + 1, np.nan)
+        for number, form in self.trace.forms.items():
+            table[number] = measure(form.shape)
+        return table[states.forms[rows]]
+
+    @cached_property
+    def outputs(self) -> Rows:
+        """What events made or wrote: an op's outputs, a new tensor, a mutated one."""
+        states = self.trace.states
+        told = np.isin(self.trace.kinds[states.events], _MADE) & (states.forms > 0)
+        return states.events[told].astype(np.int32), np.flatnonzero(told).astype(np.int32)
+
+    @cached_property
+    def inputs(self) -> Rows:
+        """What ops took, as it was before they ran."""
+        ops = self.trace.table(Kind.OP)
+        inputs = ops.lists("inputs")
+        events = ops.events[inputs.owners]
+        return self._known(events, inputs.values, events - 1)
+
+    @cached_property
+    def gradients(self) -> Rows:
+        """The gradients of events: received, produced, accumulated, retained, assigned, given by a hook."""
+        parts = []
+        received, produced = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.PRODUCED)
+        given, flows = received.lists("gradients"), produced.lists("flows")
+        parts.append((received.events[given.owners], given.values))
+        parts.append((produced.events[flows.owners], flows.elements[:, 1]))
+        singles = ((Kind.HOOKED, "after"), (Kind.ACCUMULATED, "grad"), (Kind.RETAINED, "grad"))
+        for kind, field in (*singles, (Kind.GRAD_ASSIGNED, "grad")):
+            table = self.trace.table(kind)
+            parts.append((table.events, table[field]))
+        events, tensors = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+        return self._known(events, tensors, events)
+
+    @cached_property
+    def tangents(self) -> Rows:
+        """The tangents that were pushed."""
+        pushed = self.trace.table(Kind.TANGENT)
+        return self._known(pushed.events, pushed["tangent"], pushed.events)
+
+    def _known(self, events: np.ndarray, tensors: np.ndarray, at: np.ndarray) -> Rows:
+        """The state of each tensor at an event, where it is known."""
+        rows = self.trace.states.rows_of(tensors, at)
+        return events[rows >= 0].astype(np.int32), rows[rows >= 0].astype(np.int32)
+
+    def bad(self, statistic: str) -> Column:
+        """Whether a value told at an event, or a gradient or tangent of it, has a NaN (`nan`) or an infinity (`inf`)."""
+        found = np.zeros(self.count, bool)
+        bad = self.trace.states.stats[:, STORED.index(statistic)] > 0
+        if bad.any():
+            found[self.trace.states.events[bad]] = True
+            for events, rows in (self.gradients, self.tangents):
+                found[events[bad[rows]]] = True
+        return Column(found)
+
+    # --- texts
+
+    def text(self, field: str, *kinds: Kind) -> Column:
+        """A text field of the events of some kinds."""
+        highest = max(self.trace.strings, default=0)
+        table = np.array([self.trace.text(number) for number in range(highest + 1)] + [""], object)
+        codes = np.full(self.count, highest + 1, np.int32)
+        for kind in kinds:
+            told = self.trace.table(kind)
+            codes[told.events] = np.minimum(told[field], highest)
+        return Column(table, codes=codes)
+
+    @cached_property
+    def grad_fns(self) -> Column:
+        """The name of the node that an event made or is at."""
+        column = self.text("grad_fn", Kind.NODE, Kind.RECEIVED)
+        assert column.codes is not None
+        codes = column.codes
+        made, produced = self.trace.table(Kind.NODE), self.trace.table(Kind.PRODUCED)
+        own = made["op"] >= 0
+        codes[made["op"][own]] = codes[made.events[own]]
+        received = self.trace.table(Kind.RECEIVED)
+        nodes, first = np.unique(received["node"], return_index=True)
+        if len(nodes):
+            at = np.minimum(np.searchsorted(nodes, produced["node"]), len(nodes) - 1)
+            known = nodes[at] == produced["node"]
+            codes[produced.events[known]] = codes[received.events[first[at[known]]]]
+        return Column(column.values, codes=codes)
+
+    @property
+    def kinds(self) -> Column:
+        """What happened."""
+        return Column(_KIND_NAMES, codes=np.minimum(self.trace.kinds, len(_KIND_NAMES) - 1))
+
+    def of_kind(self, *kinds: Kind) -> Column:
+        """Whether an event is of some kind."""
+        return Column(np.isin(self.trace.kinds, kinds))
+
+    @cached_property
+    def _subjects(self) -> tuple[np.ndarray, np.ndarray]:
+        """(event, tensor): which tensors each event is about: those that it made or changed, and at a node those
+        whose gradients the node receives."""
+        trace, parts = self.trace, []
+        outputs = trace.table(Kind.OP).lists("outputs")
+        parts.append((trace.table(Kind.OP).events[outputs.owners], outputs.values))
+        single = (
+            Kind.TENSOR, Kind.MUTATED, Kind.REQUIRES_GRAD_CHANGED, Kind.GRAD_ASSIGNED, Kind.NAMED,
+            Kind.ACCUMULATED, Kind.RETAINED, Kind.HOOKED, Kind.TANGENT,
+        )  # fmt: skip
+        parts += [(trace.table(kind).events, trace.table(kind)["tensor"]) for kind in single]
+        made = trace.table(Kind.NODE)
+        ends = made.lists("outputs")
+        parts.append((made.events[ends.owners], ends.values))
+        first = ends.values[np.minimum(ends.starts, len(ends.values) - 1)] if len(ends.values) else ends.starts
+        order = np.argsort(made["node"], kind="stable")
+        nodes, tensors = made["node"][order], np.where(ends.counts > 0, first, 0)[order]
+        for kind in (Kind.RECEIVED, Kind.PRODUCED):
+            table = trace.table(kind)
+            if len(nodes):
+                at = np.minimum(np.searchsorted(nodes, table["node"]), len(nodes) - 1)
+                known = nodes[at] == table["node"]
+                parts.append((table.events[known], tensors[at[known]]))
+        events, about = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+        return events[about > 0].astype(np.int32), about[about > 0]
+
+    def names(self, only_parameters: bool) -> Column:
+        """The names of the tensors that events are about."""
+        events, tensors = self._subjects
+        names = self.query.names.all
+        codes = names.codes_of(tensors)
+        if only_parameters:
+            codes = np.where(np.isin(tensors, list(self.trace.parameters)), codes, 0)
+        return Column(np.array(names.labels, object), events, codes)
+
+    def shapes(self) -> Column:
+        """The shapes of what events made or wrote, as 8x3."""
+        events, rows = self.outputs
+        table = np.array([""] * (max(self.trace.forms, default=0) + 1), object)
+        for number, form in self.trace.forms.items():
+            table[number] = "x".join(map(str, form.shape))
+        return Column(table, events, self.trace.states.forms[rows].astype(np.int32))
+
+    # --- where it lies
+
+    @property
+    def sites(self) -> np.ndarray:
+        """The place of each event: its own, or that where its node was made."""
+        return self.query.places.of_events
+
+    def lines(self) -> Column:
+        """The lines that each event happened at: its own and those of the calls around it."""
+        sites = self.sites
+        pairs = [(number, line) for number in self.trace.sites for line in self._lines_of(number)]
+        order = np.argsort(sites, kind="stable").astype(np.int32)
+        starts, ends = (
+            np.searchsorted(sites[order], [n for n, _ in pairs], side=side)  # type: ignore[call-overload]
+            for side in ("left", "right")
+        )
+        counts = ends - starts
+        events = order[np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
+        return Column(np.repeat(np.array([line for _, line in pairs], np.float32), counts), events)
+
+    def _lines_of(self, number: int) -> set[int]:
+        """The lines of a place and of its callers, in files whose source was kept."""
+        return {
+            site.place.line
+            for site in self.query.places.callers(number)
+            if self.trace.source(site.place.file)
+        }
+
+    def files(self) -> Column:
+        """The names of the files that events happened in."""
+        highest = max(self.trace.sites, default=0)
+        table = np.array([""] * (highest + 1), object)
+        for number, site in self.trace.sites.items():
+            table[number] = Path(site.place.file).name
+        return Column(table, codes=np.minimum(self.sites, highest))
+
+    def scopes(self) -> Column:
+        """The innermost scope that events lie in."""
+        entered = self.trace.table(Kind.SCOPE_ENTERED)
+        name_of = dict(zip(entered.events.tolist(), entered["name"].tolist(), strict=True))
+        spans = self.query.scopes.nesting.spans()
+        names = ["", *sorted({self.trace.text(name_of[first]) for first, _, _ in spans})]
+        known = {name: number for number, name in enumerate(names)}
+        codes = np.zeros(self.count, np.int64)
+        threads = self.trace.events["head"] >> 16
+        for first, last, thread in spans:
+            own = codes[first : last + 1]
+            own[threads[first : last + 1] == thread] = known[self.trace.text(name_of[first])]
+        return Column(np.array(names, object), codes=codes)
+
+    def versions(self) -> Column:
+        """The versions that writes made."""
+        events, rows = self.outputs
+        versions = self.trace.states.versions[rows]
+        written = versions > 0
+        return Column(versions[written].astype(np.float64), events[written])
+
+    @property
+    def passes(self) -> np.ndarray:
+        """The backward pass that each event belongs to, 0 for none."""
+        return self.query.passes.numbers

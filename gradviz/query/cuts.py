@@ -1,0 +1,109 @@
+"""The ways from one tensor to another through the ops between them, and where no gradient comes back along them."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from gradviz.events.kinds import REQUIRES_GRAD, WHOLE, OpRan, TensorMade
+from gradviz.query.query import Query
+
+MOST = 200_000  # ops looked at
+
+
+class Reason(Enum):
+    """Why an op made no node."""
+
+    NOTHING_REQUIRES_GRAD = "no input requires grad"
+    GRAD_MODE_OFF = "grad mode was off"
+    DETACHED = "it shares the memory of its input, outside of the graph"
+    NOT_DIFFERENTIABLE = "what it gives is not differentiable"
+
+
+def why_no_node(query: Query, op: OpRan) -> Reason:
+    """Why an op made no node."""
+    before = op.index - 1
+    if not any(query.tensors.flags(tensor, before) & REQUIRES_GRAD for tensor in op.inputs if tensor):
+        return Reason.NOTHING_REQUIRES_GRAD
+    if not op.grad_enabled:
+        return Reason.GRAD_MODE_OFF
+    if op.outputs and query.tensors.flags(op.outputs[0], op.index) & WHOLE:
+        return Reason.DETACHED
+    return Reason.NOT_DIFFERENTIABLE
+
+
+def op_of(query: Query, tensor: int) -> OpRan | None:
+    """The op that made a tensor, None where none did."""
+    maker = query.tensors.made(tensor)
+    return maker if isinstance(maker, OpRan) else None
+
+
+def shortest_way(query: Query, start: int, end: int, through_memory: bool = False) -> list[int]:
+    """The tensors on a shortest way, from start to end; none where there is no way. `through_memory`: also by way of
+    those that share the memory of another, as `.data` does."""
+    came: dict[int, int] = {end: 0}
+    waiting = deque([end])
+    while waiting and len(came) < MOST:
+        tensor = waiting.popleft()
+        if tensor == start:
+            way = [tensor]
+            while came[way[-1]]:
+                way.append(came[way[-1]])
+            return way
+        for source in _sources(query, tensor, through_memory):
+            if source and source not in came:
+                came[source] = tensor
+                waiting.append(source)
+    return []
+
+
+def _sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]:
+    """What a tensor was computed from: the inputs of the op that made it and of those that wrote over it."""
+    maker = query.tensors.made(tensor)
+    found: tuple[int, ...] = ()
+    if isinstance(maker, OpRan):
+        found = maker.inputs
+    elif through_memory and maker is not None:
+        base = query.tensors.base(query.tensors.before(tensor, maker.index))
+        found = (base.tensor if base is not None else maker.source,)
+    for event in query.tensors.writes(tensor):
+        if query.tensors.is_op[event]:
+            found += query.tensors.op(event).inputs
+        elif through_memory:
+            found += (query.tensors.mutation(event).source,)
+    return found
+
+
+def cut(query: Query, start: int, end: int) -> OpRan | TensorMade | None:
+    """The first event on the shortest way from start to end, through data or graph, that no gradient comes back
+    through; None where end was not computed from start."""
+    way = shortest_way(query, start, end, through_memory=True)
+    for tensor in way[1:]:
+        maker = query.tensors.made(tensor)
+        if isinstance(maker, TensorMade) or (
+            isinstance(maker, OpRan) and not query.nodes.of_op(maker.index)
+        ):
+            return maker
+    return None
+
+
+def count_ways(query: Query, start: int, end: int) -> int:
+    """How many ways there are. Inputs have lower numbers than what is made of them, so that going down the numbers
+    is an order."""
+    ways = {end: 1}
+    total = 0
+    pending = {end}
+    looked = 0
+    while pending and looked < MOST:
+        tensor = max(pending)
+        pending.discard(tensor)
+        looked += 1
+        if tensor == start:
+            total += ways[tensor]
+            continue
+        op = op_of(query, tensor)
+        for source in op.inputs if op is not None else ():
+            if start <= source < tensor:
+                ways[source] = ways.get(source, 0) + ways[tensor]
+                pending.add(source)
+    return total

@@ -1,0 +1,87 @@
+"""How gradients went from node to node in one backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, PassBegan
+from gradviz.tracefile import PassInfo, Trace
+from gradviz.tracefile.columns import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A gradient that came to a node: from the Produced (edge `position` of it) or the PassBegan `event`."""
+
+    event: int
+    position: int
+    gradient: int
+
+
+class Flow:
+    """The gradients that one pass hands from node to node."""
+
+    def __init__(self, trace: Trace, run: PassInfo) -> None:
+        self.trace = trace
+        self.run = run
+        received = trace.table(Kind.RECEIVED)
+        own = self._own(received)
+        self.received = received["node"][own], received.events[own]
+        self._deliver(trace)
+
+    def _own(self, table: Table) -> np.ndarray:
+        """The places in a table of the events of this pass."""
+        last = self.trace.count if self.run.last is None else self.run.last + 1
+        first, end = np.searchsorted(table.events, [self.run.first, last])
+        return first + np.flatnonzero(table["in_pass"][first:end] == self.run.number)
+
+    def _deliver(self, trace: Trace) -> None:
+        began = trace.event(self.run.first)
+        assert isinstance(began, PassBegan)
+        roots = np.array([(root.node, root.gradient) for root in began.roots], np.int64).reshape(-1, 2)
+        produced = trace.table(Kind.PRODUCED)
+        own = self._own(produced)
+        flows = produced.lists("flows")
+        counts = flows.counts[own]
+        position = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        given = flows.elements[np.repeat(flows.starts[own], counts) + position]
+        self.targets, self.gradients = np.concatenate([roots, given]).T
+        self.events = np.concatenate(
+            [np.full(len(roots), self.run.first), np.repeat(produced.events[own], counts)]
+        )
+        self.positions = np.concatenate([np.arange(len(roots)), position])
+        nodes, events = self.received
+        order = np.argsort(nodes, kind="stable")
+        at = np.searchsorted(nodes[order], self.targets)
+        known = at < len(nodes)
+        known[known] &= nodes[order][at[known]] == self.targets[known]
+        self.taken = np.full(len(self.targets), np.iinfo(np.int64).max)
+        self.taken[known] = events[order][at[known]]
+        self.real = (self.targets > 0) & (self.gradients > 0)
+
+    def waiting(self, k: int) -> dict[int, list[Delivery]]:
+        """The gradients that have come to each node and that it has not taken yet."""
+        found: dict[int, list[Delivery]] = {}
+        for row in np.flatnonzero(self.real & (self.events <= k) & (self.taken > k)).tolist():
+            found.setdefault(int(self.targets[row]), []).append(self._delivery(row))
+        return found
+
+    def in_flight(self, k: int) -> int:
+        """How many gradients wait at nodes."""
+        return int(np.count_nonzero(self.real & (self.events <= k) & (self.taken > k)))
+
+    def arrivals(self, node: int, k: int) -> list[Delivery]:
+        """The gradients that have come to a node, taken or not."""
+        rows = np.flatnonzero(self.real & (self.targets == node) & (self.events <= k))
+        return [self._delivery(row) for row in rows.tolist()]
+
+    def receipt(self, node: int, k: int) -> int | None:
+        """The event at which a node took its gradients."""
+        nodes, events = self.received
+        found = events[(nodes == node) & (events <= k)]
+        return int(found[-1]) if len(found) else None
+
+    def _delivery(self, row: int) -> Delivery:
+        return Delivery(int(self.events[row]), int(self.positions[row]), int(self.gradients[row]))

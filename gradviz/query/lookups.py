@@ -1,0 +1,62 @@
+"""Lookups: the tables about one trace, by subject. Each is built once, when it is first asked."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+from gradviz.query.flow import Flow
+from gradviz.query.memory import Memory
+from gradviz.query.names import Names
+from gradviz.query.nodes import Nodes
+from gradviz.query.passes import Passes
+from gradviz.query.places import Places
+from gradviz.query.scopes import Scopes
+from gradviz.query.tensors import Tensors
+from gradviz.tracefile import Trace
+
+
+class Lookups:
+    """Tables about one trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.flow = lru_cache(maxsize=8)(self._flow)
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """What tensors were and what made and changed them."""
+        return Tensors(self.trace)
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """Which nodes there are, what made them, where they lead."""
+        return Nodes(self.trace)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Which tensors share memory."""
+        return Memory(self.trace)
+
+    @cached_property
+    def places(self) -> Places:
+        """Where in the source it happened."""
+        return Places(self.trace)
+
+    @cached_property
+    def scopes(self) -> Scopes:
+        """Which module or custom Function an event happened in."""
+        return Scopes(self.trace)
+
+    @cached_property
+    def passes(self) -> Passes:
+        """The backward passes."""
+        return Passes(self.trace)
+
+    @cached_property
+    def names(self) -> Names:
+        """What tensors are called in the source."""
+        return Names(self.trace, self.tensors, self.scopes)
+
+    def _flow(self, number: int) -> Flow:
+        """How gradients went from node to node in a pass."""
+        return Flow(self.trace, self.passes.by_number[number])

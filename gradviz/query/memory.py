@@ -1,0 +1,131 @@
+"""What a tensor holds at a moment, also where it was written through another tensor on the same memory.
+
+`w.grad.data.zero_()` writes to a tensor that `.data` made, and with it to `w.grad`; `w.data = v` gives `w` the
+memory of `v`. The states of tensors tell their bases. Only tensors that cover the whole of each other's memory are
+followed: a slice that is written to does not change here what it was cut from.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from gradviz.events.kinds import WHOLE, Kind
+from gradviz.query.tables import Log
+from gradviz.tracefile import Snapshot, Trace
+
+_SHARE, _WRITE = range(2)
+
+
+class Memory:
+    """The memories of one trace's tensors, and what was written into each when."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def value(self, tensor: int, at: int) -> Snapshot | None:
+        """What a tensor was just after event `at`; None where nothing is known of it."""
+        own = self.trace.snapshot(tensor, at=at)
+        written = self._last_write(tensor, at) if own is not None else None
+        if own is None or written is None:
+            return own
+        event, writer = written
+        if writer == tensor or event <= self._own_change(tensor, at):
+            return own
+        other = self.trace.snapshot(writer, at=event)
+        if other is None or np.prod(other.shape) != np.prod(own.shape):
+            return own
+        array = other.array.reshape(own.shape) if other.array is not None else None
+        return replace(own, array=array, stats=other.stats)
+
+    @cached_property
+    def shared(self) -> frozenset[int]:
+        """The tensors that have ever shared memory with another."""
+        homes = self._shared[0]
+        return frozenset(homes) | {memory for had in homes.values() for _, memory in had if memory > 0}
+
+    def share(self, tensor: int, other: int, at: int) -> bool:
+        """Whether two tensors are the same memory at a moment."""
+        return tensor == other or self.home(tensor, at) == self.home(other, at)
+
+    def changes(self, tensor: int) -> list[int]:
+        """The events that gave a tensor other memory, and those that wrote to its memory through whatever tensor;
+        none for a tensor that never shared its memory."""
+        homes, writes = self._shared
+        had = homes.get(tensor, [])
+        spans = [(0, tensor), *had] if not had or had[0][0] > 0 else had
+        ends = [*(since for since, _ in spans[1:]), self.trace.count]
+        found = {since for since, _ in had}
+        for (since, memory), end in zip(spans, ends, strict=True):
+            found.update(event for event, _ in writes.get(memory, ()) if since <= event < end)
+        return sorted(found)
+
+    def home(self, tensor: int, at: int) -> int:
+        """Which memory a tensor has at a moment: the number of the tensor it was made for, or below 0."""
+        homes = self._shared[0].get(tensor, [])
+        position = bisect_right(homes, at, key=lambda home: home[0]) - 1
+        return homes[position][1] if position >= 0 else tensor
+
+    def _last_write(self, tensor: int, at: int) -> tuple[int, int] | None:
+        writes = self._shared[1].get(self.home(tensor, at), [])
+        position = bisect_right(writes, at, key=lambda write: write[0]) - 1
+        return writes[position] if position >= 0 else None
+
+    def _own_change(self, tensor: int, at: int) -> int:
+        states = self.trace.states
+        row = states.valued(tensor, at)
+        return int(states.events[row]) if row >= 0 else 0
+
+    @cached_property
+    def _shared(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[tuple[int, int]]]]:
+        """For tensors that share memory the memories they have had, as (since, memory); and for each such memory
+        what was written into it, as (event, tensor)."""
+        homes: dict[int, list[tuple[int, int]]] = {}
+        writes: dict[int, list[tuple[int, int]]] = defaultdict(list)
+
+        def home(tensor: int) -> int:
+            return homes[tensor][-1][1] if tensor in homes else tensor
+
+        for event, what, tensor, other in self._happenings():
+            if what == _WRITE:
+                writes[home(tensor)].append((event, tensor))
+            else:
+                homes.setdefault(tensor, []).append((event, home(other) if other else -event - 1))
+        return homes, dict(writes)
+
+    def _happenings(self) -> list[tuple[int, int, int, int]]:
+        """What concerns memory that is shared, in order: (event, what, tensor, other tensor)."""
+        states = self.trace.states
+        whole = np.where(states.flags & WHOLE > 0, states.bases, 0)
+        ever = np.unique(states.tensors[whole > 0])
+        own = np.isin(states.tensors, ever) & (states.forms > 0)
+        bases = Log(states.tensors[own], states.events[own], whole[own]).without_repeats()
+        begun = np.append(True, bases.tensors[1:] != bases.tensors[:-1])[: len(bases.tensors)]
+        changed = (bases.values > 0) | ~begun
+        shares = np.stack(
+            [
+                bases.events[changed],
+                np.full(int(changed.sum()), _SHARE),
+                bases.tensors[changed],
+                bases.values[changed],
+            ],
+            axis=1,
+        )
+        concerned = np.unique(shares[:, 2:])
+        again = np.isin(states.tensors, concerned) & (states.forms > 0)
+        again &= np.isin(self.trace.kinds[states.events], [Kind.OP, Kind.MUTATED, Kind.ACCUMULATED])
+        rows = np.flatnonzero(again)
+        born = np.array([states.first(int(tensor)) for tensor in states.tensors[rows]], np.int64)
+        rows = rows[rows != born]
+        moved = set(zip(shares[:, 0].tolist(), shares[:, 2].tolist(), strict=True))
+        found = [tuple(row) for row in shares.tolist()]
+        found += [
+            (event, _WRITE, tensor, 0)
+            for event, tensor in zip(states.events[rows].tolist(), states.tensors[rows].tolist(), strict=True)
+            if (event, tensor) not in moved
+        ]
+        return sorted(found)  # type: ignore[arg-type]

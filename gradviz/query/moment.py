@@ -1,0 +1,184 @@
+"""Values and gradients as of a moment: what a debugger would show if it had stopped just after event k.
+
+A moment is a function of the trace and of k alone, however one came to it: a few binary searches in tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Received, ScopeEntered
+from gradviz.query.flow import Delivery, Flow
+from gradviz.query.lookups import Lookups
+from gradviz.tracefile import PassInfo, Snapshot
+
+_WANTED = LEAF | REQUIRES_GRAD
+
+
+@dataclass(frozen=True, slots=True)
+class TensorState:
+    """A tensor at a moment. `grad` is the number of its `.grad` (0: None) and `grad_value` what that holds."""
+
+    tensor: int
+    name: str | None
+    is_leaf: bool
+    requires_grad: bool
+    version: int
+    value: Snapshot | None
+    grad: int
+    grad_value: Snapshot | None
+
+
+class Moment:
+    """The state just after event k. Make one with `Query.at`."""
+
+    def __init__(self, query: Lookups, k: int) -> None:
+        self.query = query
+        self.trace = query.trace
+        self.k = k
+        self.thread = int(self.trace.events["head"][k]) >> 16
+
+    # --- tensors
+
+    @cached_property
+    def leaves(self) -> list[int]:
+        """The leaves that require grad, in the order they came to be."""
+        return self._leaves.tolist()
+
+    @cached_property
+    def newest_leaves(self) -> list[int]:
+        """The same, of those made at one place that gives them a name only the newest."""
+        return self._newest(self._leaves)
+
+    @cached_property
+    def _leaves(self) -> np.ndarray:
+        tensors, flags = self.query.tensors.leaf_flags.standing(self.k)
+        return tensors[flags & _WANTED == _WANTED]
+
+    @cached_property
+    def frozen(self) -> list[int]:
+        """The leaves with a name that do not require grad: the newest made at each place, and parameters."""
+        tensors, flags = self.query.tensors.leaf_flags.standing(self.k)
+        tensors = tensors[flags & _WANTED == LEAF]
+        named = np.isin(self._sites_of(tensors), list(self.query.places.with_names))
+        named |= np.isin(tensors, list(self.trace.parameters))
+        names = self.query.names
+        return [tensor for tensor in self._newest(tensors[named]) if names.of(tensor) is not None]
+
+    @cached_property
+    def retained(self) -> list[int]:
+        """The non-leafs that keep a gradient."""
+        tensors, grads = self.query.tensors.grads.standing(self.k)
+        tensors = np.setdiff1d(tensors[grads > 0], self._leaves)
+        return [tensor for tensor in tensors.tolist() if not self.flags(tensor) & LEAF]
+
+    @cached_property
+    def newest_retained(self) -> list[int]:
+        """The same, of those made at one place that gives them a name only the newest."""
+        return self._newest(np.array(self.retained, np.int64))
+
+    def state(self, tensor: int) -> TensorState:
+        """A tensor as it is now."""
+        flags, grad, value = self.flags(tensor), self.grad(tensor), self.value(tensor)
+        return TensorState(
+            tensor=tensor,
+            name=self.query.names.of(tensor),
+            is_leaf=bool(flags & LEAF),
+            requires_grad=bool(flags & REQUIRES_GRAD),
+            version=self.query.tensors.version(tensor, self.k),
+            value=value,
+            grad=grad,
+            grad_value=self.value(grad),
+        )
+
+    def flags(self, tensor: int) -> int:
+        """A tensor's flags, as `gradviz.events.kinds` has them."""
+        return self.query.tensors.flags(tensor, self.k)
+
+    def grad(self, tensor: int) -> int:
+        """The tensor that is a tensor's `.grad`, 0 for None."""
+        return self.query.tensors.grads.last(tensor, self.k) or 0
+
+    def tangent(self, tensor: int) -> int:
+        """The tensor that is a tensor's tangent, 0 for none."""
+        return self.query.tensors.tangents.last(tensor, self.k) or 0
+
+    def value(self, tensor: int) -> Snapshot | None:
+        """What a tensor holds; None where nothing is known of it."""
+        return self.query.memory.value(tensor, self.k)
+
+    def grad_fn(self, tensor: int) -> int:
+        """The node that is a tensor's `grad_fn`, 0 for none."""
+        flags = self.flags(tensor)
+        has_one = flags & REQUIRES_GRAD and not flags & LEAF
+        return self.query.nodes.grad_fn(tensor, self.k) if has_one else 0
+
+    def owner(self, grad: int) -> int:
+        """The tensor whose `.grad` is `grad`, or shares its memory; 0 for none."""
+        tensors, grads = self.query.tensors.grads.standing(self.k)
+        memory = self.query.memory
+        sharing = grads == grad
+        if grad in memory.shared:
+            sharing |= np.isin(grads, list(memory.shared))
+        pairs = zip(tensors[sharing].tolist(), grads[sharing].tolist(), strict=True)
+        return next((t for t, g in pairs if g and memory.share(g, grad, self.k)), 0)
+
+    def _sites_of(self, tensors: np.ndarray) -> np.ndarray:
+        """Where each tensor came to be, 0 where that is not known."""
+        made = [self.query.tensors.maker(tensor) for tensor in tensors.tolist()]
+        sites = self.trace.events["site"]
+        return np.array([0 if event is None else sites[event] for event in made], np.int64)
+
+    def _newest(self, tensors: np.ndarray) -> list[int]:
+        """Of tensors (sorted) made at one place that gives them a name only the newest, as the program can mean no
+        other; all others, parameters too, stay."""
+        if not len(tensors):
+            return []
+        sites = self._sites_of(tensors)
+        single = np.isin(sites, list(self.query.places.with_names))
+        if self.trace.parameters:
+            single &= ~np.isin(tensors, list(self.trace.parameters))
+        newest = np.zeros(int(sites.max()) + 1, np.int64)
+        newest[sites[single]] = tensors[single]  # of one site the last
+        return tensors[~single | (newest[sites] == tensors)].tolist()
+
+    # --- where it lies
+
+    @cached_property
+    def pass_info(self) -> PassInfo | None:
+        """The innermost backward pass that event k is part of, None in forward."""
+        return self.query.passes.at(self.k)
+
+    @property
+    def scopes(self) -> list[ScopeEntered]:
+        """The modules and custom Functions that event k lies in, outermost first."""
+        return self.query.scopes.around(self.k, self.thread)
+
+    # --- gradients on their way
+
+    @cached_property
+    def _flow(self) -> Flow | None:
+        run = self.pass_info
+        return None if run is None else self.query.flow(run.number)
+
+    @property
+    def waiting(self) -> dict[int, list[Delivery]]:
+        """For each node of the present pass the gradients that wait for it."""
+        return self._flow.waiting(self.k) if self._flow is not None else {}
+
+    @property
+    def in_flight(self) -> int:
+        """How many gradients wait at nodes."""
+        return self._flow.in_flight(self.k) if self._flow is not None else 0
+
+    def arrivals(self, node: int) -> list[Delivery]:
+        """The gradients that came to a node in the present pass: their sum is what it receives."""
+        return self._flow.arrivals(node, self.k) if self._flow is not None else []
+
+    def received(self, node: int) -> Received | None:
+        """The event at which a node took its gradients in the present pass; None if it has not."""
+        at = self._flow.receipt(node, self.k) if self._flow is not None else None
+        return None if at is None else self.trace.table(Kind.RECEIVED).object(at)

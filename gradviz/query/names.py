@@ -1,0 +1,214 @@
+"""What tensors are called: by the names that the source gives them, never by an address."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+
+from gradviz.events.kinds import Event, Kind, OpRan, TensorMade
+from gradviz.query.scopes import Scopes
+from gradviz.query.tensors import Tensors
+from gradviz.tracefile import Trace
+
+
+class Names:
+    """The names of one trace's tensors.
+
+    A parameter is called by its path in its module; anything else by the variable that it was first assigned to
+    (`y = x ** 3`), whose name may lie in the caller (`y = model(x)`)."""
+
+    def __init__(self, trace: Trace, tensors: Tensors, scopes: Scopes) -> None:
+        self.trace, self.tensors, self.scopes = trace, tensors, scopes
+
+    def of(self, tensor: int) -> str | None:
+        """The tensor's name in the source, None where it has none."""
+        told = self.trace.parameters.get(tensor) or self.told.get(tensor)
+        return told or self.given(tensor, self.tensors.made(tensor))
+
+    @cached_property
+    def told(self) -> dict[int, str]:
+        """The names that NAMED events give to tensors that are no parameters."""
+        named = self.trace.table(Kind.NAMED)
+        return {
+            tensor: self.trace.text(name)
+            for tensor, name, role in zip(
+                *(named[field].tolist() for field in ("tensor", "name", "role")), strict=True
+            )
+            if not role
+        }
+
+    def given(self, tensor: int, maker: Event | None) -> str | None:
+        """The name of the variable that a tensor, made by event `maker`, was first assigned to."""
+        site = self.trace.sites.get(maker.site) if maker is not None else None
+        if site is None or not site.names:
+            return None
+        if isinstance(maker, TensorMade):
+            return site.names[0] if len(site.names) == 1 else None
+        assert isinstance(maker, OpRan)
+        if tensor not in maker.outputs or not self._is_result(maker):
+            return None
+        if len(maker.outputs) == len(site.names):
+            return site.names[maker.outputs.index(tensor)]
+        return None
+
+    def _is_result(self, op: OpRan) -> bool:
+        """Whether what the op gave is what its place gave: one call of a library function or a module makes
+        several ops at one place, and the last gives what is assigned."""
+        if op.op != self.last_ops.get(op.site):
+            return False
+        if op.site not in self.calls:
+            return True
+        starts, ends = self.calls[op.site]
+        call = bisect_right(starts, op.index) - 1
+        if call < 0 or op.index > ends[call]:
+            return True
+        ops = self.trace.table(Kind.OP)
+        window = slice(*np.searchsorted(ops.events, [op.index + 1, ends[call]]))
+        return not np.any(self.trace.events["site"][ops.events[window]] == op.site)
+
+    @cached_property
+    def calls(self) -> dict[int, tuple[list[int], list[int]]]:
+        """For each place the calls made there that ran ops: scopes, but not within one another, and backward passes.
+        Their first events in order, and their last."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for run in self.trace.passes:
+            if run.last is not None:
+                found.setdefault(run.site, []).append((run.first, run.last))
+        for site, start, end in self.scopes.calls():
+            found.setdefault(site, []).append((start, end))
+        ordered = {site: sorted(calls) for site, calls in found.items()}
+        return {site: ([first for first, _ in at], [last for _, last in at]) for site, at in ordered.items()}
+
+    @cached_property
+    def last_ops(self) -> dict[int, str]:
+        """Which op each place ends with."""
+        ops = self.trace.table(Kind.OP)
+        sites, last = np.unique(ops.sites[::-1], return_index=True)
+        names = ops["op"][::-1][last]
+        return {int(site): self.trace.text(name) for site, name in zip(sites, names, strict=True)}
+
+    def label(self, tensor: int) -> str:
+        """The tensor's name, or `t` and its number."""
+        return self.of(tensor) or f"t{tensor}"
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The names that tensors may have: those of variables that something was assigned to, and of parameters."""
+        names = [name for site in self.trace.sites.values() for name in site.names]
+        return list(dict.fromkeys([*names, *self.trace.parameters.values(), *self.told.values()]))
+
+    def tensor_called(self, name: str, k: int) -> int:
+        """The newest tensor of a name at event k, or else the first to come; 0 where there is none."""
+        known = chain(self.trace.parameters.items(), self.told.items())
+        parameter = next((t for t, told in known if told == name), 0)
+        sites = [number for number, site in self.trace.sites.items() if name in site.names]
+        if parameter or not sites:
+            return parameter
+        made = self.trace.indices(Kind.OP, Kind.TENSOR)
+        made = made[np.isin(self.trace.events["site"][made], sites)]
+        until = int(np.searchsorted(made, k, side="right"))
+        for event in chain(made[:until][::-1], made[until:]):
+            maker = self.trace.event(int(event))
+            for tensor in (*getattr(maker, "outputs", ()), getattr(maker, "tensor", 0)):
+                if tensor and self.of(tensor) == name:
+                    return tensor
+        return 0
+
+    @cached_property
+    def all(self) -> AllNames:
+        """The names of all tensors at once."""
+        return AllNames(self)
+
+
+class AllNames:
+    """For each tensor its name and where it came to be: as `Names.of`, for all at once.
+
+    `tensors` are all that an event made, sorted; `born[i]` is the OP or TENSOR event that made `tensors[i]`, `codes[i]`
+    the place of its name in `labels`, 0 for none (labels[0] is empty)."""
+
+    def __init__(self, names: Names) -> None:
+        self.names, self.trace = names, names.trace
+        self.labels = [""]
+        self._known = {"": 0}
+        made, tensors, positions, counts = self._making()
+        self.made = made, tensors
+        self.tensors, first = np.unique(tensors, return_index=True)
+        self.born = made[first]
+        self.codes = self._codes_of(made[first], positions[first], counts[first])
+        for tensor, name in {**names.told, **self.trace.parameters}.items():
+            at = int(np.searchsorted(self.tensors, tensor))
+            if at < len(self.tensors) and self.tensors[at] == tensor:
+                self.codes[at] = self._code(name)
+
+    def codes_of(self, tensors: np.ndarray) -> np.ndarray:
+        """The code of each tensor's name."""
+        if not len(self.tensors):
+            return np.zeros(len(tensors), np.int32)
+        at = np.minimum(np.searchsorted(self.tensors, tensors), len(self.tensors) - 1)
+        return np.where(self.tensors[at] == tensors, self.codes[at], 0)
+
+    def _making(self) -> tuple[np.ndarray, ...]:
+        """Event, tensor, its position among the outputs and their number (0: not by an op), in order."""
+        ops, told = self.trace.table(Kind.OP), self.trace.table(Kind.TENSOR)
+        outputs = ops.lists("outputs")
+        events = np.concatenate([ops.events[outputs.owners], told.events]).astype(np.int32)
+        order = np.argsort(events, kind="stable")
+        nothing = np.zeros(len(told), np.int64)
+        columns = (
+            np.concatenate([outputs.values, told["tensor"]]),
+            np.concatenate([outputs.positions, nothing]),
+            np.concatenate([outputs.counts[outputs.owners], nothing]),
+        )
+        return events[order], *(column[order] for column in columns)
+
+    def _codes_of(self, made: np.ndarray, positions: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The code of the name that each of these got where it was made."""
+        sites = self.trace.events["site"][made].astype(np.int32)
+        highest = max((*self.trace.sites, int(sites.max(initial=0)))) + 1
+        lengths = np.zeros(highest, np.int64)
+        for number, site in self.trace.sites.items():
+            lengths[number] = len(site.names)
+        named = (lengths[sites] > 0) & (lengths[sites] == np.maximum(counts, 1))
+        named &= (counts == 0) | self.is_result[made]
+        codes = np.zeros(len(made), np.int32)
+        for site in np.unique(sites[named]).tolist():
+            names = np.array([self._code(name) for name in self.trace.sites[site].names])
+            here = named & (sites == site)
+            codes[here] = names[positions[here]]
+        return codes
+
+    def _code(self, name: str) -> int:
+        if name not in self._known:
+            self._known[name] = len(self.labels)
+            self.labels.append(name)
+        return self._known[name]
+
+    @cached_property
+    def is_result(self) -> np.ndarray:
+        """For each event whether it is an op that gave what its place gave (see Names)."""
+        table = self.trace.table(Kind.OP)
+        sites = table.sites.astype(np.int64)
+        order = np.lexsort((table.events, sites))
+        ops, sites, names = table.events[order], sites[order], table["op"][order]
+        found = np.zeros(self.trace.count, bool)
+        if not len(ops):
+            return found
+        last_of_site = np.append(sites[1:] != sites[:-1], True)
+        ends = np.cumsum(np.append(True, last_of_site[:-1])) - 1  # which group each belongs to
+        result = names == names[last_of_site][ends]
+        starts = np.flatnonzero(np.append(True, last_of_site[:-1]))
+        for site, (firsts, lasts) in self.names.calls.items():
+            group = np.searchsorted(sites[starts], site)
+            if group == len(starts) or sites[starts[group]] != site:
+                continue
+            stop = starts[group + 1] if group + 1 < len(starts) else len(ops)
+            own = ops[starts[group] : stop]
+            call = np.searchsorted(firsts, own, side="right") - 1
+            end = np.where(call >= 0, np.array(lasts)[call], -1)
+            following = np.append(own[1:], self.trace.count)
+            result[starts[group] : stop] &= (own > end) | (following >= end)
+        found[ops[result]] = True
+        return found

@@ -1,0 +1,147 @@
+"""Which nodes a trace has: what made each, what it is called, what it saved and where it leads."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.kinds import Kind, NodeMade
+from gradviz.query.tables import Log
+from gradviz.tracefile import Trace
+
+ACCUMULATE = "AccumulateGrad"
+
+
+class Nodes:
+    """Look-ups about the nodes of one trace. A node that no NODE event tells of is a leaf's AccumulateGrad, or was
+    made before the recording."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.table = trace.table(Kind.NODE)
+
+    @cached_property
+    def _at(self) -> dict[int, int]:
+        return {node: at for at, node in enumerate(self.table["node"].tolist())}
+
+    @cached_property
+    def _ops(self) -> list[int]:
+        return self.table["op"].tolist()
+
+    def made(self, node: int) -> int | None:
+        """The NODE event of a node, None where the trace has none."""
+        at = self._at.get(node)
+        return None if at is None else int(self.table.events[at])
+
+    def event(self, node: int) -> NodeMade | None:
+        """The same, decoded."""
+        made = self.made(node)
+        return None if made is None else self.table.object(made)
+
+    def op(self, node: int) -> int | None:
+        """The OP event that made a node, None for an AccumulateGrad and where it is not known."""
+        at = self._at.get(node)
+        return self._ops[at] if at is not None and self._ops[at] >= 0 else None
+
+    def of_op(self, event: int) -> list[int]:
+        """The nodes that an op made, in order."""
+        return self._of_ops.get(event, [])
+
+    @cached_property
+    def _of_ops(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for op, node in zip(self._ops, self.table["node"].tolist(), strict=True):
+            if op >= 0:
+                found.setdefault(op, []).append(node)
+        return found
+
+    def edges(self, node: int) -> tuple[Edge, ...]:
+        """Where a node leads."""
+        made = self.event(node)
+        return () if made is None else made.edges
+
+    def saved(self, node: int) -> tuple[Saved, ...]:
+        """What a node saved."""
+        made = self.event(node)
+        return () if made is None else made.saved
+
+    def outputs(self, node: int) -> tuple[int, ...]:
+        """The tensors that a node is the `grad_fn` of, by output number."""
+        made = self.event(node)
+        return () if made is None else made.outputs
+
+    def rule(self, node: int) -> Rule:
+        """The formulas of a node's derivatives, one for each edge."""
+        made = self.event(node)
+        return Rule(()) if made is None else made.rule
+
+    def name(self, node: int) -> str:
+        """A node's name, empty where the trace has none."""
+        at = self._at.get(node)
+        if at is not None:
+            return self.trace.text(int(self.table["grad_fn"][at]))
+        return self._received_names.get(node) or (ACCUMULATE if node in self.leaves else "")
+
+    @cached_property
+    def _received_names(self) -> dict[int, str]:
+        received = self.trace.table(Kind.RECEIVED)
+        pairs = np.unique(np.stack([received["node"], received["grad_fn"]], axis=1), axis=0)
+        return {node: self.trace.text(name) for node, name in pairs.tolist()}
+
+    @cached_property
+    def leaves(self) -> dict[int, int]:
+        """For each AccumulateGrad its leaf."""
+        accumulated = self.trace.table(Kind.ACCUMULATED)
+        found = dict(zip(accumulated["node"].tolist(), accumulated["tensor"].tolist(), strict=True))
+        ways = [
+            self.table.lists("edges").elements[:, [0, 2]],
+            self.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, [0, 2]],
+        ]
+        pairs = np.unique(np.concatenate(ways), axis=0)
+        for node, tensor in pairs[(pairs > 0).all(axis=1)].tolist():
+            if node not in self._at:
+                found.setdefault(node, tensor)
+        found.pop(0, None)
+        return found
+
+    def tensors(self, node: int) -> list[int]:
+        """The tensors whose gradients a node receives: the outputs of its op, or the leaf."""
+        if node in self._at:
+            return list(self.outputs(node))
+        leaf = self.leaves.get(node, 0)
+        return [leaf] if leaf else []
+
+    @cached_property
+    def of_tensors(self) -> Log:
+        """Which node was made as the `grad_fn` of a tensor, and at which event."""
+        outputs = self.table.lists("outputs")
+        known = outputs.values > 0
+        owners = outputs.owners[known]
+        return Log(outputs.values[known], self.table.events[owners], self.table["node"][owners])
+
+    def grad_fn(self, tensor: int, at: int) -> int:
+        """The node that was a tensor's `grad_fn` just after event `at`, or that the op of that event made for it; 0
+        where there is none. Whether it still is the tensor's flags say: a leaf has none."""
+        op_nodes = [node for node in self.of_op(at) if tensor in self.outputs(node)]
+        return op_nodes[-1] if op_nodes else self.of_tensors.last(tensor, at) or 0
+
+    def walk(self, roots: list[int]) -> list[int]:
+        """The nodes that `next_functions` leads to from `roots`, roots first."""
+        found: dict[int, None] = {}
+        stack = [root for root in reversed(roots) if root]
+        while stack:
+            node = stack.pop()
+            if node in found:
+                continue
+            found[node] = None
+            stack += [edge.node for edge in reversed(self.edges(node)) if edge.node]
+        return list(found)
+
+    def ends(self, at: int) -> list[int]:
+        """The nodes made up to event `at` that no other of them leads to."""
+        made = self.table["node"][self.table.events <= at]
+        edges = self.table.lists("edges")
+        led_to = edges.elements[self.table.events[edges.owners] <= at, 0]
+        return made[~np.isin(made, led_to)].tolist()

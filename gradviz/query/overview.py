@@ -1,0 +1,127 @@
+"""What is in a trace, in a few numbers: for `info` and for the summary after a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind
+from gradviz.query.query import Query
+
+
+@dataclass(frozen=True, slots=True)
+class LeafInfo:
+    """A leaf at the end of the run. `has_grad` tells whether its `.grad` is there."""
+
+    tensor: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    requires_grad: bool
+    has_grad: bool
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Counts of a run. `shapes` is how many different structures its passes have."""
+
+    events: int
+    ops: int
+    nodes: int
+    passes: int
+    shapes: int
+    leaves: list[LeafInfo]
+    error: dict[str, Any] | None
+
+    @property
+    def wanting(self) -> list[LeafInfo]:
+        """The leaves that require grad."""
+        return [leaf for leaf in self.leaves if leaf.requires_grad]
+
+
+def overview(query: Query) -> Overview:
+    """The overview of a trace."""
+    trace = query.trace
+    nodes = np.unique(np.concatenate([trace.table(kind)["node"] for kind in (Kind.NODE, Kind.RECEIVED)]))
+    return Overview(
+        events=trace.count,
+        ops=len(query.tensors.ops),
+        nodes=int(np.count_nonzero(nodes)),
+        passes=len(trace.passes),
+        shapes=len({run.digest for run in trace.passes if run.digest}),
+        leaves=leaves(query),
+        error=error(query),
+    )
+
+
+def leaves(query: Query) -> list[LeafInfo]:
+    """The leaves of a run: all that require grad, and those with a name that do not, once a place."""
+    trace, names = query.trace, query.names
+    at = trace.count - 1
+    found: list[LeafInfo] = []
+    seen: set[tuple[str, int]] = set()
+    for tensor in _candidates(query):
+        requires_grad = bool(query.tensors.flags(tensor, at) & REQUIRES_GRAD)
+        maker = query.tensors.made(tensor)
+        site = trace.sites.get(maker.site) if maker is not None else None
+        place = (site.place.file, site.place.line) if site is not None else ("", 0)
+        name = names.of(tensor)
+        if not requires_grad:
+            if name is None or (name, place[1]) in seen:
+                continue
+            seen.add((name, place[1]))
+        snapshot = trace.snapshot(tensor)
+        if snapshot is not None:
+            has_grad = bool(query.tensors.grads.last(tensor, at))
+            found.append(
+                LeafInfo(
+                    tensor,
+                    names.label(tensor),
+                    snapshot.shape,
+                    snapshot.dtype,
+                    requires_grad,
+                    has_grad,
+                    *place,
+                )
+            )
+    return found
+
+
+def _candidates(query: Query) -> list[int]:
+    """The leaves that no op made and that are no other's memory or a pass's beginning, and those that require grad."""
+    trace = query.trace
+    made = trace.table(Kind.TENSOR)
+    seeds = [number for number, text in trace.strings.items() if text in ("gradient", "data")]
+    tensors, flags = query.tensors.leaf_flags.standing(trace.count - 1)
+    wanted = tensors[flags & LEAF > 0]
+    plain = made["tensor"][~np.isin(made["how"], seeds)]
+    with_grad = tensors[flags & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD]
+    ordered = dict.fromkeys([*plain.tolist(), *with_grad.tolist()])
+    standing = set(wanted.tolist())
+    return [tensor for tensor in ordered if tensor in standing]
+
+
+def error(query: Query) -> dict[str, Any] | None:
+    """How the run failed: type, message, file and line, and the node of a failing pass; None if it did not."""
+    trace = query.trace
+    if trace.meta.get("ended") == "error":
+        message = trace.meta.get("error", "")
+        node = next((e.node for e in trace.errors[::-1] if e.node and e.message in message), 0)
+        made = query.nodes.event(node)
+        site = trace.sites.get(made.site) if made is not None else None
+        line = trace.meta.get("error_line", "0")
+        return {
+            "type": trace.meta.get("error_type", ""),
+            "message": message.partition(": ")[2] or message,
+            "file": trace.meta.get("error_file", ""),
+            "line": int(line) if line.isdecimal() else 0,
+            "node": node or None,
+            "node_line": site.place.line if site is not None else None,
+        }
+    if trace.meta.get("ended") == "":
+        return {"type": "Killed", "message": "the run did not end: it was killed, or is still running"}
+    return None

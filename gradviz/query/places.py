@@ -1,0 +1,83 @@
+"""Where in the source things happened, and what stands there."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.tracefile import Site, Trace
+
+
+class Places:
+    """Look-ups about the places of one trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def site(self, number: int) -> Site | None:
+        """A place whose source is at hand: the site, or the nearest caller that has source."""
+        site = self.trace.sites.get(number)
+        while site is not None and not self.trace.source(site.place.file):
+            parent = self.trace.sites.get(site.parent)
+            if parent is None or parent.number >= site.number:
+                break
+            site = parent
+        return site
+
+    def callers(self, number: int) -> list[Site]:
+        """A place and those that called it, innermost first."""
+        found = []
+        site = self.trace.sites.get(number)
+        while site is not None:
+            found.append(site)
+            site = self.trace.sites.get(site.parent) if site.parent < site.number else None
+        return found
+
+    def line_text(self, number: int) -> str:
+        """The source line of a place, stripped; empty where it was not kept."""
+        site = self.trace.sites.get(number)
+        if site is None:
+            return ""
+        lines = self.trace.source(site.place.file)
+        return lines[site.place.line - 1].strip() if 0 < site.place.line <= len(lines) else ""
+
+    def expression(self, number: int) -> str:
+        """The source of the expression at a place, empty where it is not known or not of one line."""
+        site = self.trace.sites.get(number)
+        place = site.place if site is not None else None
+        if place is None or place.col < 0 or place.line != place.end_line:
+            return ""
+        lines = self.trace.source(place.file)
+        return lines[place.line - 1][place.col : place.end_col] if 0 < place.line <= len(lines) else ""
+
+    @cached_property
+    def with_names(self) -> set[int]:
+        """The places whose value is assigned to a name."""
+        return {number for number, site in self.trace.sites.items() if site.names}
+
+    @cached_property
+    def of_one_op(self) -> set[int]:
+        """The places at which nothing happens but one op."""
+        ops = self.trace.table(Kind.OP)
+        pairs = np.unique(ops.sites.astype(np.int64) << 32 | ops["op"])
+        sites, counts = np.unique(pairs >> 32, return_counts=True)
+        scoped = np.unique(self.trace.table(Kind.SCOPE_ENTERED).sites)
+        return set(sites[counts == 1].tolist()) - set(scoped.tolist())
+
+    @cached_property
+    def of_events(self) -> np.ndarray:
+        """The place of each event: its own, or that where its node was made."""
+        sites = self.trace.events["site"].astype(np.int32)
+        made = self.trace.table(Kind.NODE)
+        order = np.argsort(made["node"], kind="stable")
+        nodes, places = made["node"][order], made.sites[order]
+        if not len(nodes):
+            return sites
+        for kind in (Kind.RECEIVED, Kind.PRODUCED):
+            table = self.trace.table(kind)
+            at = np.minimum(np.searchsorted(nodes, table["node"]), len(nodes) - 1)
+            known = nodes[at] == table["node"]
+            sites[table.events[known]] = places[at[known]]
+        return sites

@@ -1,0 +1,51 @@
+"""Which nodes still need a tensor that is being written over."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradviz.events.fields import Saved
+from gradviz.events.kinds import Kind, NodeMade
+from gradviz.query.query import Query
+
+_LOOKED_AT = 10_000  # events before the write
+_SHOWN = 8  # nodes
+
+
+def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
+    """The nodes that saved a tensor, which event k writes over, at an earlier version and have not run yet, each with
+    what it saved: their backward would refuse. Looks at the events shortly before the write."""
+    version = query.tensors.version(tensor, k)
+    if not version:
+        return []
+    nodes, received = query.trace.table(Kind.NODE), query.trace.table(Kind.RECEIVED)
+    first = max(k - _LOOKED_AT, 0)
+    saved = nodes.lists("saved")
+    written = _counted_together(query, tensor, k)
+    window = (nodes.events[saved.owners] >= first) & (nodes.events[saved.owners] < k)
+    window &= np.isin(saved.elements[:, 0], list(written)) & (saved.elements[:, 1] < version)
+    ran = received["node"][(received.events >= first) & (received.events < k)]
+    owners = np.unique(saved.owners[window])
+    found = []
+    for event in nodes.events[owners[~np.isin(nodes["node"][owners], ran)]][-_SHOWN:].tolist():
+        node = nodes.object(event)
+        found.append((node, next(s for s in node.saved if s.tensor in written and s.version < version)))
+    return found
+
+
+def _counted_together(query: Query, tensor: int, k: int) -> set[int]:
+    """The tensors of one memory, whose versions are one count. What `.data` gives has a count of its own."""
+    memory = query.memory
+    if tensor not in memory.shared:
+        return {tensor}
+    sharing = {tensor, *(t for t in sorted(memory.shared)[-_LOOKED_AT:] if memory.share(tensor, t, k))}
+    apart = {t for t in sharing if _apart(query, t)}
+    return {tensor} if tensor in apart else sharing - apart
+
+
+def _apart(query: Query, tensor: int) -> bool:
+    """Whether a tensor is an alias that counts versions by itself, as `.data` makes: a TENSOR event with a base."""
+    states = query.trace.states
+    row = states.first(tensor)
+    made = query.tensors.maker(tensor)
+    return row >= 0 and bool(states.bases[row]) and made is not None and not query.tensors.is_op[made]

@@ -1,0 +1,231 @@
+"""What a trace says of tensors over time: what made them, what wrote over them, what they were when."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, Kind, Mutated, OpRan, TensorMade
+from gradviz.query.tables import Log
+from gradviz.tracefile import Trace
+from gradviz.tracefile.columns import Lists
+
+FIRST = -1  # in place of a write, in a State
+
+
+class State(NamedTuple):
+    """A tensor between two writes: `since` is the event that wrote over it (an op in place, or MUTATED), or FIRST."""
+
+    tensor: int
+    since: int
+
+
+class _Unwritten(dict[int, State]):
+    """The state of each tensor before it was written over, made once: most tensors have no other."""
+
+    def __missing__(self, tensor: int) -> State:
+        state = self[tensor] = State(tensor, FIRST)
+        return state
+
+
+class Tensors:
+    """Look-ups about the tensors of one trace. Events are decoded when they are asked for."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._unwritten = _Unwritten()
+        self._read: dict[int, list[State | None]] = {}
+
+    # --- ops
+
+    @cached_property
+    def ops(self) -> np.ndarray:
+        """All OP events."""
+        return self.trace.table(Kind.OP).events
+
+    @cached_property
+    def op(self) -> Callable[[int], OpRan]:
+        """An OP event by its index."""
+        return self.trace.table(Kind.OP).object
+
+    @cached_property
+    def is_op(self) -> list[bool]:
+        """Which events are OP events."""
+        return (self.trace.kinds == Kind.OP).tolist()  # a list: asked for one by one
+
+    @property
+    def outputs(self) -> Lists:
+        """The outputs of all OP events."""
+        return self.trace.table(Kind.OP).lists("outputs")
+
+    def reads(self, event: int) -> list[State | None]:
+        """What each input of an op was when it ran; None where it is no tensor."""
+        states = self._read.get(event)
+        if states is None:
+            before = self.before
+            states = [before(tensor, event) if tensor else None for tensor in self.op(event).inputs]
+            self._read[event] = states
+        return states
+
+    # --- what made a tensor
+
+    @cached_property
+    def maker(self) -> Callable[[int], int | None]:
+        """The OP or TENSOR event that made a tensor."""
+        return self._makers.get
+
+    @cached_property
+    def _makers(self) -> dict[int, int]:
+        outputs, made = self.outputs, self.trace.table(Kind.TENSOR)
+        tensors = np.concatenate([outputs.values, made["tensor"]])
+        events = np.concatenate([self.ops[outputs.owners], made.events])
+        order = np.argsort(-events, kind="stable")  # so that the first of several stays
+        return dict(zip(tensors[order].tolist(), events[order].tolist(), strict=True))
+
+    def made(self, tensor: int) -> OpRan | TensorMade | None:
+        """The event that made a tensor, decoded."""
+        event = self.maker(tensor)
+        if event is None:
+            return None
+        return self.op(event) if self.is_op[event] else self.trace.table(Kind.TENSOR).object(event)
+
+    def op_that_made(self, state: State) -> int | None:
+        """The OP event whose result the tensor then was."""
+        event = self.maker(state.tensor) if state.since == FIRST else state.since
+        if event is None or self.is_op[event]:
+            return event
+        if state.since == FIRST:
+            return None
+        mutated = self.mutation(event)
+        return mutated.op if mutated.op >= 0 and self.is_op[mutated.op] else None
+
+    def op_behind(self, state: State) -> OpRan | None:
+        """The op whose result the tensor then was, decoded."""
+        event = self.op_that_made(state)
+        return None if event is None else self.op(event)
+
+    # --- what wrote over it
+
+    @cached_property
+    def _writes(self) -> dict[int, list[int]]:
+        """For each tensor that was written over the events that did it, in order."""
+        outputs, mutated = self.outputs, self.trace.table(Kind.MUTATED)
+        owners = self.ops[outputs.owners]
+        born = np.array([self._makers[tensor] for tensor in outputs.values.tolist()], np.int64)
+        again = owners != born
+        tensors = np.concatenate([outputs.values[again], mutated["tensor"]])
+        events = np.concatenate([owners[again], mutated.events])
+        order = np.argsort(events, kind="stable")
+        found: dict[int, list[int]] = {}
+        for tensor, event in zip(tensors[order].tolist(), events[order].tolist(), strict=True):
+            found.setdefault(tensor, []).append(event)
+        return found
+
+    def writes(self, tensor: int) -> list[int]:
+        """The events that wrote over a tensor, in order."""
+        return self._writes.get(tensor, [])
+
+    @cached_property
+    def all_writes(self) -> np.ndarray:
+        """The events that wrote over a tensor, in order."""
+        return np.array(sorted({event for events in self._writes.values() for event in events}), np.int64)
+
+    @cached_property
+    def mutation(self) -> Callable[[int], Mutated]:
+        """A MUTATED event by its index."""
+        return self.trace.table(Kind.MUTATED).object
+
+    def writer(self, event: int) -> str:
+        """What wrote over a tensor at an event: `add_`, `SGD`."""
+        return self.op(event).op if self.is_op[event] else self.mutation(event).how
+
+    def before(self, tensor: int, event: int) -> State:
+        """What a tensor was when `event` happened."""
+        earlier = self._writes.get(tensor)
+        if not earlier:
+            return self._unwritten[tensor]
+        at = bisect_left(earlier, event)
+        return State(tensor, earlier[at - 1]) if at else self._unwritten[tensor]
+
+    def after(self, tensor: int, event: int) -> State:
+        """What a tensor was just after `event`."""
+        return self.before(tensor, event + 1)
+
+    def last_event(self, state: State, at: int) -> int:
+        """The last event up to `at` of a state."""
+        later = self.writes(state.tensor)
+        following = bisect_right(later, state.since)
+        return min(at, later[following] - 1) if following < len(later) else at
+
+    def place_among_writes(self, state: State) -> int:
+        """How often the tensor had been written over, 0 for its first state."""
+        return 0 if state.since == FIRST else bisect_left(self.writes(state.tensor), state.since) + 1
+
+    # --- what it was
+
+    def version(self, tensor: int, at: int) -> int:
+        """A tensor's version just after event `at`."""
+        row = self.trace.states.last(tensor, at)
+        return 0 if row < 0 else int(self.trace.states.versions[row])
+
+    def flags(self, tensor: int, at: int) -> int:
+        """A tensor's flags just after event `at`; those it had first, where `at` is before it came to be."""
+        states = self.trace.states
+        row = states.last(tensor, at)
+        row = row if row >= 0 else states.first(tensor)
+        return LEAF if row < 0 else int(states.flags[row])
+
+    def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
+        """Whether a tensor was a leaf requiring grad just after event `at`."""
+        return self.flags(tensor, at) & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD
+
+    def base(self, state: State) -> State | None:
+        """The tensor whose memory a new one shares."""
+        row = self.trace.states.first(state.tensor) if state.since == FIRST else -1
+        base = int(self.trace.states.bases[row]) if row >= 0 else 0
+        return self.before(base, int(self.trace.states.events[row])) if base else None
+
+    @cached_property
+    def leaf_flags(self) -> Log:
+        """The flags of all tensors that ever were leaves, as a table: an event where they changed, and what they are."""
+        states = self.trace.states
+        ever = np.unique(states.tensors[states.flags & LEAF > 0])
+        rows = np.isin(states.tensors, ever)
+        return Log(states.tensors[rows], states.events[rows], states.flags[rows]).without_repeats()
+
+    # --- gradients and tangents
+
+    @cached_property
+    def grads(self) -> Log:
+        """Which tensor is the `.grad` of which."""
+        parts = [self.trace.table(kind) for kind in (Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)]
+        return Log(
+            np.concatenate([part["tensor"] for part in parts]),
+            np.concatenate([part.events for part in parts]),
+            np.concatenate([part["grad"] for part in parts]),
+        )
+
+    @cached_property
+    def tangents(self) -> Log:
+        """Which tensor is the tangent of which."""
+        pushed = self.trace.table(Kind.TANGENT)
+        return Log(pushed["tensor"], pushed.events, pushed["tangent"])
+
+    # --- when it changed
+
+    @cached_property
+    def value_log(self) -> Log:
+        """The events that told a new value of a tensor: those that made it and those that wrote over it."""
+        states = self.trace.states
+        told = states.forms > 0
+        return Log(states.tensors[told], states.events[told], np.zeros(int(told.sum()), np.int64))
+
+    def value_events(self, tensor: int) -> np.ndarray:
+        """The events at which a tensor's own value was told, in order: it came to be, or was written over."""
+        return np.unique(self.value_log.of(tensor)[0])
+
+

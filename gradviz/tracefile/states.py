@@ -1,0 +1,227 @@
+"""What tensors were: their states at all events of a trace, as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from gradviz.events.handles import Form
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW
+from gradviz.events.values import Stats, stats_of, stats_table, unpack_stats
+from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
+
+_STATISTICS = 7
+_BRAIN_FLOAT = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a tensor was at an event. `array` is None where its elements were not kept, `stats` where no values
+    were. `dtype` is a name such as `float32`; the elements of bfloat16 come as float32. `base` is the tensor whose
+    memory it shares, 0 for none."""
+
+    tensor: int
+    version: int
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    flags: int
+    base: int
+    array: np.ndarray | None
+    stats: Stats | None
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it was a leaf."""
+        return bool(self.flags & LEAF)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether it required grad."""
+        return bool(self.flags & REQUIRES_GRAD)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it was a view of another tensor."""
+        return bool(self.flags & VIEW)
+
+
+class States:
+    """The states of a trace in the order in which they were told. `tensors`, `events`, `versions`, `bases`, `flags`
+    and `forms` (0: as before) are columns; a *row* is a place in them.
+
+    Raises ValueError where the file is damaged."""
+
+    def __init__(
+        self,
+        chunks: list[np.ndarray],
+        sizes: list[int],
+        forms: dict[int, Form],
+        payload: Callable[[int], bytes],
+        read: Callable[[int, int, int], bytes],
+    ) -> None:
+        table = np.concatenate([np.zeros(0, STATE), *chunks])
+        self.tensors, self.events = table["tensor"].copy(), table["event"].copy()
+        self.versions, self.bases = table["version"].copy(), table["base"].copy()
+        self.forms, self.flags = table["form"].copy(), (table["what"] & 0xFF).astype(np.uint8)
+        self._grades = (table["what"] >> 8).astype(np.uint8)
+        self._lengths = table["length"].astype(np.int64)
+        self._known_forms, self._payload, self._read = forms, payload, read
+        self._firsts = np.cumsum([0, *map(len, chunks)])
+        self._offsets = self._checked_offsets(sizes)
+        if len(table) and not np.isin(self.forms, [0, *forms]).all():
+            raise ValueError("a state has a form that there is not")
+        self.snapshot = lru_cache(maxsize=4096)(self._snapshot)
+
+    def _checked_offsets(self, sizes: list[int]) -> np.ndarray:
+        """Where the value of each state begins in the payload of its chunk."""
+        offsets = np.cumsum(self._lengths) - self._lengths
+        for first, after, size in zip(self._firsts, self._firsts[1:], sizes, strict=False):
+            if after > first:
+                offsets[first:after] -= offsets[first]
+                if int(offsets[after - 1] + self._lengths[after - 1]) > size:
+                    raise ValueError("values are missing")
+        return offsets
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    # --- which state
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return np.argsort(self._keys, kind="stable").astype(np.int32)
+
+    @property
+    def _keys(self) -> np.ndarray:
+        return self.tensors.astype(np.int64) << 32 | self.events
+
+    @cached_property
+    def _sorted_keys(self) -> np.ndarray:
+        return self._keys[self._order]
+
+    def rows(self, tensor: int) -> np.ndarray:
+        """The states of a tensor, in order."""
+        keys = self._sorted_keys
+        start, end = np.searchsorted(keys, [tensor << 32, tensor + 1 << 32])
+        return self._order[start:end]
+
+    def last(self, tensor: int, at: int) -> int:
+        """The last state of a tensor up to event `at`; −1 for none."""
+        place = int(np.searchsorted(self._sorted_keys, tensor << 32 | max(at, 0), side="right")) - 1
+        if at < 0 or place < 0:
+            return -1
+        row = int(self._order[place])
+        return row if int(self.tensors[row]) == tensor else -1
+
+    def first(self, tensor: int) -> int:
+        """The first state of a tensor; −1 for none."""
+        keys = self._sorted_keys
+        place = int(np.searchsorted(keys, tensor << 32))
+        if place == len(keys) or int(keys[place] >> 32) != tensor:
+            return -1
+        return int(self._order[place])
+
+    def rows_of(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
+        """The last state with a form of each tensor up to the event beside it; −1 where there is none."""
+        formed = self._formed
+        if not len(formed):
+            return np.full(len(tensors), -1)
+        keys = self._formed_keys
+        wanted = tensors.astype(np.int64) << 32 | np.maximum(events, 0)
+        at = np.searchsorted(keys, wanted, side="right") - 1
+        known = (at >= 0) & (keys[at] >> 32 == tensors) & (tensors > 0) & (events >= 0)
+        return np.where(known, formed[at], -1)
+
+    @cached_property
+    def _formed(self) -> np.ndarray:
+        """The states that have a form, in the order of tensors and events."""
+        return self._order[self.forms[self._order] > 0]
+
+    @cached_property
+    def _formed_keys(self) -> np.ndarray:
+        return self._keys[self._formed]
+
+    def valued(self, tensor: int, at: int) -> int:
+        """The last state up to `at` that tells a tensor's shape and value; −1 for none."""
+        row = self.last(tensor, at)
+        while row >= 0 and not self.forms[row]:
+            row = self.last(tensor, int(self.events[row]) - 1)
+        return row
+
+    # --- what it says
+
+    def form(self, row: int) -> Form | None:
+        """The shape, dtype and device that a state tells; None where it tells none."""
+        return self._known_forms.get(int(self.forms[row]))
+
+    def _snapshot(self, row: int, valued: int) -> Snapshot:
+        """What a tensor was: its flags and version by one state, its shape and value by another (the same, mostly)."""
+        form = self.form(valued)
+        assert form is not None
+        array, stats = self._value(valued, form)
+        return Snapshot(
+            int(self.tensors[row]),
+            int(self.versions[row]),
+            form.shape,
+            form.dtype,
+            form.device,
+            int(self.flags[row]),
+            int(self.bases[row]),
+            array,
+            stats,
+        )
+
+    def _value(self, row: int, form: Form) -> tuple[np.ndarray | None, Stats | None]:
+        grade, length = int(self._grades[row]), int(self._lengths[row])
+        if grade not in (ELEMENTS, STATS):
+            return None, None
+        chunk = int(np.searchsorted(self._firsts, row, side="right")) - 1
+        data = self._read(chunk, int(self._offsets[row]), length)
+        if grade == STATS:
+            return None, unpack_stats(data)
+        array = _elements(np.frombuffer(data, np.uint8), form.dtype)
+        if array is None:
+            return None, None
+        array = array.reshape(form.shape)
+        return array, stats_of(array)
+
+    # --- all of them
+
+    @cached_property
+    def stats(self) -> np.ndarray:
+        """min, max, mean, rms, nan, inf and zeros of each state, NaN where no value was kept."""
+        found = np.full((len(self), _STATISTICS), np.nan)
+        for chunk, (first, after) in enumerate(zip(self._firsts, self._firsts[1:], strict=False)):
+            if after > first and self._grades[first:after].any():
+                self._fill(found, slice(first, after), np.frombuffer(self._payload(chunk), np.uint8))
+        return found
+
+    def _fill(self, found: np.ndarray, here: slice, payload: np.ndarray) -> None:
+        """The statistics of one chunk: those that were kept, and those of what was kept in full, all of a kind at
+        once."""
+        lengths, offsets, grades = self._lengths[here], self._offsets[here], self._grades[here]
+        kinds = (lengths << 40) | (self.forms[here].astype(np.int64) << 8) | grades
+        for kind in np.unique(kinds[(lengths > 0) & (grades > 0)]).tolist():
+            rows = np.flatnonzero(kinds == kind)
+            length = int(lengths[rows[0]])
+            packed = payload[offsets[rows][:, None] + np.arange(length)]
+            if kind & 0xFF == STATS:
+                found[here.start + rows] = packed.view(np.float64).reshape(len(packed), _STATISTICS)
+                continue
+            array = _elements(packed, self._known_forms[kind >> 8 & 0xFFFFFFFF].dtype)
+            if array is not None:
+                found[here.start + rows] = stats_table(array)
+
+
+def _elements(data: np.ndarray, dtype: str) -> np.ndarray | None:
+    """Bytes as elements; those of bfloat16 as float32. None for a dtype that NumPy has not."""
+    if dtype == _BRAIN_FLOAT:
+        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    try:
+        return data.view(np.dtype(dtype))
+    except TypeError:
+        return None

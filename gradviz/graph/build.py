@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 
-from gradviz.events.kinds import Kind, OpRan, PassBegan, TensorMade
-from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, OpRan, TensorMade
 from gradviz.graph import model as m
 from gradviz.graph import select
-from gradviz.graph.edges import edges_of
-from gradviz.graph.history import FIRST, History, State
+from gradviz.graph.edges import Edges
+from gradviz.graph.ids import Ids
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph, Node
-from gradviz.graph.names import Names
-from gradviz.graph.scopes import Scopes
 from gradviz.graph.select import Part
 from gradviz.graph.values import fill_values, name_gradients
+from gradviz.query import FIRST, Query, State
+from gradviz.query.nodes import ACCUMULATE
 from gradviz.tracefile import PassInfo, Trace
 
 MOST_VALUES = 20_000  # nodes; nobody reads the values of more
@@ -40,7 +38,7 @@ def build(
     Raises GraphError where there is no such pass, TraceError where the trace is damaged."""
     if show not in SHOWS:
         raise GraphError(f"show is {', '.join(SHOWS)}; not {show!r}")
-    return _Builder(trace, _chosen(trace, passes), passes is not None, show, whole).graph(values)
+    return _Builder(Query(trace), _chosen(trace, passes), passes is not None, show, whole).graph(values)
 
 
 def _chosen(trace: Trace, number: int | None) -> PassInfo | None:
@@ -56,25 +54,24 @@ def _chosen(trace: Trace, number: int | None) -> PassInfo | None:
 class _Builder:
     """Builds one graph: first chooses what belongs to it, then makes nodes, then edges."""
 
-    def __init__(self, trace: Trace, run: PassInfo | None, asked_for: bool, show: str, whole: bool) -> None:
-        self.trace, self.run, self.asked_for, self.show, self.whole = trace, run, asked_for, show, whole
-        self.history, self.scopes, self.names = History(trace), Scopes(trace), Names(trace)
-        self.at = trace.count - 1
+    def __init__(self, query: Query, run: PassInfo | None, asked_for: bool, show: str, whole: bool) -> None:
+        self.query, self.trace, self.tensors = query, query.trace, query.tensors
+        self.run, self.asked_for, self.show, self.whole = run, asked_for, show, whole
+        self.ids = Ids(self.tensors)
+        self.at = self.trace.count - 1
         if run is not None and run.last is not None and not (whole and not asked_for):
             self.at = run.last
-        began = None if run is None else trace.event(run.first)
-        self.roots = began.roots if isinstance(began, PassBegan) else ()
-        self.root_tensors = began.root_tensors if isinstance(began, PassBegan) else ()
+        self.roots = query.passes.began(run.number).roots if run is not None else ()
         self.result = Graph(
-            Path(trace.meta.get("script", "")).name,
+            Path(self.trace.meta.get("script", "")).name,
             None if run is None or (whole and not asked_for) else run.number,
-            len(trace.passes),
+            len(self.trace.passes),
             show,
             self.at,
         )
-        self.leaf_of: dict[int, int] = {}  # AccumulateGrad -> its leaf
+        self.states: dict[str, State] = {}  # of the tensors, by id
         self.unmade: list[str] = []  # the ids of tensors that no op made
-        self.grad_fn_of: dict[State, int] = {}  # as the ops that read a tensor saw it
+        self.accumulators: dict[State, int] = {}  # the AccumulateGrad of a leaf, as the ops that read it saw it
         self.places: dict[int, tuple[str | None, int | None, int | None, int | None, str]] = {}  # by site
 
     def graph(self, values: bool) -> Graph:
@@ -84,65 +81,58 @@ class _Builder:
         else:
             part = self._part()
             nodes = self._nodes_of(part) if self.show == "both" else []
-        self._note_edges(part, nodes)
+        self._note_accumulators(part, nodes)
         self._add_tensors_and_ops(part)
         self._add_grad_fns(nodes)
-        self.result.edges = edges_of(self.history, part, nodes, self.result.nodes)
+        self.result.edges = Edges(self.query, self.ids, self.result.nodes).of(part, nodes)
         self._pair_leaves(part)
         if not self.whole:
             self._drop_strays()
-        name_gradients(self.result, self.history)
+        name_gradients(self.result, self.query)
         self._mark_roots()
         self._mark_error()
         if self.show != "backward":
-            self.result.left_out = len(self.history.ops) - len(part.ops)
+            self.result.left_out = len(self.tensors.ops) - len(part.ops)
         if values and len(self.result.nodes) <= MOST_VALUES:
-            fill_values(self.result, self.history, self.run)
+            fill_values(self.result, self.query, self.states, self.run)
         return self.result
 
     # --- what belongs to it
 
     def _part(self) -> Part:
         if self.whole or self.run is None:
-            return select.everything(self.history, self.scopes, self.at, inner=self.whole)
-        if not self.asked_for and len(self.history.ops) <= 10 * select.SMALL:
-            part = select.everything(self.history, self.scopes, self.at, inner=False)
+            return select.everything(self.query, self.at, inner=self.whole)
+        if not self.asked_for and len(self.tensors.ops) <= 10 * select.SMALL:
+            part = select.everything(self.query, self.at, inner=False)
             until = [run for run in self.trace.passes if run.number <= self.run.number]
-            if len(part) <= select.SMALL and not select.is_loop(until, self.history):
+            if len(part) <= select.SMALL and not self.query.passes.are_a_loop(until):
                 return part
-        return select.upstream(self.history, self.run)
+        return select.upstream(self.query, self.run)
 
     def _walked(self) -> list[int]:
-        roots = self.roots if self.run is not None and not self.whole else ()
-        return select.walk(self.history, roots or select.ends(self.history, self.at))
+        roots = [root.node for root in self.roots] if self.run is not None and not self.whole else []
+        return self.query.nodes.walk(roots or self.query.nodes.ends(self.at))
 
     def _nodes_of(self, part: Part) -> list[int]:
-        found: dict[int, None] = dict.fromkeys(
-            select.walk(self.history, self.roots) if not self.whole else ()
-        )
+        nodes = self.query.nodes
+        roots = [root.node for root in self.roots] if not self.whole else []
+        found: dict[int, None] = dict.fromkeys(nodes.walk(roots))
         for event in sorted(part.ops):
-            op = self.history.op(event)
-            if op.node:
-                found[op.node] = None
-                found.update(dict.fromkeys(target for target, _ in op.edges if target))
+            for node in nodes.of_op(event):
+                found[node] = None
+                found.update(dict.fromkeys(edge.node for edge in nodes.edges(node) if edge.node))
         return list(found)
 
-    def _note_edges(self, part: Part, nodes: Iterable[int]) -> None:
-        """Note which tensor each edge belongs to: a leaf's AccumulateGrad is known by nothing else."""
-        events = set(part.ops)
-        events.update(event for node in nodes if (event := self.history.node_op(node)) is not None)
-        for event in sorted(events):
-            op = self.history.op(event)
-            if len(op.inputs) != len(op.edges):
-                continue
-            for state, (target, _) in zip(self.history.reads(event), op.edges, strict=True):
-                if state and target:
-                    self.grad_fn_of[state] = target
-                    if self.history.node_op(target) is None:
-                        self.leaf_of.setdefault(target, state.tensor)
-        for root, tensor in zip(self.roots, self.root_tensors, strict=False):
-            if root and tensor and self.history.node_op(root) is None:
-                self.leaf_of.setdefault(root, tensor)
+    def _note_accumulators(self, part: Part, nodes: Iterable[int]) -> None:
+        """Note the AccumulateGrad of each leaf, as the nodes of this graph lead to it."""
+        known = self.query.nodes
+        all_nodes = {*nodes, *(node for event in part.ops for node in known.of_op(event))}
+        for node in sorted(all_nodes):
+            event = known.op(node)
+            for edge in known.edges(node):
+                if edge.node and edge.tensor and edge.node in known.leaves:
+                    state = self.tensors.before(edge.tensor, event if event is not None else self.at)
+                    self.accumulators[state] = edge.node
 
     # --- nodes
 
@@ -150,47 +140,50 @@ class _Builder:
         """Tensors and ops in the order in which they came to be."""
         born: dict[int, State | int] = {event << 33: event for event in (*part.ops, *part.writes)}
         for state in part.states:
-            since = state.since if state.since != FIRST else self.history.maker(state.tensor)
+            since = state.since if state.since != FIRST else self.tensors.maker(state.tensor)
             born[(-1 if since is None else since) << 33 | 1 << 32 | state.tensor] = state  # behind its op
         for _, thing in sorted(born.items(), key=itemgetter(0)):
             node = self._tensor(thing) if isinstance(thing, State) else self._op(thing)
             self.result.nodes[node.id] = node
 
     def _tensor(self, state: State) -> Node:
-        history, (tensor, since) = self.history, state
-        made = history.made(tensor)
-        op = history.op_behind(state)
-        flags = history.flags(tensor, history.last_event(state, self.at))
-        grad_fn = self.grad_fn_of.get(state) or (op.node if op is not None else 0)
+        tensors, (tensor, since) = self.tensors, state
+        made = tensors.made(tensor)
+        op = tensors.op_behind(state)
+        flags = tensors.flags(tensor, tensors.last_event(state, self.at))
         is_leaf, wanted = bool(flags & LEAF), bool(flags & REQUIRES_GRAD)
         node = Node(
-            history.id_of(state),
+            self.ids.tensor(state),
             m.LEAF if is_leaf else m.TENSOR,
             tensor,
             name=self._name(tensor, made),
             op=op.op if op is not None else made.how if isinstance(made, TensorMade) else None,
-            grad_fn=self._grad_fn_name(grad_fn) if wanted and not is_leaf else None,
+            grad_fn=self._grad_fn_of(state) if wanted and not is_leaf else None,
             is_leaf=is_leaf,
             requires_grad=wanted,
             parameter=tensor in self.trace.parameters,
-            scope="" if op is None else self.scopes.path(op.index),
+            scope="" if op is None else self.query.scopes.path(op.index),
         )
+        self.states[node.id] = state
         if since != FIRST:
-            mutation = history.mutation(since)
-            node.version, node.written_by = mutation.version, mutation.how
+            node.version, node.written_by = tensors.version(tensor, since), tensors.writer(since)
             node.op = node.op if op is not None else node.written_by
         if op is None:
             self.unmade.append(node.id)
-        node.shape, node.dtype = self._shape(state)
+        node.shape, node.dtype = self._form(state)
         maker = op if op is not None else made
         self._place(node, maker.site if maker is not None else 0)
-        if made is not None and (made.flags & VIEW or isinstance(made, TensorMade)):
-            base = history.base(state)
-            if base is not None and (flags & VIEW or isinstance(made, TensorMade)):
-                node.base = self.names.label(base.tensor)
+        if isinstance(made, TensorMade) or flags & VIEW:
+            base = tensors.base(State(tensor, FIRST))
+            node.base = self.query.names.label(base.tensor) if base is not None else None
         return node
 
-    def _shape(self, state: State) -> tuple[tuple[int, ...] | None, str | None]:
+    def _grad_fn_of(self, state: State) -> str | None:
+        event = state.since if state.since != FIRST else self.tensors.maker(state.tensor)
+        number = self.query.nodes.grad_fn(state.tensor, self.at if event is None else event)
+        return self.query.nodes.name(number) or None
+
+    def _form(self, state: State) -> tuple[tuple[int, ...] | None, str | None]:
         """Shape and dtype at a state: `unsqueeze_` and the like change the shape."""
         if state.since == FIRST:
             return self.trace.shape(state.tensor) or (None, None)
@@ -200,34 +193,35 @@ class _Builder:
     def _name(self, tensor: int, made: OpRan | TensorMade | None) -> str | None:
         if isinstance(made, TensorMade) and made.how == "gradient":
             return None  # what is assigned at that place is the pass's result, not what it starts with
-        return self.trace.parameters.get(tensor) or self.names.given(tensor, made)
+        return self.query.names.of(tensor)
 
     def _op(self, event: int) -> Node:
-        node = Node(self.history.op_ids[event], m.OP, event, scope=self.scopes.path(event))
-        if not self.history.is_op[event]:
-            node.name = node.op = self.history.mutation(event).how
-            self._place(node, self.history.mutation(event).site)
+        node = Node(self.ids.op[event], m.OP, event, scope=self.query.scopes.path(event))
+        if not self.tensors.is_op[event]:
+            node.name = node.op = self.tensors.writer(event)
+            self._place(node, self.tensors.mutation(event).site)
             return node
-        op = self.history.op(event)
-        node.name, node.op, node.args, node.grad_fn = op.op, op.op, op.args, op.grad_fn or None
-        node.pair = self.history.node_ids[op.node] if op.node else ""
-        became = self.history.became.get(op.outputs[0]) if op.outputs else None
-        if became is not None:
-            node.name = self.history.mutation(became.since).how
+        op = self.tensors.op(event)
+        node.name, node.op, node.args = op.op, op.op, op.args
+        made = self.query.nodes.of_op(event)
+        if made:
+            node.grad_fn, node.pair = self.query.nodes.name(made[-1]), self.ids.node[made[-1]]
         self._place(node, op.site)
         return node
 
-    def _add_grad_fns(self, nodes: list[int]) -> None:
-        for number in nodes:
-            node = Node(self.history.node_ids[number], m.GRAD_FN, number)
-            node.name = node.grad_fn = self._grad_fn_name(number)
-            event = self.history.node_op(number)
+    def _add_grad_fns(self, numbers: list[int]) -> None:
+        nodes = self.query.nodes
+        for number in numbers:
+            node = Node(self.ids.node[number], m.GRAD_FN, number)
+            node.name = node.grad_fn = nodes.name(number) or None
+            event = nodes.op(number)
             if event is not None:
-                op = self.history.op(event)
-                node.op, node.scope = op.op, self.scopes.path(event)
+                op = self.tensors.op(event)
+                node.op, node.scope = op.op, self.query.scopes.path(event)
                 self._place(node, op.site)
-            elif number in self.leaf_of:
-                node.base = self.names.label(self.leaf_of[number])
+            elif number in nodes.leaves:
+                node.base = self.query.names.label(nodes.leaves[number])
+                node.name = node.grad_fn = ACCUMULATE
             self.result.nodes[node.id] = node
 
     def _pair_leaves(self, part: Part) -> None:
@@ -235,34 +229,16 @@ class _Builder:
         nodes, parameters = self.result.nodes, self.trace.parameters
         used_in: dict[State, int] = {}
         for event in sorted(part.ops, reverse=True) if parameters else ():
-            used_in.update((state, event) for state in self.history.reads(event) if state)
-        leaves = [
-            state
-            for state in part.states
-            if state.tensor in parameters or self.grad_fn_of.get(state, 0) in self.leaf_of
-        ]
+            used_in.update((state, event) for state in self.tensors.reads(event) if state)
+        leaves = [state for state in part.states if state.tensor in parameters or state in self.accumulators]
         for state in sorted(leaves):
-            node, accumulator = nodes[self.history.id_of(state)], self.grad_fn_of.get(state, 0)
+            node = nodes[self.ids.tensor(state)]
             if state.tensor in parameters and state in used_in:
-                node.scope = self.scopes.path(used_in[state])
-            if accumulator in self.leaf_of:
-                node.pair = self.history.node_ids[accumulator]
+                node.scope = self.query.scopes.path(used_in[state])
+            if state in self.accumulators and node.is_leaf:
+                node.pair = self.ids.node[self.accumulators[state]]
                 if node.pair in nodes:
                     nodes[node.pair].scope = node.scope
-
-    def _grad_fn_name(self, number: int) -> str | None:
-        event = self.history.node_op(number)
-        if event is not None:
-            return self.history.op(event).grad_fn
-        if number in self.leaf_of and self.history.flags(self.leaf_of[number], self.at) & LEAF:
-            return "AccumulateGrad"
-        return self._received_names.get(number) if number else None
-
-    @cached_property
-    def _received_names(self) -> dict[int, str]:
-        events = self.trace.indices(Kind.RECEIVED)
-        rows = self.trace.events[events]
-        return {int(row["subject"]): self.trace.text(row["name"]) for row in rows}
 
     def _place(self, node: Node, number: int) -> None:
         place = self.places.get(number)
@@ -276,9 +252,7 @@ class _Builder:
         if site is None:
             return None, None, None, None, ""
         place = site.place
-        lines = self.trace.source(place.file)
-        text = lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
-        return place.file, place.line, place.col, place.end_col, text
+        return place.file, place.line, place.col, place.end_col, self.query.places.line_text(number)
 
     def _drop_strays(self) -> None:
         """Leave out tensors without a name that no op made and no op used, such as one that was only printed."""
@@ -298,16 +272,15 @@ class _Builder:
             return
         site = self.trace.sites.get(self.run.site)
         if site is not None and self.result.pass_number is not None:
-            lines = self.trace.source(site.place.file)
-            text = lines[site.place.line - 1].strip() if 0 < site.place.line <= len(lines) else ""
+            text = self.query.places.line_text(self.run.site)
             self.result.title = f"line {site.place.line}" + (f": {text}" if text else "")
-        for number in self.roots:
-            if f"n{number}" in self.result.nodes:
-                self.result.nodes[f"n{number}"].root = True
-        for tensor in filter(None, self.root_tensors):
-            name = self.history.id_of(self.history.before(tensor, self.run.first))
-            if name in self.result.nodes:
-                self.result.nodes[name].root = True
+        for root in self.roots:
+            ids = [self.ids.node[root.node]]
+            if root.tensor:
+                ids.append(self.ids.tensor(self.tensors.before(root.tensor, self.run.first)))
+            for name in ids:
+                if name in self.result.nodes:
+                    self.result.nodes[name].root = True
 
     def _mark_error(self) -> None:
         for error in self.trace.errors:

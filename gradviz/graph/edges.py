@@ -4,83 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gradviz.events.kinds import OpRan, TensorMade
-from gradviz.events.listener import REQUIRES_GRAD
+from gradviz.events.kinds import REQUIRES_GRAD, OpRan, TensorMade
 from gradviz.graph import model as m
-from gradviz.graph.history import FIRST, History, State
+from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Node
 from gradviz.graph.select import Part
+from gradviz.query import FIRST, Query, State
+from gradviz.query.cuts import Reason, why_no_node
+
+# What is written at an edge that no gradient comes back along.
+CUTS = {
+    Reason.DETACHED: "detach",
+    Reason.GRAD_MODE_OFF: "no_grad",
+    Reason.NOT_DIFFERENTIABLE: "not differentiable",
+    Reason.NOTHING_REQUIRES_GRAD: "",
+}
 
 
-def edges_of(history: History, part: Part, grad_fns: Iterable[int], nodes: dict[str, Node]) -> list[Edge]:
-    """The edges among `nodes`: those of a part of a run, and those that lead on from `grad_fns`."""
-    edges: list[Edge] = []
-    for event in sorted(part.ops):
-        edges += _of_op(history, history.op(event))
-    for event in sorted(part.writes):
-        mutated = history.mutation(event)
-        source, result = history.before(mutated.source, event), State(mutated.tensor, event)
-        name = history.op_ids[event]
-        edges.append(Edge(history.id_of(source), name, m.DATA))
-        edges.append(Edge(name, history.id_of(result), m.DATA))
-    for state in sorted(part.states):
-        edges += _mutation_or_view(history, state)
-    ids = history.node_ids
-    for number in grad_fns:
-        made_by = history.node_op(number)
-        if made_by is not None:
-            name = ids[number]
-            edges += [Edge(name, ids[target], m.GRAD) for target, _ in history.op(made_by).edges if target]
-    return [edge for edge in edges if edge.source in nodes and edge.target in nodes]
+class Edges:
+    """Makes the edges among the nodes of one graph."""
 
+    def __init__(self, query: Query, ids: Ids, nodes: dict[str, Node]) -> None:
+        self.query, self.tensors, self.ids, self.nodes = query, query.tensors, ids, nodes
 
-def _of_op(history: History, op: OpRan) -> list[Edge]:
-    """What an op read, what it made, and what it saved for its grad_fn."""
-    name, id_of = history.op_ids[op.index], history.id_of
-    ways = op.edges if op.node and len(op.inputs) == len(op.edges) else ()
-    edges = [
-        Edge(id_of(state), name, m.DATA, "", "" if ways and ways[i][0] else _why_cut(history, op, i))
-        for i, state in enumerate(history.reads(op.index))
-        if state
-    ]
-    edges += [Edge(name, id_of(history.output(tensor)), m.DATA) for tensor in op.outputs]
-    if not (op.node and op.saved):
+    def of(self, part: Part, grad_fns: Iterable[int]) -> list[Edge]:
+        """The edges of a part of a run, and those that lead on from `grad_fns`."""
+        edges: list[Edge] = []
+        for event in sorted(part.ops):
+            edges += self._of_op(self.tensors.op(event))
+        for event in sorted(part.writes):
+            mutated, name = self.tensors.mutation(event), self.ids.op[event]
+            source = self.tensors.before(mutated.source, event)
+            edges.append(Edge(self.ids.tensor(source), name, m.DATA))
+            edges.append(Edge(name, self.ids.tensor(State(mutated.tensor, event)), m.DATA))
+        for state in sorted(part.states):
+            edges += self._write_or_view(state)
+        node_ids = self.ids.node
+        for number in grad_fns:
+            edges += [
+                Edge(node_ids[number], node_ids[edge.node], m.GRAD)
+                for edge in self.query.nodes.edges(number)
+                if edge.node
+            ]
+        return [edge for edge in edges if edge.source in self.nodes and edge.target in self.nodes]
+
+    def _of_op(self, op: OpRan) -> list[Edge]:
+        """What an op read, what it made, and what its nodes saved."""
+        name, tensors = self.ids.op[op.index], self.tensors
+        made = self.query.nodes.of_op(op.index)
+        led_to = {edge.tensor for node in made for edge in self.query.nodes.edges(node) if edge.node}
+        edges = [
+            Edge(self.ids.tensor(state), name, m.DATA, "", self._cut(op, state.tensor, bool(made), led_to))
+            for state in tensors.reads(op.index)
+            if state
+        ]
+        edges += [
+            Edge(name, self.ids.tensor(tensors.after(tensor, op.index)), m.DATA) for tensor in op.outputs
+        ]
+        for node in made:
+            states = [
+                tensors.after(saved.tensor, op.index)
+                if saved.tensor in op.outputs and saved.tensor not in op.inputs
+                else tensors.before(saved.tensor, op.index)
+                for saved in self.query.nodes.saved(node)
+                if saved.tensor
+            ]
+            ids = dict.fromkeys(map(self.ids.tensor, states))
+            edges += [Edge(tensor, self.ids.node[node], m.SAVED) for tensor in ids]
         return edges
-    states = [
-        history.output(tensor) if tensor in op.outputs else history.before(tensor, op.index)
-        for tensor, _ in op.saved
-        if tensor
-    ]
-    node = history.node_ids[op.node]
-    return edges + [Edge(name, node, m.SAVED) for name in dict.fromkeys(map(id_of, states))]
 
+    def _cut(self, op: OpRan, tensor: int, has_node: bool, led_to: set[int]) -> str:
+        """Why no gradient comes back to an op's input that requires grad; empty where one does."""
+        if tensor in led_to or (has_node and 0 in led_to):
+            return ""
+        if not self.tensors.flags(tensor, op.index - 1) & REQUIRES_GRAD:
+            return ""
+        return CUTS[Reason.NOT_DIFFERENTIABLE if has_node else why_no_node(self.query, op)]
 
-def _why_cut(history: History, op: OpRan, position: int) -> str:
-    """Why no gradient comes back to an op's input that requires grad; empty where one does."""
-    if op.node and len(op.inputs) != len(op.edges):
-        return ""
-    if not history.flags(op.inputs[position], op.index - 1) & REQUIRES_GRAD:
-        return ""
-    if op.node:
-        return "not differentiable"
-    if op.op == "detach":
-        return "detach"
-    output = history.trace.shape(op.outputs[0]) if op.outputs else None
-    is_real = output is None or output[1].startswith(("float", "bfloat", "complex"))
-    return "no_grad" if is_real else "not differentiable"
-
-
-def _mutation_or_view(history: History, state: State) -> list[Edge]:
-    """The edge from what a tensor was before it was written over, or from the tensor whose memory it shares."""
-    if state.since != FIRST:
-        before = history.before(state.tensor, state.since)
-        how = history.mutation(state.since).how
-        return [Edge(history.id_of(before), history.id_of(state), m.MUTATION, label=how)]
-    base = history.base(state)
-    if base is None:
-        return []
-    made = history.made(state.tensor)
-    cut = ""
-    if isinstance(made, TensorMade) and history.flags(base.tensor, made.index) & REQUIRES_GRAD:
-        cut = made.how
-    return [Edge(history.id_of(base), history.id_of(state), m.VIEW, cut=cut)]
+    def _write_or_view(self, state: State) -> list[Edge]:
+        """The edge from what a tensor was before it was written over, or from the tensor whose memory it shares."""
+        tensors, ids = self.tensors, self.ids
+        if state.since != FIRST:
+            before = tensors.before(state.tensor, state.since)
+            how = tensors.writer(state.since)
+            return [Edge(ids.tensor(before), ids.tensor(state), m.MUTATION, label=how)]
+        base = tensors.base(state)
+        if base is None:
+            return []
+        made = tensors.made(state.tensor)
+        cut = ""
+        if isinstance(made, TensorMade) and tensors.flags(base.tensor, made.index) & REQUIRES_GRAD:
+            cut = made.how
+        return [Edge(ids.tensor(base), ids.tensor(state), m.VIEW, cut=cut)]

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, PassBegan, TensorMade
-from gradviz.graph.history import FIRST, History, State
-from gradviz.graph.scopes import Scopes
+from gradviz.events.kinds import Kind
+from gradviz.query import FIRST, Query, State
 from gradviz.tracefile import PassInfo
 
 SMALL = 60  # tensors and ops together: such a run is shown whole
@@ -27,77 +26,64 @@ class Part:
         return len(self.ops) + len(self.states) + len(self.writes)
 
 
-def everything(history: History, scopes: Scopes, at: int, inner: bool) -> Part:
+def everything(query: Query, at: int, inner: bool) -> Part:
     """All ops and tensors up to event `at`. `inner`: also those that only serve an op of the user's: inside a
     custom Function, or inside a pass that records nothing."""
-    trace, part = history.trace, Part()
-    events = history.ops[history.ops <= at]
+    trace, tensors, part = query.trace, query.tensors, Part()
+    ops = trace.table(Kind.OP)
+    shown = ops.events <= at
     if not inner:
-        events = events[~_within_passes(history, events)]
-    for event in events.tolist():
-        if inner or not scopes.in_function(event):
-            _add_op(history, part, event)
-    made = trace.indices(Kind.TENSOR)
-    seeds = {number for number, text in trace.strings.items() if text == "gradient"}
-    for event in made[made <= at].tolist():
-        row = trace.events[event]
-        if int(row["name"]) not in seeds:
-            part.states.add(State(int(row["subject"]), FIRST))
-    written = trace.indices(Kind.MUTATED)
-    for event in written[written <= at].tolist():
-        tensor = int(trace.events["subject"][event])
-        if history.before(tensor, event) in part.states:
-            _add_write(history, part, State(tensor, event))
+        shown &= (ops["in_pass"] == 0) | np.isin(ops.events, trace.table(Kind.NODE)["op"])
+    for event in ops.events[shown].tolist():
+        if inner or not query.scopes.in_function(event):
+            _add_op(query, part, event)
+    made = trace.table(Kind.TENSOR)
+    seeds = [number for number, text in trace.strings.items() if text == "gradient"]
+    plain = (made.events <= at) & ~np.isin(made["how"], seeds)
+    part.states.update(State(tensor, FIRST) for tensor in made["tensor"][plain].tolist())
+    written = trace.table(Kind.MUTATED)
+    for event, tensor in zip(written.events.tolist(), written["tensor"].tolist(), strict=True):
+        if event <= at and tensors.before(tensor, event) in part.states:
+            _add_write(query, part, State(tensor, event))
     return part
 
 
-def _within_passes(history: History, events: np.ndarray) -> np.ndarray:
-    """Which OP events belong to the running of a pass, and made no node."""
-    rows = history.trace.events[events]
-    inside = np.zeros(len(events), bool)
-    for run in history.trace.passes:
-        last = history.trace.count if run.last is None else run.last
-        window = slice(*np.searchsorted(events, [run.first, last + 1]))
-        inside[window] |= rows["head"][window] >> 16 == run.thread
-    return inside & (rows["subject"] == 0)
-
-
-def _add_op(history: History, part: Part, event: int) -> None:
+def _add_op(query: Query, part: Part, event: int) -> None:
     part.ops.add(event)
-    part.states.update(state for state in history.reads(event) if state)
-    part.states.update(history.output(tensor) for tensor in history.op(event).outputs)
+    part.states.update(state for state in query.tensors.reads(event) if state)
+    part.states.update(query.tensors.after(tensor, event) for tensor in query.tensors.op(event).outputs)
 
 
-def _add_write(history: History, part: Part, state: State) -> None:
-    """Add a state that began with a mutation, and the op that stands for it if the trace has none."""
+def _add_write(query: Query, part: Part, state: State) -> None:
+    """Add a state that began with a mutation, and what stands for it as an op if the trace has none."""
     part.states.add(state)
-    source = history.mutation(state.since).source
-    if source and state.since not in history.written_by:
+    mutated = query.tensors.mutation(state.since)
+    if mutated.source and mutated.op < 0:
         part.writes.add(state.since)
-        part.states.add(history.before(source, state.since))
+        part.states.add(query.tensors.before(mutated.source, state.since))
 
 
-def upstream(history: History, run: PassInfo) -> Part:
+def upstream(query: Query, run: PassInfo) -> Part:
     """What the roots of a pass were computed from, through cuts too.
 
     It ends at leaves that require grad (what an optimizer made of them before is another story), and, behind a
     cut, at what an earlier pass differentiated."""
-    began = history.trace.event(run.first)
-    assert isinstance(began, PassBegan)
-    earlier = max((p.last for p in history.trace.passes if p.last and p.last < run.first), default=-1)
+    began = query.passes.began(run.number)
+    earlier = max((p.last for p in query.trace.passes if p.last and p.last < run.first), default=-1)
     part = Part()
-    roots = [history.before(tensor, run.first) for tensor in began.root_tensors if tensor]
-    cut = _flood(history, part, roots, -1)
+    roots = [query.tensors.before(root.tensor, run.first) for root in began.roots if root.tensor]
+    cut = _flood(query, part, roots, -1)
     while cut:
-        cut = _flood(history, part, cut, earlier)
+        cut = _flood(query, part, cut, earlier)
     return part
 
 
-def _flood(history: History, part: Part, states: Iterable[State], barrier: int) -> list[State]:
-    """Add states and all before them, up to ops that recorded no node; returns those ops' inputs. Ops that
-    recorded one and ran up to event `barrier` are not added."""
+def _flood(query: Query, part: Part, states: Iterable[State], barrier: int) -> list[State]:
+    """Add states and all before them, up to ops that made no node; returns those ops' inputs. Ops that made one and
+    ran up to event `barrier` are not added."""
+    tensors, nodes_of = query.tensors, query.nodes.of_op
     ops, found = part.ops, part.states
-    op_behind, output, reads = history.op_behind, history.output, history.reads
+    op_that_made, after, reads = tensors.op_that_made, tensors.after, tensors.reads
     stack = [state for state in states if state not in found]
     behind: list[State] = []
     while stack:
@@ -105,60 +91,31 @@ def _flood(history: History, part: Part, states: Iterable[State], barrier: int) 
         if state in found:
             continue
         found.add(state)
-        if state.since != FIRST and history.is_leaf_that_requires_grad(state.tensor, state.since):
+        if state.since != FIRST and tensors.is_leaf_that_requires_grad(state.tensor, state.since):
             continue
-        op = op_behind(state)
-        if op is None:
-            stack += _before_without_op(history, part, state)
+        event = op_that_made(state)
+        if event is None:
+            stack += _before_without_op(query, part, state)
             continue
-        if op.node and op.index <= barrier:
+        has_node = bool(nodes_of(event))
+        if has_node and event <= barrier:
             continue
-        ops.add(op.index)
-        found.update([output(tensor) for tensor in op.outputs])
-        (stack if op.node else behind).extend([state for state in reads(op.index) if state])
+        ops.add(event)
+        found.update([after(tensor, event) for tensor in tensors.op(event).outputs])
+        read = [known for known in reads(event) if known]
+        if state.since != FIRST and state.since != event:  # written through a tensor that shares its memory
+            read.append(tensors.before(state.tensor, state.since))
+        (stack if has_node else behind).extend(read)
     return behind
 
 
-def _before_without_op(history: History, part: Part, state: State) -> list[State]:
+def _before_without_op(query: Query, part: Part, state: State) -> list[State]:
     """What a state that no op made came from: what it was before, or the tensor whose memory it shares."""
+    tensors = query.tensors
     if state.since != FIRST:
-        source = history.mutation(state.since).source
+        source = tensors.mutation(state.since).source
         if source:
             part.writes.add(state.since)
-        return [history.before(tensor, state.since) for tensor in (state.tensor, source) if tensor]
-    made = history.made(state.tensor)
-    if isinstance(made, TensorMade) and made.base:
-        return [history.before(made.base, made.index)]
-    return []
-
-
-def walk(history: History, roots: Iterable[int]) -> list[int]:
-    """The nodes that `next_functions` leads to from `roots`, roots first."""
-    found: dict[int, None] = {}
-    stack = [root for root in reversed(list(roots)) if root]
-    while stack:
-        node = stack.pop()
-        if node in found:
-            continue
-        found[node] = None
-        event = history.node_op(node)
-        if event is not None:
-            stack += [target for target, _ in reversed(history.op(event).edges) if target]
-    return list(found)
-
-
-def ends(history: History, at: int) -> list[int]:
-    """The nodes, up to event `at`, that no other node leads to."""
-    ops = [history.op(event) for event in history.ops[history.ops <= at].tolist()]
-    led_to = {target for op in ops for target, _ in op.edges}
-    return [op.node for op in ops if op.node and op.node not in led_to]
-
-
-def is_loop(passes: list[PassInfo], history: History) -> bool:
-    """Whether passes repeat a structure, each on a graph of its own."""
-    roots: dict[str, set[tuple[int, ...]]] = {}
-    for run in passes:
-        began = history.trace.event(run.first)
-        if run.digest and isinstance(began, PassBegan):
-            roots.setdefault(run.digest, set()).add(began.roots)
-    return any(len(found) > 1 for found in roots.values())
+        return [tensors.before(tensor, state.since) for tensor in (state.tensor, source) if tensor]
+    base = tensors.base(state)
+    return [base] if base is not None else []

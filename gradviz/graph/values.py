@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from gradviz.events.kinds import Accumulated, Kind, PassBegan, Produced, Received
+from collections.abc import Mapping
+
+import numpy as np
+
+from gradviz.events.kinds import Accumulated, Kind, Produced, Received
 from gradviz.graph import model as m
-from gradviz.graph.history import FIRST, History, State
+from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Graph, Node
+from gradviz.query import Query, State
+from gradviz.query.tables import Log
 from gradviz.tracefile import PassInfo
 
 
-def fill_values(graph: Graph, history: History, run: PassInfo | None) -> None:
-    """Fill in `value`, `grad`, `tangent`, `upstream`, and the gradients along `grad` edges."""
-    _fill_tensors(graph, history)
+def fill_values(graph: Graph, query: Query, states: Mapping[str, State], run: PassInfo | None) -> None:
+    """Fill in `value`, `grad`, `tangent`, `upstream`, and the gradients along `grad` edges. `states` are those of the
+    graph's tensors, by id."""
+    _fill_tensors(graph, query, states)
     if run is not None:
-        _fill_gradients(graph, history, run)
+        _fill_gradients(graph, query, run)
 
 
-def _fill_tensors(graph: Graph, history: History) -> None:
-    trace, at = history.trace, graph.at
-    grads = history.latest(at, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)
-    tangents = history.latest(at, Kind.TANGENT)
-    retained = set(history.latest(at, Kind.RETAINED))
+def _standing(log: Log, at: int) -> dict[int, int]:
+    return dict(zip(*(part.tolist() for part in log.standing(at)), strict=True))
+
+
+def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> None:
+    trace, at = query.trace, graph.at
+    grads, tangents = _standing(query.tensors.grads, at), _standing(query.tensors.tangents, at)
+    kept = trace.table(Kind.RETAINED)
+    retained = set(kept["tensor"][kept.events <= at].tolist())
     last_version: dict[int, Node] = {}
     for node in graph.nodes.values():
         if node.kind not in (m.LEAF, m.TENSOR):
             continue
-        node.value = trace.snapshot(node.number, _end(history, node, at))
+        node.value = trace.snapshot(node.number, query.tensors.last_event(states[node.id], at))
         last_version[node.number] = node
     for tensor, node in last_version.items():
         node.grad = trace.snapshot(grads.get(tensor, 0), at)
@@ -34,56 +45,48 @@ def _fill_tensors(graph: Graph, history: History) -> None:
         node.retained = tensor in retained and not node.is_leaf
 
 
-def name_gradients(graph: Graph, history: History) -> None:
+def name_gradients(graph: Graph, query: Query) -> None:
     """Call what is another tensor's gradient or tangent `x.grad` or `x.tangent`, if it has no name of its own."""
     last_version = {node.number: node for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
-    held = (
-        (".grad", history.latest(graph.at, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)),
-        (".tangent", history.latest(graph.at, Kind.TANGENT)),
-    )
-    for suffix, parts in held:
-        for tensor, number in parts.items():
+    held = ((".grad", query.tensors.grads), (".tangent", query.tensors.tangents))
+    for suffix, log in held:
+        for tensor, number in _standing(log, graph.at).items():
             owner, part = last_version.get(tensor), last_version.get(number)
             if owner is not None and part is not None and not part.name:
                 part.name = f"{owner.name or owner.id}{suffix}"
 
 
-def _end(history: History, node: Node, at: int) -> int:
-    """The last event at which a tensor's node stands for it."""
-    since = FIRST
-    for event in history.mutations(node.number):
-        if node.id == f"t{node.number}v{history.mutation(event).version}":
-            since = event
-    return history.last_event(State(node.number, since), at)
-
-
-def _fill_gradients(graph: Graph, history: History, run: PassInfo) -> None:
+def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
     """Which gradient went along which edge in a pass."""
-    trace = history.trace
-    last = trace.count - 1 if run.last is None else run.last
+    trace, ids = query.trace, Ids(query.tensors).node
     edges: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         if edge.kind == m.GRAD:
             edges.setdefault(edge.source, []).append(edge)
-    told = trace.indices(Kind.PRODUCED, Kind.RECEIVED, Kind.ACCUMULATED)
-    for index in told[(told >= run.first) & (told <= last)].tolist():
-        event = trace.event(index)
-        assert isinstance(event, (Produced, Received, Accumulated))
-        name = f"n{event.node}"
-        if name not in graph.nodes:
+    for event in _events_of(query, run):
+        node = graph.nodes.get(ids[event.node])
+        if node is None:
             continue
         if isinstance(event, Accumulated):
-            graph.nodes[name].accumulated = True
-        elif isinstance(event, Produced):
-            flows = [
-                gradient for target, gradient in zip(event.targets, event.gradients, strict=True) if target
-            ]
-            for edge, gradient in zip(edges.get(name, ()), flows, strict=False):
-                edge.gradient, edge.value = gradient, trace.snapshot(gradient, index)
+            node.accumulated = True
+        elif isinstance(event, Received):
+            node.ran = True
         else:
-            graph.nodes[name].ran = True
-    began = trace.event(run.first)
-    if isinstance(began, PassBegan):
-        for root, gradient in zip(began.roots, began.gradients, strict=False):
-            if f"n{root}" in graph.nodes:
-                graph.nodes[f"n{root}"].upstream = trace.snapshot(gradient, run.first)
+            flows = [flow.gradient for flow in event.flows if flow.node]
+            for edge, gradient in zip(edges.get(node.id, ()), flows, strict=False):
+                edge.gradient, edge.value = gradient, trace.snapshot(gradient, event.index)
+    for root in query.passes.began(run.number).roots:
+        if ids[root.node] in graph.nodes:
+            graph.nodes[ids[root.node]].upstream = trace.snapshot(root.gradient, run.first)
+
+
+def _events_of(query: Query, run: PassInfo) -> list[Received | Produced | Accumulated]:
+    """The events at nodes of a pass, in order."""
+    last = query.passes.last(run)
+    found: list[Received | Produced | Accumulated] = []
+    for kind in (Kind.RECEIVED, Kind.PRODUCED, Kind.ACCUMULATED):
+        table = query.trace.table(kind)
+        first, end = np.searchsorted(table.events, [run.first, last + 1])
+        own = table.events[first:end][table["in_pass"][first:end] == run.number]
+        found += [table.object(event) for event in own.tolist()]
+    return sorted(found, key=lambda event: event.index)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.derivatives import TABLE
-from gradviz.engine.state import listen
+from gradviz.engine.core.state import listen
+from gradviz.engine.table.derivatives import TABLE
 from gradviz.events.listener import Listener
 from gradviz.tracefile import Recorder, Sites
 
@@ -104,7 +104,7 @@ class record:
 
 def run_meta() -> dict[str, str]:
     """What a trace says of the run as it begins."""
-    from gradviz import __version__
+    from gradviz.version import __version__
 
     return {
         "gradviz": __version__,

@@ -27,7 +27,7 @@ BREAKPOINTS = {
 }
 ROUNDS = 3
 MANY = """
-import gradviz as torch
+import gradviz.engine as torch
 x = torch.ones(4, requires_grad=True)
 c = torch.ones(4) * 1.0001
 for i in range({passes}):

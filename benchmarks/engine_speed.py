@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from common import interleaved, machine, table
 
-import gradviz as gv
+import gradviz.engine as gv
 
 N = 1000
 

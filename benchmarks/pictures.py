@@ -22,10 +22,11 @@ ROUNDS = 3
 
 RECORD = """
 import sys
-import gradviz as torch
+import gradviz
+import gradviz.engine as torch
 from workloads.nets import WORKLOADS
 torch.manual_seed(0)
-with torch.record(sys.argv[2]):
+with gradviz.record(sys.argv[2]):
     WORKLOADS[sys.argv[1]](torch).backward()
 """
 

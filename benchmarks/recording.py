@@ -14,7 +14,7 @@ from gradviz.tracefile import open_trace
 
 PROGRAM = """
 import sys, time
-import gradviz as torch
+import gradviz.engine as torch
 
 x = torch.ones(4, requires_grad=True)
 c = torch.ones(4) * 1.0001

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common import machine, table
 
-import gradviz as gv
+import gradviz.engine as gv
 from gradviz.sources.record import record
 
 STEPS = (

@@ -1,6 +1,6 @@
 """Gradients add up: retain_graph, accumulation, and clearing."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 x = torch.tensor(5.0, requires_grad=True)
 z = torch.log(x**3)

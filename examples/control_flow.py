@@ -1,6 +1,6 @@
 """Loops and branches: the graph is what ran, and differs from one run to the next."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 
 def grow(x):

@@ -1,6 +1,6 @@
 """An operation whose derivative you write yourself."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 
 class Power(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """detach: the same numbers, outside the graph. Gradients stop there."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 x = torch.tensor(5.0, requires_grad=True)
 y = x * torch.tensor([2.0, 3.0, 5.0])

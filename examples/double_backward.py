@@ -1,6 +1,6 @@
 """create_graph: the gradient is a graph too, and has a gradient."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 x = torch.tensor(5.0, requires_grad=True)
 z = torch.log(x**3)

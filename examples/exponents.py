@@ -1,6 +1,6 @@
 """x ** 3 and x ** q: a number as exponent has one derivative, a tensor has two."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 x = torch.tensor(5.0, requires_grad=True)
 q = torch.tensor(3.0, requires_grad=True)

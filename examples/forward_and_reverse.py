@@ -4,8 +4,8 @@ Forward accumulation pushes tangents along with the values, once for each input;
 from the output, and reaches all inputs.
 """
 
-import gradviz as torch
-from gradviz.autograd import forward_ad
+import gradviz.engine as torch
+from gradviz.engine.autograd import forward_ad
 
 X, Y = 2.0, 3.0
 

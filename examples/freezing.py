@@ -1,6 +1,6 @@
 """Three ways to freeze: requires_grad=False, no_grad, detach."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 w = torch.tensor([1.0, 2.0], requires_grad=True)
 frozen = torch.tensor([3.0, 4.0])  # requires_grad=False

@@ -1,6 +1,6 @@
 """Leaves and non-leaves: who requires grad, who has a grad_fn, who gets a .grad."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 
 def describe(name, t):

@@ -1,6 +1,6 @@
 """Linear regression by hand: one weight, a loss, and gradient descent without an optimizer."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 xs = [1.0, 2.0, 3.0]
 ys = [2.0, 4.0, 6.0]

@@ -1,6 +1,6 @@
 """Two ways from x to z: their gradients are summed."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 x = torch.tensor(5.0, requires_grad=True)
 cube = x**3

@@ -4,7 +4,7 @@ gradviz trace examples/nan.py
 gradviz step
 """
 
-import gradviz as torch
+import gradviz.engine as torch
 
 w = torch.tensor([0.5, 0.0], requires_grad=True)
 scale = torch.sqrt(w)

@@ -3,7 +3,7 @@
 gradviz trace examples/quickstart.py --graph quickstart.svg
 """
 
-import gradviz as torch
+import gradviz.engine as torch
 
 x = torch.tensor(5.0, requires_grad=True)
 y = x**3

@@ -1,7 +1,7 @@
 """One cell, used at every time step: its gradients add up, and fade on the way back to the first step."""
 
-import gradviz as torch
-from gradviz import nn
+import gradviz.engine as torch
+from gradviz.engine import nn
 
 
 class Recurrent(nn.Module):

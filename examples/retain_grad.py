@@ -1,6 +1,6 @@
 """retain_grad: keep the gradient of a tensor in the middle."""
 
-import gradviz as torch
+import gradviz.engine as torch
 
 x = torch.tensor(5.0, requires_grad=True)
 y = x**3

@@ -1,7 +1,7 @@
 """A network of two layers learns exclusive or, with an optimizer."""
 
-import gradviz as torch
-from gradviz import nn, optim
+import gradviz.engine as torch
+from gradviz.engine import nn, optim
 
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))

@@ -4,7 +4,7 @@ gradviz trace examples/written_over.py
 gradviz step
 """
 
-import gradviz as torch
+import gradviz.engine as torch
 
 
 def normalise(t):

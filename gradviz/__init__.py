@@ -1,3 +1,50 @@
-"""gradviz: a flight recorder and debugger for gradients."""
+"""gradviz: a flight recorder and debugger for gradients.
 
-__version__ = "0.1.0"
+    import gradviz
+    import gradviz.engine as torch  # the NumPy engine, under PyTorch's names
+
+    with gradviz.record("run.gradviz"):
+        ...
+    gradviz.open("run.gradviz")
+    gradviz.draw(loss).save("loss.svg")
+
+`import gradviz` is light: the recorder, the reader and the engine are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradviz import draw
+from gradviz.version import __version__
+
+__all__ = ["__version__", "draw", "open", "record"]
+
+
+def _draw_live(tensor: Any, **settings: Any) -> Any:
+    from gradviz.sources.live import draw as draw_live
+
+    return draw_live(tensor, **settings)
+
+
+draw.live = _draw_live  # type: ignore[attr-defined]  # gradviz.draw(tensor), and gradviz.draw is the package too
+
+
+def __getattr__(name: str) -> Any:
+    """`record` and `open`; for any other name, raise AttributeError that says where PyTorch's names are."""
+    if name == "record":
+        from gradviz.sources.record import record
+
+        return record
+    if name == "open":
+        from gradviz.tracefile import open_trace
+
+        return open_trace
+    message = f"module 'gradviz' has no attribute {name!r}"
+    if not name.startswith("_"):
+        message += "; PyTorch's names are in gradviz.engine: import gradviz.engine as torch"
+    raise AttributeError(message, name=None, obj=None)  # else Python adds a guess of its own
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradviz.engine import layer_kernels as lk
+from gradviz.engine.table.kernels import layers as lk
 
 RNG = np.random.default_rng(7)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import gradviz
-from gradviz.utils.checkpoint import CheckpointError, checkpoint, checkpoint_sequential
+from gradviz import engine
+from gradviz.engine.utils.checkpoint import CheckpointError, checkpoint, checkpoint_sequential
 
 BOTH = pytest.mark.parametrize("use_reentrant", [True, False], ids=["one node", "hooks"])
 
 
 def leaf(*values: float) -> Any:
-    return gradviz.tensor(list(values), requires_grad=True)
+    return engine.tensor(list(values), requires_grad=True)
 
 
 def gradient_of(function: Callable, x: Any) -> list[float]:
@@ -43,7 +43,7 @@ def test_the_function_runs_again_in_backward_and_saves_nothing_before(use_reentr
         return curve(x)
 
     x, saved = leaf(1.0), []
-    with gradviz.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+    with engine.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         y = checkpoint(seen, x, use_reentrant=use_reentrant)
     assert (len(runs), len(saved)) == (1, 1 if use_reentrant else 0), "one node saves its inputs"
     y.sum().backward()
@@ -52,8 +52,8 @@ def test_the_function_runs_again_in_backward_and_saves_nothing_before(use_reentr
 
 @BOTH
 def test_parameters_that_are_no_argument_get_their_gradients(use_reentrant: bool) -> None:
-    gradviz.manual_seed(0)
-    layer = gradviz.nn.Linear(2, 2)
+    engine.manual_seed(0)
+    layer = engine.nn.Linear(2, 2)
     x = leaf(1.0, 2.0)
     gradient_of(layer, x)
     expected = layer.weight.grad.clone()
@@ -64,22 +64,22 @@ def test_parameters_that_are_no_argument_get_their_gradients(use_reentrant: bool
 
 @BOTH
 def test_random_draws_are_the_same_both_times(use_reentrant: bool) -> None:
-    x = gradviz.ones(100, requires_grad=True)
-    gradviz.manual_seed(3)
-    y = checkpoint(gradviz.nn.Dropout(0.5), x, use_reentrant=use_reentrant)
-    after = gradviz.rand(1).item()
+    x = engine.ones(100, requires_grad=True)
+    engine.manual_seed(3)
+    y = checkpoint(engine.nn.Dropout(0.5), x, use_reentrant=use_reentrant)
+    after = engine.rand(1).item()
     y.sum().backward()
     assert x.grad.tolist() == y.tolist()
-    gradviz.manual_seed(3)
-    gradviz.nn.functional.dropout(x, 0.5)
-    assert gradviz.rand(1).item() == after, "the program's own draws go on as they would"
+    engine.manual_seed(3)
+    engine.nn.functional.dropout(x, 0.5)
+    assert engine.rand(1).item() == after, "the program's own draws go on as they would"
 
 
 def test_hooks_serve_gradients_of_gradients_too() -> None:
     x = leaf(0.5)
     y = checkpoint(lambda x: x**3, x, use_reentrant=False)
-    (first,) = gradviz.autograd.grad(y, x, gradviz.ones(1), create_graph=True)
-    (second,) = gradviz.autograd.grad(first, x, gradviz.ones(1))
+    (first,) = engine.autograd.grad(y, x, engine.ones(1), create_graph=True)
+    (second,) = engine.autograd.grad(first, x, engine.ones(1))
     assert second.tolist() == [3.0]
 
 
@@ -131,14 +131,14 @@ def test_another_second_run_is_told() -> None:
 def test_one_node_serves_backward_alone() -> None:
     x = leaf(1.0)
     with pytest.raises(RuntimeError, match=r"incompatible with \.grad\(\)"):
-        gradviz.autograd.grad(checkpoint(curve, x, use_reentrant=True), x)
+        engine.autograd.grad(checkpoint(curve, x, use_reentrant=True), x)
 
 
 def test_what_is_not_said_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="use_reentrant parameter should be passed explicitly"):
         checkpoint(curve, leaf(1.0))
     with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
-        checkpoint(curve, gradviz.ones(1), use_reentrant=True)
+        checkpoint(curve, engine.ones(1), use_reentrant=True)
     with pytest.raises(ValueError, match="Unexpected keyword arguments: x"):
         checkpoint(curve, x=leaf(1.0), use_reentrant=True)
 
@@ -146,8 +146,8 @@ def test_what_is_not_said_is_warned_of() -> None:
 @BOTH
 @pytest.mark.parametrize("segments", [1, 2, 3, 5])
 def test_segments_of_a_sequence(segments: int, use_reentrant: bool) -> None:
-    gradviz.manual_seed(0)
-    net = gradviz.nn.Sequential(*(gradviz.nn.Linear(3, 3) for _ in range(5)))
+    engine.manual_seed(0)
+    net = engine.nn.Sequential(*(engine.nn.Linear(3, 3) for _ in range(5)))
     x = leaf(1.0, 2.0, 3.0)
     expected = gradient_of(net, x)
     found = gradient_of(lambda x: checkpoint_sequential(net, segments, x, use_reentrant=use_reentrant), x)
@@ -180,4 +180,4 @@ def runs_and_gradients(t: Any, use_reentrant: bool) -> tuple:
 @BOTH
 def test_parts_run_as_often_as_in_pytorch(use_reentrant: bool) -> None:
     torch = pytest.importorskip("torch")
-    assert runs_and_gradients(gradviz, use_reentrant) == runs_and_gradients(torch, use_reentrant)
+    assert runs_and_gradients(engine, use_reentrant) == runs_and_gradients(torch, use_reentrant)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gradviz as torch
-from gradviz.autograd import grad
-from gradviz.autograd.functional import hessian, hvp, jacobian
-from gradviz.func import grad as grad_of
+import gradviz.engine as torch
+from gradviz.engine.autograd import grad
+from gradviz.engine.autograd.functional import hessian, hvp, jacobian
+from gradviz.engine.func import grad as grad_of
 
 
 def scalar(value: float) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gradviz
-from gradviz.utils.data import (
+from gradviz import engine
+from gradviz.engine.utils.data import (
     ConcatDataset,
     DataLoader,
     Dataset,
@@ -41,7 +41,7 @@ class Squares(Dataset):
 
 
 def rows(n: int) -> TensorDataset:
-    return TensorDataset(gradviz.arange(n), gradviz.arange(2 * n).reshape(n, 2).float())
+    return TensorDataset(engine.arange(n), engine.arange(2 * n).reshape(n, 2).float())
 
 
 def test_batches_come_in_order_and_the_last_is_what_is_left() -> None:
@@ -55,9 +55,9 @@ def test_batches_come_in_order_and_the_last_is_what_is_left() -> None:
 
 def test_elements_of_any_make_are_put_together() -> None:
     (numbers, record), *_ = DataLoader(Squares(), batch_size=4)
-    assert numbers.dtype == gradviz.int64
+    assert numbers.dtype == engine.int64
     assert record["square"].tolist() == [0, 1, 4, 9]
-    assert record["square"].dtype == gradviz.float64
+    assert record["square"].dtype == engine.float64
     with pytest.raises(TypeError, match="default_collate"):
         next(iter(DataLoader([object()])))
 
@@ -96,14 +96,14 @@ def test_a_shuffled_loader_gives_pytorchs_batches(seed: int) -> None:
         epochs = [[batch.tolist() for (batch,) in batches] for _ in range(2)]
         return [epochs, library.rand(3).tolist()]
 
-    assert order(gradviz, DataLoader, TensorDataset) == order(torch, TheirLoader, TheirSet)
+    assert order(engine, DataLoader, TensorDataset) == order(torch, TheirLoader, TheirSet)
 
 
 @pytest.mark.torch
 def test_a_generator_of_ones_own_draws_what_pytorchs_draws() -> None:
     torch = pytest.importorskip("torch")
     drawn = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         generator = library.Generator().manual_seed(7)
         library.manual_seed(1)
         drawn.append([
@@ -123,31 +123,31 @@ def test_a_generator_of_ones_own_draws_what_pytorchs_draws() -> None:
 
 
 def test_draws_by_weight_and_none_of_weight_zero() -> None:
-    gradviz.manual_seed(0)
-    weights = gradviz.tensor([0.0, 1.0, 3.0])
-    many = gradviz.multinomial(weights, 4000, replacement=True).numpy()
+    engine.manual_seed(0)
+    weights = engine.tensor([0.0, 1.0, 3.0])
+    many = engine.multinomial(weights, 4000, replacement=True).numpy()
     assert set(many.tolist()) == {1, 2}
     assert (many == 2).mean() == pytest.approx(0.75, abs=0.03)
-    assert sorted(gradviz.multinomial(weights, 2).tolist()) == [1, 2]
+    assert sorted(engine.multinomial(weights, 2).tolist()) == [1, 2]
     with pytest.raises(RuntimeError, match="without replacement"):
-        gradviz.multinomial(weights, 3)
+        engine.multinomial(weights, 3)
 
 
 def test_a_program_that_asks_for_a_gpu_gets_the_cpu_and_one_that_insists_is_told() -> None:
-    device = gradviz.device("cuda" if gradviz.cuda.is_available() else "cpu")
-    model = gradviz.nn.Linear(2, 1).to(device)
-    assert model(gradviz.ones(1, 2, device=device)).device.type == "cpu"
-    assert str(gradviz.device("cuda", 1)) == "cuda:1"
-    assert not gradviz.backends.mps.is_available()
+    device = engine.device("cuda" if engine.cuda.is_available() else "cpu")
+    model = engine.nn.Linear(2, 1).to(device)
+    assert model(engine.ones(1, 2, device=device)).device.type == "cpu"
+    assert str(engine.device("cuda", 1)) == "cuda:1"
+    assert not engine.backends.mps.is_available()
     for insist in (
-        lambda: gradviz.ones(2, device="cuda"),
+        lambda: engine.ones(2, device="cuda"),
         lambda: model.to("cuda"),
-        lambda: gradviz.ones(1).to("mps"),
+        lambda: engine.ones(1).to("mps"),
     ):
         with pytest.raises(RuntimeError, match="computes on the CPU"):
             insist()
     with pytest.raises(RuntimeError, match="Expected one of"):
-        gradviz.device("toaster")
+        engine.device("toaster")
 
 
 @pytest.mark.torch
@@ -155,7 +155,7 @@ def test_a_program_that_asks_for_a_gpu_gets_the_cpu_and_one_that_insists_is_told
 def test_a_sampler_gives_the_indices_that_torchs_gives(name: str) -> None:
     torch = pytest.importorskip("torch")
     seen = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         library.manual_seed(5)
         sampler = SAMPLERS[name](library.utils.data, library)
         seen.append((list(sampler), len(sampler)))
@@ -163,7 +163,7 @@ def test_a_sampler_gives_the_indices_that_torchs_gives(name: str) -> None:
 
 
 def test_a_weighted_sampler_draws_by_the_weights() -> None:
-    gradviz.manual_seed(0)
+    engine.manual_seed(0)
     sampler = WeightedRandomSampler([0, 1, 3], 4000)
     counts = np.bincount(list(sampler), minlength=3)
     assert counts[0] == 0

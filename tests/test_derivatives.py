@@ -9,15 +9,15 @@ import layer_samples
 import numpy as np
 import pytest
 
-import gradviz as torch
-from gradviz.autograd import forward_ad
-from gradviz.engine.apply import apply
-from gradviz.engine.derivatives import TABLE
-from gradviz.engine.kernels import Geometry
-from gradviz.engine.memory_format import contiguous_format
-from gradviz.engine.op import Op
-from gradviz.engine.saved import TENSORS
-from gradviz.engine.tensor import Tensor
+import gradviz.engine as torch
+from gradviz.engine.autograd import forward_ad
+from gradviz.engine.basics.memory_format import contiguous_format
+from gradviz.engine.core.apply import apply
+from gradviz.engine.core.op import Op
+from gradviz.engine.core.saved import TENSORS
+from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.table.derivatives import TABLE
+from gradviz.engine.table.kernels import Geometry
 
 EPS = 1e-6
 RNG = np.random.default_rng(0)

@@ -59,7 +59,9 @@ def folder(model: Path, tmp_path: Path) -> Path:
 def furnished(directory: Path) -> Path:
     """A directory with the examples, a trace, a lesson."""
     (directory / "examples").symlink_to(ROOT / "examples")
-    (directory / "lesson.py").write_text((ROOT / "examples/leaves.py").read_text().replace("gradviz as ", ""))
+    (directory / "lesson.py").write_text(
+        (ROOT / "examples/leaves.py").read_text().replace("gradviz.engine as ", "")
+    )
     run("gradviz trace examples/quickstart.py", directory)
     return directory
 

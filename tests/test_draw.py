@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 import pytest
 from test_graph import Traced, detached, in_place, network, programs, several_paths, traced
 
-import gradviz as torch
+import gradviz
+import gradviz.engine as torch
 from gradviz.draw.dot import to_dot
 from gradviz.draw.frames import frames
 from gradviz.draw.picture import Picture
@@ -330,15 +331,15 @@ def test_a_large_graph_at_hand_is_folded_as_the_reader_wants_it(tmp_path: Path) 
     h = torch.ones(2, requires_grad=True)
     for _ in range(200):
         h = (h * 2).sin()
-    picture = torch.draw(h)
+    picture = gradviz.draw(h)
     assert len(elements(picture.svg, "node")) < 100
     assert "folded" in picture.svg
-    assert len(elements(torch.draw(h, depth=0).svg, "node")) < len(elements(picture.svg, "node"))
-    assert 'fill="#1a1d21"' in torch.draw(h, theme="dark").svg
+    assert len(elements(gradviz.draw(h, depth=0).svg, "node")) < len(elements(picture.svg, "node"))
+    assert 'fill="#1a1d21"' in gradviz.draw(h, theme="dark").svg
     picture.save(tmp_path / "whole.json")
     assert len(json.loads((tmp_path / "whole.json").read_text())["nodes"]) == len(picture.graph.nodes) > 1000
     with pytest.raises(FoldError, match="there is no scope 'sines'"):
-        _ = torch.draw(h, unfold=["sines"]).svg
+        _ = gradviz.draw(h, unfold=["sines"]).svg
 
 
 # --- the command

@@ -16,7 +16,7 @@ from rich.console import Console
 from test_draw import elements, texts
 from test_graph import Traced, network, several_paths, traced
 
-import gradviz as torch
+import gradviz.engine as torch
 from gradviz.cli.common import patience
 
 __all__ = ["traced"]
@@ -172,7 +172,7 @@ def test_a_file_that_may_not_be_written_gets_one_line(traced: Traced, tmp_path: 
 
 def test_trace_draws_what_graph_draws(tmp_path: Path, gradviz: Run) -> None:
     (tmp_path / "long.py").write_text(
-        "import gradviz as torch\n"
+        "import gradviz.engine as torch\n"
         "h = torch.ones(2, requires_grad=True)\n"
         "for _ in range(200):\n"
         "    h = (h * 2).sin()\n"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-import gradviz as torch
+import gradviz.engine as torch
 
 
 def graph_of(function: Callable[[], object]) -> object:

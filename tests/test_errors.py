@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import gradviz
+from gradviz import engine
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
 
@@ -207,7 +207,7 @@ def said(library: Any, wrong: Wrong) -> tuple[str, str]:
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("name", WRONG)
 def test_an_error_says_what_pytorchs_says(name: str) -> None:
-    assert said(gradviz, WRONG[name]) == said(torch, WRONG[name])
+    assert said(engine, WRONG[name]) == said(torch, WRONG[name])
 
 
 @pytest.mark.parametrize("loss", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"])
@@ -217,4 +217,4 @@ def test_a_loss_of_two_shapes_is_warned_of_as_in_pytorch(loss: str) -> None:
             getattr(t.nn.functional, loss)(t.ones(3, 1), t.ones(3))
         return str(caught[0].message)
 
-    assert warned(gradviz) == warned(torch)
+    assert warned(engine) == warned(torch)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_graph import Traced, traced
 
-import gradviz as torch
+import gradviz.engine as torch
 from gradviz.graph.build import build
 from gradviz.graph.fold import MOST, FoldError, closed_by_default, find_scopes, fold, folded
 from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import gradviz
-from gradviz.engine.function import FunctionNode
+from gradviz import engine
+from gradviz.engine.core.function import FunctionNode
 
 # What the node itself calls things, and the names that programs have put there.
 NAMES = sorted(
@@ -44,15 +44,15 @@ def powers(t: Any, name: str) -> list[float]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_the_engine_uses_too_is_the_programs(name: str) -> None:
-    assert powers(gradviz, name) == [7.0, 20.0]
+    assert powers(engine, name) == [7.0, 20.0]
 
 
 def test_a_name_that_is_pytorchs_is_not_written_over() -> None:
     with pytest.raises(AttributeError, match="'saved_tensors' of a custom Function's ctx is not writable"):
-        powers(gradviz, "saved_tensors")
+        powers(engine, "saved_tensors")
 
 
-class Double(gradviz.autograd.Function):
+class Double(engine.autograd.Function):
     """2x, which notes what it was given."""
 
     @staticmethod
@@ -68,12 +68,12 @@ class Double(gradviz.autograd.Function):
 
 
 def test_grad_fn_shows_what_the_program_noted() -> None:
-    x = gradviz.ones(2, requires_grad=True)
+    x = engine.ones(2, requires_grad=True)
     node = Double.apply("here", x * 1).grad_fn
     assert node.note == "here"
     assert (type(node).__name__, node.name()) == ("DoubleBackward", "DoubleBackward")
     assert [None if n is None else n.name() for n, _ in node.next_functions] == ["MulBackward0"]
-    assert isinstance(node, gradviz.autograd.graph.Node)
+    assert isinstance(node, engine.autograd.graph.Node)
     assert "note" in dir(node)
     del node.note
     with pytest.raises(AttributeError, match="'DoubleBackward' object has no attribute 'note'"):
@@ -83,7 +83,7 @@ def test_grad_fn_shows_what_the_program_noted() -> None:
 
 
 def test_two_looks_at_one_node_are_equal() -> None:
-    y = Double.apply("", gradviz.ones(1, requires_grad=True))
+    y = Double.apply("", engine.ones(1, requires_grad=True))
     z = y.sum()
     assert z.grad_fn.next_functions[0][0] == y.grad_fn
     assert len({z.grad_fn.next_functions[0][0], y.grad_fn}) == 1
@@ -92,7 +92,7 @@ def test_two_looks_at_one_node_are_equal() -> None:
 
 def test_hooks_on_a_functions_node_run() -> None:
     seen = []
-    y = Double.apply("", gradviz.ones(1, requires_grad=True))
+    y = Double.apply("", engine.ones(1, requires_grad=True))
     y.grad_fn.register_hook(lambda inputs, outputs: seen.append((inputs[-1].item(), outputs[0].item())))
     y.grad_fn.register_prehook(lambda outputs: (outputs[0] * 3,))
     y.grad_fn.metadata["by"] = "test"
@@ -102,12 +102,12 @@ def test_hooks_on_a_functions_node_run() -> None:
 
 
 def test_an_edge_to_a_functions_node_is_followed() -> None:
-    x = gradviz.ones(2, requires_grad=True)
+    x = engine.ones(2, requires_grad=True)
     y = Double.apply("", x)
-    edge = gradviz.autograd.graph.get_gradient_edge(y)
+    edge = engine.autograd.graph.get_gradient_edge(y)
     assert edge.node == y.grad_fn
-    assert gradviz.autograd.grad((y * 3).sum(), edge, retain_graph=True)[0].tolist() == [3, 3]
-    assert gradviz.autograd.grad(edge, x, gradviz.ones(2))[0].tolist() == [2, 2]
+    assert engine.autograd.grad((y * 3).sum(), edge, retain_graph=True)[0].tolist() == [3, 3]
+    assert engine.autograd.grad(edge, x, engine.ones(2))[0].tolist() == [2, 2]
 
 
 def test_a_graph_with_functions_is_freed_without_the_collector() -> None:
@@ -116,7 +116,7 @@ def test_a_graph_with_functions_is_freed_without_the_collector() -> None:
 
     gc.disable()
     try:
-        y = Double.apply("", gradviz.ones(1, requires_grad=True) * 1)
+        y = Double.apply("", engine.ones(1, requires_grad=True) * 1)
         node = weakref.ref(y._edge)
         del y
         assert node() is None
@@ -128,4 +128,4 @@ def test_a_graph_with_functions_is_freed_without_the_collector() -> None:
 @pytest.mark.parametrize("name", ["number", "outputs", "function", "saved", "op", "x"])
 def test_pytorch_gives_the_same(name: str) -> None:
     torch = pytest.importorskip("torch")
-    assert powers(gradviz, name) == powers(torch, name)
+    assert powers(engine, name) == powers(torch, name)

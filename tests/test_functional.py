@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gradviz
-from gradviz import func, nn
-from gradviz.autograd import functional, gradcheck, gradgradcheck
+from gradviz import engine
+from gradviz.engine import func, nn
+from gradviz.engine.autograd import functional, gradcheck, gradgradcheck
 
 
 def bent(torch: Any) -> Callable:
@@ -65,22 +65,22 @@ FUNCTIONAL: dict[str, Callable] = {
 @pytest.mark.parametrize("name", FUNCTIONAL)
 def test_derivatives_of_functions_are_torchs(name: str) -> None:
     torch = pytest.importorskip("torch")
-    compared(FUNCTIONAL[name](gradviz), FUNCTIONAL[name](torch))
+    compared(FUNCTIONAL[name](engine), FUNCTIONAL[name](torch))
 
 
 def test_derivatives_by_hand() -> None:
-    x = gradviz.tensor([1.0, 2.0])
+    x = engine.tensor([1.0, 2.0])
     assert functional.jacobian(lambda x: x**2, x).tolist() == [[2.0, 0.0], [0.0, 4.0]]
     assert functional.hessian(lambda x: (x**3).sum(), x).tolist() == [[6.0, 0.0], [0.0, 12.0]]
-    assert functional.hvp(lambda x: (x**3).sum(), x, gradviz.ones(2))[1].tolist() == [6.0, 12.0]
+    assert functional.hvp(lambda x: (x**3).sum(), x, engine.ones(2))[1].tolist() == [6.0, 12.0]
     assert func.hessian(lambda x: (x**3).sum())(x).tolist() == [[6.0, 0.0], [0.0, 12.0]]
     assert func.grad(lambda x: (x**2).sum())(x).tolist() == [2.0, 4.0]
     third = func.grad(func.grad(func.grad(lambda x: x**4)))
-    assert third(gradviz.tensor(2.0)).item() == 48.0
+    assert third(engine.tensor(2.0)).item() == 48.0
 
 
 def test_results_are_in_a_graph_only_where_one_is_asked_for() -> None:
-    x, w = gradviz.tensor(3.0, requires_grad=True), gradviz.tensor(2.0, requires_grad=True)
+    x, w = engine.tensor(3.0, requires_grad=True), engine.tensor(2.0, requires_grad=True)
     assert not functional.jacobian(lambda x: x**2, x).requires_grad
     assert functional.jacobian(lambda x: x**2, x, create_graph=True).requires_grad
     assert not func.grad(lambda x: x**2)(x.detach()).requires_grad
@@ -89,45 +89,45 @@ def test_results_are_in_a_graph_only_where_one_is_asked_for() -> None:
 
 
 def test_dicts_of_parameters_have_dicts_of_gradients() -> None:
-    gradients = func.grad(lambda p: (p["w"] * p["b"]).sum())({"w": gradviz.ones(2), "b": gradviz.ones(2) * 3})
+    gradients = func.grad(lambda p: (p["w"] * p["b"]).sum())({"w": engine.ones(2), "b": engine.ones(2) * 3})
     assert {name: g.tolist() for name, g in gradients.items()} == {"w": [3.0, 3.0], "b": [1.0, 1.0]}
 
 
 def test_strict_mode_refuses_what_does_not_depend() -> None:
     with pytest.raises(RuntimeError, match="independent of the input"):
-        functional.jacobian(lambda x: gradviz.ones(2), gradviz.ones(2), strict=True)
+        functional.jacobian(lambda x: engine.ones(2), engine.ones(2), strict=True)
 
 
 # --- gradcheck
 
 
-def double(*shape: int) -> gradviz.Tensor:
-    return gradviz.randn(*shape, dtype=gradviz.float64, requires_grad=True)
+def double(*shape: int) -> engine.Tensor:
+    return engine.randn(*shape, dtype=engine.float64, requires_grad=True)
 
 
 @pytest.mark.parametrize(
     "layer",
     [
-        lambda x: nn.functional.conv2d(x, gradviz.ones(2, 2, 2, 2, dtype=gradviz.float64), stride=2),
+        lambda x: nn.functional.conv2d(x, engine.ones(2, 2, 2, 2, dtype=engine.float64), stride=2),
         lambda x: nn.functional.group_norm(x, 2),
         lambda x: nn.functional.gelu(x),
         lambda x: nn.functional.mse_loss(x, x * 0),
     ],
 )
 def test_gradcheck_passes_what_is_right(layer: Callable) -> None:
-    gradviz.manual_seed(0)
+    engine.manual_seed(0)
     x = double(1, 2, 3, 3)
     assert gradcheck(layer, (x,), check_forward_ad=True)
     assert gradgradcheck(layer, (x,))
 
 
-class Wrong(gradviz.autograd.Function):
+class Wrong(engine.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: gradviz.Tensor) -> gradviz.Tensor:
+    def forward(ctx: Any, x: engine.Tensor) -> engine.Tensor:
         return x * 2
 
     @staticmethod
-    def backward(ctx: Any, g: gradviz.Tensor) -> gradviz.Tensor:
+    def backward(ctx: Any, g: engine.Tensor) -> engine.Tensor:
         return g * 3
 
 
@@ -136,34 +136,34 @@ def test_gradcheck_finds_what_is_wrong() -> None:
         gradcheck(Wrong.apply, (double(2),))
     assert not gradcheck(Wrong.apply, (double(2),), raise_exception=False)
     with pytest.raises(ValueError, match="at least one input tensor to require gradient"):
-        gradcheck(Wrong.apply, (gradviz.ones(1),))
+        gradcheck(Wrong.apply, (engine.ones(1),))
 
 
 # --- anomaly mode
 
 
 def test_anomaly_mode_names_the_node_that_returned_nan() -> None:
-    x = gradviz.zeros(1, requires_grad=True)
-    with gradviz.autograd.detect_anomaly():
-        loss = (gradviz.sqrt(x) * 0).sum()
+    x = engine.zeros(1, requires_grad=True)
+    with engine.autograd.detect_anomaly():
+        loss = (engine.sqrt(x) * 0).sum()
         with pytest.raises(
             RuntimeError, match=r"Function 'SqrtBackward0' returned nan values in its 0th output\."
         ):
             loss.backward()
-    (gradviz.sqrt(x) * 0).sum().backward()
+    (engine.sqrt(x) * 0).sum().backward()
     assert np.isnan(x.grad.item())
 
 
 def test_anomaly_mode_can_be_switched() -> None:
-    x = gradviz.zeros(1, requires_grad=True)
-    with gradviz.autograd.set_detect_anomaly(True, check_nan=False):
-        (gradviz.sqrt(x) * 0).sum().backward()
-    gradviz.autograd.set_detect_anomaly(True)
+    x = engine.zeros(1, requires_grad=True)
+    with engine.autograd.set_detect_anomaly(True, check_nan=False):
+        (engine.sqrt(x) * 0).sum().backward()
+    engine.autograd.set_detect_anomaly(True)
     try:
         with pytest.raises(RuntimeError, match="SqrtBackward0"):
-            gradviz.autograd.grad((gradviz.sqrt(x) * 0).sum(), x, create_graph=True)
+            engine.autograd.grad((engine.sqrt(x) * 0).sum(), x, create_graph=True)
     finally:
-        gradviz.autograd.set_detect_anomaly(False)
+        engine.autograd.set_detect_anomaly(False)
 
 
 # --- saving
@@ -171,8 +171,8 @@ def test_anomaly_mode_can_be_switched() -> None:
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    optimizer = gradviz.optim.Adam(net.parameters(), lr=0.1)
-    net(gradviz.randn(4, 2)).sum().backward()
+    optimizer = engine.optim.Adam(net.parameters(), lr=0.1)
+    net(engine.randn(4, 2)).sum().backward()
     optimizer.step()
     path = tmp_path / "checkpoint.pt"
     given = {
@@ -182,12 +182,12 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
         "best": float("inf"),
         "note": "é",
     }
-    gradviz.save(given, path)
-    found = gradviz.load(path, weights_only=True)
+    engine.save(given, path)
+    found = engine.load(path, weights_only=True)
     assert (found["epoch"], found["best"], found["note"]) == (3, float("inf"), "é")
     other = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     other.load_state_dict(found["net"])
-    again = gradviz.optim.Adam(other.parameters())
+    again = engine.optim.Adam(other.parameters())
     again.load_state_dict(found["optimizer"])
     assert again.param_groups[0]["betas"] == (0.9, 0.999)
     for a, b in zip(net.state_dict().values(), other.state_dict().values(), strict=True):
@@ -197,16 +197,16 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
 def test_a_file_in_memory_serves_too() -> None:
     file = io.BytesIO()
-    gradviz.save([gradviz.ones(2, requires_grad=True), (1, None)], file)
+    engine.save([engine.ones(2, requires_grad=True), (1, None)], file)
     file.seek(0)
-    tensor, rest = gradviz.load(file)
+    tensor, rest = engine.load(file)
     assert tensor.requires_grad
     assert rest == (1, None)
 
 
 def test_what_cannot_be_saved_is_refused_before_the_file_is_opened(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="Save a module's state_dict"):
-        gradviz.save(nn.Linear(1, 1), tmp_path / "x")
+        engine.save(nn.Linear(1, 1), tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
@@ -237,35 +237,35 @@ def _archive(tree: Any, **arrays: Any) -> bytes:
 def test_a_file_from_a_stranger_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "strange"
     path.write_bytes(content)
-    with pytest.raises(RuntimeError, match=r"is not a file that gradviz\.save wrote"):
-        gradviz.load(path)
+    with pytest.raises(RuntimeError, match=r"is not a file that save wrote"):
+        engine.load(path)
     with pytest.raises(FileNotFoundError):
-        gradviz.load(tmp_path / "nowhere")
+        engine.load(tmp_path / "nowhere")
 
 
-class Exponential(gradviz.autograd.Function):
+class Exponential(engine.autograd.Function):
     """Saves its output, and pushes tangents."""
 
     @staticmethod
-    def forward(ctx: Any, x: gradviz.Tensor) -> gradviz.Tensor:
-        out = gradviz.exp(x)
+    def forward(ctx: Any, x: engine.Tensor) -> engine.Tensor:
+        out = engine.exp(x)
         ctx.save_for_backward(out)
         ctx.save_for_forward(out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, g: gradviz.Tensor) -> gradviz.Tensor:
+    def backward(ctx: Any, g: engine.Tensor) -> engine.Tensor:
         (out,) = ctx.saved_tensors
         return g * out
 
     @staticmethod
-    def jvp(ctx: Any, tangent: gradviz.Tensor) -> gradviz.Tensor:
+    def jvp(ctx: Any, tangent: engine.Tensor) -> engine.Tensor:
         (out,) = ctx.saved_tensors
         return tangent * out
 
 
-@pytest.mark.parametrize("exponential", [gradviz.exp, Exponential.apply])
+@pytest.mark.parametrize("exponential", [engine.exp, Exponential.apply])
 def test_forward_over_reverse_goes_through_saved_outputs(exponential: Callable) -> None:
-    x = gradviz.tensor([0.5, -1.0])
+    x = engine.tensor([0.5, -1.0])
     second = func.jacfwd(func.jacrev(lambda x: exponential(x).sum()))(x)
     np.testing.assert_allclose(second.numpy(), np.diag(np.exp(x.numpy())), rtol=1e-6)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gradviz
+from gradviz import engine
 
 X = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
 
@@ -36,40 +36,40 @@ def meta_gradients(torch: Any) -> list[np.ndarray]:
 @pytest.mark.torch
 def test_gradients_through_a_step_of_descent_are_torchs() -> None:
     torch = pytest.importorskip("torch")
-    for ours, theirs in zip(meta_gradients(gradviz), meta_gradients(torch), strict=True):
+    for ours, theirs in zip(meta_gradients(engine), meta_gradients(torch), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
 def test_the_module_has_its_own_parameters_again_even_after_an_error() -> None:
-    module = net(gradviz)
+    module = net(engine)
     before = dict(module.named_parameters())
-    zeros = {name: gradviz.zeros_like(value) for name, value in before.items()}
-    assert gradviz.func.functional_call(module, zeros, (gradviz.tensor(X),)).tolist() == [[0.0], [0.0]]
+    zeros = {name: engine.zeros_like(value) for name, value in before.items()}
+    assert engine.func.functional_call(module, zeros, (engine.tensor(X),)).tolist() == [[0.0], [0.0]]
     with pytest.raises(RuntimeError):
-        gradviz.func.functional_call(module, zeros, gradviz.ones(2, 5))
+        engine.func.functional_call(module, zeros, engine.ones(2, 5))
     assert all(value is before[name] for name, value in module.named_parameters())
 
 
 def test_buffers_are_replaced_too_and_dicts_come_together() -> None:
-    module = net(gradviz).eval()
-    x = gradviz.tensor(X)
-    far = {"1.running_mean": gradviz.full((3,), 100.0)}
-    changed = gradviz.func.functional_call(module, (dict(module.named_parameters()), far), x)
-    assert not gradviz.allclose(changed, module(x))
+    module = net(engine).eval()
+    x = engine.tensor(X)
+    far = {"1.running_mean": engine.full((3,), 100.0)}
+    changed = engine.func.functional_call(module, (dict(module.named_parameters()), far), x)
+    assert not engine.allclose(changed, module(x))
     assert module[1].running_mean.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_a_tied_weight_is_replaced_under_all_its_names() -> None:
-    module = gradviz.nn.Sequential(gradviz.nn.Linear(2, 2, bias=False), gradviz.nn.Linear(2, 2, bias=False))
+    module = engine.nn.Sequential(engine.nn.Linear(2, 2, bias=False), engine.nn.Linear(2, 2, bias=False))
     module[1].weight = module[0].weight
-    x, double = gradviz.ones(1, 2), {"0.weight": 2 * gradviz.eye(2)}
-    assert gradviz.func.functional_call(module, double, x).tolist() == [[4.0, 4.0]]
-    once = gradviz.func.functional_call(module, double, x, tie_weights=False)
-    assert gradviz.allclose(once, 2 * (x @ module[0].weight.mT))
+    x, double = engine.ones(1, 2), {"0.weight": 2 * engine.eye(2)}
+    assert engine.func.functional_call(module, double, x).tolist() == [[4.0, 4.0]]
+    once = engine.func.functional_call(module, double, x, tie_weights=False)
+    assert engine.allclose(once, 2 * (x @ module[0].weight.mT))
 
 
 def test_a_name_that_is_not_the_modules_is_named() -> None:
     with pytest.raises(AttributeError, match="has no parameter or buffer"):
-        gradviz.func.functional_call(net(gradviz), {"7.weight": gradviz.ones(1)}, gradviz.tensor(X))
+        engine.func.functional_call(net(engine), {"7.weight": engine.ones(1)}, engine.tensor(X))
     with pytest.raises(RuntimeError, match="missing"):
-        gradviz.func.functional_call(net(gradviz), {}, gradviz.tensor(X), strict=True)
+        engine.func.functional_call(net(engine), {}, engine.tensor(X), strict=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import gradviz as torch
-from gradviz.autograd import forward_ad
+import gradviz.engine as torch
+from gradviz.engine.autograd import forward_ad
 from gradviz.graph.build import GraphError, build
 from gradviz.graph.model import Graph, Node, to_json
 from gradviz.sources.record import record

@@ -19,7 +19,7 @@ from gradviz.tracefile import open_trace
 from tests.test_step import CUBE, lesson
 
 BOTH = """\
-from gradviz.autograd import forward_ad
+from gradviz.engine.autograd import forward_ad
 
 def f(x, y):
     return x * y + torch.sin(x)
@@ -76,7 +76,9 @@ def test_a_trace_of_one_mode_has_nothing_to_compare(tmp_path: Path) -> None:
 
 
 def test_tangents_without_a_pass_have_nothing_beside_them(tmp_path: Path) -> None:
-    text = "from gradviz import func\nfunc.jvp(torch.sin, (torch.tensor(1.0),), (torch.tensor(1.0),))\n"
+    text = (
+        "from gradviz.engine import func\nfunc.jvp(torch.sin, (torch.tensor(1.0),), (torch.tensor(1.0),))\n"
+    )
     with (
         open_trace(lesson(tmp_path, text)) as trace,
         pytest.raises(CommandError, match="no backward pass went"),
@@ -98,7 +100,7 @@ def test_tangent_times_gradient_is_the_same_at_both_ends(
     directory = tmp_path_factory.mktemp("law")
     body = "".join(f"    h = {op}\n" for op in ops)
     text = (
-        "from gradviz import func\n"
+        "from gradviz.engine import func\n"
         f"def f(x):\n    h = x + x\n{body}    return h\n"
         "x = torch.tensor([0.5, -0.25], requires_grad=True)\n"
         "f(x).sum().backward()\n"

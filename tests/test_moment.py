@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gradviz as torch
-from gradviz.engine.tensor import number_of
+import gradviz.engine as torch
+from gradviz.engine.core.tensor import number_of
 from gradviz.events import kinds as k
 from gradviz.events.listener import LEAF, REQUIRES_GRAD
 from gradviz.graph.moment import Moment, Moments
@@ -169,7 +169,7 @@ def test_a_moment_lies_in_its_modules(tmp_path: Path) -> None:
 
 
 def test_a_tangent_is_there_from_the_event_that_pushes_it(tmp_path: Path) -> None:
-    from gradviz.autograd import forward_ad
+    from gradviz.engine.autograd import forward_ad
 
     def program() -> None:
         with forward_ad.dual_level():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gradviz as torch
-from gradviz import nn
+import gradviz.engine as torch
+from gradviz.engine import nn
 from gradviz.events.kinds import OpRan
 from gradviz.graph.names import Names
 from gradviz.sources.record import record

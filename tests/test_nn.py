@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gradviz
-from gradviz import nn
-from gradviz.nn import functional as F
+from gradviz import engine
+from gradviz.engine import nn
+from gradviz.engine.nn import functional as F
 
 RNG = np.random.default_rng(3)
 
@@ -287,7 +287,7 @@ MODULES: dict[str, tuple[Callable, list[np.ndarray]]] = {
 def test_functions_and_their_gradients_are_those_of_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     function, arrays = FUNCTIONS[name]
-    ours, theirs = run(gradviz, function, arrays), run(torch, function, arrays)
+    ours, theirs = run(engine, function, arrays), run(torch, function, arrays)
     close(ours[0], theirs[0])
     close(ours[1], theirs[1])
 
@@ -298,7 +298,7 @@ def test_modules_begin_and_compute_and_print_as_those_of_torch(name: str) -> Non
     torch = pytest.importorskip("torch")
     make, arrays = MODULES[name]
     seen = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         library.manual_seed(0)
         module = make(library.nn)
         start = {path: tensor.numpy().copy() for path, tensor in module.state_dict().items()}
@@ -321,7 +321,7 @@ def test_seeded_weights_are_torchs_to_the_last_bit() -> None:
     torch = pytest.importorskip("torch")
     for make in (lambda nn: nn.Linear(7, 5), lambda nn: nn.Conv2d(3, 5, 3), lambda nn: nn.LSTM(5, 3)):
         pair = []
-        for library in (gradviz, torch):
+        for library in (engine, torch):
             library.manual_seed(12)
             pair.append([p.detach().numpy() for p in make(library.nn).parameters()])
         for ours, theirs in zip(*pair, strict=True):
@@ -346,7 +346,7 @@ def test_seeded_weights_are_torchs_to_the_last_bit() -> None:
 def test_initial_values_are_torchs(fill: Callable) -> None:
     torch = pytest.importorskip("torch")
     results = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         library.manual_seed(4)
         results.append(fill(library.nn.init, library.empty(6, 5)).numpy())
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-6)
@@ -392,7 +392,7 @@ def test_parameter_lists_print_as_torchs() -> None:
         lambda t: t.nn.ParameterList([t.ones(2, 3), t.ones(2)]),
         lambda t: t.nn.ParameterDict({"a": t.nn.Parameter(t.ones(2))}),
     ):
-        assert repr(make(gradviz)) == repr(make(torch))
+        assert repr(make(engine)) == repr(make(torch))
 
 
 @pytest.mark.torch
@@ -402,7 +402,7 @@ def test_attention_is_masked_as_in_torch(masks: str) -> None:
     padding = np.array([[False, False, True], [False, False, False]])
     hidden = np.array([[False, True, True], [False, False, True], [False, False, False]])
     results = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         library.manual_seed(0)
         attention = library.nn.MultiheadAttention(4, 2, batch_first=True)
         x = library.tensor(np.cos(np.arange(24, dtype=np.float32)).reshape(2, 3, 4))
@@ -454,7 +454,7 @@ def test_nodes_have_torchs_names(name: str) -> None:
     torch = pytest.importorskip("torch")
     function, arrays = FUNCTIONS[name]
     graphs = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         tensors = [library.tensor(array, requires_grad=True) for array in arrays]
         graphs.append(names(function(library, *tensors)))
     assert graphs[0] == graphs[1]
@@ -469,10 +469,10 @@ class Net(nn.Module):
         self.first = nn.Linear(2, 3)
         self.norm = nn.BatchNorm1d(3)
         self.rest = nn.Sequential(OrderedDict(act=nn.ReLU(), last=nn.Linear(3, 1)))
-        self.register_buffer("scale", gradviz.ones(1))
-        self.register_buffer("scratch", gradviz.zeros(1), persistent=False)
+        self.register_buffer("scale", engine.ones(1))
+        self.register_buffer("scratch", engine.zeros(1), persistent=False)
 
-    def forward(self, x: gradviz.Tensor) -> gradviz.Tensor:
+    def forward(self, x: engine.Tensor) -> engine.Tensor:
         return self.rest(self.norm(self.first(x))) * self.scale
 
 
@@ -512,7 +512,7 @@ def test_a_module_finds_what_is_assigned_to_it() -> None:
 
 def test_a_state_dict_goes_round() -> None:
     source, target = Net(), Net()
-    source(gradviz.randn(8, 2))
+    source(engine.randn(8, 2))
     assert str(target.load_state_dict(source.state_dict())) == "<All keys matched successfully>"
     for path, tensor in source.state_dict().items():
         assert target.state_dict()[path].tolist() == tensor.tolist()
@@ -522,10 +522,10 @@ def test_a_state_dict_goes_round() -> None:
 
 def test_a_state_dict_that_does_not_fit_is_told_in_full_and_changes_nothing() -> None:
     net = Net()
-    saved = {**net.state_dict(), "extra": gradviz.ones(1), "first.weight": gradviz.ones(3, 3)}
+    saved = {**net.state_dict(), "extra": engine.ones(1), "first.weight": engine.ones(3, 3)}
     del saved["rest.last.bias"]
     before = net.first.bias.tolist()
-    saved["first.bias"] = gradviz.full((3,), 7.0)
+    saved["first.bias"] = engine.full((3,), 7.0)
     with pytest.raises(RuntimeError) as caught:
         net.load_state_dict(saved)
     assert str(caught.value) == (
@@ -546,20 +546,20 @@ def test_hooks_see_and_change_what_goes_in_and_comes_out() -> None:
     layer, seen = nn.Identity(), []
     before = layer.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
     after = layer.register_forward_hook(lambda module, args, out: seen.append(args[0].item()) or out * 10)
-    assert layer(gradviz.tensor(1.0)).item() == 20.0
+    assert layer(engine.tensor(1.0)).item() == 20.0
     assert seen == [2.0]
     before.remove()
     after.remove()
-    assert layer(gradviz.tensor(1.0)).item() == 1.0
+    assert layer(engine.tensor(1.0)).item() == 1.0
 
 
 def test_attributes_move_between_kinds_and_go() -> None:
     module = nn.Module()
     module.x = 1
-    module.x = nn.Parameter(gradviz.ones(1))
+    module.x = nn.Parameter(engine.ones(1))
     assert list(dict(module.named_parameters())) == ["x"]
     with pytest.raises(TypeError, match="cannot assign 'Tensor' as parameter 'x'"):
-        module.x = gradviz.ones(1)
+        module.x = engine.ones(1)
     module.x = None
     assert list(module.parameters()) == []
     module.x = nn.Linear(1, 1)
@@ -574,18 +574,18 @@ def test_attributes_move_between_kinds_and_go() -> None:
 def test_converting_keeps_the_parameters_and_leaves_integers_alone() -> None:
     net = Net()
     weight = net.first.weight
-    net(gradviz.randn(4, 2)).sum().backward()
+    net(engine.randn(4, 2)).sum().backward()
     net.double()
     assert net.first.weight is weight
-    assert weight.dtype == weight.grad.dtype == gradviz.float64
-    assert net.norm.num_batches_tracked.dtype == gradviz.int64
-    assert net(gradviz.randn(4, 2, dtype=gradviz.float64)).dtype == gradviz.float64
+    assert weight.dtype == weight.grad.dtype == engine.float64
+    assert net.norm.num_batches_tracked.dtype == engine.int64
+    assert net(engine.randn(4, 2, dtype=engine.float64)).dtype == engine.float64
 
 
 def test_a_copied_module_is_apart() -> None:
     net = Net()
     twin = copy.deepcopy(net)
-    with gradviz.no_grad():
+    with engine.no_grad():
         twin.first.weight.zero_()
     assert net.first.weight.abs().sum().item() > 0
     assert list(twin.state_dict()) == PATHS
@@ -598,7 +598,7 @@ def test_apply_train_and_eval_reach_everything() -> None:
     net.eval()
     assert not any(module.training for module in net.modules())
     count = net.norm.num_batches_tracked.item()
-    net(gradviz.randn(3, 2))
+    net(engine.randn(3, 2))
     assert net.norm.num_batches_tracked.item() == count
 
 
@@ -614,8 +614,8 @@ def test_sequences_of_modules_are_cut_and_extended() -> None:
 
 
 def test_a_convolution_by_hand() -> None:
-    x = gradviz.arange(9.0).reshape(1, 1, 3, 3).requires_grad_()
-    w = gradviz.tensor([[[[1.0, 0.0], [0.0, -1.0]]]], requires_grad=True)
+    x = engine.arange(9.0).reshape(1, 1, 3, 3).requires_grad_()
+    w = engine.tensor([[[[1.0, 0.0], [0.0, -1.0]]]], requires_grad=True)
     out = F.conv2d(x, w)
     assert out.tolist() == [[[[-4.0, -4.0], [-4.0, -4.0]]]]
     assert out.grad_fn.name() == "ConvolutionBackward0"
@@ -625,7 +625,7 @@ def test_a_convolution_by_hand() -> None:
 
 
 def test_pooling_by_hand() -> None:
-    x = gradviz.tensor([[[[1.0, 2.0], [4.0, 3.0]]]], requires_grad=True)
+    x = engine.tensor([[[[1.0, 2.0], [4.0, 3.0]]]], requires_grad=True)
     F.max_pool2d(x, 2).sum().backward()
     assert x.grad.tolist() == [[[[0.0, 0.0], [1.0, 0.0]]]]
     assert F.avg_pool2d(x, 2).item() == 2.5
@@ -633,14 +633,14 @@ def test_pooling_by_hand() -> None:
 
 def test_the_padding_row_of_an_embedding_stays() -> None:
     table = nn.Embedding(3, 2, padding_idx=1)
-    table(gradviz.tensor([0, 1, 1, 0])).sum().backward()
+    table(engine.tensor([0, 1, 1, 0])).sum().backward()
     assert table.weight.grad.tolist() == [[2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
     with pytest.raises(IndexError, match="index out of range in self"):
-        table(gradviz.tensor([3]))
+        table(engine.tensor([3]))
 
 
 def test_normalized_means_nought_and_variance_one() -> None:
-    x = gradviz.randn(16, 4, 5) * 3 + 2
+    x = engine.randn(16, 4, 5) * 3 + 2
     for out, axes in (
         (nn.BatchNorm1d(4)(x), (0, 2)),
         (nn.LayerNorm((4, 5))(x), (1, 2)),
@@ -651,17 +651,17 @@ def test_normalized_means_nought_and_variance_one() -> None:
 
 
 def test_cross_entropy_by_hand() -> None:
-    x = gradviz.zeros(2, 4, requires_grad=True)
-    loss = F.cross_entropy(x, gradviz.tensor([1, -100]))
+    x = engine.zeros(2, 4, requires_grad=True)
+    loss = F.cross_entropy(x, engine.tensor([1, -100]))
     assert loss.item() == pytest.approx(np.log(4))
     loss.backward()
     assert x.grad.tolist() == [[0.25, -0.75, 0.25, 0.25], [0.0, 0.0, 0.0, 0.0]]
     with pytest.raises(IndexError, match="Target 4 is out of bounds"):
-        F.cross_entropy(x, gradviz.tensor([1, 4]))
+        F.cross_entropy(x, engine.tensor([1, 4]))
 
 
 def test_gradients_are_clipped_together() -> None:
-    a, b = gradviz.tensor([3.0], requires_grad=True), gradviz.tensor([4.0], requires_grad=True)
+    a, b = engine.tensor([3.0], requires_grad=True), engine.tensor([4.0], requires_grad=True)
     ((a * a + b * b) / 2).backward()
     assert nn.utils.clip_grad_norm_([a, b], 1.0).item() == 5.0
     assert [a.grad.item(), b.grad.item()] == pytest.approx([0.6, 0.8], abs=1e-6)
@@ -676,13 +676,13 @@ def test_gradients_are_clipped_together() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: F.conv2d(gradviz.ones(1, 2, 4, 4), gradviz.ones(1, 3, 2, 2)), RuntimeError, "to have 3 channels"),
-        (lambda: F.conv2d(gradviz.ones(1, 1, 2, 2), gradviz.ones(1, 1, 3, 3)), RuntimeError, "Kernel size"),
-        (lambda: F.max_pool2d(gradviz.ones(1, 1, 4, 4), 2, padding=2), RuntimeError, "at most half"),
-        (lambda: nn.BatchNorm2d(3)(gradviz.ones(2, 3)), ValueError, "expected 4D input"),
-        (lambda: nn.BatchNorm1d(3)(gradviz.ones(1, 3)), ValueError, "more than 1 value per channel"),
-        (lambda: F.mse_loss(gradviz.ones(2), gradviz.ones(2), reduction="avg"), ValueError, "not a valid value"),
-        (lambda: F.binary_cross_entropy(gradviz.ones(1) * 2, gradviz.ones(1)), RuntimeError, "between 0 and 1"),
+        (lambda: F.conv2d(engine.ones(1, 2, 4, 4), engine.ones(1, 3, 2, 2)), RuntimeError, "to have 3 channels"),
+        (lambda: F.conv2d(engine.ones(1, 1, 2, 2), engine.ones(1, 1, 3, 3)), RuntimeError, "Kernel size"),
+        (lambda: F.max_pool2d(engine.ones(1, 1, 4, 4), 2, padding=2), RuntimeError, "at most half"),
+        (lambda: nn.BatchNorm2d(3)(engine.ones(2, 3)), ValueError, "expected 4D input"),
+        (lambda: nn.BatchNorm1d(3)(engine.ones(1, 3)), ValueError, "more than 1 value per channel"),
+        (lambda: F.mse_loss(engine.ones(2), engine.ones(2), reduction="avg"), ValueError, "not a valid value"),
+        (lambda: F.binary_cross_entropy(engine.ones(1) * 2, engine.ones(1)), RuntimeError, "between 0 and 1"),
         (lambda: nn.Dropout(1.5), ValueError, "between 0 and 1"),
         (lambda: nn.LSTM(2, 3, proj_size=1), NotImplementedError, "proj_size"),
         (lambda: nn.init.calculate_gain("nothing"), ValueError, "Unsupported nonlinearity nothing"),
@@ -738,20 +738,20 @@ def losses_of_a_network_of_everything(torch: Any) -> list[float]:
 
 
 def test_a_network_of_everything_trains_as_in_pytorch() -> None:
-    assert losses_of_a_network_of_everything(gradviz) == pytest.approx([1.6841, 1.2781, 0.9168], abs=2e-4)
+    assert losses_of_a_network_of_everything(engine) == pytest.approx([1.6841, 1.2781, 0.9168], abs=2e-4)
 
 
 @pytest.mark.torch
 def test_a_network_of_everything_trains_beside_torch() -> None:
     torch = pytest.importorskip("torch")
     expected = losses_of_a_network_of_everything(torch)
-    assert losses_of_a_network_of_everything(gradviz) == pytest.approx(expected, abs=1e-4)
+    assert losses_of_a_network_of_everything(engine) == pytest.approx(expected, abs=1e-4)
 
 
 def test_targets_of_another_dtype_are_refused() -> None:
-    x = gradviz.ones(2, requires_grad=True)
+    x = engine.ones(2, requires_grad=True)
     with pytest.raises(RuntimeError, match="Found dtype Double but expected Float"):
-        F.mse_loss(x, gradviz.ones(2, dtype=gradviz.float64))
+        F.mse_loss(x, engine.ones(2, dtype=engine.float64))
 
 
 def backward_hooks(torch: Any) -> list[Any]:
@@ -773,20 +773,20 @@ def backward_hooks(torch: Any) -> list[Any]:
 @pytest.mark.torch
 def test_backward_hooks_are_given_what_torchs_are() -> None:
     torch = pytest.importorskip("torch")
-    (ours, our_gradient), (theirs, their_gradient) = backward_hooks(gradviz), backward_hooks(torch)
+    (ours, our_gradient), (theirs, their_gradient) = backward_hooks(engine), backward_hooks(torch)
     assert [entry[:2] for entry in ours] == [entry[:2] for entry in theirs]
     assert [entry[2] for entry in ours] == pytest.approx([entry[2] for entry in theirs])
     np.testing.assert_allclose(our_gradient, their_gradient, rtol=1e-5)
 
 
 def test_backward_hooks_see_the_gradients() -> None:
-    seen = backward_hooks(gradviz)[0]
+    seen = backward_hooks(engine)[0]
     assert [entry[0] for entry in seen] == ["Linear", "Tanh", "Linear"]
     assert seen[0][1:] == ([[(4, 3)], [(4, 1)]], 4.0)
 
 
 def test_a_padded_window_of_minus_infinity_takes_an_element_and_not_the_border() -> None:
-    x = gradviz.full((1, 1, 2, 2), -float("inf"))
+    x = engine.full((1, 1, 2, 2), -float("inf"))
     out, at = F.max_pool2d(x, 2, 2, 1, return_indices=True)
     assert out.tolist() == [[[[-np.inf] * 2] * 2]]
     assert at.tolist() == [[[[0, 1], [2, 3]]]]
@@ -795,12 +795,12 @@ def test_a_padded_window_of_minus_infinity_takes_an_element_and_not_the_border()
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (gradviz.ones(2, 4), r"mat1 and mat2 shapes cannot be multiplied \(2x4 and 3x2\)"),
-        (gradviz.ones(5, 2, 4), r"mat1 and mat2 shapes cannot be multiplied \(10x4 and 3x2\)"),
-        (gradviz.ones(2, 3, dtype=gradviz.float64), "mat1 and mat2 must have the same dtype"),
-        (gradviz.ones(2, 3, dtype=gradviz.int64), "mat1 and mat2 must have the same dtype"),
+        (engine.ones(2, 4), r"mat1 and mat2 shapes cannot be multiplied \(2x4 and 3x2\)"),
+        (engine.ones(5, 2, 4), r"mat1 and mat2 shapes cannot be multiplied \(10x4 and 3x2\)"),
+        (engine.ones(2, 3, dtype=engine.float64), "mat1 and mat2 must have the same dtype"),
+        (engine.ones(2, 3, dtype=engine.int64), "mat1 and mat2 must have the same dtype"),
     ],
 )
-def test_a_linear_layer_says_what_does_not_fit(x: gradviz.Tensor, message: str) -> None:
+def test_a_linear_layer_says_what_does_not_fit(x: engine.Tensor, message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         nn.Linear(3, 2)(x)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-import gradviz
-from gradviz.autograd import forward_ad
+from gradviz import engine
+from gradviz.engine.autograd import forward_ad
 
 VALUES = np.array([[1.0, 2.0, -0.5], [3.0, 0.5, 0.25]])
 
@@ -42,15 +42,15 @@ FUNCTIONS: dict[str, Callable] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_of_numpy_gives_a_tensor_that_is_differentiated(name: str) -> None:
     function = FUNCTIONS[name]
-    x = gradviz.tensor(VALUES, requires_grad=True)
+    x = engine.tensor(VALUES, requires_grad=True)
     result = function(x)
     np.testing.assert_allclose(result.detach(), function(VALUES))
     assert result.requires_grad
-    assert gradviz.autograd.gradcheck(function, (x,))
+    assert engine.autograd.gradcheck(function, (x,))
 
 
 def test_a_function_that_has_no_op_is_numpys_own() -> None:
-    x = gradviz.tensor(VALUES)
+    x = engine.tensor(VALUES)
     assert np.allclose(x, VALUES)
     assert not np.array_equal(x, VALUES + 1)
     assert np.percentile(x, 50) == np.percentile(VALUES, 50)
@@ -59,18 +59,18 @@ def test_a_function_that_has_no_op_is_numpys_own() -> None:
 
 
 def test_numpy_does_not_lose_a_gradient_in_silence() -> None:
-    x = gradviz.tensor(VALUES, requires_grad=True)
+    x = engine.tensor(VALUES, requires_grad=True)
     with pytest.raises(RuntimeError, match="requires grad"):
         np.percentile(x, 50)
     with pytest.raises(RuntimeError, match="requires grad"):
         np.add.reduce(x)
     with forward_ad.dual_level():
-        dual = forward_ad.make_dual(x.detach(), gradviz.ones_like(x))
+        dual = forward_ad.make_dual(x.detach(), engine.ones_like(x))
         with pytest.raises(RuntimeError, match="lose the tensor's tangent"):
             np.percentile(dual, 50)
 
 
 def test_numpy_does_not_write_into_a_tensor_behind_its_back() -> None:
-    x = gradviz.tensor(VALUES)
+    x = engine.tensor(VALUES)
     with pytest.raises(TypeError, match="cannot write into a Tensor"):
         np.add(x, x, out=x)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gradviz
+from gradviz import engine
 
 OPTIMIZERS: dict[str, Callable] = {
     "SGD": lambda o, p: o.SGD(p, lr=0.05),
@@ -60,7 +60,7 @@ def path(torch: Any, make: Callable, steps: int = 20) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_twenty_steps_go_where_torchs_go(name: str) -> None:
     torch = pytest.importorskip("torch")
-    for ours, theirs in zip(path(gradviz, OPTIMIZERS[name]), path(torch, OPTIMIZERS[name]), strict=True):
+    for ours, theirs in zip(path(engine, OPTIMIZERS[name]), path(torch, OPTIMIZERS[name]), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6)
 
 
@@ -69,7 +69,7 @@ def test_twenty_steps_go_where_torchs_go(name: str) -> None:
 def test_optimizers_print_and_remember_as_torchs(name: str) -> None:
     torch = pytest.importorskip("torch")
     seen = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         x = library.tensor([1.0], requires_grad=True)
         optimizer = OPTIMIZERS[name](library.optim, [x])
         (x * x).sum().backward()
@@ -81,8 +81,8 @@ def test_optimizers_print_and_remember_as_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("name", THREE_STEPS)
 def test_three_steps_downhill(name: str) -> None:
-    x = gradviz.tensor(1.0, requires_grad=True)
-    optimizer = OPTIMIZERS[name](gradviz.optim, [x])
+    x = engine.tensor(1.0, requires_grad=True)
+    optimizer = OPTIMIZERS[name](engine.optim, [x])
     for _ in range(3):
         optimizer.zero_grad()
         (x * x).backward()
@@ -92,8 +92,8 @@ def test_three_steps_downhill(name: str) -> None:
 
 def test_adams_first_step_is_its_rate_whatever_the_gradient() -> None:
     for scale in (1e-3, 1.0, 1e3):
-        x = gradviz.tensor([1.0], requires_grad=True)
-        optimizer = gradviz.optim.Adam([x], lr=0.1)
+        x = engine.tensor([1.0], requires_grad=True)
+        optimizer = engine.optim.Adam([x], lr=0.1)
         (x * scale).sum().backward()
         optimizer.step()
         assert x.item() == pytest.approx(0.9, abs=1e-5)
@@ -102,12 +102,12 @@ def test_adams_first_step_is_its_rate_whatever_the_gradient() -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_saved_optimizer_goes_on_as_if_it_had_not_stopped(name: str) -> None:
     def run(stop_at: int | None) -> list[float]:
-        x = gradviz.tensor([1.0, -2.0], requires_grad=True)
-        optimizer = OPTIMIZERS[name](gradviz.optim, [x])
+        x = engine.tensor([1.0, -2.0], requires_grad=True)
+        optimizer = OPTIMIZERS[name](engine.optim, [x])
         for i in range(6):
             if i == stop_at:
                 saved = optimizer.state_dict()
-                optimizer = OPTIMIZERS[name](gradviz.optim, [x])
+                optimizer = OPTIMIZERS[name](engine.optim, [x])
                 optimizer.load_state_dict(saved)
             optimizer.zero_grad()
             (x**2).sum().backward()
@@ -118,10 +118,10 @@ def test_a_saved_optimizer_goes_on_as_if_it_had_not_stopped(name: str) -> None:
 
 
 def test_a_closure_computes_the_loss() -> None:
-    x = gradviz.tensor([1.0], requires_grad=True)
-    optimizer = gradviz.optim.SGD([x], lr=0.1)
+    x = engine.tensor([1.0], requires_grad=True)
+    optimizer = engine.optim.SGD([x], lr=0.1)
 
-    def closure() -> gradviz.Tensor:
+    def closure() -> engine.Tensor:
         optimizer.zero_grad()
         loss = (x * x).sum()
         loss.backward()
@@ -145,7 +145,7 @@ def test_a_closure_computes_the_loss() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(make: Callable, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        make(gradviz.optim, gradviz.ones(2, requires_grad=True))
+        make(engine.optim, engine.ones(2, requires_grad=True))
 
 
 SCHEDULERS: dict[str, Callable] = {
@@ -182,7 +182,7 @@ SCHEDULERS: dict[str, Callable] = {
 def test_rates_are_torchs(name: str, kind: str) -> None:
     torch = pytest.importorskip("torch")
     seen = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         x = library.ones(1, requires_grad=True)
         settings = {"momentum": 0.9} if kind == "SGD" else {}
         optimizer = getattr(library.optim, kind)([x], lr=0.1, **settings)
@@ -202,7 +202,7 @@ def test_rates_are_torchs(name: str, kind: str) -> None:
 def test_a_warm_restart_can_be_told_the_epoch() -> None:
     torch = pytest.importorskip("torch")
     seen = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         optimizer = library.optim.SGD([library.ones(1, requires_grad=True)], lr=1.0)
         scheduler = library.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3, 2)
         rates = []
@@ -220,7 +220,7 @@ def test_a_plateau_lowers_the_rate_as_in_torch(mode: str, threshold_mode: str) -
     torch = pytest.importorskip("torch")
     metrics = [3.0, 2.5, 2.5, 2.6, 2.4999, 2.5, 2.6, 2.0, 2.1, 2.2, 2.3, 2.2, 2.2, 2.2]
     seen = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         optimizer = library.optim.SGD([library.ones(1, requires_grad=True)], lr=1.0)
         scheduler = library.optim.lr_scheduler.ReduceLROnPlateau(
             optimizer, mode, 0.5, 1, threshold_mode=threshold_mode, cooldown=1, min_lr=0.1
@@ -234,8 +234,8 @@ def test_a_plateau_lowers_the_rate_as_in_torch(mode: str, threshold_mode: str) -
 
 
 def test_rates_by_hand() -> None:
-    optimizer = gradviz.optim.SGD([gradviz.ones(1, requires_grad=True)], lr=1.0)
-    scheduler = gradviz.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    optimizer = engine.optim.SGD([engine.ones(1, requires_grad=True)], lr=1.0)
+    scheduler = engine.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     rates = []
     for _ in range(5):
         rates.append(optimizer.param_groups[0]["lr"])
@@ -265,12 +265,12 @@ def test_lbfgs_goes_where_torchs_goes(settings: dict) -> None:
             seen += [optimizer.step(closure).item(), *x.tolist(), *w.tolist()]
         return seen + calls
 
-    np.testing.assert_allclose(went(gradviz), went(torch), rtol=1e-9)
+    np.testing.assert_allclose(went(engine), went(torch), rtol=1e-9)
 
 
 def test_lbfgs_says_what_it_has_not() -> None:
-    x = gradviz.zeros(2, requires_grad=True)
+    x = engine.zeros(2, requires_grad=True)
     with pytest.raises(NotImplementedError, match="no line search"):
-        gradviz.optim.LBFGS([x], line_search_fn="strong_wolfe")
+        engine.optim.LBFGS([x], line_search_fn="strong_wolfe")
     with pytest.raises(TypeError, match="closure"):
-        gradviz.optim.LBFGS([x]).step()
+        engine.optim.LBFGS([x]).step()

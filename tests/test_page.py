@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from conftest import EXAMPLES
 
-import gradviz as torch
-from gradviz import nn
+import gradviz
+import gradviz.engine as torch
 from gradviz.cli.page import write_page
 from gradviz.draw import page as page_of
 from gradviz.draw.page import views
 from gradviz.draw.render import DrawError, save
 from gradviz.draw.text import value as short
+from gradviz.engine import nn
 from gradviz.graph.build import build
 from gradviz.graph.model import Graph
 from gradviz.graph.moment import Moments
@@ -530,7 +531,7 @@ def test_a_hostile_trace_executes_nothing_and_is_shown_as_text(
 ) -> None:
     program = tmp_path / "hostile.py"
     program.write_text(
-        f"import gradviz as torch\nx = torch.tensor(2.0, requires_grad=True)\ny = x * x  # {name!a}\n"
+        f"import gradviz.engine as torch\nx = torch.tensor(2.0, requires_grad=True)\ny = x * x  # {name!a}\n"
     )
     trace = tmp_path / "hostile.gradviz"
     with record(trace, meta={"script": name}):
@@ -604,7 +605,7 @@ def test_the_page_of_every_example_replays_to_its_end(
 
 def test_a_tensor_at_hand_has_a_page(tmp_path: Path, browser: Any) -> None:
     weight = torch.tensor([1.0, 2.0], requires_grad=True)
-    drawn = torch.draw((weight * weight).sum())
+    drawn = gradviz.draw((weight * weight).sum())
     drawn.save(tmp_path / "live.html")
     assert (tmp_path / "live.html").read_text() == drawn.html()
     page = Page(browser, tmp_path / "live.html")

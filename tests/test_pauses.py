@@ -68,7 +68,7 @@ def stops(
 
 
 TRAINING = """\
-import gradviz as torch
+import gradviz.engine as torch
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from gradviz.engine import printing
-from gradviz.engine.dtypes import get_default_dtype, set_default_dtype
-from gradviz.engine.printing import (
+from gradviz.engine.basics import printing
+from gradviz.engine.basics.dtypes import get_default_dtype, set_default_dtype
+from gradviz.engine.basics.printing import (
     format_array,
     format_scalar,
     format_with_spec,

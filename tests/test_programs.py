@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from conftest import PROGRAMS
 
-from gradviz.engine.node import edge_node
-from gradviz.engine.watched import WatchedPass
+from gradviz.engine.core.node import edge_node
+from gradviz.engine.core.watched import WatchedPass
 from gradviz.events.kinds import PassBegan
 from gradviz.graph.build import build
 from gradviz.graph.model import to_json

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import gradviz
+from gradviz import engine
 
 QUESTIONS = {
     "is_complex": lambda t: [t.is_complex(t.ones(1)), t.ones(1, dtype=t.complex64).is_complex()],
@@ -41,12 +41,12 @@ QUESTIONS = {
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_the_answer_is_torchs(name: str) -> None:
     torch = pytest.importorskip("torch")
-    ours: Any = QUESTIONS[name](gradviz)
+    ours: Any = QUESTIONS[name](engine)
     assert str(ours) == str(QUESTIONS[name](torch))
 
 
 def test_several_values_are_neither_zero_nor_not() -> None:
     with pytest.raises(RuntimeError, match="more than one value is ambiguous"):
-        gradviz.is_nonzero(gradviz.ones(2))
+        engine.is_nonzero(engine.ones(2))
     with pytest.raises(ValueError, match="invalid type"):
-        gradviz.ones(1).type("torch.QuantumTensor")
+        engine.ones(1).type("torch.QuantumTensor")

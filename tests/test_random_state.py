@@ -6,35 +6,35 @@ from typing import Any
 
 import pytest
 
-import gradviz
+from gradviz import engine
 
 
 def test_a_restored_state_draws_the_same_again() -> None:
-    gradviz.randn(3)  # leaves the second of two normals behind
-    state = gradviz.get_rng_state()
-    first = gradviz.randn(5).tolist(), gradviz.rand(700).tolist()
-    gradviz.set_rng_state(state)
-    assert (gradviz.randn(5).tolist(), gradviz.rand(700).tolist()) == first
+    engine.randn(3)  # leaves the second of two normals behind
+    state = engine.get_rng_state()
+    first = engine.randn(5).tolist(), engine.rand(700).tolist()
+    engine.set_rng_state(state)
+    assert (engine.randn(5).tolist(), engine.rand(700).tolist()) == first
 
 
 def test_a_fork_leaves_the_programs_draws_alone() -> None:
-    gradviz.manual_seed(1)
-    expected = gradviz.rand(2).tolist()
-    gradviz.manual_seed(1)
-    with gradviz.random.fork_rng():
-        gradviz.manual_seed(9)
-        gradviz.rand(5)
-    assert gradviz.rand(2).tolist() == expected
-    assert gradviz.initial_seed() == 1
+    engine.manual_seed(1)
+    expected = engine.rand(2).tolist()
+    engine.manual_seed(1)
+    with engine.random.fork_rng():
+        engine.manual_seed(9)
+        engine.rand(5)
+    assert engine.rand(2).tolist() == expected
+    assert engine.initial_seed() == 1
 
 
 def test_a_generator_has_its_own_state() -> None:
-    generator = gradviz.Generator().manual_seed(4)
+    generator = engine.Generator().manual_seed(4)
     state = generator.get_state()
-    first = gradviz.rand(3, generator=generator).tolist()
-    other = gradviz.Generator()
+    first = engine.rand(3, generator=generator).tolist()
+    other = engine.Generator()
     other.set_state(state)
-    assert gradviz.rand(3, generator=other).tolist() == first
+    assert engine.rand(3, generator=other).tolist() == first
     assert other.initial_seed() == 4
 
 
@@ -42,20 +42,20 @@ def test_a_generator_has_its_own_state() -> None:
     ("state", "error", "message"),
     [
         (3, TypeError, "expected a torch.ByteTensor, but got int"),
-        (gradviz.zeros(5056), TypeError, "RNG state must be a torch.ByteTensor"),
+        (engine.zeros(5056), TypeError, "RNG state must be a torch.ByteTensor"),
         (
-            gradviz.zeros(3, dtype=gradviz.uint8),
+            engine.zeros(3, dtype=engine.uint8),
             RuntimeError,
             "size 5056 but found the input RNG state size to be 3",
         ),
-        (gradviz.zeros(5056, dtype=gradviz.uint8), RuntimeError, "Invalid mt19937 state"),
+        (engine.zeros(5056, dtype=engine.uint8), RuntimeError, "Invalid mt19937 state"),
     ],
 )
 def test_what_is_no_state_is_refused(state: Any, error: type[Exception], message: str) -> None:
-    before = gradviz.get_rng_state().tolist()
+    before = engine.get_rng_state().tolist()
     with pytest.raises(error, match=message):
-        gradviz.set_rng_state(state)
-    assert gradviz.get_rng_state().tolist() == before
+        engine.set_rng_state(state)
+    assert engine.get_rng_state().tolist() == before
 
 
 @pytest.mark.torch
@@ -75,5 +75,5 @@ def test_either_library_goes_on_from_the_others_state(drawn: int, normals: int) 
             t.set_rng_state(t.from_numpy(state))
             return [*t.randn(3).tolist(), *t.rand(3).tolist()]
 
-    for found in (state(torch), state(gradviz)):
-        assert draws_from(gradviz, found) == draws_from(torch, found)
+    for found in (state(torch), state(engine)):
+        assert draws_from(engine, found) == draws_from(torch, found)

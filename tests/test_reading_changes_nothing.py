@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import gradviz as torch
+import gradviz.engine as torch
 from gradviz.sources.record import record
 from gradviz.tracefile import TraceError, open_trace
 

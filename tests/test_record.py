@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-import gradviz as torch
+import gradviz.engine as torch
 from gradviz.events import kinds as k
 from gradviz.events.values import Stats, pack_stats, stats_of, stats_of_rows, unpack_stats
 from gradviz.sources.record import record
@@ -126,7 +126,7 @@ def test_hooks_and_retained_gradients_are_told(tmp_path: Path) -> None:
 
 
 def test_forward_mode_is_told(tmp_path: Path) -> None:
-    from gradviz.autograd import forward_ad as fwd
+    from gradviz.engine.autograd import forward_ad as fwd
 
     with recorded(tmp_path), fwd.dual_level():
         x = fwd.make_dual(torch.tensor(2.0), torch.tensor(1.0))
@@ -293,7 +293,7 @@ def test_threads_are_told_apart(tmp_path: Path) -> None:
 
 INTERRUPTED = """
 import signal, sys
-import gradviz as torch
+import gradviz.engine as torch
 from gradviz.sources.record import record
 
 def interrupt(*_):
@@ -365,7 +365,7 @@ def test_a_forked_child_leaves_the_file_alone(tmp_path: Path) -> None:
 
 ENDLESS = """
 import sys, time
-import gradviz as torch
+import gradviz.engine as torch
 from gradviz.sources.record import record
 
 x = torch.ones(4, requires_grad=True)

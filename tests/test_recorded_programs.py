@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from random_programs import drawn, ran
 
-import gradviz
+from gradviz import engine
 from gradviz.events import kinds as k
 from gradviz.sources.record import record
 from gradviz.tracefile import Trace, open_trace
@@ -25,10 +25,10 @@ def test_a_program_does_the_same_while_it_is_recorded(tmp_path: Path, first: int
         warnings.simplefilter("ignore")
         for seed in range(first, first + AT_ONCE):
             lines = drawn(seed)
-            alone = ran(gradviz, lines, seed)
+            alone = ran(engine, lines, seed)
             path = tmp_path / f"{seed}.gradviz"
             with record(path, values=values):
-                assert repr(ran(gradviz, lines, seed)) == repr(alone), "\n".join(lines)
+                assert repr(ran(engine, lines, seed)) == repr(alone), "\n".join(lines)
             with open_trace(path) as trace:
                 for run in trace.passes if values == "full" else ():
                     if run.last is not None:

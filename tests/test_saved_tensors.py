@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import gradviz
-from gradviz.autograd import graph
+from gradviz import engine
+from gradviz.engine.autograd import graph
 from gradviz.events import kinds
 from gradviz.graph.build import build
 from gradviz.step.plain import describe, script
@@ -21,7 +22,7 @@ from gradviz.tracefile import open_trace
 
 
 def leaf(*values: float) -> Any:
-    return gradviz.tensor(list(values), requires_grad=True)
+    return engine.tensor(list(values), requires_grad=True)
 
 
 def copies(log: list | None = None) -> Any:
@@ -32,7 +33,7 @@ def copies(log: list | None = None) -> Any:
             log.append(tensor)
         return tensor.detach().numpy().copy()
 
-    return graph.saved_tensors_hooks(pack, gradviz.from_numpy)
+    return graph.saved_tensors_hooks(pack, engine.from_numpy)
 
 
 # --- by name
@@ -112,8 +113,8 @@ def test_numbers_of_the_program_are_not_packed() -> None:
 def test_gradients_of_gradients_flow_through_what_hooks_gave_back() -> None:
     x = leaf(1.0, 2.0)
     with copies():
-        (first,) = gradviz.autograd.grad((x**3).sum(), x, create_graph=True)
-    (second,) = gradviz.autograd.grad(first.sum(), x)
+        (first,) = engine.autograd.grad((x**3).sum(), x, create_graph=True)
+    (second,) = engine.autograd.grad(first.sum(), x)
     assert second.tolist() == [6, 12]
 
 
@@ -134,7 +135,7 @@ def test_hooks_may_write_to_files_and_read_them_again(tmp_path: Path) -> None:
         return path
 
     x = leaf(1.0, 2.0)
-    with graph.saved_tensors_hooks(pack, lambda path: gradviz.from_numpy(np.load(path))):
+    with graph.saved_tensors_hooks(pack, lambda path: engine.from_numpy(np.load(path))):
         y = (x.sin() * x).sum()
     y.backward()
     assert len(list(tmp_path.iterdir())) == 3
@@ -153,7 +154,7 @@ def test_a_pass_frees_what_hooks_hold() -> None:
 
 
 def test_a_custom_functions_tensors_go_through_hooks() -> None:
-    class Square(gradviz.autograd.Function):
+    class Square(engine.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             ctx.save_for_backward(x)
@@ -199,8 +200,8 @@ def test_a_pass_from_one_edge_to_another_is_told_by_its_tensors(tmp_path: Path) 
         x = leaf(1.0, 2.0)
         y = x * x
         edge, end = graph.get_gradient_edge(y), graph.get_gradient_edge(x)
-        gradviz.autograd.grad(edge, end, gradviz.ones(2), retain_graph=True)
-        gradviz.autograd.grad(graph.GradientEdge(y.grad_fn, 0), end, gradviz.ones(2))
+        engine.autograd.grad(edge, end, engine.ones(2), retain_graph=True)
+        engine.autograd.grad(graph.GradientEdge(y.grad_fn, 0), end, engine.ones(2))
     with open_trace(tmp_path / "run.gradviz") as trace:
         (square,) = [event for event in trace if isinstance(event, kinds.OpRan)]
         first, second = [event for event in trace if isinstance(event, kinds.PassBegan)]
@@ -218,7 +219,7 @@ def test_a_pass_at_the_edge_of_a_leaf_names_no_tensor_that_is_not_there(tmp_path
         x = leaf(1.0)
         z = leaf(2.0)
         accumulator = (x * z).grad_fn.next_functions[0][0]
-        gradviz.autograd.backward(graph.GradientEdge(accumulator, 0), gradviz.ones(1))
+        engine.autograd.backward(graph.GradientEdge(accumulator, 0), engine.ones(1))
     assert z.grad is None
     with open_trace(tmp_path / "run.gradviz") as trace:
         (began,) = [event for event in trace if isinstance(event, kinds.PassBegan)]
@@ -433,4 +434,4 @@ def test_a_program_sees_what_it_sees_in_pytorch(program: Callable) -> None:
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
             return type(error).__name__, str(error), log
 
-    assert run(gradviz) == run(torch)
+    assert run(engine) == run(torch)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.cells import cell_len
 
-import gradviz as torch
+import gradviz.engine as torch
 from gradviz.cli.step import step
 from gradviz.events import kinds as k
 from gradviz.sources.record import record
@@ -71,7 +71,7 @@ d.requires_grad_()
 with torch.no_grad():
     x.add_(1.0)
 x.data = x.data * 2
-from gradviz.autograd import forward_ad
+from gradviz.engine.autograd import forward_ad
 with forward_ad.dual_level():
     dual = forward_ad.make_dual(torch.tensor(2.0), torch.tensor(1.0))
     out = torch.sin(dual) * dual

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import gradviz as torch
+import gradviz.engine as torch
 from gradviz.sources.record import record
 
 pexpect = pytest.importorskip("pexpect")

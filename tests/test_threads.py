@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import gradviz as torch
+import gradviz.engine as torch
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 from gradviz.tracefile.sites import Sites

@@ -16,7 +16,7 @@ from conftest import EXAMPLES
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 DIFFERENTIATES = """
-import gradviz as torch
+import gradviz.engine as torch
 x = torch.tensor(2.0, requires_grad=True)
 (x * x).backward()
 """
@@ -151,7 +151,7 @@ def test_threads_that_are_left_running_are_recorded_to_their_end(gradviz: Run, t
         tmp_path,
         """
         import threading, time
-        import gradviz as torch
+        import gradviz.engine as torch
         def late():
             time.sleep(0.3)
             x = torch.tensor(2.0, requires_grad=True)
@@ -188,7 +188,7 @@ def test_the_summary_names_leaves_and_the_next_commands(gradviz: Run, tmp_path: 
     path = script(
         tmp_path,
         """
-        import gradviz as torch
+        import gradviz.engine as torch
         used = torch.tensor(2.0, requires_grad=True)
         forgotten = torch.tensor(2.0, requires_grad=True)
         (used * used).backward()
@@ -234,8 +234,8 @@ def test_names_and_source_with_escapes_reach_the_terminal_harmless(gradviz: Run,
     path = script(
         tmp_path,
         """
-        import gradviz as torch
-        from gradviz import nn
+        import gradviz.engine as torch
+        from gradviz.engine import nn
         class M(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -258,7 +258,7 @@ def test_only_the_passes_asked_for(gradviz: Run, tmp_path: Path) -> None:
     path = script(
         tmp_path,
         """
-        import gradviz as torch
+        import gradviz.engine as torch
         x = torch.tensor(2.0, requires_grad=True)
         for _ in range(5):
             (x * x).backward()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gradviz
+from gradviz import engine
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
 
@@ -159,7 +160,7 @@ BY_VALUE = [*PROGRAMS, assigned_by_places_through_a_view]
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_graph_is_pytorchs(program: Callable) -> None:
-    theirs, ours = program(torch, leaf(torch)), program(gradviz, leaf(gradviz))
+    theirs, ours = program(torch, leaf(torch)), program(engine, leaf(engine))
     assert [place(tensor) for tensor in ours] == [place(tensor) for tensor in theirs]
 
 
@@ -175,7 +176,7 @@ def test_gradients_of_both_orders_are_pytorchs(program: Callable, which: int) ->
         (second,) = t.autograd.grad((first * first).sum(), x, allow_unused=True)
         return [out.detach().numpy(), first.detach().numpy(), 0 if second is None else second.numpy()]
 
-    for mine, theirs in zip(run(gradviz), run(torch), strict=True):
+    for mine, theirs in zip(run(engine), run(torch), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12)
 
 
@@ -184,8 +185,8 @@ def test_gradients_do_not_depend_on_who_watches(program: Callable) -> None:
     """A pass with a hook takes another way than one without."""
     grads = []
     for watched in (False, True):
-        x = leaf(gradviz)
-        out = program(gradviz, x)[0]
+        x = leaf(engine)
+        out = program(engine, x)[0]
         if watched:
             x.register_hook(lambda g: None)
         if out.requires_grad:
@@ -338,7 +339,7 @@ def test_what_pytorch_forbids_raises_with_its_words(program: Callable) -> None:
         "torch.FloatTensor", "torch.DoubleTensor"
     )
     with pytest.raises(RuntimeError, match=re.escape(first)):
-        program(gradviz, leaf(gradviz))
+        program(engine, leaf(engine))
 
 
 def test_what_lies_beside_it_may_be_read_while_it_is_written_over() -> None:
@@ -352,7 +353,7 @@ def test_what_lies_beside_it_may_be_read_while_it_is_written_over() -> None:
         y[y > 9] = t.tensor(1)
         return y.tolist()
 
-    assert written(gradviz) == written(torch)
+    assert written(engine) == written(torch)
 
 
 USES: dict[str, Callable[[Any, Any], Any]] = {
@@ -389,14 +390,14 @@ def test_a_view_that_cannot_be_followed_is_refused_where_pytorch_refuses_it(use:
         except RuntimeError as error:
             return str(error)
 
-    assert used(gradviz) == used(torch)
+    assert used(engine) == used(torch)
 
 
 def test_a_view_that_cannot_be_followed_serves_without_gradients(tmp_path: Path) -> None:
-    y = leaf(gradviz) * 2
+    y = leaf(engine) * 2
     part = y.chunk(2)[0]
     y.mul_(2)
-    with gradviz.record(tmp_path / "run.gradviz"), gradviz.no_grad():
+    with gradviz.record(tmp_path / "run.gradviz"), engine.no_grad():
         assert (part * 2).tolist() == (y[:1] * 2).tolist()
 
 
@@ -414,7 +415,7 @@ def hooks_seen(t: Any) -> list:
 
 
 def test_hooks_stay_where_they_were_and_retained_gradients_move() -> None:
-    assert hooks_seen(gradviz) == hooks_seen(torch)
+    assert hooks_seen(engine) == hooks_seen(torch)
 
 
 def test_tangents_go_through_views_written_over() -> None:
@@ -427,19 +428,19 @@ def test_tangents_go_through_views_written_over() -> None:
             v.mul_(y[1])
             return [forward.unpack_dual(tensor).tangent.tolist() for tensor in (y, v)]
 
-    np.testing.assert_allclose(np.concatenate([np.ravel(p) for p in run(gradviz)]),
+    np.testing.assert_allclose(np.concatenate([np.ravel(p) for p in run(engine)]),
                                np.concatenate([np.ravel(p) for p in run(torch)]))  # fmt: skip
 
 
 def test_a_base_does_not_keep_its_views() -> None:
-    y = gradviz.zeros(3)
+    y = engine.zeros(3)
     for _ in range(1000):
         y.view(3)
     assert len(y._rare.views) < 40
 
 
 def test_iteration_gives_outputs_of_unbind() -> None:
-    row = next(iter(leaf(gradviz)))
+    row = next(iter(leaf(engine)))
     assert row.grad_fn.name() == next(iter(leaf(torch))).grad_fn.name() == "UnbindBackward0"
 
 
@@ -450,7 +451,7 @@ def test_as_strided_is_a_view() -> None:
         (gradient,) = t.autograd.grad((y * y).sum(), x)
         return [y.tolist(), gradient.tolist(), y.grad_fn.name()]
 
-    assert run(gradviz) == run(torch)
+    assert run(engine) == run(torch)
 
 
 @pytest.mark.parametrize(
@@ -472,7 +473,7 @@ def test_a_shape_is_changed_in_place(change: str) -> None:
         (y * y).sum().backward()
         return [place(y), y.tolist(), x.grad.tolist()]
 
-    assert run(gradviz) == run(torch)
+    assert run(engine) == run(torch)
 
 
 def test_what_saved_a_tensor_learns_that_its_shape_changed() -> None:
@@ -484,12 +485,12 @@ def test_what_saved_a_tensor_learns_that_its_shape_changed() -> None:
             z.sum().backward()
         return str(caught.value).split(".")[0]
 
-    assert run(gradviz) == run(torch)
+    assert run(engine) == run(torch)
 
 
 def test_a_leaf_keeps_its_shape_where_it_requires_grad() -> None:
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
-        leaf(gradviz).t_()
+        leaf(engine).t_()
 
 
 def test_comparisons_write_over_what_requires_no_grad() -> None:
@@ -497,9 +498,9 @@ def test_comparisons_write_over_what_requires_no_grad() -> None:
         x = t.tensor([1.0, 0.0, 2.0])
         return [x.gt_(0.5).tolist(), x.logical_not_().tolist(), x.eq_(1).tolist(), x._version]
 
-    assert run(gradviz) == run(torch)
+    assert run(engine) == run(torch)
     with pytest.raises(NotImplementedError, match="without the underscore"):
-        (leaf(gradviz) * 2).gt_(0)
+        (leaf(engine) * 2).gt_(0)
 
 
 @pytest.mark.parametrize("retained", [False, True])
@@ -521,7 +522,7 @@ def test_what_is_copied_over_stays_in_the_graph(wanted: tuple[bool, bool], retai
 
     if retained and not wanted[0]:
         return
-    assert run(gradviz) == run(torch)
+    assert run(engine) == run(torch)
 
 
 @pytest.mark.parametrize(
@@ -531,7 +532,7 @@ def test_an_index_that_takes_all_is_an_alias_or_a_slice(index: Any) -> None:
     def run(t: Any) -> tuple:
         return place(leaf(t)[index])
 
-    assert run(gradviz) == run(torch)
+    assert run(engine) == run(torch)
 
 
 def test_a_leaf_that_no_longer_requires_grad_gets_none() -> None:
@@ -543,7 +544,7 @@ def test_a_leaf_that_no_longer_requires_grad_gets_none() -> None:
         y.backward(inputs=[w])
         return x.grad, w.grad.tolist()
 
-    assert run(gradviz) == run(torch)
+    assert run(engine) == run(torch)
 
 
 def test_part_of_what_is_expanded_is_written_to() -> None:
@@ -552,4 +553,4 @@ def test_part_of_what_is_expanded_is_written_to() -> None:
         y[0] = 5.0
         return [place(y), y.tolist()]
 
-    assert run(gradviz) == run(torch)
+    assert run(engine) == run(torch)

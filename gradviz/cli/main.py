@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from gradviz import __version__
+from gradviz.version import __version__
 
 # A command is imported when it is called, so that `gradviz info` need not load what draws.
 COMMANDS = {

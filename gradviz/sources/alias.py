@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 class _GradvizAsTorch(MetaPathFinder, Loader):
-    """Finds `torch` and `torch.x.y` as `gradviz` and `gradviz.x.y`."""
+    """Finds `torch` and `torch.x.y` as `gradviz.engine` and `gradviz.engine.x.y`."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
         if name != "torch" and not name.startswith("torch."):
@@ -27,7 +27,7 @@ class _GradvizAsTorch(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
-        sys.modules[name] = importlib.import_module(name.replace("torch", "gradviz", 1))
+        sys.modules[name] = importlib.import_module(name.replace("torch", "gradviz.engine", 1))
 
 
 _PUBLIC = ("autograd", "backends", "cuda", "func", "linalg", "nn", "optim", "special", "utils")
@@ -39,7 +39,7 @@ def find_ours(name: str) -> ModuleSpec | None:
     if len(parts) > 1 and parts[1] not in _PUBLIC:
         return None
     try:
-        return find_spec(name.replace("torch", "gradviz", 1))
+        return find_spec(name.replace("torch", "gradviz.engine", 1))
     except ModuleNotFoundError:
         return None
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from gradviz.draw.page import html
 from gradviz.draw.picture import Picture
-from gradviz.engine.derivatives import TABLE
-from gradviz.engine.node import AccumulateGrad, Edge, Node, edge_node, edge_nr
-from gradviz.engine.state import next_tensor_number
-from gradviz.engine.tensor import Tensor, flags_of, gradient_edge
+from gradviz.engine.core.node import AccumulateGrad, Edge, Node, edge_node, edge_nr
+from gradviz.engine.core.state import next_tensor_number
+from gradviz.engine.core.tensor import Tensor, flags_of, gradient_edge
+from gradviz.engine.table.derivatives import TABLE
 from gradviz.events.listener import REQUIRES_GRAD, op_links
 from gradviz.graph.build import build
 from gradviz.sources.record import run_meta

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.derivatives import TABLE
-from gradviz.engine.state import listen
 from gradviz.events.listener import Listener
 from gradviz.tracefile import Recorder, Sites
 
@@ -75,6 +73,9 @@ class record:
         self.error = error
 
     def __enter__(self) -> record:
+        from gradviz.engine.core.state import listen
+        from gradviz.engine.table.derivatives import TABLE
+
         sites = self.sites or Sites()
         if self.sites is None:
             sites.begin_at(sys._getframe(1))
@@ -86,6 +87,8 @@ class record:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        from gradviz.engine.core.state import listen
+
         if self.recorder is None:
             return
         listen(self.previous)
@@ -96,6 +99,8 @@ class record:
 
     def abandon(self) -> None:
         """Stop recording without touching the file."""
+        from gradviz.engine.core.state import listen
+
         if self.recorder is not None:
             listen(None)
             self.recorder.writer.closing = True
@@ -104,7 +109,7 @@ class record:
 
 def run_meta() -> dict[str, str]:
     """What a trace says of the run as it begins."""
-    from gradviz import __version__
+    from gradviz.version import __version__
 
     return {
         "gradviz": __version__,

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 from gradviz.events.listener import Listener
 from gradviz.sources import alias
-from gradviz.sources.record import record
 from gradviz.tracefile import Recorder, Sites
 
 
@@ -80,6 +79,8 @@ def run(
 
     The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
     `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
+    from gradviz.sources.record import record
+
     target.check()
     sites = Sites(boundary=[_execute.__code__, _run_module.__code__])
     through = companion.listener if companion is not None else None

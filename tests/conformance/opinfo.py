@@ -26,8 +26,8 @@ import torch
 from torch.autograd import forward_ad as torch_forward
 from torch.testing._internal.common_methods_invocations import op_db
 
-import gradviz
-from gradviz.autograd import forward_ad
+from gradviz import engine
+from gradviz.engine.autograd import forward_ad
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected.json"
@@ -94,19 +94,19 @@ def title(entry: Any) -> str:
 
 # entries whose samples have another order of arguments, or write in place
 CALLS: dict[str, Callable] = {
-    "einsum": lambda tensors, equation: gradviz.einsum(equation, tensors),
-    "polygamma": lambda x, n: gradviz.polygamma(n, x),
-    "special.polygamma": lambda x, n: gradviz.special.polygamma(n, x),
-    "where": lambda x, condition, other: gradviz.where(condition, x, other),
+    "einsum": lambda tensors, equation: engine.einsum(equation, tensors),
+    "polygamma": lambda x, n: engine.polygamma(n, x),
+    "special.polygamma": lambda x, n: engine.special.polygamma(n, x),
+    "where": lambda x, condition, other: engine.where(condition, x, other),
     "zero_": lambda x: x.clone().zero_(),
     "fill": lambda x, value: x.clone().fill_(value),
-    "nn.functional.embedding": lambda weight, x, **options: gradviz.nn.functional.embedding(
+    "nn.functional.embedding": lambda weight, x, **options: engine.nn.functional.embedding(
         x, weight, **options
     ),
-    "nn.functional.embedding_bag": lambda weight, x, **options: gradviz.nn.functional.embedding_bag(
+    "nn.functional.embedding_bag": lambda weight, x, **options: engine.nn.functional.embedding_bag(
         x, weight, **options
     ),
-    "linalg.pinv.singular": lambda a, b: gradviz.linalg.pinv(a @ b.mT),
+    "linalg.pinv.singular": lambda a, b: engine.linalg.pinv(a @ b.mT),
 }
 
 
@@ -114,12 +114,12 @@ def ours(name: str) -> Callable | None:
     """gradviz's function of that name, or its method; None where it has neither."""
     if name in CALLS:
         return CALLS[name]
-    found: Any = gradviz
+    found: Any = engine
     for part in name.split("."):
         found = vars(found).get(part) if hasattr(found, "__dict__") else None
     if callable(found) and not isinstance(found, type):
         return found
-    return vars(gradviz.Tensor).get(name) if callable(vars(gradviz.Tensor).get(name)) else None
+    return vars(engine.Tensor).get(name) if callable(vars(engine.Tensor).get(name)) else None
 
 
 def convert(value: Any, tensor: Callable) -> Any:
@@ -127,15 +127,15 @@ def convert(value: Any, tensor: Callable) -> Any:
     if isinstance(value, torch.Tensor):
         return tensor(value)
     if isinstance(value, torch.dtype):
-        return getattr(gradviz, str(value).split(".")[1])
+        return getattr(engine, str(value).split(".")[1])
     if isinstance(value, torch.device):
         return str(value)
     if isinstance(value, torch.memory_format):
-        return getattr(gradviz, str(value).split(".")[1])
+        return getattr(engine, str(value).split(".")[1])
     if callable(value) and getattr(torch.nn.functional, getattr(value, "__name__", ""), None) is value:
-        return getattr(gradviz.nn.functional, value.__name__)
+        return getattr(engine.nn.functional, value.__name__)
     if isinstance(value, torch.nn.Module):
-        return getattr(gradviz.nn, type(value).__name__)()
+        return getattr(engine.nn, type(value).__name__)()
     if isinstance(value, torch.layout):
         raise NotImplementedError(f"gradviz does not support {value}")
     if isinstance(value, dict):
@@ -176,7 +176,7 @@ class Sample:
         input, args, kwargs = convert(
             (self.raw.input, self.raw.args, {**self.extra, **self.raw.kwargs}), tensor
         )
-        gradviz.manual_seed(1)
+        engine.manual_seed(1)
         return self.signless(self.function(input.clone() if self.in_place else input, *args, **kwargs))
 
     def signless(self, out: Any) -> Any:
@@ -230,12 +230,12 @@ def array_of(value: Any) -> np.ndarray:
         if value._is_zerotensor():
             return np.zeros(value.shape, str(value.dtype).split(".")[1])
         return value.detach().resolve_conj().resolve_neg().numpy()
-    return value.array if isinstance(value, gradviz.Tensor) else np.asarray(value)
+    return value.array if isinstance(value, engine.Tensor) else np.asarray(value)
 
 
 def same(what: str, theirs: Any, mine: Any, rtol: float = 1e-7, atol: float = 1e-9) -> None:
     """Raise Mismatch where two values differ in kind, shape, dtype or by more than rounding."""
-    if isinstance(theirs, torch.Tensor) != isinstance(mine, gradviz.Tensor):
+    if isinstance(theirs, torch.Tensor) != isinstance(mine, engine.Tensor):
         raise Mismatch(f"{what}: {type(mine).__name__} for {type(theirs).__name__}")
     a, b = array_of(theirs), array_of(mine)
     if a.shape != b.shape:
@@ -252,11 +252,11 @@ def cotangents(outs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def mine_of(tensor: torch.Tensor) -> Any:
-    return gradviz.from_numpy(tensor.detach().numpy().copy(order="K"))
+    return engine.from_numpy(tensor.detach().numpy().copy(order="K"))
 
 
 def filled(gradients: Any, leaves: Any) -> list:
-    zeros = torch.zeros_like if isinstance(leaves[0], torch.Tensor) else gradviz.zeros_like
+    zeros = torch.zeros_like if isinstance(leaves[0], torch.Tensor) else engine.zeros_like
     return [zeros(leaf) if g is None else g for g, leaf in zip(gradients, leaves, strict=True)]
 
 
@@ -298,7 +298,7 @@ def compare_gradients(
         our_weights = [w.requires_grad_() for w in our_weights]
     options: Any = {"allow_unused": True, "create_graph": twice}
     gradients = filled(torch.autograd.grad(outs, theirs, weights, **options), theirs)
-    our_gradients = filled(gradviz.autograd.grad(our_outs, mine, our_weights, **options), mine)
+    our_gradients = filled(engine.autograd.grad(our_outs, mine, our_weights, **options), mine)
     for a, b in zip(gradients, our_gradients, strict=True):
         same("gradient", a, b, 1e-6, 1e-8)
     if not twice:
@@ -312,7 +312,7 @@ def compare_gradients(
     ours_connected = [(b, mine_of(w)) for (_, b), w in zip(pairs, second, strict=True) if b.requires_grad]
     if not ours_connected:
         raise Mismatch("second gradient: gradients are not differentiable")
-    got = gradviz.autograd.grad(
+    got = engine.autograd.grad(
         [b for b, _ in ours_connected], our_wanted, [w for _, w in ours_connected], allow_unused=True
     )
     for a, b in zip(expected, filled(got, our_wanted), strict=True):
@@ -323,7 +323,7 @@ def compare_freeing(theirs: list, mine: list, outs: list, our_outs: list) -> Non
     """Whether one more pass over a graph that a pass has freed raises: whether anything was saved."""
     weights = cotangents(outs)
     freed = frees(torch.autograd, theirs, outs, weights)
-    if freed != frees(gradviz.autograd, mine, our_outs, [mine_of(w) for w in weights]):
+    if freed != frees(engine.autograd, mine, our_outs, [mine_of(w) for w in weights]):
         raise Mismatch(f"a second pass {'goes on' if freed else 'raises'}")
 
 
@@ -359,7 +359,7 @@ def compare_tangents(sample: Sample) -> None:
         got = [
             forward_ad.unpack_dual(o).tangent
             for o in flat(sample.in_gradviz(our_duals))
-            if isinstance(o, gradviz.Tensor)
+            if isinstance(o, engine.Tensor)
         ]
     for a, b in zip(expected, got, strict=True):
         if a is None and b is None:
@@ -431,7 +431,7 @@ def possible(sample: Sample) -> bool:
 
 def in_place_form(entry: Any) -> Callable | None:
     """gradviz's in-place method for an entry that PyTorch has in place."""
-    return getattr(gradviz.Tensor, f"{entry.name}_", None) if entry.inplace_variant is not None else None
+    return getattr(engine.Tensor, f"{entry.name}_", None) if entry.inplace_variant is not None else None
 
 
 def entries(names: list[str] | None = None) -> list[tuple[Any, Callable]]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import gradviz
-from gradviz.engine.keywords import theirs_to_ours
+from gradviz import engine
+from gradviz.engine.basics.keywords import theirs_to_ours
 
 torch = pytest.importorskip("torch", reason="compares names of arguments with PyTorch's")
 
@@ -31,7 +31,7 @@ def functions() -> Iterator[tuple[str, Callable, Callable]]:
     """Each function of PyTorch that gradviz has too, as PyTorch records its arguments, and gradviz's."""
     for function, recorded in torch.overrides.get_testing_overrides().items():
         name = getattr(function, "__name__", "")
-        for theirs, ours in ((torch, gradviz), (torch.nn.functional, gradviz.nn.functional)):
+        for theirs, ours in ((torch, engine), (torch.nn.functional, engine.nn.functional)):
             mine = vars(ours).get(name)
             if getattr(theirs, name, None) is function and callable(mine) and not isinstance(mine, type):
                 yield name, recorded, mine
@@ -54,7 +54,7 @@ def test_every_argument_is_known_by_pytorchs_name() -> None:
     assert unknown == {}
 
 
-@pytest.mark.parametrize("t", [torch, gradviz], ids=["torch", "gradviz"])
+@pytest.mark.parametrize("t", [torch, engine], ids=["torch", "gradviz"])
 def test_programs_name_their_arguments(t: object) -> None:
     x = t.ones(2, 3)
     assert x.sum(axis=0, keepdims=True).shape == (1, 3)
@@ -68,4 +68,4 @@ def test_programs_name_their_arguments(t: object) -> None:
 
 def test_one_argument_given_twice_is_refused() -> None:
     with pytest.raises(TypeError, match="are one"):
-        gradviz.ones(2, 3).sum(dim=0, axis=0)
+        engine.ones(2, 3).sum(dim=0, axis=0)

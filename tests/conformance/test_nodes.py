@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import gradviz
+from gradviz import engine
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
 
@@ -35,7 +35,7 @@ def test_matmul_folds_or_batches_as_pytorch_does(shapes: tuple, wanted: tuple[bo
         x, y = (library.ones(*s, requires_grad=w) for s, w in zip(shapes, wanted, strict=True))
         return library.matmul(x, y)
 
-    assert graph(product(gradviz)) == graph(product(torch))
+    assert graph(product(engine)) == graph(product(torch))
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -44,7 +44,7 @@ def test_reshape_is_a_view_where_it_can_be_and_else_a_copy(transposed: bool) -> 
         x = library.ones(2, 3, 4, requires_grad=True)
         return (x.transpose(0, 1) if transposed else x).reshape(6, 4)
 
-    assert graph(reshaped(gradviz)) == graph(reshaped(torch))
+    assert graph(reshaped(engine)) == graph(reshaped(torch))
 
 
 def test_contiguous_copies_only_what_is_not() -> None:
@@ -52,4 +52,4 @@ def test_contiguous_copies_only_what_is_not() -> None:
         x = library.ones(2, 3, requires_grad=True) * 1
         return graph(x.contiguous()), graph(x.t().contiguous()), x.t().contiguous().is_contiguous()
 
-    assert both(gradviz) == both(torch)
+    assert both(engine) == both(torch)

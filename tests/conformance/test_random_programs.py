@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from random_programs import drawn, ran
 
-import gradviz
+from gradviz import engine
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
 
@@ -33,7 +33,7 @@ def test_a_program_drawn_at_random_does_what_it_does_in_pytorch(first: int) -> N
         warnings.simplefilter("ignore")
         for seed in range(first, first + AT_ONCE):
             lines = drawn(seed)
-            ours, theirs = ran(gradviz, lines, seed), ran(torch, lines, seed)
+            ours, theirs = ran(engine, lines, seed), ran(torch, lines, seed)
             assert alike(ours, theirs), "\n".join(
                 [f"seed {seed}", *lines, f"ours {ours}", f"PyTorch's {theirs}"]
             )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gradviz
+from gradviz import engine
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
 
@@ -69,7 +69,7 @@ def test_saved_tensors_are_pytorchs() -> None:
         if ours(entry.name) is None or torch.float64 not in entry.dtypes:
             continue
         for node, own in pairs_of_nodes(entry):
-            expected, found = saved_tensors(node, torch.Tensor), saved_tensors(own, gradviz.Tensor)
+            expected, found = saved_tensors(node, torch.Tensor), saved_tensors(own, engine.Tensor)
             for name in expected.keys() & found.keys() if node.name() not in DIFFERS else ():
                 compared += 1
                 a, b = array_of(expected[name]), found[name].array

@@ -1,0 +1,177 @@
+"""The graph itself: its nodes, its edges, and what it saves. See PyTorch's `torch.autograd.graph`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from gradviz.engine.basics.missing import says_what_is_missing
+from gradviz.engine.core import node as engine
+from gradviz.engine.core.edges import GradientEdge, get_gradient_edge
+from gradviz.engine.core.function_ctx import FunctionCtx
+from gradviz.engine.core.node import HookHandle, edge_node
+from gradviz.engine.core.packing import disable_saved_tensors_hooks, pop_hooks, push_hooks
+from gradviz.engine.core.state import state
+from gradviz.engine.core.tensor import Tensor, counter_of, gradient_edge, new_tensor
+
+__all__ = [
+    "GradientEdge",
+    "Node",
+    "allow_mutation_on_saved_tensors",
+    "disable_saved_tensors_hooks",
+    "get_gradient_edge",
+    "increment_version",
+    "register_multi_grad_hook",
+    "save_on_cpu",
+    "saved_tensors_hooks",
+]
+
+
+class _Nodes(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, (engine.Node, FunctionCtx))
+
+
+class Node(metaclass=_Nodes):
+    """What `grad_fn` and `next_functions` show: `isinstance` says so of all of them."""
+
+
+class saved_tensors_hooks:
+    """While it is entered, `pack_hook(tensor)` is called for each tensor that a node saves, and what it returns is
+    kept in the tensor's place; `unpack_hook` is called with that when the derivative needs the tensor, and returns
+    it. Of several that are entered the last is used; per thread.
+
+    Raises RuntimeError where hooks are disabled, and where a pack hook writes over its tensor; TypeError where an
+    unpack hook returns no tensor."""
+
+    def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
+        self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
+
+    def __enter__(self) -> None:
+        push_hooks((self.pack_hook, self.unpack_hook))
+
+    def __exit__(self, *_: object) -> None:
+        pop_hooks()
+
+
+class save_on_cpu(saved_tensors_hooks):
+    """Keep saved tensors in the CPU's memory, where gradviz's always are."""
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        super().__init__(lambda tensor: tensor, lambda tensor: tensor)
+
+
+class _AllowMutationOnSavedContext:
+    """Whether the block of `allow_mutation_on_saved_tensors` is still running."""
+
+    def __init__(self) -> None:
+        self.running = True
+
+
+@contextmanager
+def allow_mutation_on_saved_tensors() -> Iterator[_AllowMutationOnSavedContext]:
+    """Within the block, saved tensors may be written over: nodes keep copies of what they save. (PyTorch copies
+    only what is written over; the gradients are the same.) A pass over its graph must run within it too: else
+    AssertionError."""
+    context = _AllowMutationOnSavedContext()
+
+    def unpack(copy: Tensor) -> Tensor:
+        if not context.running:
+            raise AssertionError(
+                "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context"
+                "in which the graph was originally recorded."
+            )
+        return copy
+
+    try:
+        with saved_tensors_hooks(lambda tensor: new_tensor(tensor.array.copy()), unpack):
+            yield context
+    finally:
+        context.running = False
+
+
+def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
+    """Count a version of the tensor, or of each, as if it had been written over. Raises RuntimeError for others."""
+    tensors = (tensor,) if isinstance(tensor, Tensor) else tensor
+    if not isinstance(tensors, Iterable):
+        raise RuntimeError("increment_version expect a Iterable[Tensor] as input")
+    for each in tensors:
+        counter_of(each).n += 1
+
+
+class _MultiHandle:
+    """The handles of one hook on several tensors."""
+
+    def __init__(self, handles: Sequence[HookHandle]) -> None:
+        self.handles = handles
+
+    def remove(self) -> None:
+        """Take the hook away from all."""
+        for handle in self.handles:
+            handle.remove()
+
+    def __enter__(self) -> _MultiHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def register_multi_grad_hook(
+    tensors: Sequence[Tensor],
+    fn: Callable[[Sequence[Tensor | None]], None] | Callable[[Tensor], None],
+    *,
+    mode: Literal["all", "any"] = "all",
+) -> _MultiHandle:
+    """Call `fn` once a pass: with the gradients of all tensors that the pass reaches, None for the others, when the
+    last has come ("all"); or with the first that comes ("any").
+
+    Raises ValueError for another mode, AssertionError for a tensor that does not require grad."""
+    if mode not in ("all", "any"):
+        raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
+    nodes = [edge_node(gradient_edge(tensor)) for tensor in tensors]
+    if None in nodes:
+        raise AssertionError("Expected gradient function to be set")
+    collect = _for_all(nodes, fn) if mode == "all" else _for_any(fn)
+    return _MultiHandle([tensor.register_hook(collect(i)) for i, tensor in enumerate(tensors)])
+
+
+def _for_all(nodes: Sequence[Any], fn: Callable) -> Callable[[int], Callable]:
+    turn = threading.Lock()
+    arrived: dict[int, list[Tensor | None]] = {}  # by the pass
+
+    def collector(i: int) -> Callable:
+        def collect(gradient: Tensor) -> None:
+            run = state.modes.running
+            with turn:
+                gradients = arrived.setdefault(run.number, [None] * len(nodes))
+                gradients[i] = gradient
+                missing = [n for n, g in zip(nodes, gradients, strict=True) if g is None and run.reaches(n)]
+                if missing:
+                    return
+                del arrived[run.number]
+            fn(gradients)
+
+        return collect
+
+    return collector
+
+
+def _for_any(fn: Callable) -> Callable[[int], Callable]:
+    turn = threading.Lock()
+    called: set[int] = set()
+
+    def collect(gradient: Tensor) -> None:
+        number = state.modes.running.number
+        with turn:
+            if number in called:
+                return
+            called.add(number)
+        fn(gradient)
+
+    return lambda _: collect
+
+
+__getattr__ = says_what_is_missing(__name__, globals())

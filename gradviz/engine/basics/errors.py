@@ -1,0 +1,128 @@
+"""The errors of differentiation: PyTorch's message, and in a note below it what to do.
+
+The advice is a note (PEP 678), which a traceback shows, so that a program that prints the exception prints what
+it prints with PyTorch.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.basics.dtypes import torch_type_name
+
+
+def with_advice(error: Exception, advice: str) -> Exception:
+    """The error with a note that says what to do."""
+    error.add_note(f"gradviz: {advice}")
+    return error
+
+
+def backward_twice(node_name: str) -> Exception:
+    """A node whose saved tensors are freed was asked to run."""
+    error = RuntimeError(
+        "Trying to backward through the graph a second time (or directly access saved tensors after they "
+        "have already been freed). Saved intermediate values of the graph are freed when you call "
+        ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+        "graph a second time or if you need to access saved tensors after calling backward."
+    )
+    return with_advice(
+        error, f"the node is {node_name}; give retain_graph=True to the first of the two calls."
+    )
+
+
+def after_freeing() -> Exception:
+    """Hooks were to be put on a saved tensor that is freed."""
+    return RuntimeError(
+        "Calling register_hooks on a saved tensor after it has been freed. Saved intermediate values of the graph "
+        "are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward "
+        "through the graph a second time or if you need to access saved variables after calling backward."
+    )
+
+
+def mutated_since_saved(node: Any, maker: Any, array: np.ndarray, expected: int, found: int) -> Exception:
+    """A tensor that `node` saved, made by node `maker` (None: a leaf), was modified in place before its use."""
+    kind = f"[{torch_type_name(np.asarray(array).dtype)} {list(np.shape(array))}]"
+    origin = "" if maker is None else f", which is output 0 of {re.sub('Backward[0-9]*$', '', maker.name())},"
+    error = RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"{kind}{origin} is at version {found}; expected version {expected} instead. Hint: enable anomaly "
+        "detection to find the operation that failed to compute its gradient, with "
+        "torch.autograd.set_detect_anomaly(True, check_nan=False)."
+    )
+    return with_advice(
+        error,
+        f"{node.label} saved it; replace the in-place operation that came after (x += 1, x.add_(1)) by its "
+        "out-of-place form, or clone() the tensor before.",
+    )
+
+
+def detached_since_saved(node: Any) -> Exception:
+    """A tensor that `node` saved was taken out of the graph by `detach_()`."""
+    error = RuntimeError(
+        "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
+        "This is not supported, please use out-of-place `.detach()` instead"
+    )
+    return with_advice(error, f"{node.label} saved it.")
+
+
+def no_grad_fn(position: int) -> Exception:
+    """backward() was called on a tensor that no graph leads to."""
+    error = RuntimeError(f"element {position} of tensors does not require grad and does not have a grad_fn")
+    return with_advice(
+        error,
+        "nothing it was computed from requires grad, or the graph was cut on the way: look for detach(), "
+        "no_grad(), .data, .item() or numpy() before it.",
+    )
+
+
+def implicit_gradient() -> Exception:
+    """backward() without a gradient on a tensor of more than one element."""
+    return with_advice(
+        RuntimeError("grad can be implicitly created only for scalar outputs"),
+        "reduce the output with .sum() or .mean(), or pass gradient= with a tensor of its shape.",
+    )
+
+
+def unused_input() -> Exception:
+    """autograd.grad() was asked for the gradient of a tensor that the outputs do not depend on."""
+    return RuntimeError(
+        "One of the differentiated Tensors appears to not have been used in the graph. "
+        "Set allow_unused=True if this is the desired behavior."
+    )
+
+
+def gradient_shape(position: int, node_name: str, got: tuple, expected: tuple) -> Exception:
+    """A node returned a gradient of a shape that its input does not have."""
+    return RuntimeError(
+        f"Function {node_name} returned an invalid gradient at index {position} - got {list(got)} but "
+        f"expected shape compatible with {list(expected)}"
+    )
+
+
+def nan_gradient(node: Any, nr: int) -> Exception:
+    """In anomaly mode a node returned NaN."""
+    inputs = ", ".join(f"{tuple(tensor.shape)}" for tensor, _ in node.saved() if tensor is not None)
+    return with_advice(
+        RuntimeError(f"Function '{node.name()}' returned nan values in its {nr}th output."),
+        f"the formula of its derivative has no value there{f' (saved: {inputs})' if inputs else ''}; "
+        "`gradviz trace` names the line that it comes from.",
+    )
+
+
+def leaf_view_in_place() -> Exception:
+    """A view of a leaf that requires grad was about to be written over."""
+    error = RuntimeError(
+        "a view of a leaf Variable that requires grad is being used in an in-place operation."
+    )
+    return with_advice(error, "wrap the update in `with no_grad():`, or compute a new tensor instead.")
+
+
+def leaf_in_place() -> Exception:
+    """An in-place op on a leaf that requires grad, outside no_grad."""
+    return with_advice(
+        RuntimeError("a leaf Variable that requires grad is being used in an in-place operation."),
+        "wrap the update in `with no_grad():`, or compute a new tensor instead.",
+    )

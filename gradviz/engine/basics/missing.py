@@ -1,0 +1,69 @@
+"""What is said of a name that gradviz has not: which, and the nearest that it has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any
+
+_ELSEWHERE = ("", ".nn", ".nn.functional", ".optim", ".linalg", ".special", ".func", ".autograd")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known public name that is most like `name`; "" where none is much like it."""
+    near = get_close_matches(name, [other for other in known if not other.startswith("_")], n=1, cutoff=0.75)
+    return near[0] if near else ""
+
+
+def says_what_is_missing(module: str, names: dict[str, Any]) -> Callable[[str], Any]:
+    """The `__getattr__` of a module whose globals are `names`: it raises AttributeError with a better message."""
+
+    def __getattr__(name: str) -> Any:
+        message = f"module {module!r} has no attribute {name!r}"
+        if not name.startswith("_"):
+            message += _advice(name, names)
+        raise AttributeError(message, name=None, obj=None)  # else Python adds its own guess to ours
+
+    return __getattr__
+
+
+class Lacking:
+    """Stands on Tensor where PyTorch's has an attribute and ours has none: to ask for it raises AttributeError.
+
+    A `__getattr__` would do for every name, but Python 3.11 reads all attributes of such a class the slow way."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        message = f"{owner.__name__!r} object has no attribute {self.name!r} in gradviz"
+        raise AttributeError(
+            message + _advice(self.name, sorted(set(dir(owner)) - TENSOR_LACKS)), name=None, obj=None
+        )
+
+
+def _advice(name: str, names: Iterable[str]) -> str:
+    for place in _ELSEWHERE:
+        elsewhere = vars(sys.modules.get(f"gradviz.engine{place}") or object).get(name)
+        if elsewhere is not None:
+            return f"; there is gradviz.engine{place}.{name}"
+    near = nearest(name, names)
+    return f"; the nearest is {near}" if near else ", nor one that is much like it"
+
+
+TENSOR_LACKS = frozenset(
+    (
+        "apply_ as_strided_scatter as_subclass bfloat16 cauchy_ ccol_indices cdouble cfloat chalf cholesky "
+        "cholesky_inverse cholesky_solve coalesce col_indices const_data_ptr crow_indices cuda dense_dim dequantize "
+        "diagonal_scatter dim_order eig frexp geometric_ geqrf grad_dtype hardshrink hash_tensor histogram imag index "
+        "index_reduce index_reduce_ indices int_repr ipu is_coalesced is_set_to istft layout log_normal_ lstsq lu "
+        "lu_solve map2_ map_ matrix_exp module_load mtia narrow_copy new new_empty_strided nextafter nextafter_ "
+        "nonzero_static orgqr ormqr pin_memory put put_ q_per_channel_axis q_per_channel_scales "
+        "q_per_channel_zero_points q_scale q_zero_point qscheme record_stream reinforce renorm renorm_ resize resize_ "
+        "resize_as resize_as_ resize_as_sparse_ row_indices set_ share_memory_ slice_inverse smm solve sparse_dim "
+        "sparse_mask sparse_resize_ sparse_resize_and_clear_ sspaddmm stft storage storage_type svd symeig to_dense "
+        "to_mkldnn to_padded_tensor to_sparse to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr "
+        "triangular_solve unsafe_split_with_sizes untyped_storage values volatile xpu"
+    ).split()
+)  # public names of PyTorch's Tensor

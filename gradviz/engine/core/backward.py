@@ -1,0 +1,227 @@
+"""Reverse accumulation: from the roots to the leaves, one pass at a time.
+
+Nodes run in PyTorch's order: of those that are ready (every gradient for them has arrived) the one with the
+highest number, AccumulateGrad before all. No recursion: a graph may be a million nodes deep. Here is the pass
+that nobody watches; one with hooks, a listener, chosen inputs or `create_graph` is in watched.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush, heappushpop
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.basics import errors
+from gradviz.engine.core.edges import as_sequence, as_tensors
+from gradviz.engine.core.leaves import accumulate
+from gradviz.engine.core.node import AccumulateGrad, Output
+from gradviz.engine.core.state import state
+from gradviz.engine.core.tensor import Tensor, announce, gradient_edge, new_tensor
+from gradviz.engine.core.watched import WatchedPass
+
+
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Add the gradients of `tensors` to the `.grad` of the leaves (or of `inputs` only).
+
+    `grad_tensors` are the upstream gradients, one a tensor; a scalar needs none. Raises RuntimeError where a
+    tensor has no graph, where a gradient is missing, and where the graph's buffers are freed already."""
+    roots = as_sequence(tensors)
+    given = as_gradients(grad_tensors, len(roots))
+    _differentiate(as_tensors(roots, given), given, retain_graph, create_graph, inputs)
+
+
+def backward_from(
+    self: Tensor,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Differentiate this tensor with respect to the leaves, adding to their `.grad`; see `backward`."""
+    _differentiate([self], [gradient], retain_graph, create_graph, inputs)
+
+
+backward_from.__name__, backward_from.__qualname__ = "backward", "Tensor.backward"
+
+
+def _differentiate(
+    roots: Sequence[Tensor], given: Sequence[Any], retain_graph: bool | None, create_graph: bool, inputs: Any
+) -> None:
+    gradients = initial_gradients(roots, given)
+    wanted = () if inputs is None else as_tensors(as_sequence(inputs))
+    if inputs is not None and not wanted:
+        raise RuntimeError("`inputs` argument to `backward` cannot be empty.")
+    retain = create_graph if retain_graph is None else retain_graph
+    if state.listener is not None or state.watched or state.anomaly or wanted or create_graph:
+        WatchedPass("backward", roots, gradients, wanted, retain, create_graph).run()
+    else:
+        flow([gradient_edge(root) for root in roots], [g.array for g in gradients], retain)
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of `outputs` with respect to `inputs`; `.grad` stays as it is.
+
+    Raises RuntimeError as `backward`, and where an input is not used, unless `allow_unused`."""
+    roots, wanted = as_sequence(outputs), as_tensors(as_sequence(inputs))
+    for tensor in wanted:
+        if not tensor.requires_grad:
+            raise RuntimeError(
+                "One of the differentiated Tensors does not require grad. "
+                "Set requires_grad=True on it before it is used."
+            )
+    given = as_gradients(grad_outputs, len(roots))
+    roots = as_tensors(roots, given)
+    gradients = initial_gradients(roots, given)
+    retain = create_graph if retain_graph is None else retain_graph
+    results = WatchedPass("grad", roots, gradients, wanted, retain, create_graph).run()
+    for i, result in enumerate(results):
+        if result is None and materialize_grads:
+            results[i] = zeros = new_tensor(np.zeros_like(wanted[i].array))
+            announce(zeros, "zeros")
+        elif result is None and not allow_unused:
+            raise errors.unused_input()
+    return tuple(results)
+
+
+def as_gradients(gradients: Any, n: int) -> list[Any]:
+    """The upstream gradients given, None where none was."""
+    if gradients is None:
+        return [None] * n
+    gradients = [gradients] if isinstance(gradients, (Tensor, int, float)) else list(gradients)
+    if len(gradients) != n:
+        raise RuntimeError(f"got {n} tensors and {len(gradients)} gradients")
+    return gradients
+
+
+def initial_gradients(roots: Sequence[Tensor], given: Sequence[Any]) -> list[Tensor]:
+    """What each root starts with: the gradient given, or 1 for a scalar."""
+    gradients = []
+    for position, (root, gradient) in enumerate(zip(roots, given, strict=True)):
+        if root._edge is None:
+            raise errors.no_grad_fn(position)
+        if gradient is None:
+            if root.array.size != 1:
+                raise errors.implicit_gradient()
+            gradient = new_tensor(np.empty(root.array.shape, root.array.dtype))
+            gradient.array.fill(1)
+        elif not isinstance(gradient, Tensor):
+            gradient = new_tensor(np.full_like(root.array, gradient))
+        if gradient.array.shape != root.array.shape:
+            raise RuntimeError(
+                f"Mismatch in shape: grad_output[0] has a shape of {gradient.shape} and output[0] has a "
+                f"shape of {root.shape}."
+            )
+        gradients.append(gradient)
+    return gradients
+
+
+def _hold(leaves: dict[AccumulateGrad, Any], leaf: AccumulateGrad, g: Any) -> None:
+    """Keep a gradient that has reached a leaf until the end of the pass."""
+    if g is not None:
+        held = leaves.get(leaf)
+        leaves[leaf] = g if held is None else held + g
+
+
+def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> None:
+    """A pass that nobody can watch; it need not count who waits for whom.
+
+    A node's number is higher than those of all nodes it leads to, so that the highest number among the nodes
+    reached is always ready. Only leaves could come too early; they wait for the end."""
+    buffers: dict[Any, Any] = {}
+    leaves: dict[AccumulateGrad, Any] = {}
+    heap: list[tuple[int, Any]] = []
+    rest = list(zip(roots, starts, strict=True))
+    target: Any
+    node: Any
+    received: Any
+    edge, g = rest.pop()
+    other_edge = other_g = None
+    while True:
+        if type(other_edge) is AccumulateGrad:
+            _hold(leaves, other_edge, other_g)
+            other_edge = None
+        if type(edge) is AccumulateGrad:
+            _hold(leaves, edge, g)
+            edge = None
+        if edge is None and other_edge is not None:
+            edge, g, other_edge = other_edge, other_g, None
+        if (
+            other_edge is None
+            and not buffers
+            and not rest
+            and edge is not None
+            and type(edge) is not Output
+            and g is not None
+        ):  # nothing else is on its way: as in a chain
+            node, received = edge, g
+        else:
+            nearest: Any = None
+            while True:  # deliver g along edge, other_g along other_edge, and the rest
+                if edge is not None and g is not None:
+                    if type(edge) is Output:
+                        nr = edge.nr
+                        target = edge.node
+                        slots = buffers.get(target)
+                        arrived = slots is not None
+                        if slots is None:
+                            slots = buffers[target] = [None] * target.outputs
+                        slots[nr] = g if slots[nr] is None else slots[nr] + g
+                    elif type(edge) is AccumulateGrad:
+                        _hold(leaves, edge, g)
+                        arrived = True
+                    else:
+                        target = edge
+                        held = buffers.get(target)
+                        arrived = held is not None
+                        buffers[target] = held + g if arrived else g
+                    if arrived:
+                        pass
+                    elif nearest is None:
+                        nearest = target
+                    else:
+                        heappush(heap, (-target.number, target))
+                if other_edge is not None:
+                    edge, g, other_edge = other_edge, other_g, None
+                elif rest:
+                    edge, g = rest.pop()
+                else:
+                    break
+            if not heap:
+                node = nearest
+                if node is None:
+                    break
+            elif nearest is None:
+                node = heappop(heap)[1]
+            else:
+                node = heappushpop(heap, (-nearest.number, nearest))[1]
+            received = buffers.pop(node)
+        arity = node.arity
+        if arity == 1:
+            edge, g = node.a, node.vjp(received)
+        elif arity == 2:
+            edge, other_edge = node.a, node.b
+            g, other_g = node.vjp(received)
+        else:
+            rest = list(zip(node.edges, node.vjp(received), strict=True))
+            edge = g = None
+        if node.saves and not retain_graph:
+            node.release()
+    edge = g = other_g = held = slots = received = None
+    for leaf in list(leaves):
+        accumulate(leaf.variable, [leaves.pop(leaf)], create_graph=False)

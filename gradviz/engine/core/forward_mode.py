@@ -1,0 +1,255 @@
+"""Forward accumulation: dual numbers, whose tangents are pushed through each op as it runs.
+
+The tangent of an op comes from its row in the table: an elementwise rule is its own transpose, a linear op
+applies itself, and any other rule is transposed by differentiating it in `g`, in which it is linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from gradviz.engine.core.node import Node
+from gradviz.engine.core.op import Op
+from gradviz.engine.core.state import enable_grad, next_tensor_number, note_special, state
+from gradviz.engine.core.tensor import (
+    LEAF_EDGE,
+    Tensor,
+    new_tensor,
+    node_of,
+    number_of,
+    tensor_rare,
+)
+
+_epoch = [1]  # tangents of an earlier level are dead
+
+
+def enter_dual_level() -> int:
+    """Open a level of forward mode; its number. Raises RuntimeError inside another, as PyTorch does."""
+    if state.dual_level:
+        raise RuntimeError("Nested forward mode AD is not supported at the moment")
+    note_special("dual_level", True)
+    state.dual_level = 1
+    return 1
+
+
+def exit_dual_level(level: int | None = None) -> None:
+    """Close the level; tangents are gone."""
+    if not state.dual_level:
+        raise RuntimeError("Trying to exit a forward AD level that was never entered.")
+    state.dual_level = 0
+    note_special("dual_level", False)
+    _epoch[0] += 1
+
+
+class dual_level:
+    """`with dual_level():` opens a level of forward mode."""
+
+    def __enter__(self) -> int:
+        return enter_dual_level()
+
+    def __exit__(self, *_: object) -> None:
+        exit_dual_level()
+
+
+class UnpackedDualTensor(NamedTuple):
+    """A value with its tangent, or None."""
+
+    primal: Tensor
+    tangent: Tensor | None
+
+
+def tangent_of(tensor: Tensor) -> Tensor | None:
+    """The tensor's tangent in the present level."""
+    rare = tensor._rare
+    if rare is None or rare.tangent is None or not state.dual_level or rare.tangent[0] != _epoch[0]:
+        return None
+    return rare.tangent[1]
+
+
+def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> Tensor:
+    """`tensor` with `tangent`: a view of it that carries the tangent.
+
+    Raises RuntimeError outside a level, and where shape or dtype differ."""
+    if not state.dual_level:
+        raise RuntimeError(
+            "Trying to create a dual Tensor for forward AD but no level exists, make sure to enter_dual_level() first."
+        )
+    if tensor.array.dtype.kind not in "fc":
+        raise ValueError(f"Expected primal to be floating point or complex, but got: {tensor.dtype}")
+    if tensor.array.shape != tangent.array.shape or tensor.array.dtype != tangent.array.dtype:
+        raise RuntimeError(
+            "Expected tangent to have the same shape and dtype as the primal, "
+            f"got {list(tangent.shape)} {tangent.dtype} for {list(tensor.shape)} {tensor.dtype}."
+        )
+    from gradviz.engine.table.ops import view_as_self
+
+    dual = view_as_self(tensor)
+    set_tangent(dual, tangent, "make_dual")
+    return dual
+
+
+def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTensor:
+    """The value and the tangent of a dual tensor."""
+    if not state.dual_level:
+        return UnpackedDualTensor(tensor, None)
+    return UnpackedDualTensor(tensor, tangent_of(tensor))
+
+
+def set_tangent(tensor: Tensor, tangent: Tensor, how: str) -> None:
+    """Give a tensor a tangent, and tell the listener."""
+    tensor_rare(tensor).tangent = (_epoch[0], tangent)
+    if state.listener is not None:
+        state.listener.tangent(number_of(tensor), number_of(tangent), tangent.array, how)
+
+
+def push_tangents(
+    op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor], args: tuple
+) -> list[tuple[Tensor, Tensor]]:
+    """Give an op's outputs their tangents; returns the pairs of output and tangent."""
+    tangents = [tangent_of(tensor) for tensor in inputs]
+    if all(tangent is None for tangent in tangents) or outputs[0].array.dtype.kind not in "fc":
+        return []
+    if op.name == "detach":
+        return []
+    if not op.derivatives:
+        raise NotImplementedError(f"gradviz has no derivative for {op.name}, so no tangent can be pushed")
+    results = _pushed(op, inputs, outputs, args, tangents)
+    pairs = []
+    for output, tangent in zip(outputs, results, strict=True):
+        if output.array.dtype.kind not in "fc":
+            continue
+        if getattr(tangent, "_number", 0) <= 0:
+            tangent._number = next_tensor_number()
+        tensor_rare(output).tangent = (_epoch[0], tangent)
+        pairs.append((output, tangent))
+    if op.saves_out and op.outputs == 1:
+        keep_tangent(outputs[0])
+    return pairs
+
+
+_of_saved_outputs: WeakKeyDictionary[Node, dict[int, tuple[int, Tensor]]] = WeakKeyDictionary()
+
+
+def keep_tangent(output: Tensor) -> None:
+    """Remember the tangent of an output that its node saves."""
+    node, tangent = node_of(output), tangent_of(output)
+    if node is not None and tangent is not None:
+        _of_saved_outputs.setdefault(node, {})[output.output_nr] = (_epoch[0], tangent)
+
+
+def restore_tangent(output: Tensor, node: Node, nr: int = 0) -> None:
+    """Give a node's saved output, a tensor anew, the tangent that it had: what forward over reverse needs."""
+    epoch, tangent = _of_saved_outputs.get(node, {}).get(nr, (0, None))
+    if tangent is not None and epoch == _epoch[0]:
+        tensor_rare(output).tangent = (epoch, tangent)
+
+
+def _pushed(op: Op, inputs: Any, outputs: Any, args: tuple, tangents: list[Tensor | None]) -> list[Tensor]:
+    """The tangents of the outputs; on arrays unless a graph of them has to be recorded."""
+    recorded = state.modes.grad_enabled and any(
+        tensor.requires_grad for tensor in (*inputs, *tangents) if tensor is not None
+    )
+    listener, level = state.listener, state.dual_level
+    state.listener, state.dual_level = None, 0  # the rule's own ops are no events, and have no tangents
+    try:
+        values: list[Any] = list(inputs if recorded else (tensor.array for tensor in inputs))
+        made: list[Any] = list(outputs if recorded else (tensor.array for tensor in outputs))
+        pushed: list[Any] = [
+            None if tangent is None else tangent if recorded else tangent.array for tangent in tangents
+        ]
+        if op.jvp is not None:
+            result = op.jvp(pushed, values, made, args)
+        elif op.kind == "elementwise":
+            result = _elementwise(op, values, made[0], args, pushed)
+        elif op.kind == "linear":
+            result = _linear(op, values, args, pushed)
+        else:
+            result = _transposed(op, values, made, args, pushed, recorded)
+    finally:
+        state.listener, state.dual_level = listener, level
+    results = result if op.outputs > 1 else [result]
+    return [
+        tangent if isinstance(tangent, Tensor) else new_tensor(np.asarray(tangent, output.array.dtype))
+        for tangent, output in zip(results, outputs, strict=True)
+    ]
+
+
+def fetch(op: Op, need: str, values: Sequence[Any], out: Any, args: tuple) -> Any:
+    """What a rule asks for by name."""
+    if need == "out":
+        return out
+    if need == "chosen":
+        return getattr(out[1], "array", out[1])
+    if need in op.args:
+        return args[op.args.index(need)]
+    for suffix in ("shape", "dtype"):
+        if need.endswith(f"_{suffix}"):
+            return getattr(values[op.inputs.index(need.removesuffix(f"_{suffix}"))], suffix)
+    return values[op.inputs.index(need)]
+
+
+def _elementwise(op: Op, values: Any, out: Any, args: tuple, tangents: Sequence[Any]) -> Any:
+    total = None
+    for name, tangent in zip(op.inputs, tangents, strict=True):
+        if tangent is None or name not in op.derivatives:
+            continue
+        derivative = op.derivatives[name]
+        part = derivative.rule(tangent, *(fetch(op, need, values, out, args) for need in derivative.needs))
+        total = part if total is None else total + part
+    if total.shape != out.shape:  # type: ignore[union-attr]
+        total = np.broadcast_to(total, out.shape)  # type: ignore[arg-type]
+    return total
+
+
+def _linear(op: Op, values: Any, args: tuple, tangents: Sequence[Any]) -> Any:
+    from gradviz.engine.core.apply import apply
+
+    filled = [
+        np.zeros_like(value.array if isinstance(value, Tensor) else value) if tangent is None else tangent
+        for value, tangent in zip(values, tangents, strict=True)
+    ]
+    if any(isinstance(value, Tensor) for value in filled):
+        return apply(op, [t if isinstance(t, Tensor) else new_tensor(t) for t in filled], args)
+    return op.forward(filled, *args) if op.variadic else op.forward(*filled, *args)
+
+
+def _transposed(
+    op: Op, values: Any, outputs: Any, args: tuple, tangents: Sequence[Any], recorded: bool
+) -> Any:
+    """The transpose of the rule: the derivative, in a cotangent g, of ⟨rule(g), tangent⟩."""
+    from gradviz.engine.core.backward import grad
+
+    as_tensors = [value if recorded else new_tensor(value) for value in values]
+    made = [output if recorded else new_tensor(output) for output in outputs]
+    smooth = [output.array.dtype.kind in "fc" for output in made]
+    slots = [new_tensor(np.zeros_like(output.array), LEAF_EDGE) for output in made]
+    cotangents = [slot for slot, has in zip(slots, smooth, strict=True) if has]
+    upstream: Any = (
+        slots[0]
+        if op.outputs == 1
+        else tuple(s if has else None for s, has in zip(slots, smooth, strict=True))
+    )
+    with enable_grad():
+        parts, weights = [], []
+        for name, tangent in zip(op.inputs, tangents, strict=True):
+            if tangent is None or name not in op.derivatives:
+                continue
+            derivative = op.derivatives[name]
+            out = made[0] if op.outputs == 1 else tuple(made)
+            parts.append(
+                derivative.rule(
+                    upstream, *(fetch(op, need, as_tensors, out, args) for need in derivative.needs)
+                )
+            )
+            weights.append(tangent if isinstance(tangent, Tensor) else new_tensor(tangent))
+        found = iter(grad(parts, cotangents, weights, create_graph=recorded, allow_unused=True))
+    results = [next(found) if has else None for has in smooth]
+    zeros = [np.zeros_like(output.array) for output in made]
+    filled = [
+        zero if r is None else r if recorded else r.array for r, zero in zip(results, zeros, strict=True)
+    ]
+    return filled if op.outputs > 1 else filled[0]

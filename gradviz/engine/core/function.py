@@ -1,0 +1,321 @@
+"""autograd.Function: operations whose derivative the user writes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.basics import errors
+from gradviz.engine.core.forward_mode import keep_tangent, restore_tangent, tangent_of
+from gradviz.engine.core.function_ctx import FunctionCtx
+from gradviz.engine.core.node import Edge, Node, output_edge
+from gradviz.engine.core.packing import Packed
+from gradviz.engine.core.state import (
+    enable_grad,
+    is_grad_enabled,
+    next_node_number,
+    next_scope_number,
+    no_grad,
+    state,
+)
+from gradviz.engine.core.tell import tell_op
+from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, counter_of, gradient_edge, new_tensor, node_of
+from gradviz.engine.core.views import view_of_input
+
+
+class FunctionNode(Node):
+    """The node of a custom Function. The program sees of it the `ctx`, where names are the program's own."""
+
+    function: type[Function]
+    takes_tensors = True
+    arity = 0
+
+    def __init__(self) -> None:
+        self.number = next_node_number()
+        self.rare = None
+        self.attributes: dict[str, Any] = {}  # what the program put into ctx
+        self._ctx: weakref.ref[FunctionCtx] | None = None
+        self._edges: tuple[Edge, ...] = ()
+        self._of_tensors: tuple[bool, ...] = ()  # which edges are of tensors, and not of other arguments
+        self._to_save: tuple = ()
+        self._saved: list[tuple[Any, Any, int]] | None = []
+        self._dirty: tuple = ()
+        self._constant: set[int] = set()
+        self._materialize = True
+        self._shapes: list[Any] = []
+        self.needs_input_grad: tuple[bool, ...] = ()
+        self.outputs = 1
+
+    def as_shown(self) -> FunctionCtx:
+        """The ctx: the same as long as somebody has it."""
+        ctx = None if self._ctx is None else self._ctx()
+        if ctx is None:
+            ctx = self.function._ctx_class(self)
+            self._ctx = weakref.ref(ctx)
+        return ctx
+
+    # --- what is saved
+
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        """What was saved; raises RuntimeError once it is freed, or if it was modified in place since."""
+        if self._saved is None:
+            raise errors.backward_twice(self.name())
+        return tuple(self._unpack(*entry) for entry in self._saved)
+
+    def _unpack(self, tensor: Any, counter: Any, version: int) -> Tensor | None:
+        if counter is not None and counter.n != version:
+            maker, array = (
+                (node_of(tensor), tensor.array) if isinstance(tensor, Tensor) else (self, tensor[1])
+            )
+            raise errors.mutated_since_saved(self, maker, array, version, counter.n)
+        if isinstance(tensor, Packed):
+            return tensor.unpacked(self)
+        if isinstance(tensor, tuple):  # an output of ours: its tensor would make a cycle
+            nr, array = tensor
+            output = new_tensor(array, output_edge(self, nr))
+            if state.dual_level:
+                restore_tangent(output, self, nr)
+            return output
+        return tensor
+
+    def _keep(self, results: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self._saved = []
+        for tensor in self._to_save:
+            if tensor is None:
+                self._saved.append((None, None, 0))
+                continue
+            nr = next((i for i, result in enumerate(results) if result is tensor), None)
+            kept = tensor if nr is None else (nr, tensor.array)
+            hooks = state.modes.saved_tensors_hooks
+            if hooks:
+                shown = tensor if nr is None else new_tensor(tensor.array, outputs[nr]._edge)
+                self._saved.append((Packed(shown, hooks[-1], nr), None, 0))
+                continue
+            counter = counter_of(tensor if nr is None else outputs[nr])
+            self._saved.append((kept, counter, counter.n))
+        self._to_save = ()
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """Where gradients go: `(node, output_nr)` for each argument that is a tensor."""
+        return tuple(itertools.compress(super().next_functions, self._of_tensors))
+
+    # --- what a pass calls
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        return self._edges
+
+    def release(self) -> None:
+        self._saved = None if self._saved else self._saved
+
+    def saved(self) -> list[tuple[Tensor | None, int]]:
+        return [(entry[0], entry[2]) for entry in self._saved or () if isinstance(entry[0], Tensor)]
+
+    def vjp_recorded(self, gradients: tuple) -> tuple[Tensor | None, ...]:
+        """Call the user's backward with Tensors; its results, one an edge."""
+        if self._materialize:
+            gradients = tuple(
+                new_tensor(np.zeros(*shape)) if g is None else g
+                for g, shape in zip(gradients, self._shapes, strict=True)
+            )
+        results = self.function.backward(self.as_shown(), *gradients)
+        results = results if isinstance(results, tuple) else (results,)
+        extra = results[len(self._edges) :]
+        if len(results) < len(self._edges) or any(result is not None for result in extra):
+            raise RuntimeError(
+                f"function {self.name()} returned an incorrect number of gradients "
+                f"(expected {len(self._edges)}, got {len(results)})"
+            )
+        return tuple(
+            None if edge is None else self._checked(i, result)
+            for i, (edge, result) in enumerate(zip(self._edges, results, strict=False))
+        )
+
+    def _checked(self, position: int, gradient: Any) -> Tensor | None:
+        if gradient is None:
+            return None
+        if not isinstance(gradient, Tensor):
+            raise TypeError(
+                f"expected Variable or None (got {type(gradient).__name__}) from {self.name()} at {position}"
+            )
+        return gradient
+
+    def vjp(self, gradient: Any) -> tuple[Any, ...]:
+        """As `vjp_recorded`, on arrays."""
+        given = gradient if isinstance(gradient, (tuple, list)) else (gradient,)
+        tensors = tuple(None if g is None else new_tensor(np.asarray(g)) for g in given)
+        with no_grad():
+            return tuple(None if r is None else r.array for r in self.vjp_recorded(tensors))
+
+    def __repr__(self) -> str:
+        return f"<torch.autograd.function.{self.name()} object at {hex(id(self))}>"
+
+
+class Function:
+    """Base of custom operations: static `forward` and `backward`, and `setup_context` where forward has no ctx."""
+
+    _node_class: type[FunctionNode]
+    _ctx_class: type[FunctionCtx]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        name = f"{cls.__name__}Backward"
+        cls._node_class = type(name, (FunctionNode,), {"function": cls})
+        cls._ctx_class = type(name, (FunctionCtx,), {"__slots__": ()})
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs."""
+        raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> Any:
+        """Save what backward needs, where forward is not given ctx."""
+        raise NotImplementedError("setup_context is not implemented.")
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Compute a gradient for each input of forward, None where there is none."""
+        raise NotImplementedError(
+            "You must implement either the backward or vjp method for your custom autograd.Function to use "
+            "it with backward mode AD."
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Compute the tangents of the outputs, for forward mode."""
+        raise NotImplementedError(
+            "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
+        )
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """Run forward, and record a node whose rule is `backward`."""
+        state.watched = True
+        node = cls._node_class()
+        edges = tuple(gradient_edge(arg) if isinstance(arg, Tensor) else None for arg in args)
+        differentiated = is_grad_enabled() and any(edge is not None for edge in edges)
+        node.needs_input_grad = tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
+        results = cls._run_forward(node, args)
+        single = not isinstance(results, tuple)
+        listed: tuple = (results,) if single else results
+        outputs = [node_output(node, result, args) for result in listed]
+        tensors = [output for output in outputs if isinstance(output, Tensor)]
+        node.outputs = len(outputs)
+        node._edges = edges
+        node._of_tensors = tuple(isinstance(arg, Tensor) for arg in args)
+        node._shapes = [
+            (output.array.shape, output.array.dtype) if isinstance(output, Tensor) else ((), float)
+            for output in outputs
+        ]
+        if differentiated:
+            for nr, (result, output) in enumerate(zip(listed, outputs, strict=True)):
+                differentiable = isinstance(output, Tensor) and output.array.dtype.kind in "fc"
+                if differentiable and id(result) not in node._constant:
+                    output._edge = output_edge(node, nr)
+        node._keep(listed, outputs)
+        if state.listener is not None:
+            tell_op(cls.__name__, args, tensors, "", node if differentiated else None)
+        if state.dual_level:
+            cls._push_tangents(node, args, tensors)
+        return outputs[0] if single else tuple(outputs)
+
+    @classmethod
+    def _run_forward(cls, node: FunctionNode, args: tuple) -> Any:
+        with scope("function", cls.__name__), no_grad():
+            if cls.setup_context is Function.setup_context:
+                return cls.forward(node.as_shown(), *args)
+            results = cls.forward(*args)
+            cls.setup_context(node.as_shown(), args, results)
+            return results
+
+    @classmethod
+    def _push_tangents(cls, node: FunctionNode, args: tuple, outputs: Sequence[Tensor]) -> None:
+        from gradviz.engine.core.forward_mode import set_tangent
+
+        tangents = [tangent_of(arg) if isinstance(arg, Tensor) else None for arg in args]
+        if all(tangent is None for tangent in tangents):
+            return
+        results = cls.jvp(node.as_shown(), *tangents)
+        for output, tangent in zip(
+            outputs, results if isinstance(results, tuple) else (results,), strict=True
+        ):
+            if tangent is not None:
+                set_tangent(output, tangent, cls.__name__)
+                keep_tangent(output)
+
+
+def node_output(node: FunctionNode, result: Any, args: tuple) -> Any:
+    """A forward's result as the tensor that the caller gets: a fresh one, or the input that was written over."""
+    if not isinstance(result, Tensor):
+        return result
+    if any(result is dirty for dirty in node._dirty):
+        if result._edge is LEAF_EDGE and is_grad_enabled():
+            raise errors.leaf_in_place()
+        if result._base is not None and is_grad_enabled():
+            raise NotImplementedError(
+                "gradviz does not follow a custom Function that writes over a view: return a new tensor instead"
+            )
+        counter_of(result).n += 1
+        return result
+    output = new_tensor(result.array)
+    for arg in args:
+        if isinstance(arg, Tensor) and (result is arg or result._base is arg):
+            view_of_input(output, arg)
+    return output
+
+
+class scope:
+    """Tell the listener that a module or function is entered, and left."""
+
+    __slots__ = ("kind", "name", "number")
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name, self.number = kind, name, 0
+
+    def __enter__(self) -> None:
+        if state.listener is not None:
+            self.number = next_scope_number()
+            state.listener.scope_entered(self.number, self.kind, self.name)
+
+    def __exit__(self, *_: object) -> None:
+        if state.listener is not None and self.number:
+            state.listener.scope_left(self.number)
+
+
+def once_differentiable(backward: Callable) -> Callable:
+    """Decorate a `backward` that must not be differentiated again."""
+
+    @functools.wraps(backward)
+    def run(ctx: Any, *gradients: Any) -> Any:
+        recorded = is_grad_enabled() and any(g is not None and g.requires_grad for g in gradients)
+        with no_grad():
+            results = backward(ctx, *gradients)
+        if not recorded:
+            return results
+        listed = results if isinstance(results, tuple) else (results,)
+        with enable_grad():
+            failing = tuple(r if r is None else _Once.apply(r, *gradients) for r in listed)
+        return failing if isinstance(results, tuple) else failing[0]
+
+    return run
+
+
+class _Once(Function):
+    """Passes a gradient on, and refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *others: Any) -> Tensor:
+        return new_tensor(gradient.array)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(
+            "trying to differentiate twice a function that was marked with @once_differentiable"
+        )

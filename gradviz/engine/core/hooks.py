@@ -1,0 +1,162 @@
+"""Hooks on tensors and nodes, run during a pass.
+
+They see Tensors, whatever the pass computes with, and a listener hears of each that changed a gradient. Order
+(PyTorch documentation, "Backward Hooks execution"): tensor hooks, then `retain_grad`, then the node's prehooks,
+the node, its posthooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradviz.engine.core.node import Node
+from gradviz.engine.core.tensor import Tensor, announce, new_tensor, number_of, tensor_rare
+from gradviz.engine.table.ops import add
+
+if TYPE_CHECKING:
+    from gradviz.engine.core.watched import WatchedPass
+
+
+def run_tensor_hooks(run: WatchedPass, node: Any, gradients: list[Any], numbers: list[int]) -> None:
+    """Run the hooks on the tensors whose gradients have arrived, and keep those that are retained."""
+    if node.runs_first:
+        hooks = tensor_rare(node.variable).hooks
+        number = number_of(node.variable) if run.listener is not None else 0
+        if hooks and gradients[0] is not None:
+            _run_hooks(run, hooks, gradients, numbers, 0, number, 0)
+        return
+    for nr, (number, hooks) in node.rare.tensor_hooks.items():
+        if gradients[nr] is not None:
+            _run_hooks(run, hooks, gradients, numbers, nr, number, node.number)
+    for nr, reference in node.rare.retainers.items():
+        tensor = reference()
+        if tensor is not None and gradients[nr] is not None:
+            _retain(run, node, tensor, gradients, numbers, nr)
+
+
+def _run_hooks(
+    run: WatchedPass,
+    hooks: dict[int, Callable],
+    gradients: list,
+    numbers: list,
+    nr: int,
+    tensor: int,
+    node: int,
+) -> None:
+    for hook in list(hooks.values()):
+        result = hook(shown(run, gradients[nr], numbers[nr]))
+        if result is not None:
+            _change(run, hook, gradients, numbers, nr, result, tensor, node)
+
+
+def _change(
+    run: WatchedPass,
+    hook: Callable,
+    gradients: list[Any],
+    numbers: list[int],
+    nr: int,
+    after: Any,
+    tensor: int,
+    node: int,
+) -> None:
+    """Put what a hook returned in the gradient's place."""
+    if not isinstance(after, Tensor):
+        raise TypeError(
+            f"expected Variable, but hook returned '{type(after).__name__}'. "
+            "A hook returns the gradient to use instead, or None."
+        )
+    before = gradients[nr]
+    if after.array.shape != (before.array if isinstance(before, Tensor) else before).shape:
+        raise RuntimeError(
+            f"hook '{hook_name(hook)}' has changed the size of value. It returned {list(after.shape)}."
+        )
+    if run.listener is not None:
+        old, new = numbers[nr], number_of(after)
+        numbers[nr] = new
+        run.listener.hooked(tensor, node, hook_name(hook), old, new, after.array)
+    gradients[nr] = after if run.create_graph else after.array
+
+
+def _retain(run: WatchedPass, node: Node, tensor: Tensor, gradients: list, numbers: list, nr: int) -> None:
+    """Keep a gradient as the `.grad` of its non-leaf."""
+    rare = tensor_rare(tensor)
+    kept = shown(run, gradients[nr], numbers[nr])
+    if not run.create_graph:
+        number = getattr(kept, "_number", 0)
+        kept = new_tensor(kept.array.copy())
+        if number:
+            kept._number = number
+            numbers[nr] = number
+    rare.grad = kept if rare.grad is None else add(rare.grad, kept)
+    if run.listener is not None:
+        run.listener.retained(number_of(tensor), node.number, number_of(rare.grad))
+
+
+def run_node_prehooks(run: WatchedPass, node: Any, gradients: list[Any], numbers: list[int]) -> None:
+    """Run the node's prehooks, which see and may replace all its upstream gradients."""
+    for hook in list(node.rare.prehooks.values()):
+        result = hook(_all_shown(run, gradients, numbers))
+        if result is not None:
+            _replace(run, node, hook, gradients, numbers, result)
+
+
+def run_node_posthooks(
+    run: WatchedPass,
+    node: Any,
+    produced: Sequence[Any],
+    given: list[int],
+    gradients: list[Any],
+    numbers: list[int],
+) -> tuple[list[Any], list[int]]:
+    """Run the node's posthooks, which see and may replace all its downstream gradients."""
+    produced = list(produced)
+    for hook in list(node.rare.posthooks.values()):
+        result = hook(_all_shown(run, produced, given), _all_shown(run, gradients, numbers))
+        if result is not None:
+            _replace(run, node, hook, produced, given, result)
+    return produced, given
+
+
+def _replace(
+    run: WatchedPass, node: Node, hook: Callable, gradients: list[Any], numbers: list[int], after: Any
+) -> None:
+    after = (after,) if isinstance(after, Tensor) else tuple(after)
+    if len(after) != len(gradients):
+        raise RuntimeError(
+            f"hook '{hook_name(hook)}' has returned an incorrect number of values "
+            f"(got {len(after)}, but expected {len(gradients)})"
+        )
+    for nr, new in enumerate(after):
+        if new is not None and gradients[nr] is not None and new is not gradients[nr]:
+            _change(run, hook, gradients, numbers, nr, new, 0, node.number)
+
+
+def _all_shown(run: WatchedPass, gradients: Sequence[Any], numbers: list[int]) -> tuple[Any, ...]:
+    tensors = []
+    for nr, gradient in enumerate(gradients):
+        tensor = shown(run, gradient, numbers[nr])
+        if tensor is not None and run.listener is not None:
+            numbers[nr] = number_of(tensor)
+        tensors.append(tensor)
+    return tuple(tensors)
+
+
+def shown(run: WatchedPass, gradient: Any, number: int) -> Any:
+    """A gradient as the user sees it: a Tensor, with the number that the listener knows it by."""
+    if gradient is None or isinstance(gradient, Tensor):
+        return gradient
+    tensor = new_tensor(np.asarray(gradient))
+    if run.listener is not None:
+        if number:
+            tensor._number = number
+        else:
+            announce(tensor, "gradient")
+    return tensor
+
+
+def hook_name(hook: Callable) -> str:
+    """What to call a hook in messages."""
+    return getattr(hook, "__qualname__", type(hook).__name__)

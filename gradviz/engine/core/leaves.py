@@ -1,0 +1,50 @@
+"""Leaves: where gradients end."""
+
+from __future__ import annotations
+
+import threading
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.core.tensor import Tensor, counter_of, new_tensor, tensor_rare
+from gradviz.engine.table.ops import add, copy
+
+_turn = threading.Lock()  # NumPy lets other threads run while it adds large arrays
+
+
+def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
+    """Add the gradient in `box` to a leaf's `.grad`: in place where no graph is recorded, as PyTorch does.
+
+    Threads that share the leaf take turns, as in PyTorch."""
+    if leaf._edge is None:  # it required grad when the graph was made, and does no longer
+        return
+    with _turn:
+        rare = tensor_rare(leaf)
+        gradient = box.pop()
+        if isinstance(gradient, Tensor):
+            rare.grad = copy(gradient) if rare.grad is None else add(rare.grad, gradient)
+            return
+        unshared = getrefcount(gradient) <= 2  # this frame's and the call's own
+        array = gradient
+        if type(gradient) is not np.ndarray or gradient.dtype is not leaf.array.dtype:
+            array = np.asarray(gradient, leaf.array.dtype)
+        if array.shape != leaf.array.shape:
+            array = np.broadcast_to(array, leaf.array.shape)
+        if rare.grad is None:
+            rare.grad = new_tensor(array if unshared and _has_its_own_memory(array) else array.copy())
+        elif create_graph:
+            rare.grad = add(rare.grad, new_tensor(array))
+        else:
+            np.add(rare.grad.array, array, out=rare.grad.array)
+            counter_of(rare.grad).n += 1
+
+
+def _has_its_own_memory(array: np.ndarray) -> bool:
+    """Whether nobody else can see the array's memory: it is no view, or the only one, and of the whole."""
+    whole = array.base
+    if whole is None:
+        return True
+    referrers = getrefcount(whole) - 2  # this frame's and the call's own
+    return referrers == 1 and whole.base is None and array.flags.c_contiguous and whole.size == array.size

@@ -1,0 +1,252 @@
+"""Saved tensors in the hands of the user: a pack hook takes each as it is saved, an unpack hook gives it back.
+
+A node that has such tensors is given another class of the same name, whose derivative first asks for them; the
+nodes of all others know nothing of hooks. See PyTorch's `torch.autograd.graph.saved_tensors_hooks`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any
+
+from gradviz.engine.basics.errors import after_freeing
+from gradviz.engine.core.node import AccumulateGrad, Node, node_rare, output_edge
+from gradviz.engine.core.saved import OUTPUT, TENSORS, Place, kept, put
+from gradviz.engine.core.state import no_grad, note_special, state
+from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, gradient_edge, new_tensor, tensor_rare
+
+Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
+
+
+class Packed:
+    """What a pack hook returned for a tensor. `nr` says which output of the node itself the tensor is; `shown` is what
+    the hook is given in its place."""
+
+    __slots__ = ("edge", "nr", "thing", "unpack_hook")
+
+    def __init__(
+        self, tensor: Tensor, hooks: Hooks, nr: int | None = None, shown: Tensor | None = None
+    ) -> None:
+        pack_hook, self.unpack_hook = hooks
+        version = tensor._version
+        with no_grad():
+            self.thing = pack_hook(tensor if shown is None else shown)
+        if tensor._version != version:
+            raise RuntimeError(
+                "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook "
+                "cannot be modified by in-place operations as this can lead to unexpected side-effects. Please open "
+                "an issue if you need to perform in-place operations on the input to a pack hook."
+            )
+        self.nr = nr if tensor.requires_grad else None
+        self.edge = gradient_edge(tensor) if nr is None else None
+
+    def unpacked(self, node: Node) -> Tensor:
+        """The tensor, where it was in the graph. Raises TypeError where the unpack hook returns something else."""
+        given = self.unpack_hook(self.thing)
+        if not isinstance(given, Tensor):
+            raise TypeError(
+                "Output of saved tensor unpack_hook expected to be a Tensor but got result of type "
+                f"{type(given).__name__}"
+            )
+        edge = self.edge if self.nr is None else output_edge(node, self.nr)
+        if not isinstance(edge, AccumulateGrad):
+            return new_tensor(given.array, edge)
+        leaf = new_tensor(given.array, LEAF_EDGE)
+        tensor_rare(leaf).accumulator = weakref.ref(edge)
+        return leaf
+
+
+class Packing:
+    """What is packed of one node, place by place; threads take turns with it."""
+
+    __slots__ = ("entries", "turn")
+
+    def __init__(self) -> None:
+        self.entries: dict[Place, Packed] = {}
+        self.turn = threading.RLock()
+
+
+def packing_of(node: Node) -> Packing | None:
+    """What is packed of a node, if anything is."""
+    return None if node.rare is None else node.rare.packing
+
+
+def look_into(node: Any, place: Place) -> Any:
+    """As `kept`, through the unpack hook where there is one."""
+    packing = packing_of(node)
+    packed = None if packing is None else packing.entries.get(place)
+    return kept(node, place) if packed is None else packed.unpacked(node)
+
+
+# --- packing
+
+
+def pack(node: Any, outputs: Sequence[Tensor]) -> None:
+    """Give what a node has saved to the hooks in force; later, where an operation in place is not over yet."""
+    modes = state.modes
+    if modes.held_nodes is not None:
+        modes.held_nodes.append((node, outputs))
+        return
+    for place in node.op.saved.values():
+        tensor = kept(node, place) if place.kind in TENSORS else None
+        if not isinstance(tensor, Tensor) or _is_number(tensor):
+            continue
+        if place.kind == OUTPUT and outputs[place.nr].array is tensor.array:
+            tensor = outputs[place.nr]
+        _pack_place(node, place, tensor, modes.saved_tensors_hooks[-1], tensor)
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Whether it stands for a Python number: hooks do not see it, as in PyTorch."""
+    return getattr(tensor, "_number", None) == 0
+
+
+def _pack_place(node: Any, place: Place, tensor: Tensor, hooks: Hooks, shown: Tensor) -> None:
+    """Keep in a place what hooks make of its tensor, which they see as `shown`."""
+    packed = Packed(tensor, hooks, place.nr if place.kind == OUTPUT else None, shown)
+    rare = node_rare(node)
+    if rare.packing is None:
+        rare.packing = Packing()
+        node.__class__ = _packed_class(type(node))
+        state.watched = True
+    rare.packing.entries[place] = packed
+    put(node, place, None)
+
+
+@contextmanager
+def nodes_held() -> Iterator[None]:
+    """Pack what the block saves at its end: what is written over in place is to be copied first."""
+    modes = state.modes
+    modes.held_nodes, nodes = [], []
+    try:
+        yield
+        nodes = modes.held_nodes
+    finally:
+        modes.held_nodes = None
+    for node, outputs in nodes:
+        pack(node, outputs)
+
+
+_packed_classes: dict[type, type] = {}
+
+
+def _packed_class(cls: Any) -> type:
+    if cls not in _packed_classes:
+        body = {
+            "__slots__": (),
+            "__module__": cls.__module__,
+            "vjp": _with_unpacked(cls.vjp),
+            "vjp_recorded": _with_unpacked(cls.vjp_recorded),
+            "release": _release(cls.release),
+        }
+        _packed_classes[cls] = type(cls.__name__, (cls,), body)
+    return _packed_classes[cls]
+
+
+def _with_unpacked(vjp: Callable) -> Callable:
+    def call(node: Any, g: Any) -> Any:
+        packing = node.rare.packing
+        if packing is None:  # freed: the derivative says so
+            return vjp(node, g)
+        with packing.turn:
+            try:
+                for place, packed in packing.entries.items():
+                    put(node, place, packed.unpacked(node))
+                return vjp(node, g)
+            finally:
+                _empty(node, packing)
+
+    return call
+
+
+def _empty(node: Any, packing: Packing) -> None:
+    for place in packing.entries:
+        put(node, place, None)
+
+
+def _release(release: Callable) -> Callable:
+    def call(node: Any) -> None:
+        node.rare.packing = None
+        release(node)
+
+    return call
+
+
+# --- the hooks in force
+
+
+def push_hooks(hooks: Hooks) -> None:
+    """Use a pair of hooks in this thread from now on. Raises RuntimeError where hooks are disabled."""
+    modes = state.modes
+    if modes.hooks_disabled is not None:
+        raise RuntimeError(modes.hooks_disabled)
+    modes.saved_tensors_hooks += (hooks,)
+    note_special(f"saved tensors hooks of thread {get_ident()}", True)
+
+
+def pop_hooks() -> None:
+    """Use the pair before the last again."""
+    modes = state.modes
+    modes.saved_tensors_hooks = modes.saved_tensors_hooks[:-1]
+    note_special(f"saved tensors hooks of thread {get_ident()}", bool(modes.saved_tensors_hooks))
+
+
+@contextmanager
+def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
+    """Let `saved_tensors_hooks` raise RuntimeError with this message; at once, if some are in force."""
+    modes = state.modes
+    if modes.saved_tensors_hooks:
+        raise RuntimeError(error_message)
+    previous, modes.hooks_disabled = modes.hooks_disabled, error_message
+    try:
+        yield
+    finally:
+        modes.hooks_disabled = previous
+
+
+class SavedTensor:
+    """One tensor that a node saved: `grad_fn._raw_saved_self`."""
+
+    def __init__(self, node: Any, place: Place) -> None:
+        self._node, self._place = node, place
+
+    def register_hooks(self, pack_hook: Callable, unpack_hook: Callable) -> None:
+        """Pack the tensor now, and unpack it when it is needed.
+
+        Raises RuntimeError where it has hooks, where it is freed, and where nothing was saved."""
+        packing = packing_of(self._node)
+        if packing is not None and self._place in packing.entries:
+            raise RuntimeError(
+                "Calling register_hooks on a saved tensor whose hooks have already been set. Hint: only one pair of "
+                "hooks is allowed at a time."
+            )
+        try:
+            tensor = kept(self._node, self._place)
+        except RuntimeError as error:
+            raise after_freeing() from error
+        if not isinstance(tensor, Tensor):
+            raise RuntimeError("Calling register_hooks on a saved tensor with value None is forbidden")
+        _pack_place(self._node, self._place, tensor, (pack_hook, unpack_hook), tensor.detach())
+
+    def unpack(self) -> Tensor | None:
+        """The tensor, as `_saved_self` gives it."""
+        return look_into(self._node, self._place)
+
+
+def properties_of_saved(op: Any) -> dict[str, property]:
+    """The attributes of a node class that show what its op saves; those that are tensors also with `_raw`."""
+    tensors = {name: place for name, place in op.saved.items() if place.kind in TENSORS}
+    shown = {f"_saved_{name}": _shown(place) for name, place in op.saved.items()}
+    return shown | {f"_raw_saved_{name}": _raw(place) for name, place in tensors.items()}
+
+
+def _shown(place: Place) -> property:
+    return property(lambda node: look_into(node, place))
+
+
+def _raw(place: Place) -> property:
+    return property(lambda node: SavedTensor(node, place))

@@ -1,0 +1,485 @@
+"""Tensor: an array with a place in the graph.
+
+A fresh tensor is three slots, because most tensors of a run are never looked at: `array`, the edge to the node
+that made it, and `_rare`, which is None until it is given something that few tensors have. Methods that are
+operations are attached by `methods.py`.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.basics.devices import CPU, device
+from gradviz.engine.basics.dtypes import dtype, dtype_of
+from gradviz.engine.basics.missing import TENSOR_LACKS
+from gradviz.engine.basics.printing import format_array, format_with_spec
+from gradviz.engine.core.node import (
+    AccumulateGrad,
+    Edge,
+    HookHandle,
+    Node,
+    add_hook,
+    edge_node,
+    edge_nr,
+    node_rare,
+)
+from gradviz.engine.core.state import next_node_number, next_tensor_number, state
+from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
+
+
+class Counter:
+    """How often a memory was written over in place; a tensor and its views share one."""
+
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n = 0
+
+
+class TensorRare:
+    """What few tensors have. It starts as the class says, and is quick to make: every view has one."""
+
+    grad: Tensor | None = None
+    retains_grad = False
+    hooks: dict[int, Callable] | None = None
+    accumulate_hooks: dict[int, Callable] | None = None
+    accumulator: weakref.ref[AccumulateGrad] | None = None
+    counter: Counter | None = None
+    base: Tensor | None = None
+    detached = 0  # the number of the first node that was made after it was detached in place
+    view_kind = ""  # of a view that may not be followed: why (see views.py)
+    spoiled = ""  # why a view cannot be used any more
+    maker = ""  # and which output of which node it was
+    views: list[weakref.ref[Tensor]] | None = None
+    alias_of = 0
+    tangent: tuple[int, Tensor] | None = None  # with its dual level
+
+
+class _Leaf:
+    """The edge of a leaf that requires grad; its AccumulateGrad is made when a graph first needs it."""
+
+    def __repr__(self) -> str:
+        return "LEAF_EDGE"
+
+
+LEAF_EDGE: Any = _Leaf()
+
+
+class Size(tuple):
+    """A tensor's shape."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """How many elements a tensor of this shape has."""
+        return int(np.prod(self, dtype=np.int64))
+
+    def __repr__(self) -> str:
+        return f"torch.Size({list(self)})"
+
+
+class Tensor:
+    """A NumPy array that remembers how it was computed. See PyTorch's `torch.Tensor`."""
+
+    __slots__ = ("__dict__", "__weakref__", "_edge", "_number", "_rare", "array")
+    __array_priority__ = 1000
+    array: np.ndarray
+    _edge: Any  # Node, Output, LEAF_EDGE or None
+    _rare: TensorRare | None
+    _number: int  # unset until a listener hears of the tensor; 0: a constant nobody hears of
+    name = None  # as in PyTorch, whose tensors have no name either
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        from gradviz.engine.tensors.creation import legacy_tensor
+
+        return legacy_tensor(*args, **kwargs)
+
+    # --- its place in the graph
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients are wanted for it, or for something it was computed from."""
+        return self._edge is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Ask for gradients (or no longer); only a leaf can be changed.
+
+        Raises RuntimeError for a non-leaf, and for a dtype that is not floating point."""
+        if bool(requires_grad) == self.requires_grad:
+            return self
+        if not self.is_leaf:
+            raise RuntimeError(
+                "you can only change requires_grad flags of leaf variables. "
+                "If you want to use a computed variable in a subgraph that doesn't require differentiation "
+                "use var_no_grad = var.detach()."
+            )
+        if requires_grad and self.array.dtype.kind not in "fc":
+            raise RuntimeError(
+                "only Tensors of floating point dtype can require gradients. "
+                f"This one is {self.dtype}: convert it with .float() first."
+            )
+        self._edge = LEAF_EDGE if requires_grad else None
+        if state.listener is not None:
+            state.listener.requires_grad_changed(number_of(self), flags_of(self))
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """True unless it was computed from something that requires grad."""
+        return self._edge is None or self._edge is LEAF_EDGE
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node that gradients of this tensor go to; None for a leaf."""
+        node = node_of(self)
+        return None if node is None else node.as_shown()
+
+    @property
+    def output_nr(self) -> int:
+        """Which output of its `grad_fn` it is."""
+        return 0 if self.is_leaf else edge_nr(self._edge)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient accumulated so far; for a non-leaf only after `retain_grad()`."""
+        rare = self._rare
+        if rare is not None and rare.grad is not None:
+            return rare.grad
+        if not self.is_leaf and not (rare and rare.retains_grad):
+            warnings.warn(
+                "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad "
+                "attribute won't be populated during autograd.backward(). If you indeed want the .grad field "
+                "to be populated for a non-leaf Tensor, use .retain_grad() on the non-leaf Tensor.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return None
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
+        if value is not None and value.array.shape != self.array.shape:
+            raise RuntimeError(
+                f"assigned grad has data of a different size. The tensor is {list(self.shape)}, "
+                f"the gradient {list(value.shape)}."
+            )
+        tensor_rare(self).grad = value
+        if state.listener is not None:
+            state.listener.grad_assigned(number_of(self), 0 if value is None else number_of(value))
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether a non-leaf keeps its gradient in `.grad`."""
+        return bool(self._rare and self._rare.retains_grad) and not self.is_leaf
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this non-leaf in `.grad`; a leaf keeps its own anyway.
+
+        Raises RuntimeError for a tensor that does not require grad."""
+        if not self.requires_grad:
+            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        if not self.is_leaf:
+            tensor_rare(self).retains_grad = True
+            state.watched = True
+            node_rare(node_of(self)).retainers[self.output_nr] = weakref.ref(self)  # type: ignore[arg-type]
+
+    def register_hook(self, hook: Callable) -> HookHandle:
+        """Call `hook(grad)` when this tensor's gradient is known; what it returns replaces the gradient.
+
+        Raises RuntimeError for a tensor that does not require grad."""
+        if not self.requires_grad:
+            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+        rare = tensor_rare(self)
+        if rare.hooks is None:
+            rare.hooks = {}
+            if not self.is_leaf:
+                hooks = node_rare(node_of(self)).tensor_hooks  # type: ignore[arg-type]
+                hooks[self.output_nr] = (getattr(self, "_number", 0), rare.hooks)
+        return add_hook(rare.hooks, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable) -> HookHandle:
+        """Call `hook(tensor)` after this leaf's `.grad` took in a gradient; raises RuntimeError otherwise."""
+        if not (self.is_leaf and self.requires_grad):
+            raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+        rare = tensor_rare(self)
+        if rare.accumulate_hooks is None:
+            rare.accumulate_hooks = {}
+        return add_hook(rare.accumulate_hooks, hook)
+
+    # --- its value
+
+    @property
+    def data(self) -> Tensor:
+        """The same memory without a place in the graph, unseen by version checks."""
+        return alias(self, Counter(), "data")
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        self.array = value.array
+        if state.listener is not None:
+            number, source = number_of(self), number_of(value)
+            state.listener.mutated(number, self.array, flags_of(self), self._version, "data", source)
+
+    def detach(self) -> Tensor:
+        """The same memory without a place in the graph: a leaf that does not require grad."""
+        from gradviz.engine.table.ops import detach
+
+        return detach(self)
+
+    def detach_(self) -> Tensor:
+        """Leave the graph: this tensor becomes a leaf that does not require grad; raises RuntimeError for a view."""
+        if self._base is not None:
+            raise RuntimeError("Can't detach views in-place. Use detach() instead.")
+        if self._edge is not None and self._edge is not LEAF_EDGE:
+            counter_of(self)  # so that nodes look twice at what they saved
+            tensor_rare(self).detached = next_node_number()
+        self._edge = None
+        if state.listener is not None:
+            state.listener.requires_grad_changed(number_of(self), flags_of(self))
+        return self
+
+    @property
+    def _version(self) -> int:
+        rare = self._rare
+        return rare.counter.n if rare is not None and rare.counter is not None else 0
+
+    @property
+    def _base(self) -> Tensor | None:
+        return self._rare.base if self._rare is not None else None
+
+    def _is_view(self) -> bool:
+        return self._base is not None
+
+    @property
+    def shape(self) -> Size:
+        """Its sizes, one a dimension."""
+        return Size(self.array.shape)
+
+    def size(self, dim: int | None = None) -> Size | int:
+        """Its shape, or the size of one dimension."""
+        return self.shape if dim is None else self.array.shape[dim]
+
+    @property
+    def dtype(self) -> dtype:
+        """The type of its elements."""
+        return dtype_of(self.array.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return self.array.ndim
+
+    def dim(self) -> int:
+        """How many dimensions it has."""
+        return self.array.ndim
+
+    def numel(self) -> int:
+        """How many elements it has."""
+        return self.array.size
+
+    nelement = numel
+
+    @property
+    def device(self) -> device:
+        """Where it lives: always the CPU."""
+        return CPU
+
+    def item(self) -> Any:
+        """Its one element as a Python number; raises RuntimeError if it has more."""
+        if self.array.size != 1:
+            raise RuntimeError(
+                f"a Tensor with {self.array.size} elements cannot be converted to Scalar. Use .tolist()."
+            )
+        return self.array.item()
+
+    def tolist(self) -> Any:
+        """Its elements as nested lists."""
+        return self.array.tolist()
+
+    def numpy(self) -> np.ndarray:
+        """Its memory as an array; raises RuntimeError while it requires grad."""
+        if self.requires_grad:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+            )
+        return self.array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in TENSOR_LACKS]
+
+    def __len__(self) -> int:
+        if self.array.ndim == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return len(self.array)
+
+    def __iter__(self) -> Any:
+        if self.array.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        from gradviz.engine.table.ops import unbind
+
+        return iter(unbind(self))
+
+    def __bool__(self) -> bool:
+        if self.array.size != 1:
+            raise RuntimeError(
+                f"Boolean value of Tensor with {'more than one value' if self.array.size else 'no values'} "
+                "is ambiguous. Use .any() or .all()."
+            )
+        return bool(self.array)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.array.dtype.kind not in "iub" or self.array.size != 1:
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self.array.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "gradviz does not pickle tensors; keep their arrays: np.savez(file, t=t.detach().numpy())"
+        )
+
+    def __deepcopy__(self, memo: dict) -> Tensor:
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol "
+                "at the moment. Use .clone() or .detach().clone()."
+            )
+        copy = new_tensor(self.array.copy(), self._edge, type(self))
+        announce(copy, "deepcopy")
+        memo[id(self)] = copy
+        return copy
+
+    # --- as text
+
+    def __repr__(self) -> str:
+        suffixes = []
+        node = node_of(self)
+        if node is not None:
+            suffixes.append(f"grad_fn=<{node.label}>")
+        elif self.requires_grad:
+            suffixes.append("requires_grad=True")
+        tangent = self._rare.tangent if self._rare is not None else None
+        if tangent is not None and tangent[0] == state.dual_level:
+            suffixes.append(f"tangent={tangent[1]!r}")
+        return format_array(self.array, suffixes=suffixes)
+
+    def __format__(self, spec: str) -> str:
+        return str(self) if self.array.ndim and not spec else format_with_spec(self.array, spec)
+
+
+_allocate = object.__new__
+
+
+def new_tensor(array: np.ndarray, edge: Any = None, cls: type[Tensor] = Tensor) -> Any:
+    """A Tensor on `array`, with its place in the graph."""
+    tensor = _allocate(cls)
+    tensor.array = array
+    tensor._edge = edge
+    tensor._rare = None
+    return tensor
+
+
+def tensor_rare(tensor: Tensor) -> TensorRare:
+    """The tensor's rare part, made if it has none yet."""
+    if tensor._rare is None:
+        tensor._rare = TensorRare()
+    return tensor._rare
+
+
+def counter_of(tensor: Tensor) -> Counter:
+    """The tensor's version counter, made if it has none yet.
+
+    A node that saved the tensor as its output is shown the counter, so that it can tell a later change."""
+    rare = tensor_rare(tensor)
+    if rare.counter is None:
+        rare.counter = Counter()
+        node = node_of(tensor)
+        if node is not None and hasattr(node, "out"):
+            node.out_counter, node.out_version = rare.counter, 0  # type: ignore[attr-defined]
+    return rare.counter
+
+
+def node_of(tensor: Tensor) -> Node | None:
+    """The node behind `grad_fn`; None for a leaf."""
+    return None if tensor.is_leaf else edge_node(tensor._edge)
+
+
+def accumulator(leaf: Tensor) -> AccumulateGrad:
+    """The AccumulateGrad node of a leaf that requires grad.
+
+    The leaf holds it by a weak reference: the graph keeps it, as in PyTorch."""
+    rare = tensor_rare(leaf)
+    node = rare.accumulator() if rare.accumulator is not None else None
+    if node is None:
+        node = AccumulateGrad(leaf)
+        rare.accumulator = weakref.ref(node)
+    return node
+
+
+def gradient_edge(tensor: Tensor) -> Edge:
+    """Where gradients of this tensor go; None if it does not require grad."""
+    edge = tensor._edge
+    return accumulator(tensor) if edge is LEAF_EDGE else edge
+
+
+def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
+    """A tensor on the same memory, outside the graph."""
+    twin = new_tensor(tensor.array)
+    tensor_rare(twin).counter = counter
+    if state.listener is not None:
+        tensor_rare(twin).alias_of = number_of(tensor)
+        announce(twin, how)
+    return twin
+
+
+# --- what a listener hears of tensors
+
+
+def flags_of(tensor: Tensor) -> int:
+    """LEAF, REQUIRES_GRAD and VIEW, as events carry them."""
+    if tensor._rare is not None and tensor._rare.spoiled:
+        return REQUIRES_GRAD | VIEW
+    flags = (LEAF if tensor.is_leaf else 0) | (REQUIRES_GRAD if tensor.requires_grad else 0)
+    rare = tensor._rare
+    return flags | VIEW if rare is not None and (rare.base is not None or rare.alias_of) else flags
+
+
+def number_of(tensor: Tensor) -> int:
+    """The tensor's number; it gets one now, and the listener hears of it, if it came before the recording."""
+    number = getattr(tensor, "_number", -1)
+    if number < state.first_number and number != 0:
+        announce(tensor, "earlier")
+        return getattr(tensor, "_number", 0)
+    return number
+
+
+def announce(tensor: Tensor, how: str) -> None:
+    """Tell the listener, if there is one, that a tensor came to be other than by an op."""
+    if state.listener is not None:
+        tensor._number = next_tensor_number()
+        base = tensor._rare.alias_of if tensor._rare is not None else 0
+        state.listener.tensor(tensor._number, tensor.array, flags_of(tensor), how, base, tensor._version)

@@ -1,0 +1,214 @@
+"""Views that a later operation in place is to be seen by.
+
+A view knows its base, the base its views (weakly). When one of them is written over, the base's `grad_fn`
+becomes CopySlices, or the op that wrote over it, and each view's becomes AsStridedBackward0 of the base. A view
+that was made so that this would be ambiguous, or wrong, is spoiled instead: using it raises, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from gradviz.engine.basics.errors import backward_twice
+from gradviz.engine.basics.printing import format_array
+from gradviz.engine.core.node import Edge, Node
+from gradviz.engine.core.op import Op
+from gradviz.engine.core.state import next_node_number, state
+from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, TensorRare, counter_of, number_of, tensor_rare
+from gradviz.engine.table import kernels as k
+
+SEVERAL = {"split", "split_with_sizes", "unbind"}
+
+MADE_WITHOUT_GRAD = (
+    "Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both "
+    "the view and the inplace either both inside the no_grad block (if you don't want the inplace to be tracked) or "
+    "both outside (if you want the inplace to be tracked)."
+)
+ONE_OF_SEVERAL = (
+    "This view is the output of a function that returns multiple views. Such functions do not allow the output views "
+    "to be modified inplace. You should replace the inplace operation by an out-of-place one."
+)
+MADE_IN_FUNCTION = (
+    "This view was created inside a custom Function (or because an input was returned as-is) and the autograd logic "
+    "to handle view+inplace would override the custom backward associated with the custom Function, leading to "
+    "incorrect gradients. This behavior is forbidden. You can fix this by cloning the output of the custom Function."
+)
+
+
+def share_memory(op: Op, source: Tensor, view: Tensor) -> None:
+    """Make `view` a view of `source` where NumPy made it one: one version counter, one base."""
+    if not _is_seen_in(source.array, view.array):
+        return
+    rare = tensor_rare(view)
+    rare.counter = counter_of(source)
+    if state.special and state.listener is not None:
+        rare.alias_of = number_of(source)
+    if not op.derivatives:  # detach: the memory is shared, but no gradient is
+        return
+    of_source: TensorRare = source._rare  # type: ignore[assignment]  # it has a counter
+    rare.base = base = source if of_source.base is None else of_source.base
+    if state.special and not state.modes.grad_enabled:
+        rare.view_kind = MADE_WITHOUT_GRAD
+    elif op.name in SEVERAL:
+        rare.view_kind = ONE_OF_SEVERAL
+    elif of_source.view_kind:
+        rare.view_kind = of_source.view_kind
+    if base._edge is not LEAF_EDGE:
+        remember(base, view)
+
+
+def _is_seen_in(source: np.ndarray, array: np.ndarray) -> bool:
+    """Whether two arrays share memory; most often the one's `base` says so."""
+    memory = array.base
+    if array is source or (memory is not None and (memory is source or memory is source.base)):
+        return True
+    return np.may_share_memory(array, source)
+
+
+def view_of_input(view: Tensor, source: Tensor) -> None:
+    """Make the output of a custom Function a view of its input; it must not be written over."""
+    rare = tensor_rare(view)
+    rare.counter, rare.view_kind = counter_of(source), MADE_IN_FUNCTION
+    rare.base = source if source._base is None else source._base
+    remember(rare.base, view)
+
+
+def remember(base: Tensor, view: Tensor) -> None:
+    """Let the base know its view, for as long as it lives."""
+    rare = tensor_rare(base)
+    if rare.views is None:
+        rare.views = []
+    views = rare.views
+    views.append(weakref.ref(view))
+    if len(views) >= 16 and not len(views) & (len(views) - 1):  # at 16, 32, 64 ...: forget the dead
+        rare.views = [known for known in views if known() is not None]
+
+
+def views_of(base: Tensor) -> list[Tensor]:
+    """The views of a tensor that are still there."""
+    rare = base._rare
+    if rare is None or rare.views is None:
+        return []
+    return [view for known in rare.views if (view := known()) is not None]
+
+
+def complaint(view: Tensor, what: str) -> str:
+    """Why a view cannot be followed through an operation in place; "" if it can."""
+    rare = tensor_rare(view)
+    if not rare.view_kind:
+        return ""
+    made = _maker(view)
+    if made and rare.view_kind is not MADE_WITHOUT_GRAD:
+        return f"{made} is a view and {what} modified inplace. {rare.view_kind}"
+    which = f"{made} is a view of a view which was" if made else "A view was"
+    return f"{which} created in no_grad mode and {what} modified inplace with grad mode enabled. {rare.view_kind}"
+
+
+def _maker(view: Tensor) -> str:
+    """Which output of which node a view is: `Output 0 of Split`; "" where no node made it."""
+    if isinstance(view, SpoiledView):
+        return tensor_rare(view).maker
+    edge: Any = view._edge
+    nr, node = (edge.nr, edge.node) if hasattr(edge, "nr") else (0, edge)
+    return (
+        "" if node is None or node is LEAF_EDGE else f"Output {nr} of {node.label.partition('Backward')[0]}"
+    )
+
+
+class SpoiledView(Tensor):
+    """A view that cannot be differentiated any more: to ask for its place in the graph raises RuntimeError, which
+    says why. Its numbers can still be read."""
+
+    __slots__ = ()
+
+    @property
+    def _edge(self) -> Any:
+        raise RuntimeError(tensor_rare(self).spoiled)
+
+    requires_grad = property(lambda self: True)  # though nothing can be done with it
+    grad = property(lambda self: None)
+
+    def __repr__(self) -> str:
+        return format_array(self.array, suffixes=["grad_fn=<Invalid>"])
+
+
+SpoiledView.__name__ = SpoiledView.__qualname__ = "Tensor"
+
+
+def spoil(view: Tensor, why: str) -> None:
+    """Let a view not be used any more."""
+    rare = tensor_rare(view)
+    rare.spoiled, rare.maker = why, _maker(view)
+    if not isinstance(view, SpoiledView):
+        view._edge = None
+        view.__class__ = SpoiledView
+
+
+class CopySlices(Node):
+    """The node of a base after an op in place on a view: the op's node `inner` works on the view's part alone.
+
+    As in PyTorch, the edge of the op's first input is replaced by that of the base."""
+
+    __slots__ = ("_edges", "geometry", "inner")
+    inner: Any  # None: released
+
+    def __init__(self, base_edge: Edge, inner: Node, geometry: k.Geometry) -> None:
+        self.number = next_node_number()
+        self.rare = None
+        self._edges = (base_edge, *inner.edges[1:])
+        self.inner, self.geometry = inner, geometry
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """The base's edge, and those of the op's other inputs."""
+        return self._edges
+
+    def release(self) -> None:
+        """Let go of the op, whether it saved anything or not: PyTorch does."""
+        self.inner = None
+
+    def saved(self) -> list:
+        """What the op saved."""
+        return [] if self.inner is None else self.inner.saved()
+
+    def vjp(self, g: Any) -> tuple:
+        """The gradient of the base, in the view's part that of the op's input; those of the other inputs."""
+        return self._through(g, "vjp")
+
+    def vjp_recorded(self, g: Any) -> tuple:
+        """As `vjp`, on Tensors."""
+        return self._through(g, "vjp_recorded")
+
+    def _through(self, g: Any, way: str) -> tuple:
+        if self.inner is None:
+            raise backward_twice(self.name())
+        result = getattr(self.inner, way)(k.shown(g, self.geometry))
+        first, *others = result if isinstance(result, tuple) else (result,)
+        whole = k.outside_slices(g, self.geometry)
+        if first is not None:
+            whole = whole + k.strided_back(first, g.shape, self.geometry)
+        return (None if self._edges[0] is None else whole, *others)
+
+
+def overlap_in_part(written: np.ndarray, read: np.ndarray) -> bool:
+    """Whether what is written and what is read share some of their memory, but not all in the same way: of arrays
+    without gaps, as PyTorch has it (`get_overlap_status` in aten/src/ATen/MemoryOverlap.cpp)."""
+    if written is read or not (written.size and read.size):
+        return False
+    (low, high), (first, last) = byte_bounds(written), byte_bounds(read)
+    if high - low != written.nbytes or last - first != read.nbytes:
+        return False
+    if (low, high) == (first, last):
+        return written.strides != read.strides
+    return low < last and first < high
+
+
+def is_overlapping(array: np.ndarray) -> bool:
+    """Whether several elements are one place in memory, as after `expand`."""
+    return array.size > 0 and any(
+        stride == 0 and n > 1 for n, stride in zip(array.shape, array.strides, strict=True)
+    )

@@ -1,0 +1,393 @@
+"""A backward pass that somebody watches: a listener, hooks, chosen inputs, `create_graph`.
+
+It counts first how many gradients each node will be given, so that a leaf accumulates as soon as its last one
+has come, and it knows every gradient in flight by its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush, heappushpop
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.basics.errors import nan_gradient
+from gradviz.engine.core.hooks import run_node_posthooks, run_node_prehooks, run_tensor_hooks, shown
+from gradviz.engine.core.leaves import accumulate
+from gradviz.engine.core.node import AccumulateGrad, Edge, Node, Output, edge_node, edge_nr
+from gradviz.engine.core.state import (
+    enable_grad,
+    is_grad_enabled,
+    next_pass_number,
+    next_tensor_number,
+    no_grad,
+    set_grad_mode,
+    state,
+)
+from gradviz.engine.core.tensor import Tensor, announce, gradient_edge, number_of, tensor_rare
+
+
+class WatchedPass:
+    """One pass. Gradients are arrays, or Tensors that record themselves under `create_graph`; beside each goes
+    the number that the listener knows it by, 0 while it knows it not. `how` is `backward` (leaves accumulate)
+    or `grad` (the gradients of `wanted` are returned)."""
+
+    def __init__(
+        self,
+        how: str,
+        roots: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        wanted: Sequence[Tensor],
+        retain_graph: bool,
+        create_graph: bool,
+    ) -> None:
+        self.how, self.roots, self.gradients, self.wanted = how, roots, gradients, wanted
+        self.retain_graph, self.create_graph = retain_graph, create_graph
+        self.edges = [gradient_edge(root) for root in roots]
+        self.wanted_edges = [gradient_edge(tensor) for tensor in wanted]
+        self.captured: dict[tuple[int, int], Tensor] = {}
+        self.listener = state.listener
+        self.number = next_pass_number()
+        self.current = 0  # the number of the node that is running
+        self.waiting: dict[Node, int] = {}  # how many gradients each node is still to be given
+        self.needed: set[Node] | None = None  # the nodes that have to run, where not all do
+        self.buffers: dict[Any, Any] = {}  # node -> what waits for it; a list where it has several outputs
+        self.numbers: dict[Any, Any] = {}  # the same for the gradients' numbers
+
+    def run(self) -> list[Tensor | None]:
+        """Run the pass; returns the gradients of the tensors asked for, None where none came."""
+        listener = self.listener
+        if listener is not None:
+            self._tell_beginning()
+        mode = is_grad_enabled()
+        outer, state.modes.running = state.modes.running, self
+        try:
+            with enable_grad() if self.create_graph else no_grad():
+                self._flow()
+        except Exception as error:
+            if listener is not None:
+                listener.error(type(error).__name__, str(error), self.current)
+            raise
+        finally:
+            state.modes.running = outer
+            set_grad_mode(mode)  # where Ctrl-C kept `with` from doing so
+            if listener is not None:
+                listener.pass_ended(self.number)
+        return [self.captured.get((id(edge_node(edge)), edge_nr(edge))) for edge in self.wanted_edges]
+
+    def reaches(self, node: Node) -> bool:
+        """Whether a gradient comes to a node in this pass."""
+        wanted = self.needed is None or node in self.needed
+        return node in self.waiting and (wanted or any(edge_node(edge) is node for edge in self.wanted_edges))
+
+    # --- the flow of gradients
+
+    def _flow(self) -> None:
+        nodes: list[Any] = [edge_node(edge) for edge in self.edges]
+        self.waiting = waiting = count_dependencies(nodes)
+        self.needed = needed = nodes_towards(self.wanted_edges, waiting) if self.wanted else None
+        for edge, start in zip(self.edges, self.gradients, strict=True):
+            flowing = start if self.create_graph else start.array
+            self._arrive(edge, flowing, getattr(start, "_number", 0))
+        ready: list[tuple[int, Any]] = []
+        node: Any
+        gradient: Any
+        for node in dict.fromkeys(nodes):
+            if not waiting[node]:
+                heappush(ready, (priority(node), node))
+        simple = needed is None and self.listener is not None and not (self.create_graph or state.anomaly)
+        buffers, numbers = self.buffers, self.numbers
+        following: Any = None  # the one node that is ready, where there is only one
+        while ready or following is not None:
+            if not ready:
+                node = following
+            elif following is None:
+                node = heappop(ready)[1]
+            else:
+                node = heappushpop(ready, (priority(following), following))[1]
+            following = None
+            self.current = node.number
+            if node.runs_first:
+                if node in buffers:  # in a box, so that no frame holds the gradient: the leaf may keep it
+                    self._reach_leaf(node, [buffers.pop(node)], [numbers.pop(node)])
+                continue
+            if simple and node.arity and node.rare is None and node in buffers:
+                node, gradients, given = self._run_simple(node, waiting, alone=not ready)
+            else:
+                gradients, given = self._run(node, needed)
+            if node.saves and not self.retain_graph and (needed is None or node in needed):
+                node.release()
+            arity = node.arity
+            edges = (node.a,) if arity == 1 else (node.a, node.b) if arity == 2 else node.edges
+            for i, edge in enumerate(edges):
+                if edge is None:
+                    continue
+                gradient, number = gradients[i], given[i]
+                target = edge.node if type(edge) is Output else edge
+                if gradient is not None:
+                    if target.outputs == 1 and target not in buffers:
+                        buffers[target], numbers[target] = gradient, number
+                    else:
+                        self._arrive(edge, gradient, number)
+                left = waiting[target] - 1
+                if left:
+                    waiting[target] = left
+                elif ready or target.runs_first or following is not None:
+                    heappush(ready, (priority(target), target))
+                else:
+                    following = target
+            gradient, gradients = None, ()
+
+    def _arrive(self, edge: Edge, gradient: Any, number: int) -> None:
+        """Add a gradient to what waits for a node, output by output where it has several."""
+        node, nr = edge_node(edge), edge_nr(edge)
+        assert node is not None
+        if node.outputs == 1:
+            held = self.buffers.get(node)
+            self.buffers[node] = gradient if held is None else held + gradient
+            self.numbers[node] = number if held is None else 0
+            return
+        slots = self.buffers.setdefault(node, [None] * node.outputs)
+        numbers = self.numbers.setdefault(node, [0] * node.outputs)
+        numbers[nr] = number if slots[nr] is None else 0
+        slots[nr] = gradient if slots[nr] is None else slots[nr] + gradient
+
+    def _run_simple(
+        self, node: Any, waiting: dict[Node, int], alone: bool
+    ) -> tuple[Node, Sequence[Any], Sequence[int]]:
+        """Run a node of one or two inputs that only a listener watches; both its events are told at once. Where it
+        is `alone`, so that what it leads to must be next, run that too if it is of the same sort, and so on.
+        Returns the node that ran last, its gradients and their numbers."""
+        listener: Any = self.listener
+        buffers = self.buffers
+        gradient, number = buffers.pop(node), self.numbers.pop(node)
+        first: Any
+        while True:
+            fresh = None if number else gradient
+            number = number or next_tensor_number()
+            try:
+                result = node.vjp(gradient)
+            except BaseException:
+                listener.received(node.number, node.label, (number,), (fresh,))
+                raise
+            a = node.a
+            if node.arity == 1:
+                first, result = result, (result,)
+            else:
+                first = result[0]
+                if node.b is not None or first is None:
+                    return node, result, self._tell_two(node, gradient, number, fresh, result)
+            if first is gradient:
+                n, told = number, None
+            else:
+                n, told = next_tensor_number(), first
+            following = a if type(a) is not Output else a.node
+            if node.arity == 1:
+                given: tuple[int, ...] = (n,)
+                listener.ran(node.number, node.label, (number, following.number, n), fresh, (told,))
+            else:
+                given = (n, 0)
+                links = (number, following.number, 0, n, 0)
+                listener.ran(node.number, node.label, links, fresh, (told, None))
+            if not (
+                alone
+                and following is a
+                and following.arity
+                and following.rare is None
+                and waiting[following] == 1
+                and following not in buffers
+                and first is not None
+            ):
+                return node, result, given
+            if node.saves and not self.retain_graph:
+                node.release()
+            node, gradient, number = following, first, n
+            self.current = node.number
+
+    def _tell_two(
+        self, node: Any, gradient: Any, number: int, fresh: Any, result: Sequence[Any]
+    ) -> tuple[int, int]:
+        """Tell that a node with gradients for two inputs ran; returns their numbers."""
+        first, second = result
+        n = 0 if first is None else number if first is gradient else next_tensor_number()
+        if second is None:
+            m = 0
+        elif second is gradient:
+            m = number
+        else:
+            m = n if second is first else next_tensor_number()
+        a, b = node.a, node.b
+        to_a = 0 if a is None else a.node.number if type(a) is Output else a.number
+        to_b = 0 if b is None else b.node.number if type(b) is Output else b.number
+        told = (first if n != number else None, second if m not in (number, n) else None)
+        listener: Any = self.listener
+        listener.ran(node.number, node.label, (number, to_a, to_b, n, m), fresh, told)
+        return n, m
+
+    def _run(self, node: Any, needed: set[Node] | None) -> tuple[Sequence[Any], Sequence[int]]:
+        """Run any node, with its hooks."""
+        gradients = self.buffers.pop(node, None)
+        numbers = self.numbers.pop(node, 0)
+        if node.outputs == 1:
+            gradients, numbers = [gradients], [numbers]
+        elif gradients is None:
+            gradients, numbers = [None] * node.outputs, [0] * node.outputs
+        if node.rare is not None:
+            run_tensor_hooks(self, node, gradients, numbers)
+            run_node_prehooks(self, node, gradients, numbers)
+        for edge in self.wanted_edges:
+            if edge_node(edge) is node:
+                self._capture(edge, gradients[edge_nr(edge)], numbers[edge_nr(edge)])
+        n_edges = len(node.edges)
+        if needed is not None and node not in needed:
+            return (None,) * n_edges, (0,) * n_edges
+        self._tell_received(node, gradients, numbers)
+        produced = self._differentiate(node, gradients, numbers)
+        if state.anomaly and state.check_nan:
+            check_for_nan(node, produced)
+        given = [self._number_of_result(g, gradients, numbers) for g in produced]
+        if node.takes_tensors and not self.create_graph:
+            produced = [None if g is None else g.array for g in produced]
+        if node.rare is not None and node.rare.posthooks:
+            produced, given = run_node_posthooks(self, node, produced, given, gradients, numbers)
+        self._tell_produced(node, produced, given, numbers)
+        return produced, given
+
+    def _differentiate(self, node: Any, gradients: Sequence[Any], numbers: Sequence[int]) -> Sequence[Any]:
+        """The gradients of a node's inputs from those of its outputs."""
+        if all(g is None for g in gradients):
+            return [None] * len(node.edges)
+        if node.takes_tensors:
+            tensors = [shown(self, g, n) for g, n in zip(gradients, numbers, strict=True)]
+            return node.vjp_recorded(tuple(tensors))
+        upstream = gradients[0] if node.outputs == 1 else tuple(gradients)
+        result = node.vjp_recorded(upstream) if self.create_graph else node.vjp(upstream)
+        return (result,) if node.arity == 1 else tuple(result)
+
+    def _number_of_result(self, gradient: Any, upstream: Sequence[Any], numbers: Sequence[int]) -> int:
+        """The number of a gradient that a rule returned: its own, that of the one it passes on, or 0."""
+        if self.listener is None or gradient is None:
+            return 0
+        if isinstance(gradient, Tensor):
+            return number_of(gradient)
+        return next((n for g, n in zip(upstream, numbers, strict=True) if g is gradient), 0)
+
+    def _reach_leaf(self, node: AccumulateGrad, box: list[Any], numbers: list[int]) -> None:
+        """Give a leaf its gradient: into `.grad`, or to whoever asked for it."""
+        leaf = node.variable
+        rare = tensor_rare(leaf)
+        if rare.hooks:
+            run_tensor_hooks(self, node, box, numbers)
+        self._tell_received(node, box, numbers)
+        asked = any(edge is node for edge in self.wanted_edges)
+        if asked and self.how == "grad":
+            self._capture(node, box[0], numbers[0])
+        if self.how == "grad" or (self.wanted and not asked):
+            return
+        if leaf._edge is None:  # it required grad when the graph was made, and does no longer
+            return
+        accumulate(leaf, box, self.create_graph)
+        if self.listener is not None:
+            kept = rare.grad
+            assert kept is not None
+            if getattr(kept, "_number", -1) < state.first_number:
+                kept._number = numbers[0]
+            self.listener.accumulated(
+                number_of(leaf), node.number, numbers[0], kept._number, kept.array, kept._version
+            )
+        for hook in list((rare.accumulate_hooks or {}).values()):
+            hook(leaf)
+
+    def _capture(self, edge: Edge, gradient: Any, number: int) -> None:
+        if gradient is not None:
+            self.captured[id(edge_node(edge)), edge_nr(edge)] = shown(self, gradient, number)
+
+    # --- what a listener hears
+
+    def _tell_beginning(self) -> None:
+        listener: Any = self.listener
+        for start in self.gradients:
+            if getattr(start, "_number", -1) < state.first_number:
+                announce(start, "gradient")
+        nodes = [edge_node(edge) for edge in self.edges]
+        listener.pass_began(
+            self.number,
+            self.how,
+            [node.number for node in nodes if node is not None],
+            [number_of(root) for root in self.roots],
+            [start._number for start in self.gradients],
+            [start.array for start in self.gradients],
+            [number_of(tensor) for tensor in self.wanted],
+            bool(self.retain_graph),
+            self.create_graph,
+        )
+
+    def _tell_received(self, node: Node, gradients: Sequence[Any], numbers: list[int]) -> None:
+        if self.listener is not None:
+            fresh = self._number_fresh(gradients, numbers, ())
+            self.listener.received(node.number, node.label, numbers, fresh)
+
+    def _tell_produced(
+        self, node: Node, gradients: Sequence[Any], numbers: list[int], known: Sequence[int]
+    ) -> None:
+        if self.listener is not None:
+            fresh = self._number_fresh(gradients, numbers, known)
+            targets = [0 if edge is None else edge_node(edge).number for edge in node.edges]  # type: ignore[union-attr]
+            self.listener.produced(node.number, targets, numbers, fresh)
+
+    def _number_fresh(self, gradients: Sequence[Any], numbers: list[int], known: Sequence[int]) -> list[Any]:
+        """Number the gradients that have no number yet; the values of those, None for the others."""
+        fresh: list[Any] = [None] * len(gradients)
+        for i, gradient in enumerate(gradients):
+            if gradient is None or numbers[i]:
+                continue
+            if isinstance(gradient, Tensor):
+                numbers[i] = number_of(gradient)
+                continue
+            twin = next((j for j in range(i) if gradients[j] is gradient), None)
+            numbers[i] = next_tensor_number() if twin is None else numbers[twin]
+            fresh[i] = np.asarray(gradient) if twin is None else None
+        return fresh
+
+
+def check_for_nan(node: Node, gradients: Sequence[Any]) -> None:
+    """Raise RuntimeError where a node returned NaN, as anomaly mode asks."""
+    for nr, gradient in enumerate(gradients):
+        if gradient is not None and np.isnan(getattr(gradient, "array", gradient)).any():
+            raise nan_gradient(node, nr)
+
+
+def priority(node: Node) -> int:
+    """AccumulateGrad first, then the highest number; smaller runs earlier."""
+    return -(1 << 62) + node.number if node.runs_first else -node.number
+
+
+def count_dependencies(roots: Sequence[Any]) -> dict[Node, int]:
+    """How many gradients each node that the roots lead to will be given."""
+    waiting: dict[Node, int] = dict.fromkeys(roots, 0)
+    stack = list(waiting)
+    while stack:
+        node: Any = stack.pop()
+        arity = node.arity
+        edges = (node.a,) if arity == 1 else (node.a, node.b) if arity == 2 else node.edges
+        for edge in edges:
+            if edge is not None:
+                target = edge.node if type(edge) is Output else edge
+                if target in waiting:
+                    waiting[target] += 1
+                else:
+                    waiting[target] = 1
+                    stack.append(target)
+    return waiting
+
+
+def nodes_towards(edges: Sequence[Edge], reached: dict[Node, int]) -> set[Node]:
+    """The nodes that have to run for the gradients of `edges` to be known."""
+    targets = {edge_node(edge) for edge in edges}
+    needed: set[Node] = set()
+    for node in sorted(reached, key=lambda node: (not node.runs_first, node.number)):
+        onward = [edge_node(edge) for edge in node.edges]
+        if any(target in targets or target in needed for target in onward if target is not None):
+            needed.add(node)
+    return needed

@@ -1,0 +1,119 @@
+"""A function of one element as a function of a batch of them. See PyTorch's `torch.vmap`.
+
+The function runs once for each element, and what it gives is stacked: right for whatever it does, and no quicker than
+the loop that it is. Where speed matters, write the batch into the operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.func.trees import leaves, rebuilt
+from gradviz.engine.table import ops
+
+
+def vmap(
+    func: Callable,
+    in_dims: Any = 0,
+    out_dims: Any = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: int | None = None,
+) -> Callable:
+    """`func` over the slices of its tensors along `in_dims` (None: the whole is given each time), the results stacked
+    along `out_dims`. `randomness` other than "same" draws anew for each element.
+
+    Raises ValueError where dimensions do not fit the arguments, and NotImplementedError for the same draws."""
+    name = getattr(func, "__name__", repr(func))
+    if randomness == "same":
+        raise NotImplementedError(
+            "gradviz's vmap draws anew for each element: randomness='same' is not there."
+        )
+
+    @wraps(func)
+    def over_batches(*args: Any, **kwargs: Any) -> Any:
+        said = f"vmap({name}, in_dims={in_dims}, ...)(<inputs>)"
+        if not isinstance(in_dims, (int, tuple, list)) or isinstance(in_dims, bool):
+            raise ValueError(
+                f"{said}: expected `in_dims` to be int or a (potentially nested) tuple matching the structure of "
+                f"inputs, got: {type(in_dims)}."
+            )
+        inputs = (args, kwargs)
+        tensors = leaves(inputs)
+        dims = [*_spread(in_dims, args, f"{said}: in_dims is not compatible with the structure of `inputs`")]
+        dims += [None] * (len(tensors) - len(dims))  # keywords are given as they are
+        n = _size(tensors, dims, said)
+        results = [
+            func(*part, **words) for part, words in (_slices(inputs, tensors, dims, i) for i in range(n))
+        ]
+        return _stacked(results, out_dims, name)
+
+    return over_batches
+
+
+def _spread(dims: Any, tree: Any, said: str) -> list[Any]:
+    """A dimension for each leaf of a tree, from one for all or a tree of them that begins alike."""
+    if isinstance(dims, int) or dims is None:
+        return [dims] * len(leaves(tree))
+    if isinstance(dims, dict) and isinstance(tree, dict) and dims.keys() == tree.keys():
+        return [dim for key in tree for dim in _spread(dims[key], tree[key], said)]
+    if isinstance(dims, (tuple, list)) and isinstance(tree, (tuple, list)) and len(dims) == len(tree):
+        return [dim for part, branch in zip(dims, tree, strict=True) for dim in _spread(part, branch, said)]
+    raise ValueError(said)
+
+
+def _size(tensors: list[Any], dims: list[Any], said: str) -> int:
+    """How many slices there are."""
+    sizes = []
+    for tensor, dim in zip(tensors, dims, strict=True):
+        if dim is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise ValueError(
+                f"{said}: Got in_dim={dim} for an input but the input is of type {type(tensor)}. We cannot vmap over "
+                "non-Tensor arguments, please use None as the respective in_dim"
+            )
+        ndim = tensor.array.ndim
+        if not -ndim <= dim < ndim:
+            raise ValueError(
+                f"{said}: Got in_dim={dim} for some input, but that input is a Tensor of dimensionality {ndim} so "
+                f"expected in_dim to satisfy -{ndim} <= in_dim < {ndim}."
+            )
+        sizes.append(tensor.array.shape[dim])
+    if not sizes:
+        raise ValueError(f"{said}: at least one input must be mapped over")
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            f"vmap: Expected all tensors to have the same size in the mapped dimension, got sizes {sizes} for the "
+            "mapped dimension"
+        )
+    return sizes[0]
+
+
+def _slices(inputs: Any, tensors: list[Any], dims: list[Any], i: int) -> Any:
+    taken = [x if dim is None else ops.select(x, dim, i) for x, dim in zip(tensors, dims, strict=True)]
+    return rebuilt(inputs, taken)
+
+
+def _stacked(results: list[Any], out_dims: Any, name: str) -> Any:
+    """Results as one, each of their tensors stacked along its dimension; for None the first stands for all."""
+    if not results:
+        raise ValueError(
+            f"vmap({name}, ...): a batch without elements says nothing of what the results are like"
+        )
+    said = f"vmap({name}, ..., out_dims={out_dims})(<inputs>)"
+    dims = _spread(
+        out_dims, results[0], f"{said}: out_dims is not compatible with the structure of `outputs`"
+    )
+    columns = zip(*(leaves(result) for result in results), strict=True)
+    stacked = []
+    for dim, column in zip(dims, columns, strict=True):
+        if dim is not None and not all(isinstance(each, Tensor) for each in column):
+            raise ValueError(
+                f"vmap({name}, ...): `{name}` must only return Tensors, got type {type(column[0])}. Did you mean to "
+                "set out_dims= to None for output?"
+            )
+        stacked.append(column[0] if dim is None else ops.stack(list(column), dim))
+    return rebuilt(results[0], stacked)

@@ -1,0 +1,159 @@
+"""Activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradviz.engine.basics.dtypes import to_numpy
+from gradviz.engine.core.apply import apply, unary
+from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.table import ops
+from gradviz.engine.table.derivatives import TABLE
+
+mish: Callable = unary(TABLE["mish"])
+logsigmoid: Callable = unary(TABLE["log_sigmoid"])
+_gelu = {"none": unary(TABLE["gelu"]), "tanh": unary(TABLE["gelu_tanh"])}
+_silu, _hardsigmoid, _hardswish = (unary(TABLE[key]) for key in ("silu", "hardsigmoid", "hardswish"))
+tanh, sigmoid = ops.tanh, ops.sigmoid
+
+
+def _placed(x: Tensor, out: Tensor, inplace: bool) -> Tensor:
+    """What a function with `inplace=` returns: the result, written over x where that is asked."""
+    return x.copy_(out) if inplace else out  # type: ignore[attr-defined]
+
+
+def relu(x: Tensor, inplace: bool = False) -> Tensor:
+    """max(x, 0)."""
+    return x.relu_() if inplace else ops.relu(x)  # type: ignore[attr-defined]
+
+
+def leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x where it is positive, else slope · x."""
+    return _placed(x, apply(TABLE["leaky_relu"], (x,), (negative_slope,)), inplace)
+
+
+def elu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x where it is positive, else α (e^x − 1)."""
+    return _placed(x, apply(TABLE["elu"], (x,), (alpha, 1.0, 1.0)), inplace)
+
+
+def selu(x: Tensor, inplace: bool = False) -> Tensor:
+    """`elu` with the scale at which activations normalize themselves (Klambauer et al. 2017)."""
+    alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+    return _placed(x, apply(TABLE["elu"], (x,), (alpha, scale, 1.0)), inplace)
+
+
+def celu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x where it is positive, else α (e^(x/α) − 1)."""
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return _placed(x, apply(TABLE["celu"], (x,), (alpha,)), inplace)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x Φ(x); `approximate="tanh"` takes tanh for Φ."""
+    if approximate not in _gelu:
+        raise RuntimeError("approximate argument must be either none or tanh.")
+    return _gelu[approximate](x)
+
+
+def silu(x: Tensor, inplace: bool = False) -> Tensor:
+    """x σ(x)."""
+    return _placed(x, _silu(x), inplace)
+
+
+def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """x within [min_val, max_val]."""
+    if min_val > max_val:
+        raise ValueError("min_val cannot be greater than max_val")
+    return _placed(x, apply(TABLE["hardtanh"], (x,), (min_val, max_val)), inplace)
+
+
+def relu6(x: Tensor, inplace: bool = False) -> Tensor:
+    """x within [0, 6]."""
+    return hardtanh(x, 0.0, 6.0, inplace)
+
+
+def hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
+    """x/6 + 1/2 within [0, 1]."""
+    return _placed(x, _hardsigmoid(x), inplace)
+
+
+def hardswish(x: Tensor, inplace: bool = False) -> Tensor:
+    """x · hardsigmoid(x)."""
+    return _placed(x, _hardswish(x), inplace)
+
+
+def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """ln(1 + exp(βx)) / β; x itself where βx > threshold."""
+    return apply(TABLE["softplus"], (x,), (beta, threshold))
+
+
+def softsign(x: Tensor) -> Tensor:
+    """x / (1 + |x|)."""
+    return ops.div(x, ops.add(ops.abs_(x), 1))
+
+
+def tanhshrink(x: Tensor) -> Tensor:
+    """x − tanh(x)."""
+    return ops.sub(x, ops.tanh(x))
+
+
+def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+    """x nearer to 0 by λ, 0 where |x| ≤ λ."""
+    if lambd < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+    return apply(TABLE["softshrink"], (x,), (lambd,))
+
+
+def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+    """x, 0 where |x| ≤ λ."""
+    return apply(TABLE["hardshrink"], (x,), (lambd,))
+
+
+def threshold(x: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x where it is above the threshold, else the value."""
+    return _placed(x, apply(TABLE["threshold"], (x,), (threshold, value)), inplace)
+
+
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
+    """x where it is positive, else weight · x; one weight, or one a channel."""
+    n = weight.array.size
+    if n != 1 and (x.array.ndim < 2 or x.array.shape[1] != n):
+        raise RuntimeError(f"prelu: the weight has {n} elements, the input has shape {list(x.shape)}")
+    shape = [1] * max(x.array.ndim, 1)
+    if x.array.ndim > 1:
+        shape[1] = n
+    return apply(TABLE["prelu"], (x, ops.reshape(weight, *shape[: x.array.ndim])))
+
+
+def glu(x: Tensor, dim: int = -1) -> Tensor:
+    """The first half along `dim`, times σ of the second."""
+    axis = ops.checked_dim(dim, x.array.ndim)
+    if x.array.shape[axis] % 2:
+        raise RuntimeError(
+            f"Halving dimension must be even, but dimension {axis} is size {x.array.shape[axis]}"
+        )
+    return apply(TABLE["glu"], (x,), (axis,))
+
+
+def _implicit_dim(ndim: int) -> int:
+    return 0 if ndim in (0, 1, 3) else 1
+
+
+def softmax(x: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """exp(x) / Σ exp(x) along `dim`."""
+    x = x if dtype is None else ops.to(x, to_numpy(dtype))
+    return ops.softmax(x, _implicit_dim(x.array.ndim) if dim is None else dim)
+
+
+def softmin(x: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """softmax(−x)."""
+    return softmax(ops.neg(x), dim, dtype)
+
+
+def log_softmax(x: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """ln softmax(x) along `dim`."""
+    x = x if dtype is None else ops.to(x, to_numpy(dtype))
+    return ops.log_softmax(x, _implicit_dim(x.array.ndim) if dim is None else dim)

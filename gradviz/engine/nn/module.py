@@ -1,0 +1,322 @@
+"""Module: parameters, buffers and modules under names, and a scope in the record of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradviz.engine.basics import devices
+from gradviz.engine.basics.dtypes import dtype, to_numpy
+from gradviz.engine.core.function import scope
+from gradviz.engine.core.node import HookHandle
+from gradviz.engine.core.state import state
+from gradviz.engine.core.tensor import Tensor, number_of
+from gradviz.engine.nn.backward_hooks import HookedCall
+from gradviz.engine.nn.parameter import Buffer, Parameter
+from gradviz.engine.nn.state_dict import StateDict
+from gradviz.engine.nn.tree import Tree
+
+__all__ = ["Module", "Parameter"]
+
+_KINDS = ("_parameters", "_buffers", "_modules")
+_DICTS = (*_KINDS, "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
+
+
+class Module(Tree, StateDict):
+    """Base of layers and models: what is assigned to it is found by name."""
+
+    training: bool
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor | None]
+    _modules: dict[str, Any]  # a Module, or None
+    _transient: set[str]  # the buffers that are not saved
+    _forward_hooks: dict[int, tuple[Callable, bool]]  # with whether it is given the keywords too
+    _forward_pre_hooks: dict[int, tuple[Callable, bool]]
+    _backward_hooks: dict[int, Callable]
+    _scope_name: str
+
+    def __init__(self) -> None:
+        for name in _DICTS:
+            object.__setattr__(self, name, {})
+        object.__setattr__(self, "_transient", set())
+        object.__setattr__(self, "_scope_name", "")
+        object.__setattr__(self, "training", True)
+
+    # --- attributes
+
+    def __getattr__(self, name: str) -> Any:
+        own = self.__dict__
+        for kind in _KINDS:
+            if kind in own and name in own[kind]:
+                return own[kind][name]
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = self.__dict__
+        if isinstance(value, (Parameter, Module, Buffer)) and "_parameters" not in own:
+            kind = "module" if isinstance(value, Module) else type(value).__name__.lower()
+            raise AttributeError(
+                f"cannot assign {kind} before Module.__init__() call. Call super().__init__() first."
+            )
+        if isinstance(value, Parameter):
+            self._forget(name)
+            self.register_parameter(name, value)
+        elif isinstance(value, Module):
+            self._forget(name, except_for="_modules")
+            self._modules[name] = value
+        elif isinstance(value, Buffer):
+            self._forget(name)
+            self.register_buffer(name, value, value.persistent)
+        elif "_parameters" in own and any(name in own[kind] for kind in _KINDS):
+            self._replace(name, value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def _replace(self, name: str, value: Any) -> None:
+        """Assign to a name that a parameter, buffer or module has."""
+        kind = next(kind for kind in _KINDS if name in self.__dict__[kind])
+        fits = value is None or (kind == "_buffers" and isinstance(value, Tensor))
+        if not fits:
+            singular = {"_parameters": "parameter", "_buffers": "buffer", "_modules": "child module"}[kind]
+            expected = {
+                "_parameters": "torch.nn.Parameter",
+                "_buffers": "torch.Tensor",
+                "_modules": "torch.nn.Module",
+            }[kind]
+            raise TypeError(
+                f"cannot assign '{type(value).__name__}' as {singular} '{name}' ({expected} or None expected)"
+            )
+        self.__dict__[kind][name] = value
+
+    def _forget(self, name: str, except_for: str = "") -> None:
+        self.__dict__.pop(name, None)
+        for kind in _KINDS:
+            if kind != except_for:
+                self.__dict__[kind].pop(name, None)
+        self._transient.discard(name)
+
+    def __delattr__(self, name: str) -> None:
+        for kind in _KINDS:
+            if name in self.__dict__[kind]:
+                del self.__dict__[kind][name]
+                self._transient.discard(name)
+                return
+        object.__delattr__(self, name)
+
+    def __dir__(self) -> list[str]:
+        names = {*super().__dir__(), *self._parameters, *self._buffers, *self._modules}
+        return sorted(name for name in names if not name[:1].isdigit())
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Keep a parameter (or None) under a name; raises KeyError for a name that cannot be one."""
+        self._check_name(name, "_parameters", "parameter")
+        if param is not None and not isinstance(param, Parameter):
+            raise TypeError(
+                f"cannot assign '{type(param).__name__}' object to parameter '{name}' "
+                "(torch.nn.Parameter or None required)"
+            )
+        self._parameters[name] = param
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Keep a tensor that is not trained; unless `persistent`, `state_dict` leaves it out."""
+        self._check_name(name, "_buffers", "buffer")
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (torch Tensor or None required)"
+            )
+        self._buffers[name] = tensor
+        if persistent:
+            self._transient.discard(name)
+        else:
+            self._transient.add(name)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Keep a module (or None) under a name."""
+        self._check_name(name, "_modules", "module")
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"{type(module).__name__} is not a Module subclass")
+        self._modules[name] = module
+
+    register_module = add_module
+
+    def _check_name(self, name: str, kind: str, what: str) -> None:
+        if "_parameters" not in self.__dict__:
+            raise AttributeError(f"cannot assign {what} before Module.__init__() call")
+        if not isinstance(name, str):
+            raise TypeError(f"{what} name should be a string. Got {type(name).__name__}")
+        if "." in name:
+            raise KeyError(f'{what} name can\'t contain "."')
+        if not name:
+            raise KeyError(f'{what} name can\'t be empty string ""')
+        if hasattr(self, name) and name not in self.__dict__[kind]:
+            raise KeyError(f"attribute '{name}' already exists")
+
+    # --- changing all at once
+
+    def apply(self, fn: Callable[[Module], Any]) -> Module:
+        """Call `fn` with every module within, and with this one last."""
+        for module in self.children():
+            module.apply(fn)
+        fn(self)
+        return self
+
+    def to(self, *args: Any, dtype: Any = None, device: Any = None, **_: Any) -> Module:
+        """Convert all floating-point parameters and buffers to a dtype; the only device is the CPU."""
+        for arg in args:
+            if isinstance(arg, Tensor):
+                dtype = arg.dtype
+            elif isinstance(arg, (str, devices.device)):
+                device = arg
+            elif not isinstance(arg, bool):
+                dtype = arg
+        devices.check(device)
+        return self if dtype is None else self._convert(dtype)
+
+    def _convert(self, kind: Any) -> Module:
+        wanted = to_numpy(kind)
+        if wanted.kind not in "fc":
+            raise TypeError(
+                f"nn.Module.to only accepts floating point or complex dtypes, but got {dtype(wanted)}"
+            )
+        for tensor in (*self.parameters(), *self.buffers()):
+            if tensor.array.dtype.kind in "fc" and tensor.array.dtype != wanted:
+                tensor.data = Tensor.to(tensor.detach(), wanted)  # type: ignore[attr-defined]
+                if tensor.is_leaf and tensor.grad is not None:
+                    tensor.grad.data = Tensor.to(tensor.grad.detach(), wanted)  # type: ignore[attr-defined]
+        return self
+
+    def float(self) -> Module:
+        """All floating-point parameters and buffers in float32."""
+        return self._convert("float32")
+
+    def double(self) -> Module:
+        """All floating-point parameters and buffers in float64."""
+        return self._convert("float64")
+
+    def half(self) -> Module:
+        """All floating-point parameters and buffers in float16."""
+        return self._convert("float16")
+
+    def cpu(self) -> Module:
+        """This module: everything is on the CPU."""
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the `.grad` of all parameters."""
+        for parameter in self.parameters():
+            if parameter._rare is not None and parameter._rare.grad is not None:
+                if set_to_none:
+                    parameter.grad = None
+                else:
+                    parameter._rare.grad.detach().zero_()  # type: ignore[attr-defined]
+
+    def train(self, mode: bool = True) -> Module:
+        """Switch to training (or evaluation)."""
+        if not isinstance(mode, bool):
+            raise ValueError("training mode is expected to be boolean")
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Module:
+        """Switch to evaluation."""
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Module:
+        """Ask for the parameters' gradients, or freeze them."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(requires_grad)
+        return self
+
+    # --- running
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the module's output; subclasses say how."""
+        raise NotImplementedError(
+            f'Module [{type(self).__name__}] is missing the required "forward" function'
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if state.listener is None:
+            if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
+                return self._call_with_hooks(args, kwargs)
+            return self.forward(*args, **kwargs)
+        if not self._scope_name:
+            self._name_all()
+        with scope("module", self._scope_name):
+            return self._call_with_hooks(args, kwargs)
+
+    def register_forward_pre_hook(
+        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Call `hook(module, args)` before forward; what it returns replaces the arguments."""
+        return _add(self._forward_pre_hooks, (hook, with_kwargs), prepend)
+
+    def register_forward_hook(
+        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Call `hook(module, args, output)` after forward; what it returns replaces the output."""
+        return _add(self._forward_hooks, (hook, with_kwargs), prepend)
+
+    def register_full_backward_hook(self, hook: Callable) -> HookHandle:
+        """Call `hook(module, grad_input, grad_output)` in backward; what it returns replaces grad_input."""
+        handle = HookHandle(self._backward_hooks)
+        self._backward_hooks[handle.id] = hook
+        return handle
+
+    def _call_with_hooks(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        for hook, with_kwargs in list(self._forward_pre_hooks.values()):
+            result = hook(self, args, kwargs) if with_kwargs else hook(self, args)
+            if result is None:
+                continue
+            if with_kwargs:
+                args, kwargs = result
+            else:
+                args = result if isinstance(result, tuple) else (result,)
+        watched = HookedCall(self, list(self._backward_hooks.values())) if self._backward_hooks else None
+        output = self.forward(*(args if watched is None else watched.inputs(args)), **kwargs)
+        for hook, with_kwargs in list(self._forward_hooks.values()):
+            result = hook(self, args, kwargs, output) if with_kwargs else hook(self, args, output)
+            output = output if result is None else result
+        return output if watched is None else watched.outputs(output)
+
+    def _name_all(self) -> None:
+        """Tell the listener the names of all parameters, from the outermost module called."""
+        assert state.listener is not None
+        root = type(self).__name__
+        for path, module in self.named_modules():
+            object.__setattr__(module, "_scope_name", path or root)
+        for path, parameter in self.named_parameters():
+            state.listener.named(number_of(parameter), path)
+
+    # --- as text
+
+    def _get_name(self) -> str:
+        return type(self).__name__
+
+    def extra_repr(self) -> str:
+        """What stands in the module's brackets when it is printed."""
+        return ""
+
+    def __repr__(self) -> str:
+        extra = self.extra_repr()
+        extra_lines = extra.split("\n") if extra else []
+        children = [
+            f"({name}): " + repr(module).replace("\n", "\n  ") for name, module in self._modules.items()
+        ]
+        lines = extra_lines + children
+        if not lines:
+            return f"{self._get_name()}()"
+        if len(extra_lines) == 1 and not children:
+            return f"{self._get_name()}({extra})"
+        return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+def _add(hooks: dict[int, tuple[Callable, bool]], entry: tuple[Callable, bool], prepend: bool) -> HookHandle:
+    handle = HookHandle(hooks)  # type: ignore[arg-type]
+    others = dict(hooks) if prepend else {}
+    if prepend:
+        hooks.clear()
+    hooks[handle.id] = entry
+    hooks.update(others)
+    return handle

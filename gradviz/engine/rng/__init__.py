@@ -1,0 +1,1 @@
+"""Random numbers: PyTorch's CPU generator, and its state as bytes."""

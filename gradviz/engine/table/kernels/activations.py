@@ -1,0 +1,192 @@
+"""What the rows of `derivatives/activations.py` compute with, on arrays and on Tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.table import kernels as k
+from gradviz.engine.table.kernels.layers import recorded
+from gradviz.engine.table.kernels.losses import sigmoid
+from gradviz.engine.table.kernels.row import raw
+
+__all__ = ["sigmoid"]
+
+
+def step(condition: Any, yes: float, no: float, like: Any) -> Any:
+    """One of two numbers by a condition, as an array in the dtype of `like`."""
+    return np.where(raw(condition), yes, no).astype(_numpy_dtype(like))
+
+
+def _numpy_dtype(x: Any) -> np.dtype:
+    return raw(x).dtype
+
+
+def leaky_relu(x: Any, negative_slope: float) -> Any:
+    """x where it is positive, else slope · x."""
+    return np.where(x > 0, x, x * negative_slope)
+
+
+def elu(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
+    """x where it is positive, else α (e^x − 1); all times `scale`."""
+    return np.where(x <= 0, np.expm1(np.minimum(x, 0) * input_scale) * (alpha * scale), x * scale)
+
+
+def elu_slope(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
+    """The derivative of `elu`."""
+    low = np.exp(np.minimum(x, 0) * input_scale) * (alpha * scale * input_scale)
+    return np.where(x <= 0, low, scale)
+
+
+def celu(x: Any, alpha: float) -> Any:
+    """x where it is positive, else α (e^(x/α) − 1)."""
+    return elu(x, alpha, 1.0, 1 / alpha)
+
+
+_STEP, _TERMS, _END = 0.25, 14, 10.0
+
+
+def _cdf_table() -> np.ndarray:
+    """Coefficients of polynomials in (x − middle), one row for each piece of [−10, 10]; the highest power first."""
+    nodes = np.cos(np.pi * (np.arange(_TERMS) + 0.5) / _TERMS) * _STEP / 2
+    powers = np.linalg.inv(np.vander(nodes / _STEP, _TERMS))
+    middles = np.arange(-_END + _STEP / 2, _END, _STEP)
+    values = [[0.5 * math.erfc(-(middle + node) / math.sqrt(2)) for node in nodes] for middle in middles]
+    return powers @ np.array(values).T
+
+
+_TABLE: list[np.ndarray] = []
+
+
+def _cdf(x: np.ndarray) -> Any:
+    if not _TABLE:
+        _TABLE.append(_cdf_table())
+    wide = np.clip(np.nan_to_num(x.astype(np.float64), nan=0.0), -_END, _END - 1e-9)
+    piece = ((wide + _END) / _STEP).astype(np.int64)
+    local = (wide + _END) / _STEP - piece - 0.5
+    total = np.zeros_like(wide)
+    for coefficients in _TABLE[0]:
+        total = total * local + coefficients[piece]
+    return np.where(np.isnan(x), x, total).astype(x.dtype)
+
+
+@recorded("normal_cdf")
+def normal_cdf(x: Any) -> Any:
+    """Φ(x) = (1 + erf(x/√2)) / 2, to about the last digit of a double (NumPy has no erf)."""
+    return _cdf(np.asarray(x))
+
+
+def normal_density(x: Any) -> Any:
+    """φ(x) = exp(−x²/2) / √(2π)."""
+    return np.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+
+
+def gelu(x: Any) -> Any:
+    """x Φ(x)."""
+    return x * normal_cdf(x)
+
+
+_INNER, _CUBE = math.sqrt(2 / math.pi), 0.044715
+
+
+def gelu_tanh(x: Any) -> Any:
+    """x Φ(x), with Φ approximated by tanh."""
+    return 0.5 * x * (1 + np.tanh(_INNER * (x + _CUBE * x * x * x)))
+
+
+def gelu_tanh_slope(x: Any) -> Any:
+    """The derivative of `gelu_tanh`."""
+    bend = np.tanh(_INNER * (x + _CUBE * x * x * x))
+    return 0.5 * (1 + bend) + 0.5 * x * (1 - bend * bend) * (_INNER * (1 + 3 * _CUBE * x * x))
+
+
+def silu(x: Any) -> Any:
+    """x σ(x)."""
+    return x * k.sigmoid(x)
+
+
+def silu_slope(x: Any) -> Any:
+    """The derivative of `silu`."""
+    s = sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+def _soft(x: Any) -> Any:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def mish(x: Any) -> Any:
+    """x tanh(softplus(x))."""
+    return x * np.tanh(_soft(x))
+
+
+def mish_slope(x: Any) -> Any:
+    """The derivative of `mish`."""
+    bend = np.tanh(-log_sigmoid(-x))
+    return bend + x * sigmoid(x) * (1 - bend * bend)
+
+
+def hardtanh(x: Any, min_val: float, max_val: float) -> Any:
+    """x within [min, max]."""
+    return np.clip(x, min_val, max_val)
+
+
+def softshrink(x: Any, lambd: float) -> Any:
+    """x nearer to 0 by λ, 0 where |x| ≤ λ."""
+    return np.where(x > lambd, x - lambd, np.where(x < -lambd, x + lambd, x * 0))
+
+
+def hardshrink(x: Any, lambd: float) -> Any:
+    """x, 0 where |x| ≤ λ."""
+    return np.where((x >= -lambd) & (x <= lambd), x * 0, x)
+
+
+@recorded("log_sigmoid")
+def log_sigmoid(x: Any) -> Any:
+    """ln σ(x), without overflow."""
+    return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
+
+
+def hardsigmoid(x: Any) -> Any:
+    """x/6 + 1/2 within [0, 1]."""
+    return np.clip(x + 3, 0, 6) / 6
+
+
+def hardswish(x: Any) -> Any:
+    """x · hardsigmoid(x)."""
+    return x * np.clip(x + 3, 0, 6) / 6
+
+
+def hardswish_back(g: Any, x: Any) -> Any:
+    """The gradient of `hardswish`: 0 below −3, x/3 + 1/2 up to 3, then 1."""
+    return np.where(x <= -3, 0, np.where(x < 3, g * (x / 3 + 0.5), g))
+
+
+def threshold(x: Any, threshold: float, value: float) -> Any:
+    """x where it is above the threshold, else the value."""
+    return np.where(x > threshold, x, np.asarray(value, x.dtype))
+
+
+def prelu(x: Any, weight: Any) -> Any:
+    """x where it is positive, else weight · x."""
+    return np.where(x > 0, x, x * weight)
+
+
+def _halves(x: Any, dim: int) -> tuple[Any, Any]:
+    half = x.shape[dim] // 2
+    return x[k.at(dim, slice(0, half))], x[k.at(dim, slice(half, None))]
+
+
+def glu(x: Any, dim: int) -> Any:
+    """The first half along `dim`, times σ of the second."""
+    a, b = _halves(x, dim)
+    return a * sigmoid(b)
+
+
+def glu_back(g: Any, x: Any, dim: int) -> Any:
+    """The gradient of `glu`."""
+    a, b = _halves(x, dim)
+    s = sigmoid(b)
+    return np.concatenate([g * s, g * a * s * (1 - s)], axis=dim)

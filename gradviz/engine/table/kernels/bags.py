@@ -1,0 +1,51 @@
+"""What the row of `embedding_bag` computes with: rows of a table, brought together in bags.
+
+`indices` are the rows taken, one after another, `bags` the bag that each goes into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.table import kernels as k
+from gradviz.engine.table.kernels.row import raw
+
+
+def embedding_bag(x: Any, y: Any, indices: np.ndarray, bags: np.ndarray, size: int, mode: str) -> Any:
+    """The sum, mean or maximum of each of `size` bags of rows of x, each times its weight in y; 0 of an empty one."""
+    rows = x[indices] * y[:, None]
+    out = np.full((size, x.shape[1]), -np.inf if mode == "max" else 0, rows.dtype)
+    (np.maximum if mode == "max" else np.add).at(out, bags, rows)
+    how_many = np.bincount(bags, minlength=size)
+    if mode == "mean":
+        out /= np.maximum(how_many, 1)[:, None]
+    out[how_many == 0] = 0
+    return out
+
+
+def table_back(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:
+    """The gradient of the table."""
+    return k.put_back(_shares(g, x, y, out, indices, bags, mode) * np.expand_dims(y, 1), x.shape, indices)
+
+
+def weights_back(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:
+    """The gradient of the weights."""
+    return np.sum(_shares(g, x, y, out, indices, bags, mode) * x[indices], axis=-1)
+
+
+def _shares(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:
+    """What each row gets of its bag's gradient."""
+    if mode == "max":
+        return g[bags] * _first_greatest(raw(x)[indices] * raw(y)[:, None], raw(out), bags)
+    if mode == "mean":
+        return g[bags] * (1 / np.bincount(bags)[bags, None]).astype(raw(x).dtype)
+    return g[bags]
+
+
+def _first_greatest(rows: np.ndarray, out: np.ndarray, bags: np.ndarray) -> np.ndarray:
+    """1 for the first row of each bag that is its maximum, in each column."""
+    places = np.arange(len(rows))[:, None]
+    first = np.full(out.shape, len(rows))
+    np.minimum.at(first, bags, np.where(rows == out[bags], places, len(rows)))
+    return (places == first[bags]).astype(rows.dtype)

@@ -1,0 +1,163 @@
+"""What the rows of losses compute with. `reduction` is mean, sum or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.table import kernels as k
+from gradviz.engine.table.kernels.row import raw
+
+
+def reduced(losses: Any, reduction: str) -> Any:
+    """Losses as `reduction` asks."""
+    if reduction == "none":
+        return losses
+    return np.mean(losses) if reduction == "mean" else np.sum(losses)
+
+
+def part(g: Any, x: Any, reduction: str) -> Any:
+    """The gradient that reaches each single loss: g, or g / n where the mean was taken."""
+    return g / int(np.prod(x.shape)) if reduction == "mean" else g
+
+
+def nll(x: Any, target: np.ndarray, share: np.ndarray | float, reduction: str) -> Any:
+    """−share · x at the target class (axis 1), summed unless reduction is none. `share` is one number for each
+    target, or one for all.
+
+    Where share is 0 the log-probability does not count, even if it is −inf."""
+    picked = x[_at_classes(target)]
+    if not isinstance(share, np.ndarray):
+        return (picked if reduction == "none" else picked.sum()) * -share
+    losses = picked * -share
+    if not share.all():
+        losses = np.where(share == 0, 0, losses)
+    return losses if reduction == "none" else losses.sum()
+
+
+def nll_back(
+    g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.ndarray | float, reduction: str
+) -> Any:
+    """The gradient of `nll`: −share at the target class, 0 elsewhere, even if the upstream gradient is NaN."""
+    given, at = g * -share, _at_classes(target)
+    if not isinstance(given, (np.ndarray, np.generic)):
+        return k.put_back(np.broadcast_to(given, target.shape), x_shape, at)
+    gradient = np.zeros(x_shape, given.dtype)
+    gradient[at] = given
+    return gradient
+
+
+def _at_classes(target: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The index of the target classes in an array that has them along axis 1."""
+    if target.ndim == 0:
+        return (target,)
+    if target.ndim == 1:
+        return np.arange(len(target)), target
+    grid: tuple[np.ndarray, ...] = np.indices(target.shape, sparse=True)
+    return grid[0], target, *grid[1:]
+
+
+def mse(x: Any, y: Any, reduction: str) -> Any:
+    """(x − y)²."""
+    difference = x - y
+    return reduced(difference * difference, reduction)
+
+
+def soft_margin(x: Any, target: np.ndarray, reduction: str) -> Any:
+    """ln(1 + exp(−y x))."""
+    return reduced(np.log1p(np.exp(-target * x)), reduction)
+
+
+def soft_margin_slope(x: Any, target: np.ndarray) -> Any:
+    """The derivative of each single loss: −y σ(−y x)."""
+    return -target * sigmoid(-target * x)
+
+
+def _gaps(rows: Any, classes: np.ndarray, margin: float) -> tuple[Any, np.ndarray]:
+    """max(0, margin − x[y] + x[i]) for each class i, and which i are others than y."""
+    at = (np.arange(len(classes)), classes)
+    others = np.ones(rows.shape, bool)
+    others[at] = False
+    return np.maximum(rows - np.expand_dims(rows[at], 1) + margin, 0), others
+
+
+def _as_rows(shape: tuple[int, ...]) -> tuple[int, int]:
+    return -1, shape[-1] if shape else 1
+
+
+def _of_classes(weight: np.ndarray | None, classes: np.ndarray, n: int) -> Any:
+    return 1 / n if weight is None else np.expand_dims(weight[classes], 1) / n
+
+
+def multi_margin(
+    x: Any, target: np.ndarray, p: int, margin: float, weight: np.ndarray | None, reduction: str
+) -> Any:
+    """max(0, margin − x[y] + x[i])^p over the classes i other than y, over their number."""
+    rows, classes = x.reshape(_as_rows(x.shape)), np.atleast_1d(target)
+    gaps, others = _gaps(rows, classes, margin)
+    terms = gaps**p * others * _of_classes(weight, classes, rows.shape[1])
+    return reduced(terms.sum(1).reshape(target.shape), reduction)
+
+
+def multi_margin_back(
+    g: Any, x: Any, target: np.ndarray, p: int, margin: float, weight: np.ndarray | None, reduction: str
+) -> Any:
+    """The gradient of `multi_margin`."""
+    rows, classes = np.reshape(x, _as_rows(x.shape)), np.atleast_1d(target)
+    gaps, others = _gaps(rows, classes, margin)
+    share = _of_classes(weight, classes, rows.shape[1]) * others * (raw(gaps) > 0)
+    share = share.astype(raw(gaps).dtype)
+    each = np.reshape(g, (-1, 1)) / (len(classes) if reduction == "mean" else 1)
+    slopes = each * (share if p == 1 else share * (2 * gaps))
+    own = np.sum(slopes, axis=1, keepdims=True) * np.logical_not(others).astype(share.dtype)
+    return np.reshape(slopes - own, x.shape)
+
+
+def huber(x: Any, y: Any, delta: float, reduction: str) -> Any:
+    """(x − y)² / 2 up to a distance of delta, then straight on."""
+    distance = np.abs(x - y)
+    return reduced(
+        np.where(distance < delta, 0.5 * distance * distance, delta * (distance - 0.5 * delta)), reduction
+    )
+
+
+def smooth_l1(x: Any, y: Any, beta: float, reduction: str) -> Any:
+    """(x − y)² / 2β up to a distance of beta, then the distance less β/2."""
+    distance = np.abs(x - y)
+    return reduced(
+        np.where(distance < beta, 0.5 * distance * distance / beta, distance - 0.5 * beta), reduction
+    )
+
+
+def bce(x: Any, y: Any, weight: Any, reduction: str) -> Any:
+    """−(y ln x + (1 − y) ln(1 − x)), the logarithms not below −100."""
+    log_x, log_rest = np.maximum(np.log(x), -100), np.maximum(np.log1p(-x), -100)
+    return reduced(((y - 1) * log_rest - y * log_x) * weight, reduction)
+
+
+def bce_logits(x: Any, y: Any, weight: Any, pos_weight: Any, reduction: str) -> Any:
+    """−(p y ln σ(x) + (1 − y) ln(1 − σ(x))), without overflow."""
+    log_sigmoid = np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
+    losses = (1 - y) * x - (1 + (pos_weight - 1) * y) * log_sigmoid
+    return reduced(losses * weight, reduction)
+
+
+def sigmoid(x: Any) -> Any:
+    """σ(x), of an array or of a Tensor."""
+    if isinstance(x, (np.ndarray, np.generic)):
+        return k.sigmoid(x)
+    from gradviz.engine.table.ops import sigmoid as recorded
+
+    return recorded(x)
+
+
+def logits_slope(x: Any, y: Any, pos_weight: Any) -> Any:
+    """The derivative in x of each single loss."""
+    return (1 - y) - (1 + (pos_weight - 1) * y) * (1 - sigmoid(x))
+
+
+def target_slope(x: Any, pos_weight: Any) -> Any:
+    """The derivative in y of each single loss."""
+    log_sigmoid = np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
+    return -x - (pos_weight - 1) * log_sigmoid

@@ -1,0 +1,139 @@
+"""Choosing along a dimension: values, and the indices they were at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.table.kernels.indexing import spread_out
+from gradviz.engine.table.kernels.row import raw
+
+
+def chosen(x: Any, indices: np.ndarray, dim: int, keepdim: bool) -> tuple:
+    """The elements that `indices` (with `dim` kept) names along `dim`, and the indices."""
+    if x.ndim == 0:
+        return x.copy(), np.zeros((), np.int64)
+    values = np.take_along_axis(x, indices, dim)
+    return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
+
+
+def max_along(x: Any, dim: int, keepdim: bool) -> tuple:
+    """The greatest elements along `dim`, and where they are."""
+    return chosen(x, np.argmax(x, axis=dim, keepdims=True) if x.ndim else x, dim, keepdim)
+
+
+def min_along(x: Any, dim: int, keepdim: bool) -> tuple:
+    """The least elements along `dim`, and where they are."""
+    return chosen(x, np.argmin(x, axis=dim, keepdims=True) if x.ndim else x, dim, keepdim)
+
+
+def kth(x: Any, k: int, dim: int, keepdim: bool) -> tuple:
+    """The k-th smallest elements along `dim` (counted from 1), and where they are."""
+    if x.ndim == 0:
+        return chosen(x, x, dim, keepdim)
+    return chosen(x, at_place(np.argsort(x, axis=dim, kind="stable"), k - 1, dim), dim, keepdim)
+
+
+def at_place(order: np.ndarray, place: int, dim: int) -> np.ndarray:
+    """One slice along `dim`, which stays."""
+    return np.take(order, [place], axis=dim)
+
+
+def median_along(x: Any, dim: int, keepdim: bool) -> tuple:
+    """The medians along `dim` (the lower of two; NaN where there is one), and where they are."""
+    if x.ndim == 0:
+        return chosen(x, x, dim, keepdim)
+    order = np.argsort(x, axis=dim, kind="stable")
+    middle = at_place(order, (x.shape[dim] - 1) // 2, dim)
+    nans = np.isnan(x)
+    first_nan = np.argmax(nans, axis=dim, keepdims=True)
+    return chosen(x, np.where(nans.any(axis=dim, keepdims=True), first_nan, middle), dim, keepdim)
+
+
+def nanmedian_along(x: Any, dim: int, keepdim: bool) -> tuple:
+    """The medians along `dim` of what is not NaN, and where they are."""
+    if x.ndim == 0:
+        return chosen(x, x, dim, keepdim)
+    last = np.maximum((~np.isnan(x)).sum(axis=dim, keepdims=True) - 1, 0)
+    middle = np.take_along_axis(np.argsort(x, axis=dim, kind="stable"), last // 2, dim)  # NaN comes last
+    return chosen(x, middle, dim, keepdim)
+
+
+def nanmedian(x: Any) -> Any:
+    """The median of all elements that are not NaN."""
+    flat = x.reshape(-1)
+    return nanmedian_along(flat, 0, False)[0] if flat.size else np.asarray(np.nan, x.dtype)
+
+
+def mode(x: Any, dim: int, keepdim: bool) -> tuple:
+    """The most frequent elements along `dim`, the least of several, and the last place each is at."""
+    if x.ndim == 0:
+        return chosen(x, x, dim, keepdim)
+    places = np.apply_along_axis(_place_of_mode, dim, x).astype(np.int64)
+    return chosen(x, np.expand_dims(places, dim), dim, keepdim)
+
+
+def _place_of_mode(row: np.ndarray) -> int:
+    values, counts = np.unique(row, return_counts=True)
+    best = values[counts.argmax()]
+    same = np.isnan(row) if best != best else row == best
+    return int(np.flatnonzero(same)[-1])
+
+
+def cut_out(g: Any, shape: tuple[int, ...], indices: np.ndarray, dim: int, keepdim: bool) -> Any:
+    """The transpose of choosing: zeros with `g` where the chosen were."""
+    indices = np.asarray(raw(indices))
+    if not shape:
+        return g
+    if not keepdim:
+        g, indices = np.expand_dims(g, dim), np.expand_dims(indices, dim)
+    return spread_out(g, shape, dim, indices)
+
+
+def median(x: Any) -> Any:
+    """The median of all elements: the lower of two, NaN if there is one."""
+    flat = x.reshape(-1)
+    return median_along(flat, 0, False)[0] if flat.size else np.asarray(np.nan, x.dtype)
+
+
+def cummax(x: Any, dim: int) -> tuple:
+    """The greatest of all up to each element, and where it is: the last of equals."""
+    return _running(x, dim, lambda new, best: (new >= best) | np.isnan(new))
+
+
+def cummin(x: Any, dim: int) -> tuple:
+    """The least of all up to each element, and where it is: the last of equals."""
+    return _running(x, dim, lambda new, best: (new <= best) | np.isnan(new))
+
+
+def _running(x: Any, dim: int, takes: Any) -> tuple:
+    values, indices = np.array(x, ndmin=1), np.zeros(np.shape(x) or (1,), np.int64)
+    by_place, at_places = np.moveaxis(values, dim, 0), np.moveaxis(indices, dim, 0)
+    for i in range(1, len(by_place)):
+        better = takes(by_place[i], by_place[i - 1])
+        at_places[i] = np.where(better, i, at_places[i - 1])
+        by_place[i] = np.where(better, by_place[i], by_place[i - 1])
+    return values.reshape(x.shape), indices.reshape(x.shape)
+
+
+def sort(x: Any, dim: int, descending: bool) -> tuple:
+    """x in order along `dim`, and where each element was; equals stay in their order."""
+    if x.ndim == 0:
+        return x.copy(), np.zeros((), np.int64)
+    return chosen(x, order_of(x, dim, descending), dim, True)
+
+
+def order_of(x: Any, dim: int, descending: bool) -> np.ndarray:
+    """The indices that sort x along `dim`; NaN counts as the greatest."""
+    if not descending:
+        return np.argsort(x, axis=dim, kind="stable")
+    backwards = np.argsort(np.flip(x, dim), axis=dim, kind="stable")
+    return np.flip(x.shape[dim] - 1 - backwards, dim).copy()
+
+
+def topk(x: Any, k: int, dim: int, largest: bool) -> tuple:
+    """The k greatest (or least) elements along `dim`, in order, and where they are."""
+    if x.ndim == 0:
+        return x.copy(), np.zeros((), np.int64)
+    return chosen(x, np.take(order_of(x, dim, largest), range(k), axis=dim), dim, True)

@@ -1,0 +1,145 @@
+"""What no gradient goes through: comparisons, logic, integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from gradviz.engine.basics.dtypes import result_type
+from gradviz.engine.basics.shape_errors import explained
+from gradviz.engine.core.apply import as_tensor, operands
+from gradviz.engine.core.state import state
+from gradviz.engine.core.tell import tell_op
+from gradviz.engine.core.tensor import Tensor, new_tensor
+
+_NOT_DIFFERENTIATED = {"igamma", "igammac"}
+
+
+def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
+    """A function that no gradient goes through."""
+
+    def of_one(input: Any) -> Tensor:
+        return compute((as_tensor(input),))
+
+    def of_two(input: Any, other: Any) -> Any:
+        inputs = operands(input, other)
+        return NotImplemented if inputs[0] is None else compute(inputs)
+
+    def compute(inputs: tuple[Tensor, ...]) -> Tensor:
+        if name in _NOT_DIFFERENTIATED and any(tensor.requires_grad for tensor in inputs):
+            raise NotImplementedError(f"gradviz does not support the derivative of {name} yet")
+        arrays = [tensor.array for tensor in inputs]
+        try:
+            array = np.asarray(ufunc(*arrays))
+        except ValueError as error:
+            raise explained(error, *(array.shape for array in arrays)) from None
+        expected = result_type(*(tensor.array for tensor in inputs))
+        if array.dtype.kind in "fc" and expected.kind in "fc" and array.dtype != expected:
+            array = array.astype(expected)
+        out = new_tensor(array)
+        if state.listener is not None:
+            tell_op(name, inputs, (out,), "", None)
+        return out
+
+    call = of_two if nargs == 2 else of_one
+    call.__name__ = name
+    return call
+
+
+PLAIN: dict[str, Callable] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
+    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
+    "logical_xor": np.logical_xor, "heaviside": np.heaviside,
+    "bitwise_left_shift": np.left_shift, "bitwise_right_shift": np.right_shift, "gcd": np.gcd, "lcm": np.lcm,
+    "igamma": scipy.special.gammainc, "igammac": scipy.special.gammaincc,
+}  # fmt: skip
+PLAIN_UNARY: dict[str, Callable] = {
+    "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "logical_not": np.logical_not,
+    "bitwise_not": np.invert, "signbit": np.signbit, "isposinf": np.isposinf, "isneginf": np.isneginf,
+    "isreal": np.isreal,
+}  # fmt: skip
+plain: dict[str, Callable] = {name: _plain(name, ufunc) for name, ufunc in PLAIN.items()}
+plain |= {name: _plain(name, ufunc, 1) for name, ufunc in PLAIN_UNARY.items()}
+
+
+def as_equals(name: str, compare: Callable) -> Callable:
+    """A comparison of two tensors up to tolerances."""
+
+    def call(
+        x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    ) -> Any:
+        return compare(x.array, other.array, rtol, atol, equal_nan)
+
+    call.__name__ = name
+    call.__doc__ = f"{name}: |x − other| ≤ atol + rtol · |other|."
+    return call
+
+
+isclose = as_equals("isclose", lambda *a: new_tensor(np.asarray(np.isclose(*a))))
+allclose = as_equals("allclose", np.allclose)
+
+
+def equal(x: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and the same elements."""
+    return x.array.shape == other.array.shape and bool(np.all(x.array == other.array))
+
+
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Where the elements are among `test_elements`."""
+    found = np.isin(as_tensor(elements).array, as_tensor(test_elements).array, invert=invert)
+    return new_tensor(np.asarray(found))
+
+
+def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
+    """The places of the elements that are not 0: a row each, or a tensor a dimension."""
+    if as_tuple:
+        return tuple(new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(x.array)))
+    return new_tensor(np.ascontiguousarray(np.argwhere(x.array)))
+
+
+argwhere = nonzero
+
+
+def searchsorted(
+    sorted_sequence: Tensor,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: Any = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """Where to put each element of x in a sorted sequence; of several sequences, in the one at its place.
+
+    `sorter` has the places that would sort the sequence, if it is not sorted."""
+    sequence, values = sorted_sequence.array, as_tensor(x).array
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise RuntimeError(f"searchsorted: side is {side!r} and right is {right}; give one of them")
+    if sorter is not None:
+        sequence = np.take_along_axis(sequence, sorter.array, -1)
+    if sequence.ndim > 1 and sequence.shape[:-1] != values.shape[:-1]:
+        raise RuntimeError(
+            "boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and "
+            f"input value tensor must match, but we got boundaries tensor {list(sequence.shape)} and input "
+            f"value tensor {list(values.shape)}"
+        )
+    places = np.empty(values.shape, np.int32 if out_int32 else np.int64)
+    for row in np.ndindex(sequence.shape[:-1]):
+        places[row] = np.searchsorted(sequence[row], values[row], "right" if right else side or "left")
+    return new_tensor(places)
+
+
+def bucketize(x: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """Between which boundaries each element of x is."""
+    return searchsorted(boundaries, x, out_int32=out_int32, right=right)
+
+
+def bincount(x: Tensor, weights: Any = None, minlength: int = 0) -> Tensor:
+    """How often each integer is there; raises NotImplementedError for weights."""
+    if weights is not None:
+        raise NotImplementedError("gradviz does not support weights in bincount")
+    return new_tensor(np.bincount(x.array, minlength=minlength))

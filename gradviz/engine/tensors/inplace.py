@@ -1,0 +1,410 @@
+"""Operations that write over a tensor's memory: `add_`, `zero_`, `x[i] = v`.
+
+Each bumps the version that saved tensors are checked against. One that is differentiated gives the tensor the
+node of the op that it is: after `y.mul_(2)`, y's `grad_fn` is MulBackward0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.basics import errors
+from gradviz.engine.basics.dtypes import scalar_type_name
+from gradviz.engine.basics.shape_errors import broadcast_shape, check_fits
+from gradviz.engine.core.apply import apply, as_tensor, unary
+from gradviz.engine.core.node import edge_node, edge_nr, node_rare
+from gradviz.engine.core.op import in_place_form, with_next_node
+from gradviz.engine.core.packing import nodes_held
+from gradviz.engine.core.state import is_grad_enabled, state
+from gradviz.engine.core.tell import tell_op
+from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_tensor, number_of
+from gradviz.engine.core.views import CopySlices, complaint, is_overlapping, overlap_in_part, spoil, views_of
+from gradviz.engine.table import ops
+from gradviz.engine.table.derivatives import TABLE
+from gradviz.engine.table.kernels import geometry_of, takes_each_once
+
+
+def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -> None:
+    """Raise RuntimeError where autograd forbids writing over `x`, or over `part` of its array alone; have its versions
+    counted from here on."""
+    counter_of(x)  # before its node changes: the node that made it is to learn of the change
+    if is_grad_enabled():
+        _check_place_in_graph(x, others)
+    if is_overlapping(x.array if part is None else part):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+            "location. Please clone() the tensor before performing the operation."
+        )
+    written = x.array if part is None else part
+    for other in others:
+        if (
+            other._rare is not None
+            and other._rare.counter is counter_of(x)
+            and overlap_in_part(written, other.array)
+        ):
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            )
+
+
+def _check_place_in_graph(x: Tensor, others: tuple[Tensor, ...]) -> None:
+    base = x._base
+    if base is None:
+        if x._edge is LEAF_EDGE:
+            raise errors.leaf_in_place()
+        return
+    differentiable = x.requires_grad or base.requires_grad or any(other.requires_grad for other in others)
+    if differentiable and (why := complaint(x, "is being")):
+        raise RuntimeError(why)
+    if base._edge is LEAF_EDGE or x._edge is LEAF_EDGE:
+        raise errors.leaf_view_in_place()
+
+
+def rebase(x: Tensor, result: Tensor, how: str) -> None:
+    """Put x, which `result` was written over, in the graph where `result` is; and all that shares its memory.
+
+    Of a view, the base becomes CopySlices of itself and the result. Every view is seen anew, by strides."""
+    base = x._base
+    if base is None:
+        move_to(x, result._edge)
+        take_tangent(x, result, how)
+        base = x
+    else:
+        after = with_slices(base, x, result)
+        move_to(base, after._edge)
+        take_tangent(base, after, how)
+        tell_mutated(base, how, after)
+    for view in views_of(base):
+        why = complaint(view, "its base or another view of its base has been")
+        if why:
+            spoil(view, why)
+            continue
+        again = apply(TABLE["as_strided"], (base,), (geometry_of(view.array, base.array),))
+        move_to(view, again._edge)
+        take_tangent(view, again, how)
+        tell_mutated(view, how, again)
+
+
+def with_slices(base: Tensor, view: Tensor, result: Tensor) -> Tensor:
+    """The base with `result` written over its view: PyTorch's CopySlices of the op that made the result.
+
+    Where that op is composed of several, or tangents flow, CopySlices stands beside it instead."""
+    geometry = geometry_of(view.array, base.array)
+    inner = edge_node(result._edge)
+    fused = inner is not None and inner.outputs == 1 and inner.edges[0] is view._edge
+    fused = fused and (view._edge is not None or base._edge is None)
+    if not fused or state.dual_level:
+        return apply(TABLE["copy_slices"], (base, result), (geometry,))
+    node = CopySlices(base._edge, inner, geometry)  # type: ignore[arg-type]
+    after = new_tensor(base.array, node)
+    if state.listener is not None:
+        tell_op("copy_slices", (base, result), (after,), f"geometry={geometry}", node)
+    return after
+
+
+def move_to(x: Tensor, edge: Any) -> None:
+    """Give x another place in the graph. Its hooks stay where it was; that it retains its gradient goes with it."""
+    rare = x._rare
+    if rare is not None and x._edge is not None and x._edge is not LEAF_EDGE:
+        rare.hooks = None
+        if rare.retains_grad:
+            old: Any = edge_node(x._edge)
+            new: Any = edge_node(edge)
+            retainer = node_rare(old).retainers.pop(edge_nr(x._edge))
+            node_rare(new).retainers[edge_nr(edge)] = retainer
+    x._edge = edge
+
+
+def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> Tensor:
+    """Write `array` (the value of `source`, if one is told of) into the tensor's memory; count a version."""
+    if array is not x.array:
+        x.array[...] = array
+    counter_of(x).n += 1
+    tell_mutated(x, how, source)
+    return x
+
+
+def tell_mutated(x: Tensor, how: str, source: Tensor | None) -> None:
+    """Tell the listener that x has another value, or is seen in another place of the graph."""
+    if state.listener is not None:
+        number = 0 if source is None else number_of(source)
+        state.listener.mutated(number_of(x), x.array, flags_of(x), x._version, how, number)
+
+
+def keep_original(node: Any, x: Tensor) -> None:
+    """Let a node that saved x keep a copy of what x is now, before x is written over."""
+    copy = None
+    for slot in ("x", "y"):
+        if getattr(node, slot, None) is x:
+            copy = copy or new_tensor(x.array.copy(), x._edge)
+            setattr(node, slot, copy)
+            if hasattr(node, f"{slot}_version"):
+                setattr(node, f"{slot}_version", 0)
+    tensors = getattr(node, "tensors", None)
+    if tensors is not None and any(tensor is x for tensor in tensors):
+        copy = new_tensor(x.array.copy(), x._edge)
+        node.versions = tuple(
+            0 if tensor is x else version for tensor, version in zip(tensors, node.versions, strict=True)
+        )
+        node.tensors = tuple(copy if tensor is x else tensor for tensor in tensors)
+
+
+def take_tangent(x: Tensor, result: Tensor, how: str) -> None:
+    """Give x, which was written over, the tangent of the result; none if that has none."""
+    if not state.dual_level:
+        return
+    from gradviz.engine.core.forward_mode import set_tangent, tangent_of
+
+    tangent = tangent_of(result)
+    if tangent is not None:
+        set_tangent(x, tangent, how)
+    elif x._rare is not None:
+        x._rare.tangent = None
+
+
+def _check_result_fits(x: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise RuntimeError where what is to be written over x has not its shape."""
+    if shape != x.array.shape:
+        raise RuntimeError(
+            f"output with shape {list(x.array.shape)} doesn't match the broadcast shape {list(shape)}"
+        )
+
+
+def _in_place(name: str, function: Callable) -> Callable:
+    """The in-place form of a function: the same op, written over its first tensor."""
+
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if state.special and state.modes.saved_tensors_hooks and state.modes.held_nodes is None:
+            with nodes_held():
+                return write(x, *args, **kwargs)
+        return write(x, *args, **kwargs)
+
+    def write(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
+        check_writable(x, *tensors)
+        with_graph = is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
+        result = function(x, *args, **kwargs)
+        if result is NotImplemented:
+            raise TypeError(f"{name}(): unsupported operand {args[0]!r}")
+        _check_result_fits(x, result.array.shape)
+        if not np.can_cast(result.array.dtype, x.array.dtype, "same_kind"):
+            raise RuntimeError(
+                f"result type {result.dtype} can't be cast to the desired output type {x.dtype}"
+            )
+        if with_graph:
+            node = edge_node(result._edge)
+            keep_original(node, x)
+            if node is not None and getattr(node, "out", None) is result.array:
+                node.out = x.array  # type: ignore[attr-defined]
+                node.out_counter = counter_of(x)  # type: ignore[attr-defined]
+                node.out_version = x._version + 1  # type: ignore[attr-defined]
+        overwrite(x, result.array, name, result)
+        if with_graph or state.dual_level:
+            rebase(x, result, name)
+        return x
+
+    call.__name__ = name
+    return call
+
+
+def _plain_in_place(name: str, function: Callable) -> Callable:
+    """The in-place form of an op that has no derivative: of what requires grad it raises."""
+    call = _in_place(name, function)
+
+    def checked(x: Tensor, *args: Any) -> Tensor:
+        if is_grad_enabled() and x.requires_grad:
+            raise NotImplementedError(
+                f"gradviz does not differentiate {name}: its gradient would be 0. Write it without the underscore."
+            )
+        return call(x, *args)
+
+    checked.__name__ = name
+    return checked
+
+
+def _reshaping(name: str, plan: Callable) -> Callable:
+    """The in-place form of a view: x itself is seen in the other shape.
+
+    Raises NotImplementedError for a view that is differentiated: its base would have to follow."""
+
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        check_writable(x)
+        with_graph = is_grad_enabled() and (
+            x.requires_grad or (x._base is not None and x._base.requires_grad)
+        )
+        if with_graph and x._base is not None:
+            raise NotImplementedError(
+                f"gradviz does not differentiate {name} of a view: write it without the underscore"
+            )
+        op, arguments = plan(x, *args, **kwargs)
+        result = apply(in_place_form(op), (x,), arguments)
+        x.array = result.array
+        counter_of(x).n += 1
+        if with_graph or state.dual_level:
+            move_to(x, result._edge)
+            take_tangent(x, result, name)
+        tell_mutated(x, name, result)
+        return x
+
+    call.__name__ = name
+    return call
+
+
+def zero_(x: Tensor) -> Tensor:
+    """Write 0 over x; no gradient flows to what it was."""
+    check_writable(x)
+    return _filled(x, 0, "zero_", lambda: apply(TABLE["zero"], (x,)))
+
+
+def fill_(x: Tensor, value: Any) -> Tensor:
+    """Write one value over x, a number or a tensor of no dimension, which gradients flow to."""
+    if not isinstance(value, Tensor):
+        check_writable(x)
+        return _filled(x, value, "fill_", lambda: apply(TABLE["fill"], (x,), (value,)))
+    check_writable(x, value)
+    if value.array.ndim:
+        raise RuntimeError(
+            f"fill_ only supports 0-dimension value tensor but got tensor with {value.array.ndim} dimensions."
+        )
+    return _filled(x, value.array, "fill_", lambda: apply(TABLE["fill_tensor"], (x, value)), value)
+
+
+def _filled(x: Tensor, value: Any, name: str, record: Callable, *others: Tensor) -> Tensor:
+    requires_grad = x.requires_grad or any(other.requires_grad for other in others)
+    if (is_grad_enabled() and requires_grad) or state.dual_level:
+        result = record()
+        overwrite(x, result.array, name, result)
+        rebase(x, result, name)
+        return x
+    return overwrite(x, value, name)
+
+
+def copy_(x: Tensor, source: Any) -> Tensor:
+    """Write the values of `source` over x; gradients flow to `source`."""
+    source = as_tensor(source)
+    check_writable(x, source)
+    with_graph = (is_grad_enabled() and (x.requires_grad or source.requires_grad)) or state.dual_level
+    _check_result_fits(x, broadcast_shape(x.array.shape, source.array.shape))
+    if not with_graph:
+        return overwrite(x, source.array, "copy_", source)
+    result = apply(TABLE["copy_over"], (x, source))
+    overwrite(x, result.array, "copy_", result)
+    rebase(x, result, "copy_")
+    return x
+
+
+def setitem(x: Tensor, index: Any, value: Any) -> None:
+    """x[index] = value. Gradients flow to the value, and to what x was where it is not written over."""
+    value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
+    place = ops.places(x.array.shape, index)
+    in_view = takes_each_once(place)
+    if not in_view:
+        _check_dtype_to_put(x, value, place)
+    if not x.array.ndim and isinstance(place, int):
+        raise IndexError(ops.OF_A_NUMBER)
+    try:
+        part = x.array[place]
+    except IndexError as error:
+        raise ops.out_of_place(error, x.array.ndim) from None
+    check_fits(value.array, part.shape, in_view)
+    if x._edge is LEAF_EDGE and is_grad_enabled() and in_view:
+        raise errors.leaf_view_in_place()
+    with_graph = (is_grad_enabled() and (x.requires_grad or value.requires_grad)) or state.dual_level
+    if with_graph and in_view and x._base is not None:
+        copy_(ops.getitem(x, index), _fitting(value, part, cast=False))
+        return
+    check_writable(x, value, part=np.asarray(part) if in_view else None)
+    if with_graph:
+        row, fitting = (
+            ("set_index", _fitting(value, part)) if in_view else ("index_put", _for_index(value, part))
+        )
+        after = apply(TABLE[row], (x, fitting), (place,))
+        overwrite(x, after.array, "setitem", after)
+        rebase(x, after, "setitem")
+        return
+    x.array[place] = value.array
+    overwrite(x, x.array, "setitem")
+
+
+def _check_dtype_to_put(x: Tensor, value: Tensor, place: Any) -> None:
+    """Raise RuntimeError where the elements put at places are of another dtype: one number at a mask is converted."""
+    filled = not value.array.ndim and isinstance(place, np.ndarray) and place.dtype.kind == "b"
+    if value.array.dtype != x.array.dtype and not filled:
+        there, given = (scalar_type_name(tensor.array.dtype) for tensor in (x, value))
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {there} for the destination and {given} "
+            "for the source."
+        )
+
+
+def _for_index(value: Tensor, there: np.ndarray) -> Tensor:
+    """A value for elements chosen one by one: without dimensions of size 1 at its front, as PyTorch views it."""
+    shape = value.array.shape
+    front = next((i for i, n in enumerate(shape) if n != 1), len(shape))
+    return _fitting(ops.view(value, *shape[front:]) if front else value, there)
+
+
+def _fitting(value: Tensor, there: np.ndarray, cast: bool = True) -> Tensor:
+    """A value in x's dtype, without dimensions of size 1 that the place has not."""
+    extra = value.array.ndim - there.ndim
+    if extra > 0:
+        value = ops.reshape(value, *value.array.shape[extra:])
+    return ops.to(value, there.dtype) if cast else value
+
+
+_ELEMENTWISE = """
+    abs acos asin atan atan2 ceil copysign cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1
+    floor fmod frac hypot i0 lgamma log log10 log1p log2 mul neg rad2deg reciprocal relu remainder rsqrt sgn sigmoid
+    sign sin sinc sinh sqrt tan tanh trunc xlogy
+""".split()
+# Those whose node PyTorch counts on from that of the function: after `x.acosh_()` it is AcoshBackward1.
+_OF_THEIR_OWN = {"acosh": "arccosh", "asinh": "arcsinh", "atanh": "arctanh"}
+_polygamma = with_next_node(TABLE["polygamma"])
+_CHOSEN = """
+    addbmm addcdiv addcmul addmm addmv addr baddbmm clamp clamp_max clamp_min cumprod cumsum div float_power
+    index_add index_copy index_fill index_put ldexp lerp logit masked_fill masked_scatter mvlgamma nan_to_num pow
+    round scatter scatter_add scatter_reduce square tril triu true_divide
+""".split()
+
+_PLAIN = """
+    bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor eq gcd ge gt
+    heaviside igamma igammac lcm le logical_and logical_not logical_or logical_xor lt ne
+""".split()
+_SHAPES: dict[str, Callable] = {
+    "as_strided": ops.plan_of_as_strided,
+    "squeeze": ops.plan_of_squeeze,
+    "swapaxes": ops.plan_of_transpose,
+    "swapdims": ops.plan_of_transpose,
+    "t": ops.plan_of_t,
+    "transpose": ops.plan_of_transpose,
+    "unsqueeze": ops.plan_of_unsqueeze,
+}
+
+_FUNCTIONS: dict[str, Callable] = {
+    **{name: ops.functions[name] for name in _ELEMENTWISE},
+    **{name: unary(with_next_node(TABLE[key])) for name, key in _OF_THEIR_OWN.items()},
+    **{name: getattr(ops, name) for name in _CHOSEN},
+    "polygamma": lambda x, n: apply(_polygamma, (x,), (n,)),
+    "conj_physical": ops.itself,
+    "add": ops.add_with_alpha,
+    "sub": ops.sub_with_alpha,
+    "subtract": ops.sub_with_alpha,
+}
+
+in_place: dict[str, Callable] = {f"{name}_": _in_place(f"{name}_", fn) for name, fn in _FUNCTIONS.items()}
+in_place |= {f"{name}_": _plain_in_place(f"{name}_", ops.plain[name]) for name in _PLAIN}
+in_place["floor_divide_"] = _plain_in_place("floor_divide_", ops.floor_divide)
+in_place |= {f"{name}_": _reshaping(f"{name}_", plan) for name, plan in _SHAPES.items()}
+# Those that are functions too: `torch.relu_(x)`.
+FUNCTIONS = """
+    abs_ acos_ acosh_ addmv_ arccos_ arccosh_ arcsin_ arcsinh_ arctan_ arctanh_ asin_ asinh_ atan_ atanh_ ceil_ clamp_
+    clamp_max_ clamp_min_ clip_ cos_ cosh_ deg2rad_ erf_ erfc_ exp2_ exp_ expm1_ fill_ fix_ floor_ frac_ gcd_ i0_
+    index_put_ lcm_ ldexp_ log10_ log1p_ log2_ log_ logit_ nan_to_num_ neg_ negative_ rad2deg_ reciprocal_ relu_
+    round_ rsqrt_ sigmoid_ sin_ sinc_ sinh_ sqrt_ square_ tan_ tanh_ trunc_ xlogy_ zero_
+""".split()
+
+in_place |= {"zero_": zero_, "fill_": fill_, "copy_": copy_}

@@ -1,0 +1,220 @@
+"""The methods and operators of Tensor: functions of ops.py and inplace.py under PyTorch's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradviz.engine.basics import devices
+from gradviz.engine.basics.dtypes import BY_NAME
+from gradviz.engine.basics.keywords import with_pytorchs_names
+from gradviz.engine.basics.memory_format import contiguous_format, lies_in
+from gradviz.engine.basics.missing import TENSOR_LACKS, Lacking
+from gradviz.engine.core.backward import backward_from
+from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.table import ops
+from gradviz.engine.table.kernels import strides_of
+from gradviz.engine.tensors import questions
+from gradviz.engine.tensors.inplace import in_place, setitem
+
+
+def flipped(function: Callable) -> Callable:
+    """The reflected operator: `2 * x`."""
+    return lambda x, y: function(y, x)
+
+
+def _transposed(name: str) -> Callable:
+    def call(x: Tensor) -> Tensor:
+        if not x.array.ndim:
+            return x
+        if x.array.ndim == 1 or (name == "H" and x.array.ndim > 2):
+            what = "matrices (2-D tensors)" if name == "H" else "matrices or batches of matrices"
+            raise RuntimeError(f"tensor.{name} is only supported on {what}. Got {x.array.ndim}-D tensor.")
+        return ops.transpose(x, -2, -1)
+
+    return call
+
+
+def _size_like(function: Callable) -> Callable:
+    return lambda x, other: function(x, *other.shape)
+
+
+def _to(
+    x: Tensor,
+    *args: Any,
+    dtype: Any = None,
+    device: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
+    """x in a dtype (a tensor's, if one is given), on a device (there is only the CPU)."""
+    flags = [arg for arg in args if isinstance(arg, bool)]
+    for arg in args:
+        if isinstance(arg, Tensor):
+            dtype = arg.dtype
+        elif isinstance(arg, (str, devices.device)):
+            device = arg
+        elif not isinstance(arg, bool) and arg is not None:
+            dtype = arg
+    devices.check(device)
+    return ops.to(x, x.dtype if dtype is None else dtype, memory_format, flags[1] if flags[1:] else copy)
+
+
+def _cast(dtype: Any) -> Callable:
+    return lambda x, memory_format=None: ops.to(x, dtype, memory_format)
+
+
+OPERATORS: dict[str, Callable] = {
+    "__add__": ops.add,
+    "__radd__": ops.add,
+    "__sub__": ops.sub,
+    "__rsub__": ops.rsub,
+    "__mul__": ops.mul,
+    "__rmul__": ops.mul,
+    "__truediv__": ops.functions["div"],
+    "__rtruediv__": ops.rdiv,
+    "__pow__": ops.pow,
+    "__rpow__": ops.rpow,
+    "__matmul__": ops.matmul,
+    "__rmatmul__": flipped(ops.matmul),
+    "__neg__": ops.neg,
+    "__pos__": lambda x: x,
+    "__abs__": ops.abs_,
+    "__getitem__": ops.getitem,
+    "__setitem__": setitem,
+    "__iadd__": in_place["add_"],
+    "__isub__": in_place["sub_"],
+    "__imul__": in_place["mul_"],
+    "__itruediv__": in_place["div_"],
+    "__ipow__": in_place["pow_"],
+    "__eq__": ops.plain["eq"],
+    "__ne__": ops.plain["ne"],
+    "__lt__": ops.plain["lt"],
+    "__le__": ops.plain["le"],
+    "__gt__": ops.plain["gt"],
+    "__ge__": ops.plain["ge"],
+    "__and__": ops.plain["bitwise_and"],
+    "__or__": ops.plain["bitwise_or"],
+    "__xor__": ops.plain["bitwise_xor"],
+    "__invert__": ops.plain["bitwise_not"],
+    "__floordiv__": ops.floor_divide,
+    "__mod__": ops.functions["remainder"],
+    "__rmod__": flipped(ops.functions["remainder"]),
+    "__rfloordiv__": flipped(ops.floor_divide),
+    "__rand__": ops.plain["bitwise_and"],
+    "__ror__": ops.plain["bitwise_or"],
+    "__rxor__": ops.plain["bitwise_xor"],
+    "__lshift__": ops.plain["bitwise_left_shift"],
+    "__rshift__": ops.plain["bitwise_right_shift"],
+}
+
+# Functions that are methods too: `torch.f(x, ...)` and `x.f(...)`.
+_SHARED = """
+    addcdiv addcmul clamp clamp_max clamp_min div float_power ldexp lerp logit mvlgamma nan_to_num pow round square
+    true_divide positive conj conj_physical resolve_conj resolve_neg real
+    all amax amin aminmax any argmax argmin argsort count_nonzero cummax cummin cumprod cumsum dist kthvalue
+    log_softmax logcumsumexp logsumexp max mean median min msort nanmean nansum norm prod softmax sort std sum topk
+    unique var
+    addbmm addmm addmv addr baddbmm bmm cross det dot ger inner inverse kron logdet matmul matrix_power mm mv outer
+    qr slogdet tensordot trace vdot
+    as_strided broadcast_to chunk clone diag diag_embed diagflat diagonal dsplit expand flatten flip fliplr flipud
+    hsplit
+    moveaxis movedim narrow permute ravel repeat_interleave reshape roll rot90 select split split_with_sizes squeeze
+    swapaxes swapdims t tensor_split tile transpose tril triu unbind unflatten unsafe_chunk unsafe_split unsqueeze
+    vsplit
+    gather index_add index_copy index_fill index_put index_select masked_fill masked_scatter masked_select
+    scatter scatter_add scatter_reduce select_scatter slice_scatter take take_along_dim
+    allclose argwhere bincount diff equal isclose isin nonzero
+""".split()
+
+# Functions that are methods under another name, or none.
+FUNCTIONS: dict[str, Callable] = {
+    name: with_pytorchs_names(getattr(ops, name))
+    for name in """
+    cat concat concatenate stack hstack vstack row_stack dstack column_stack block_diag atleast_1d atleast_2d
+    atleast_3d meshgrid broadcast_tensors einsum where std_mean var_mean trapezoid trapz polygamma bucketize
+    searchsorted rsub constant_pad_nd cdist cumulative_trapezoid cartesian_prod combinations
+    """.split()
+}
+
+_ALIASES = {
+    "absolute": "abs", "negative": "neg", "multiply": "mul", "divide": "div", "arccos": "acos", "arccosh": "acosh",
+    "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "clip": "clamp",
+    "fix": "trunc", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
+    "special_expit": "sigmoid",
+}  # fmt: skip
+
+METHODS: dict[str, Callable] = {
+    **{name: f for name, f in ops.functions.items() if not name.startswith("special_")},
+    **ops.plain,
+    **in_place,
+    **{name: getattr(ops, name) for name in _SHARED},
+    "add": ops.add_with_alpha,
+    "sub": ops.sub_with_alpha,
+    "subtract": ops.sub_with_alpha,
+    "view": ops.view,
+    "repeat": ops.repeat,
+    "unfold": ops.unfold,
+    "sum_to_size": ops.sum_to_size,
+    "contiguous": ops.contiguous,
+    "view_as": _size_like(ops.view),
+    "reshape_as": _size_like(ops.reshape),
+    "expand_as": _size_like(ops.expand),
+    "astype": ops.to,  # as the rules say it, in NumPy's words
+    "to": _to,
+    "cpu": lambda x: x,
+    "type_as": lambda x, other: ops.to(x, other.dtype),
+    "where": lambda x, condition, other: ops.where(condition, x, other),
+    "quantile": ops.quantile,
+    "nanquantile": ops.nanquantile,
+    "mode": ops.mode,
+    "histc": ops.histc,
+    "unique_consecutive": ops.unique_consecutive,
+    "cov": ops.cov,
+    "corrcoef": ops.corrcoef,
+    "nanmedian": ops.nanmedian,
+    "pinverse": lambda x, rcond=1e-15: ops.pinv(x, rtol=rcond),
+    "element_size": lambda x: x.array.itemsize,
+    "ndimension": lambda x: x.array.ndim,
+    "stride": lambda x, dim=None: strides_of(x.array) if dim is None else strides_of(x.array)[dim],
+    "polygamma": lambda x, n: ops.polygamma(n, x),
+    "adjoint": lambda x: ops.transpose(x, -2, -1),
+    "is_floating_point": lambda x: x.array.dtype.kind == "f",
+    "is_contiguous": lambda x, memory_format=contiguous_format: lies_in(x.array, memory_format),
+    "data_ptr": lambda x: x.array.ctypes.data,
+    **questions.METHODS,
+    **{name: _cast(BY_NAME[name]) for name in ("float", "double", "half", "long", "int", "bool", "short")},
+    "char": _cast(BY_NAME["int8"]),
+    "byte": _cast(BY_NAME["uint8"]),
+}
+METHODS = {name: with_pytorchs_names(function) for name, function in METHODS.items()}
+METHODS |= {alias: METHODS[name] for alias, name in _ALIASES.items() if name in METHODS}
+METHODS |= {f"{alias}_": in_place[f"{name}_"] for alias, name in _ALIASES.items() if f"{name}_" in in_place}
+
+KINDS_THERE_ARE_NOT = "cuda ipu maia meta mkldnn mps mtia nested quantized sparse sparse_csr vulkan xla xpu"
+PROPERTIES: dict[str, Callable] = {
+    "T": lambda x: ops.permute(x, *reversed(range(x.array.ndim))),
+    "H": _transposed("H"),
+    "mH": _transposed("mH"),
+    "mT": _transposed("mT"),
+    "real": lambda x: x,
+    "is_cpu": lambda x: True,
+    **{f"is_{kind}": lambda x: False for kind in KINDS_THERE_ARE_NOT.split()},
+    "itemsize": lambda x: x.array.itemsize,
+    "nbytes": lambda x: x.array.nbytes,
+}
+
+
+def attach() -> None:
+    """Give Tensor its methods."""
+    for name, function in {**METHODS, **OPERATORS}.items():
+        setattr(Tensor, name, function)
+    for name, getter in PROPERTIES.items():
+        setattr(Tensor, name, property(getter))
+    Tensor.backward = backward_from  # type: ignore[attr-defined]
+    for name in TENSOR_LACKS:
+        setattr(Tensor, name, Lacking(name))
+
+
+attach()

@@ -1,0 +1,136 @@
+"""Tensors drawn at random: from parameters that are tensors, and written over what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.basics.dtypes import default_dtype
+from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.rng import generator as random
+from gradviz.engine.tensors.creation import made, sizes
+from gradviz.engine.tensors.inplace import check_writable, overwrite
+
+
+def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None) -> Tensor:
+    """Normal with a mean and a standard deviation, each a number or a tensor."""
+    means, deviations = (value.array if isinstance(value, Tensor) else value for value in (mean, std))
+    kind = next((a.dtype for a in (means, deviations) if isinstance(a, np.ndarray)), default_dtype())
+    shape = sizes((size,)) if size is not None else np.broadcast_shapes(np.shape(means), np.shape(deviations))
+    if np.any(np.asarray(deviations) < 0):
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {np.min(deviations)}")
+    with random.drawing_from(generator):
+        draws = random.normal(shape, kind)
+    return made((draws * np.asarray(deviations, kind) + np.asarray(means, kind)).astype(kind), "normal")
+
+
+def bernoulli(x: Tensor, p: float | None = None, *, generator: Any = None) -> Tensor:
+    """1 with the probability that each element of x says (or p), else 0."""
+    chances = np.full(x.array.shape, p) if p is not None else x.array
+    if ((chances < 0) | (chances > 1)).any():
+        raise RuntimeError("Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
+    with random.drawing_from(generator):
+        return made(
+            (random.uniform_to_compare(x.array.shape, chances) < chances).astype(x.array.dtype), "bernoulli"
+        )
+
+
+def multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
+    """Indices drawn by the weights that each row of x has. The draws are not those of PyTorch."""
+    weights = np.atleast_2d(x.array).astype(np.float64)
+    if (weights < 0).any() or not np.isfinite(weights).all() or (weights.sum(-1) <= 0).any():
+        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or sums to 0")
+    if not replacement and ((weights > 0).sum(-1) < num_samples).any():
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    with random.drawing_from(generator):
+        if replacement:
+            ends = np.cumsum(weights, -1) / weights.sum(-1, keepdims=True)
+            draws = random.uniform((len(weights), num_samples), np.dtype(np.float64))
+            picked = (draws[:, :, None] >= ends[:, None, :]).sum(-1)
+        else:  # the greatest of ln u / w are a sample (Efraimidis and Spirakis 2006)
+            draws = random.uniform(weights.shape, np.dtype(np.float64))
+            with np.errstate(divide="ignore"):
+                keys = np.where(weights > 0, np.log1p(-draws) / weights, -np.inf)
+            picked = np.argsort(-keys, -1)[:, :num_samples]
+    return made(picked.astype(np.int64).reshape(*x.array.shape[:-1], num_samples), "multinomial")
+
+
+def randint_like(
+    x: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """Integers from low (or 0) to high, in the shape and dtype of x."""
+    low, high = (0, low) if high is None else (low, high)
+    draws = random.integers(low, high, x.array.shape)
+    return made(draws.astype(x.array.dtype if dtype is None else dtype.numpy), "randint_like")
+
+
+def _drawn(name: str, draw: Callable) -> Callable:
+    """A method that writes draws over a tensor; no gradient flows to what it was."""
+
+    def fill(x: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
+        check_writable(x)
+        with random.drawing_from(generator):
+            array = draw(x.array.shape, x.array.dtype, *args, **kwargs)
+        return overwrite(x.zero_() if x.requires_grad else x, array, name)  # type: ignore[attr-defined]
+
+    fill.__name__ = name
+    fill.__doc__ = draw.__doc__
+    return fill
+
+
+def _normal(shape: tuple, kind: np.dtype, mean: float = 0.0, std: float = 1.0) -> np.ndarray:
+    """Normal with a mean and a standard deviation."""
+    return random.normal(shape, kind) * kind.type(std) + kind.type(mean)
+
+
+def _uniform(shape: tuple, kind: np.dtype, a: float = 0.0, b: float = 1.0) -> np.ndarray:
+    """Uniform on [a, b)."""
+    low, high = kind.type(a), kind.type(b)
+    return random.uniform(shape, kind).astype(np.float64) * np.float64(high - low) + np.float64(low)
+
+
+def _bernoulli(shape: tuple, kind: np.dtype, p: Any = 0.5) -> np.ndarray:
+    """1 with probability p, else 0."""
+    if isinstance(p, Tensor):
+        return random.uniform_to_compare(shape, p.array) < p.array
+    return random.bernoulli(shape, p)
+
+
+def _exponential(shape: tuple, kind: np.dtype, lambd: float = 1.0) -> np.ndarray:
+    """Exponential with a rate. The draws are not those of PyTorch."""
+    return -np.log1p(-random.uniform(shape, np.dtype(np.float64))) / lambd
+
+
+def _integers(shape: tuple, kind: np.dtype, low: int = 0, to: int | None = None) -> np.ndarray:
+    """Whole numbers from low to `to`, `to` excluded. The draws are not those of PyTorch."""
+    low, to = (0, low) if to is None and low else (low, to)
+    return random.integers(low, 2**24 if to is None else to, shape)
+
+
+def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """Write a value over the diagonal of x."""
+    n = min(x.array.shape)
+    x.as_strided((n,), (sum(s // x.array.itemsize for s in x.array.strides),)).fill_(fill_value)  # type: ignore[attr-defined]
+    return x
+
+
+METHODS: dict[str, Callable] = {
+    "normal_": _drawn("normal_", _normal),
+    "uniform_": _drawn("uniform_", _uniform),
+    "bernoulli_": _drawn("bernoulli_", _bernoulli),
+    "exponential_": _drawn("exponential_", _exponential),
+    "random_": _drawn("random_", _integers),
+    "fill_diagonal_": fill_diagonal_,
+    "bernoulli": bernoulli,
+    "multinomial": multinomial,
+}
+for _name, _function in METHODS.items():
+    setattr(Tensor, _name, _function)
+PUBLIC: dict[str, Callable] = {
+    "normal": normal,
+    "bernoulli": bernoulli,
+    "multinomial": multinomial,
+    "randint_like": randint_like,
+}

@@ -1,8 +1,0 @@
-"""Utilities. See PyTorch's `torch.utils`."""
-
-from gradviz.engine.missing import says_what_is_missing
-from gradviz.utils import checkpoint, data
-
-__all__ = ["checkpoint", "data"]
-
-__getattr__ = says_what_is_missing(__name__, globals())

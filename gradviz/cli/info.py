@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gradviz.cli.common import opened, printable, trace_argument
 from gradviz.cli.summary import plural
-from gradviz.graph.overview import Overview, overview
+from gradviz.query.overview import Overview, overview
 from gradviz.tracefile import Trace
 
 

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from gradviz.cli.common import printable
-from gradviz.graph.overview import LeafInfo, Overview, overview
+from gradviz.query.overview import LeafInfo, Overview, overview
 from gradviz.sources.script import Outcome
 from gradviz.tracefile import Trace
 

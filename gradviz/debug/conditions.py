@@ -7,7 +7,7 @@ from typing import Protocol
 from gradviz.debug.present import EVERYWHERE, Present, where
 from gradviz.events.kinds import Kind
 from gradviz.step.breakpoints import Breakpoint
-from gradviz.step.predicate import Predicate
+from gradviz.query.predicate import Predicate
 from gradviz.step.subject import Subject
 
 _NESTS = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN, Kind.SCOPE_LEFT, Kind.PASS_ENDED)

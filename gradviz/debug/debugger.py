@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gradviz.debug.pauses import BAD, Pauses
 from gradviz.step.errors import CommandError
-from gradviz.step.numbers import clean
+from gradviz.words.numbers import clean
 from gradviz.step.state import Resume, Session, Settings
 from gradviz.tracefile import Recorder, Trace, TraceError, open_trace
 
@@ -109,7 +109,7 @@ class Debugger:
             return None
         if session.resume is not None:
             self.resume = session.resume
-            pauses.prepare(session.resume, session.facts)
+            pauses.prepare(session.resume, session.words)
         return session.resume
 
     def _show(self, session: Session, message: str) -> None:

@@ -22,7 +22,7 @@ from gradviz.debug.present import Present
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import Listener
 from gradviz.step.breakpoints import Breakpoints
-from gradviz.step.facts import Facts
+from gradviz.words.words import Words
 from gradviz.step.state import Resume
 from gradviz.tracefile import Recorder
 

@@ -1,4 +1,4 @@
-"""The event that has just happened, as predicates ask for it: what `TraceColumns` is to a whole trace.
+"""The event that has just happened, as predicates ask for it: what `TraceFields` is to a whole trace.
 
 What an event does not say itself has to be remembered from earlier ones: how deep a thread is in scopes and passes,
 where a node was made, what an older gradient held. The dear parts are remembered only while somebody asks for them
@@ -21,7 +21,7 @@ from gradviz.debug.measures import is_finite, measured
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import VIEW
 from gradviz.graph.memory import REBINDS, WHOLE_VIEWS
-from gradviz.step.facts import Facts
+from gradviz.words.words import Words
 from gradviz.tracefile.sites import Sites
 
 _RUNNING = 1000  # nodes that have received but not produced: one a pass, and passes may nest

@@ -84,7 +84,8 @@ class NumpyReader:
         return value.size
 
 
-READERS: dict[type, Reader] = {np.ndarray: NumpyReader()}
+_NUMPY = NumpyReader()
+READERS: dict[type, Reader] = {np.ndarray: _NUMPY, np.generic: _NUMPY}
 
 
 def reader_of(value: Any) -> Reader:

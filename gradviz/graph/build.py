@@ -179,7 +179,7 @@ class _Builder:
         return node
 
     def _grad_fn_of(self, state: State) -> str | None:
-        event = state.since if state.since != FIRST else self.tensors.maker(state.tensor)
+        event = self.tensors.op_that_made(state)
         number = self.query.nodes.grad_fn(state.tensor, self.at if event is None else event)
         return self.query.nodes.name(number) or None
 
@@ -203,9 +203,9 @@ class _Builder:
             return node
         op = self.tensors.op(event)
         node.name, node.op, node.args = op.op, op.op, op.args
-        made = self.query.nodes.of_op(event)
-        if made:
-            node.grad_fn, node.pair = self.query.nodes.name(made[-1]), self.ids.node[made[-1]]
+        number = self.query.nodes.main_of_op(event)
+        if number:
+            node.grad_fn, node.pair = self.query.nodes.name(number), self.ids.node[number]
         self._place(node, op.site)
         return node
 

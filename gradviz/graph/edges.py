@@ -75,7 +75,8 @@ class Edges:
 
     def _cut(self, op: OpRan, tensor: int, has_node: bool, led_to: set[int]) -> str:
         """Why no gradient comes back to an op's input that requires grad; empty where one does."""
-        if tensor in led_to or (has_node and 0 in led_to):
+        base = self.tensors.base(State(tensor, FIRST))
+        if tensor in led_to or (has_node and 0 in led_to) or (base is not None and base.tensor in led_to):
             return ""
         if not self.tensors.flags(tensor, op.index - 1) & REQUIRES_GRAD:
             return ""

@@ -137,6 +137,14 @@ class TraceColumns:
             codes[produced.events[known]] = codes[received.events[first[at[known]]]]
         return Column(column.values, codes=codes)
 
+    @cached_property
+    def ops(self) -> np.ndarray:
+        """For each event the number of the op's name, 0 where it is no op."""
+        ops = self.trace.table(Kind.OP)
+        found = np.zeros(self.count, np.int64)
+        found[ops.events] = ops["op"]
+        return found
+
     @property
     def kinds(self) -> Column:
         """What happened."""

@@ -49,6 +49,11 @@ class Nodes:
         """The nodes that an op made, in order."""
         return self._of_ops.get(event, [])
 
+    def main_of_op(self, event: int) -> int:
+        """The node of an op that its result goes back through: the first that is the `grad_fn` of a tensor; 0 for none."""
+        made = self.of_op(event)
+        return next((node for node in made if any(self.outputs(node))), made[-1] if made else 0)
+
     @cached_property
     def _of_ops(self) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

@@ -74,14 +74,12 @@ class record:
 
     def __enter__(self) -> record:
         from gradviz.engine.core.state import listen
-        from gradviz.engine.table.derivatives import TABLE
 
         sites = self.sites or Sites()
         if self.sites is None:
             sites.begin_at(sys._getframe(1))
         meta = {**run_meta(), **(self.meta or {})}
-        formulas = {op.node_name: op.formula for op in reversed(TABLE.values()) if op.derivatives}
-        self.recorder = Recorder(self.path, *self.settings, sites, meta, formulas)
+        self.recorder = Recorder(self.path, *self.settings, sites, meta)
         self.previous = listen(self.through(self.recorder) if self.through is not None else self.recorder)
         _recording.append(self)
         return self

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradviz.step.columns import TraceColumns
 from gradviz.step.errors import CommandError
-from gradviz.step.facts import Facts
-from gradviz.step.numbers import clean, shortened
-from gradviz.step.predicate import FIELDS, FLAGS, Predicate, PredicateError
+from gradviz.words.words import Words
+from gradviz.words.numbers import clean, shortened
+from gradviz.query.fields import FIELDS, FLAG, NAMES, TraceFields
+from gradviz.query.predicate import Predicate, PredicateError
 from gradviz.step.subject import Subject, changes
 
 # What may stand before a name in `break`, and the predicate that it stands for.
@@ -40,8 +40,8 @@ class Breakpoint:
     at_line: bool = False
 
 
-def breakpoint_of(text: str, facts: Facts | None = None, live: bool = False) -> Breakpoint:
-    """What `break TEXT` means. With `facts` a bare name is looked up in the trace; where the run goes on (`live`) one
+def breakpoint_of(text: str, words: Words | None = None, live: bool = False) -> Breakpoint:
+    """What `break TEXT` means. With `words` a bare name is looked up in the trace; where the run goes on (`live`) one
     that is not there may still come. Raises CommandError."""
     place = _PLACE.match(text)
     if place is not None:
@@ -53,8 +53,8 @@ def breakpoint_of(text: str, facts: Facts | None = None, live: bool = False) -> 
         if '"' in name and form != "if":
             raise CommandError(f"break {form} takes a name without quotes: {shortened(clean(name), 40)}")
         return Breakpoint(text, predicate(_filled(form, name)))
-    if re.fullmatch(r"[\w.]+", text) and text not in FIELDS:
-        return Breakpoint(text, predicate(_guessed(text, facts, live)))
+    if re.fullmatch(r"[\w.]+", text) and text not in NAMES:
+        return Breakpoint(text, predicate(_guessed(text, words, live)))
     return Breakpoint(text, predicate(text))
 
 
@@ -64,20 +64,21 @@ def _filled(form: str, name: str) -> str:
     return FORMS[form].format(name)
 
 
-def _guessed(word: str, facts: Facts | None, live: bool) -> str:
+def _guessed(word: str, words: Words | None, live: bool) -> str:
     """What a bare word is: an op, a node, a tensor."""
     if re.search(r"Backward\d*$", word):
         return _filled("grad_fn", word)
-    if facts is not None:
-        if word in facts.ops:
+    if words is not None:
+        if word in words.ops:
             return f'op == "{word}"'
-        if word in facts.labels:
+        if word in words.query.names.labels:
             return f'name == "{word}"'
     if word.endswith(".grad"):
         raise CommandError(f"to stop where {clean(word)} changes: watch {clean(word)}")
     if live:
         return f'op == "{word}" or name == "{word}"'
-    ways = f"op {word}, tensor {word}, parameter {word}, grad_fn {word}, line 12, {', '.join(FLAGS)}"
+    flags = [name for name, field in FIELDS.items() if field.type == FLAG]
+    ways = f"op {word}, tensor {word}, parameter {word}, grad_fn {word}, line 12, {', '.join(flags)}"
     raise CommandError(f"nothing here is called {word}; break takes: {ways}, or a predicate")
 
 
@@ -118,19 +119,19 @@ class Breakpoints:
         """The trace has grown."""
         self._events.clear()
 
-    def events(self, number: int, facts: Facts, columns: TraceColumns) -> np.ndarray:
+    def events(self, number: int, words: Words, columns: TraceFields) -> np.ndarray:
         """The events that one stops at, in order."""
         if number not in self._events:
-            self._events[number] = events_of(self.by_number[number], facts, columns)
+            self._events[number] = events_of(self.by_number[number], words, columns)
         return self._events[number]
 
     def nearest(
-        self, k: int, forward: bool, facts: Facts, columns: TraceColumns
+        self, k: int, forward: bool, words: Words, columns: TraceFields
     ) -> tuple[int, list[int]] | None:
         """The next event after k (or the one before) that any stops at, and the numbers of those that do."""
         found: dict[int, list[int]] = {}
         for number in self.by_number:
-            event = neighbour(self.events(number, facts, columns), k, forward)
+            event = neighbour(self.events(number, words, columns), k, forward)
             if event is not None:
                 found.setdefault(event, []).append(number)
         if not found:
@@ -139,16 +140,16 @@ class Breakpoints:
         return event, found[event]
 
 
-def events_of(stop: Breakpoint, facts: Facts, columns: TraceColumns) -> np.ndarray:
+def events_of(stop: Breakpoint, words: Words, columns: TraceFields) -> np.ndarray:
     """The events that a breakpoint stops at."""
     if stop.watched is not None:
-        return changes(facts, stop.watched)
+        return changes(words, stop.watched)
     assert stop.predicate is not None
     mask = stop.predicate.mask(columns)
     return arrivals(mask, columns) if stop.at_line else np.flatnonzero(mask)
 
 
-def arrivals(mask: np.ndarray, columns: TraceColumns) -> np.ndarray:
+def arrivals(mask: np.ndarray, columns: TraceFields) -> np.ndarray:
     """Of the events at a line those that a debugger would stop at: where the line is come to from another, and where
     it begins anew (a loop of one line). Events without a place of their own are no other line."""
     placed = np.flatnonzero((columns.sites > 0) | mask)
@@ -159,9 +160,9 @@ def arrivals(mask: np.ndarray, columns: TraceColumns) -> np.ndarray:
         return starts
     here = placed[held]
     start = starts[np.cumsum(first)[held] - 1]
-    events, depths = columns.trace.events, columns.moments.depths
+    depths = columns.query.scopes.depths
     anew = depths[here] <= depths[start]
-    for column in (columns.trace.kinds, events["name"], columns.sites):
+    for column in (columns.trace.kinds, columns.ops, columns.sites):
         anew &= column[here] == column[start]
     return here[anew]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gradviz.errors import GradvizError
 
-class CommandError(Exception):
+
+class CommandError(GradvizError):
     """A command cannot be obeyed; the message is one line for the user."""

@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradviz.step.neighbourhood import AHEAD, DONE, HERE, Neighbourhood, Spot, neighbourhood
-from gradviz.step.numbers import shortened
-from gradviz.step.stop import Stop
+from gradviz.words.numbers import shortened
+from gradviz.words.stop import Stop
 
 _SIGNS = {DONE: "●", HERE: "◉", AHEAD: "○"}
 _STYLES = {DONE: "", HERE: "bold", AHEAD: "dim"}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradviz.graph.moment import TensorState
-from gradviz.step.numbers import brief, shortened, value
-from gradviz.step.stop import Stop
+from gradviz.query.moment import TensorState
+from gradviz.words.numbers import brief, shortened, value
+from gradviz.words.stop import Stop
 from gradviz.tracefile import Snapshot
 
 _CHANGED = "bold green"
@@ -55,7 +55,7 @@ def leaf_rows(stop: Stop, most: int, with_trend: bool = False) -> tuple[list[Lea
 def _row(stop: Stop, tensor: int, with_trend: bool) -> LeafRow:
     now = stop.moment.state(tensor)
     before = stop.before.state(tensor) if stop.before is not None else None
-    new = stop.facts.trace.born(tensor) == stop.k
+    new = stop.trace.born(tensor) == stop.k
     tangent = stop.moment.tangent(tensor)
     was, grad = _grad(before), _grad(now)
     grad_changed = not new and _differs(before, now)
@@ -75,7 +75,7 @@ def _row(stop: Stop, tensor: int, with_trend: bool) -> LeafRow:
 
 
 def _trend(stop: Stop, tensor: int) -> str:
-    trend = stop.facts.trend(tensor)
+    trend = stop.words.trend(tensor)
     return "" if trend is None else trend.bars(_BARS)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predicate
 from gradviz.step.errors import CommandError
-from gradviz.step.numbers import clean, shortened
-from gradviz.step.predicate import Predicate
-from gradviz.step.sentences import sentence
+from gradviz.words.numbers import clean, shortened
+from gradviz.query.predicate import Predicate
+from gradviz.words.sentences import sentence
 from gradviz.step.state import Resume, Session
 from gradviz.step.subject import changes, subject
 
@@ -65,8 +65,8 @@ def undo(session: Session, argument: str) -> None:
 
 
 def _own_depths(session: Session) -> tuple[np.ndarray, int]:
-    moments = session.facts.moments
-    return moments.depths, int(moments.depths[session.position])
+    depths = session.query.scopes.depths
+    return depths, int(depths[session.position])
 
 
 def over(session: Session, argument: str) -> None:
@@ -124,20 +124,17 @@ def again_back(session: Session, argument: str) -> None:
 
 def _same_place(session: Session, forward: bool, otherwise: str) -> None:
     """The same thing at the same place, in another turn of the loop."""
-    events, k = session.trace.events, session.position
+    k = session.position
     own = session.trace.kinds == session.trace.kinds[k]
-    if events["site"][k]:
-        own &= (events["site"] == events["site"][k]) & (events["name"] == events["name"][k])
-    else:
-        sites = session.columns.sites
-        own &= sites == sites[k]
+    sites, ops = session.columns.sites, session.columns.ops
+    own &= (sites == sites[k]) & (ops == ops[k])
     _to(session, own, forward, _of_this_line(session) if forward and session.live else "", otherwise)
 
 
 def _of_this_line(session: Session) -> str:
     """What a running script is to go on to: the same kind of event, by the same op, at the same line; "" if unknown."""
     trace, k = session.trace, session.position
-    site = session.facts.site(int(session.columns.sites[k]))
+    site = session.query.places.site(int(session.columns.sites[k]))
     if site is None:
         return ""
     event = trace.event(k)
@@ -168,7 +165,7 @@ def previous_forward(session: Session, argument: str) -> None:
 
 def _forward_op(session: Session, forward: bool, test: str, otherwise: str) -> None:
     ops = session.trace.indices(Kind.OP)
-    found = neighbour(ops[~session.facts.in_pass(ops)], session.position, forward)
+    found = neighbour(ops[~session.query.passes.contains(ops)], session.position, forward)
     _arrive(session, found, test if forward else "", otherwise)
 
 
@@ -197,20 +194,20 @@ def break_(session: Session, argument: str) -> None:
     if not argument:
         _list_breakpoints(session)
         return
-    new = breakpoint_of(argument, session.facts, session.live)
+    new = breakpoint_of(argument, session.words, session.live)
     number = session.breakpoints.add(new)
     session.message = f"breakpoint {number}: {clean(new.text)}{_times(session, number)}"
 
 
 def _times(session: Session, number: int) -> str:
     """How often a breakpoint is come by, where all of the run is there to tell."""
-    found = len(session.breakpoints.events(number, session.facts, session.columns))
+    found = len(session.breakpoints.events(number, session.words, session.columns))
     so_far = " so far" if session.live else ""
     return f" ({found} event{'s' * (found != 1)}{so_far})"
 
 
 def watch(session: Session, argument: str) -> None:
-    about = subject(session.facts, argument, session.position)
+    about = subject(session.words, argument, session.position)
     number = session.breakpoints.add(Breakpoint(f"watch {about}", watched=about))
     session.message = f"breakpoint {number}: where {about} changes{_times(session, number)}"
 
@@ -243,7 +240,7 @@ def reverse_continue(session: Session, argument: str) -> None:
 
 
 def _run(session: Session, forward: bool) -> None:
-    found = session.breakpoints.nearest(session.position, forward, session.facts, session.columns)
+    found = session.breakpoints.nearest(session.position, forward, session.words, session.columns)
     if found is not None:
         session.go(found[0])
         reasons = [clean(session.breakpoints.by_number[number].text) for number in found[1]]
@@ -270,7 +267,7 @@ def back_until(session: Session, argument: str) -> None:
 
 
 def _until(session: Session, text: str, forward: bool) -> None:
-    wanted = breakpoint_of(text, session.facts, session.live).predicate
+    wanted = breakpoint_of(text, session.words, session.live).predicate
     assert wanted is not None
     _seek(session, wanted, forward)
 
@@ -295,10 +292,10 @@ def _seek(session: Session, wanted: Predicate, forward: bool) -> None:
 
 def who(session: Session, argument: str) -> None:
     """Go to the event that last changed a tensor; from there, to the one before."""
-    from gradviz.step.absence import why_no_grad
+    from gradviz.words.absence import no_grad_told
 
-    about = subject(session.facts, argument, session.position)
-    events = changes(session.facts, about)
+    about = subject(session.words, argument, session.position)
+    events = changes(session.words, about)
     found = neighbour(events, session.position, forward=False)
     here = session.position in events
     if found is not None:
@@ -309,7 +306,7 @@ def who(session: Session, argument: str) -> None:
     elif here:
         session.message = f"{about} changed here, and never before"
     elif about.part == "grad":
-        session.message = why_no_grad(session.stop, about)
+        session.message = no_grad_told(session.stop, about.tensor, about.called)
     else:
         session.message = f"{about} is not there yet: {_first_change(session, events)}"
 
@@ -318,8 +315,7 @@ def _first_change(session: Session, events: np.ndarray) -> str:
     if not len(events):
         return "nothing changes it"
     event = int(events[0])
-    session_stop = type(session.stop)(session.facts, event)
-    return f"event {event + 1}, {sentence(session_stop)}"
+    return f"event {event + 1}, {sentence(session.stop.other(event))}"
 
 
 # --- search
@@ -376,5 +372,5 @@ def marks(session: Session, argument: str) -> None:
     if not known:
         session.message = "no bookmarks: mark NAME makes one here"
         return
-    told = [(name, position, type(session.stop)(session.facts, position)) for name, position in known]
+    told = [(name, position, session.stop.other(position)) for name, position in known]
     session.page = ["Bookmarks", *(f"{clean(n):>8}  event {p + 1}: {sentence(stop)}" for n, p, stop in told)]

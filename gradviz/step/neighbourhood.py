@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gradviz.events.kinds import (
+    REQUIRES_GRAD,
     Accumulated,
     ErrorRaised,
+    NodeMade,
     OpRan,
     PassBegan,
     Produced,
@@ -16,10 +18,9 @@ from gradviz.events.kinds import (
     ScopeEntered,
     ScopeLeft,
     TangentPushed,
-    TensorMade,
 )
-from gradviz.step.numbers import clean
-from gradviz.step.stop import Stop
+from gradviz.words.numbers import clean
+from gradviz.words.stop import Stop
 
 DONE, HERE, AHEAD = "done", "here", "ahead"
 _BEFORE, _AFTER = 3, 3  # edges looked along
@@ -49,11 +50,12 @@ def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
     """What is near the event of a stop, in up to `most` spots; None where the event has no place in a graph."""
     if most < 2:
         return None
-    node = stop.node or _running(stop) or _failed(stop)
+    made = isinstance(stop.event, NodeMade)
+    node = (0 if made else stop.node) or _running(stop) or _failed(stop)
     if node:
         return _Backward(stop, node).drawn(most)
     if isinstance(stop.event, PassBegan):
-        roots = [root for root in stop.event.roots if root]
+        roots = [root.node for root in stop.event.roots if root.node]
         return _Backward(stop, roots[0]).drawn(most) if roots else None
     maker = _maker(stop)
     return _Forward(stop, maker).drawn(most) if maker is not None else None
@@ -68,16 +70,17 @@ def _running(stop: Stop) -> int:
     """The node inside whose backward the event lies, 0 for none."""
     if not isinstance(stop.event, (OpRan, ScopeEntered, ScopeLeft)) or stop.moment.pass_info is None:
         return 0
-    found = stop.facts.running(stop.moment)
-    return found.node if found is not None else 0
+    return stop.words.running(stop.moment)
 
 
 def _maker(stop: Stop) -> OpRan | None:
     """The op that the event is, or that made the tensor it is about."""
     if isinstance(stop.event, OpRan):
         return stop.event
+    if isinstance(stop.event, NodeMade) and stop.event.op >= 0:
+        return stop.query.tensors.op(stop.event.op)
     if isinstance(stop.event, TangentPushed):
-        made = stop.facts.names.maker(stop.event.tensor)
+        made = stop.query.tensors.made(stop.event.tensor)
         return made if isinstance(made, OpRan) else None
     return None
 
@@ -113,7 +116,6 @@ class _Backward:
 
     def __init__(self, stop: Stop, node: int) -> None:
         self.stop, self.node = stop, node
-        self.leaves: dict[int, int] = {}  # the leaf of an AccumulateGrad
 
     def drawn(self, most: int) -> Neighbourhood | None:
         below = _near(self.node, self._targets, _AFTER, most - 2)
@@ -124,30 +126,19 @@ class _Backward:
         return Neighbourhood([self._spot(key) for key in order], edges, self._current(edges))
 
     def _targets(self, node: int) -> list[int]:
-        op = self.stop.facts.op_of(node)
-        if op is None:
-            return []
-        inputs = self.stop.facts.inputs_of(op)
-        for position, (target, _) in enumerate(op.edges):
-            if target and position < len(inputs) and inputs[position]:
-                self.leaves.setdefault(target, inputs[position])
-        return list(dict.fromkeys(target for target, _ in op.edges if target))
+        return list(dict.fromkeys(edge.node for edge in self.stop.query.nodes.edges(node) if edge.node))
 
     def _givers(self, node: int) -> Iterator[int]:
         for delivery in self.stop.moment.arrivals(node):
-            event = self.stop.facts.trace.event(delivery.event)
+            event = self.stop.trace.event(delivery.event)
             if isinstance(event, Produced):
                 yield event.node
 
     def _spot(self, node: int) -> Spot:
-        stop, facts = self.stop, self.stop.facts
-        op = facts.op_of(node)
-        if op is None:
-            leaf = self.leaves.get(node) or next(iter(facts.tensors_of(node, stop.moment)), 0)
-            name = f"AccumulateGrad of {facts.called(leaf)}" if leaf else "AccumulateGrad"
-            return Spot(node, self._state(node), name, self._gradient(node, leaf))
-        output = op.outputs[0] if len(op.outputs) == 1 else 0
-        return Spot(node, self._state(node), clean(op.grad_fn), self._gradient(node, output))
+        tensors = self.stop.query.nodes.tensors(node)
+        tensor = tensors[0] if len(tensors) == 1 else 0
+        name = self.stop.words.node_name(node)
+        return Spot(node, self._state(node), name, self._gradient(node, tensor))
 
     def _state(self, node: int) -> str:
         if node == self.node:
@@ -157,25 +148,30 @@ class _Backward:
     def _gradient(self, node: int, tensor: int) -> str:
         """What the node took, or what waits there for it."""
         stop = self.stop
-        name = stop.facts.derivative(tensor, stop.moment)
+        name = stop.words.derivative(tensor, stop.moment)
         received = stop.moment.received(node)
         if received is not None:
             gradients = [gradient for gradient in received.gradients if gradient]
             return f"{name} = {stop.compact(gradients[0])}" if len(gradients) == 1 else ""
         came = stop.moment.arrivals(node)
         if not came:
-            return stop.facts.called(tensor) if tensor and stop.facts.op_of(node) is not None else ""
-        return f"{name}: {' + '.join(stop.brief(delivery.gradient) for delivery in came)} waits"
+            is_leaf = node in stop.query.nodes.leaves
+            return stop.words.called(tensor) if tensor and not is_leaf else ""
+        waiting = " + ".join(stop.brief(delivery.gradient) for delivery in came)
+        return f"waiting: {name} = {waiting}"
 
     def _current(self, edges: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
         event, stop = self.stop.event, self.stop
         if isinstance(event, Produced):
-            given = zip(event.targets, event.gradients, strict=False)
-            found = {(event.node, target): stop.brief(g) for target, g in given if target and g}
+            found = {
+                (event.node, flow.node): stop.brief(flow.gradient)
+                for flow in event.flows
+                if flow.node and flow.gradient
+            }
         elif isinstance(event, (Received, Accumulated)):
             found = {}
             for delivery in stop.moment.arrivals(event.node):
-                giver = stop.facts.trace.event(delivery.event)
+                giver = stop.trace.event(delivery.event)
                 if isinstance(giver, Produced):
                     found[giver.node, event.node] = stop.brief(delivery.gradient)
         else:
@@ -199,10 +195,10 @@ class _Forward:
         return Neighbourhood([self._spot(key) for key in order], edges, current) if above else None
 
     def _makers(self, event: int) -> list[int]:
-        made = self.stop.facts.trace.event(event)
+        made = self.stop.trace.event(event)
         found = []
         for tensor in dict.fromkeys(made.inputs) if isinstance(made, OpRan) else ():
-            maker = self.stop.facts.names.maker(tensor) if tensor else None
+            maker = self.stop.query.tensors.made(tensor) if tensor else None
             if maker is not None:
                 found.append(maker.index)
                 self.tensors.setdefault(maker.index, tensor)
@@ -210,14 +206,15 @@ class _Forward:
 
     def _spot(self, event: int) -> Spot:
         stop, tensor = self.stop, self.tensors[event]
-        made = stop.facts.trace.event(event)
+        made = stop.trace.event(event)
         value = f"{stop.called(tensor)} = {stop.compact(tensor)}" if tensor else ""
         tangent = stop.moment.tangent(tensor) if tensor else 0
         if tangent:
             value += f", tangent {stop.compact(tangent)}"
-        return Spot(event, HERE if event == self.op.index else DONE, self._kind(made), value)
+        return Spot(event, HERE if event == self.op.index else DONE, self._kind(made, tensor), value)
 
-    def _kind(self, made: object) -> str:
+    def _kind(self, made: object, tensor: int) -> str:
         if isinstance(made, OpRan):
-            return clean(made.grad_fn) or f"{clean(made.op)}, no node"
-        return "leaf" if isinstance(made, TensorMade) and made.requires_grad else "no grad"
+            node = self.stop.query.nodes.main_of_op(made.index)
+            return self.stop.words.node_name(node) if node else f"{clean(made.op)}, no node"
+        return "leaf" if self.stop.moment.flags(tensor) & REQUIRES_GRAD else "no grad"

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradviz.step.lines import beside, fitted
-from gradviz.step.stop import Stop
+from gradviz.words.stop import Stop
 from gradviz.step.verbs import help_rows
 
 WIDE = 110  # from so many columns on, two things stand side by side
@@ -49,7 +49,7 @@ _SIGNS = Text("  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * book
 
 def first_lines(stop: Stop, width: int) -> list[Text]:
     """How to begin, for who has just come."""
-    trace = stop.facts.trace
+    trace = stop.trace
     passes, errors = len(trace.passes), len(trace.errors)
     told = f"{trace.count} events, {passes} backward pass{'es' * (passes != 1)}"
     if errors:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from rich.text import Text
 
-from gradviz.step.gradients import rows
+from gradviz.words.rows import rows
 from gradviz.step.leaves import leaves
-from gradviz.step.numbers import clean, shortened
-from gradviz.step.sentences import sentence
-from gradviz.step.source import source, title
+from gradviz.words.numbers import clean, shortened
+from gradviz.words.sentences import sentence
+from gradviz.words.source import source, title
 from gradviz.step.state import CommandError, Session
-from gradviz.step.stop import Stop
+from gradviz.words.stop import Stop
 from gradviz.step.timeline import position
 from gradviz.step.verbs import help_rows, parse, run
 

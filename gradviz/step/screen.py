@@ -7,19 +7,19 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from gradviz.step.compare import both_modes
-from gradviz.step.gradients import Row, rows
+from gradviz.words.compare import both_modes
+from gradviz.words.rows import Row, rows
 from gradviz.step.lanes import drawn
 from gradviz.step.leaves import WITH_TREND, leaves
 from gradviz.step.lines import beside, filled, rule
-from gradviz.step.numbers import clean
+from gradviz.words.numbers import clean
 from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapped
-from gradviz.step.sentences import sentence
-from gradviz.step.source import source, title
+from gradviz.words.sentences import sentence
+from gradviz.words.source import source, title
 from gradviz.step.state import Session
-from gradviz.step.stop import Stop
+from gradviz.words.stop import Stop
 from gradviz.step.timeline import legend, pass_line, timeline
-from gradviz.step.why import explains, why
+from gradviz.words.why import explains, why
 
 WIDE = 140  # from so many columns on, source and graph at the left, the rest at the right
 TALL = 30  # from so many lines on, time has a second line and a legend
@@ -62,7 +62,7 @@ class Screen:
         room = self._room(width, height)
         body = self._body(stop, width, room)[:room]
         body += [Text()] * (room - len(body))
-        name = ("paused · " if self.session.live else "") + clean(stop.facts.trace.path.name)
+        name = ("paused · " if self.session.live else "") + clean(stop.trace.path.name)
         shown = [rule(title(stop), width, name), *body, *times, *foot]
         return [filled(line, width) for line in shown[:height]]
 
@@ -166,7 +166,7 @@ def _wide(stop: Stop, width: int, height: int) -> list[Text]:
 
 def _leaves_rule(stop: Stop, width: int, below: list[Text]) -> Text:
     """The rule above the leaves, with a heading above the bars where there are any."""
-    has_bars = width >= WITH_TREND and any(map(stop.facts.trend, stop.tabled[: len(below)]))
+    has_bars = width >= WITH_TREND and any(map(stop.words.trend, stop.tabled[: len(below)]))
     return rule("leaves", width, "norm of the gradient, pass by pass" if has_bars else "")
 
 

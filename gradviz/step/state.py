@@ -11,11 +11,11 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.step.breakpoints import Breakpoints
-from gradviz.step.columns import TraceColumns
+from gradviz.query.fields import TraceFields
 from gradviz.step.errors import CommandError
-from gradviz.step.facts import Facts
-from gradviz.step.predicate import Predicate
-from gradviz.step.stop import Stop
+from gradviz.words.words import Words
+from gradviz.query.predicate import Predicate
+from gradviz.words.stop import Stop
 from gradviz.tracefile import Trace
 
 __all__ = ["CommandError", "Resume", "Session"]
@@ -59,7 +59,8 @@ class Session:
         if not trace.count:
             raise CommandError(f"{trace.path} holds no events: there is nothing to step through")
         self.trace = trace
-        self.facts = Facts(trace)
+        self.words = Words(trace)
+        self.query = self.words.query
         self.settings = settings or Settings()
         self.live = live
         self.exporter = exporter
@@ -71,7 +72,7 @@ class Session:
         self.scrolled = 0  # screens of the page
         self.help = ""
         self.over = False
-        self._stop = lru_cache(maxsize=64)(lambda k: Stop(self.facts, k))
+        self._stop = lru_cache(maxsize=64)(lambda k: Stop(self.words, k))
         self.go(position)
 
     @property
@@ -85,9 +86,9 @@ class Session:
         return self.trace.count - 1
 
     @cached_property
-    def columns(self) -> TraceColumns:
+    def columns(self) -> TraceFields:
         """The fields of predicates, for every event."""
-        return TraceColumns(self.facts)
+        return TraceFields(self.query)
 
     @cached_property
     def odd(self) -> np.ndarray:
@@ -111,7 +112,7 @@ class Session:
 
     def prepare(self) -> None:
         """Look over the trace once, so that no later answer has to wait for it."""
-        self.facts.prepare()
+        self.words.prepare()
         assert self.columns.sites is not None
 
     def go(self, position: int) -> None:

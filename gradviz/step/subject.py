@@ -8,10 +8,10 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from gradviz.graph.changes import grad_changes, value_changes
+from gradviz.query.changes import grad_changes, value_changes
 from gradviz.step.errors import CommandError
-from gradviz.step.facts import Facts
-from gradviz.step.numbers import clean, shortened
+from gradviz.words.words import Words
+from gradviz.words.numbers import clean, shortened
 
 _PARTS = {".grad": "grad", ".value": "value", ".data": "value", ".version": "value"}
 
@@ -28,29 +28,29 @@ class Subject:
         return self.called + (".grad" if self.part == "grad" else "")
 
 
-def subject(facts: Facts, text: str, k: int) -> Subject:
+def subject(words: Words, text: str, k: int) -> Subject:
     """The tensor that `text` means at event k: the newest of that name, or else the first to come. Raises
     CommandError where there is none."""
     text = text.strip()
-    tensor = _numbered(facts, text) or facts.tensor_called(text, k)
+    tensor = _numbered(words, text) or words.query.names.tensor_called(text, k)
     if tensor:
-        return Subject(tensor, facts.called(tensor) if not text[1:].isdigit() else text)
+        return Subject(tensor, words.called(tensor) if not text[1:].isdigit() else text)
     for ending, part in _PARTS.items():
         if text.endswith(ending):
-            found = subject(facts, text.removesuffix(ending), k)
+            found = subject(words, text.removesuffix(ending), k)
             return Subject(found.tensor, found.called, part)
-    raise CommandError(f"no tensor is called {shortened(clean(text), 40)}: {_suggested(facts, text)}")
+    raise CommandError(f"no tensor is called {shortened(clean(text), 40)}: {_suggested(words, text)}")
 
 
-def _numbered(facts: Facts, text: str) -> int:
+def _numbered(words: Words, text: str) -> int:
     if not re.fullmatch(r"[t#][0-9]{1,10}", text):
         return 0
     number = int(text[1:])
-    return number if facts.trace.born(number) is not None else 0
+    return number if words.trace.born(number) is not None else 0
 
 
-def _suggested(facts: Facts, name: str) -> str:
-    labels = facts.labels
+def _suggested(words: Words, name: str) -> str:
+    labels = words.query.names.labels
     near = get_close_matches(name.removesuffix(".grad"), labels, n=1, cutoff=0.6)
     if near:
         return f"did you mean {clean(near[0])}?"
@@ -60,11 +60,11 @@ def _suggested(facts: Facts, name: str) -> str:
     )
 
 
-def changes(facts: Facts, about: Subject) -> np.ndarray:
+def changes(words: Words, about: Subject) -> np.ndarray:
     """The events that changed it, in order."""
     parts = []
     if about.part != "grad":
-        parts.append(value_changes(facts.moments, about.tensor))
+        parts.append(value_changes(words.query, about.tensor))
     if about.part != "value":
-        parts.append(grad_changes(facts.moments, about.tensor))
+        parts.append(grad_changes(words.query, about.tensor))
     return np.unique(np.concatenate(parts))

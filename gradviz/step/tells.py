@@ -7,28 +7,31 @@ from pathlib import Path
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.step.absence import accumulations, why_no_grad
 from gradviz.step.breakpoints import FORMS
-from gradviz.step.compare import compare as modes_compared
+from gradviz.words.compare import compare as modes_compared
 from gradviz.step.errors import CommandError
-from gradviz.step.numbers import clean, shape
+from gradviz.words.numbers import clean, shape
 from gradviz.step.paths import path as path_between
-from gradviz.step.predicate import FIELDS, FLAGS, NUMBERS, STATISTICS, TENSORS, TEXTS, Predicate
-from gradviz.step.sentences import sentence
+from gradviz.query.absence import accumulations
+from gradviz.query.columns import STATISTICS
+from gradviz.query.fields import FIELDS, FLAG, NUMBER, TENSORS, TEXT
+from gradviz.query.predicate import Predicate
+from gradviz.words.absence import no_grad_told
+from gradviz.words.sentences import sentence
 from gradviz.step.state import Resume, Session
-from gradviz.step.stop import Stop
+from gradviz.words.stop import Stop
 from gradviz.step.subject import Subject, changes, subject
-from gradviz.step.why import why as explained
+from gradviz.words.why import why as explained
 
 
 def why(session: Session, argument: str) -> None:
     if not argument:
         session.page = explained(session.stop)
         return
-    about = subject(session.facts, argument, session.position)
-    born = session.facts.trace.born(about.tensor)
+    about = subject(session.words, argument, session.position)
+    born = session.trace.born(about.tensor)
     if born is not None and born > session.position:  # an answer about the end is worth more than none
-        until_end = Stop(session.facts, session.last)
+        until_end = session.stop.other(session.last)
         session.page = [f"event {born + 1} makes {about.called}; at the end:", *_why_grad(until_end, about)]
     else:
         session.page = _why_grad(session.stop, about)
@@ -38,11 +41,11 @@ def _why_grad(stop: Stop, about: Subject) -> list[str]:
     """Why a `.grad` is what it is: None for a reason, or the sum of what came."""
     grad = stop.moment.grad(about.tensor)
     if not grad:
-        return [why_no_grad(stop, about)]
+        return [no_grad_told(stop, about.tensor, about.called)]
     name = about.called
     lines = [f"{name}.grad = {stop.value(grad)}"]
-    for event in accumulations(stop.facts, about.tensor, stop.k, 8):
-        then = Stop(stop.facts, event.index)
+    for event in accumulations(stop.query, about.tensor, stop.k, 8):
+        then = stop.other(event.index)
         lines.append(f"  event {event.index + 1}: {sentence(then)}")
     return [*lines, f"  (who {name}.grad goes to the last of its changes)"]
 
@@ -51,7 +54,7 @@ def info(session: Session, argument: str) -> None:
     if not argument:
         session.page = _about_event(session)
         return
-    about = subject(session.facts, argument, session.position)
+    about = subject(session.words, argument, session.position)
     session.page = _about_tensor(session, about.tensor)
 
 
@@ -71,31 +74,30 @@ def _about_event(session: Session) -> list[str]:
 
 
 def _about_tensor(session: Session, tensor: int) -> list[str]:
-    facts, stop = session.facts, session.stop
-    name = facts.called(tensor)
-    born = facts.trace.born(tensor)
+    words, stop = session.words, session.stop
+    name = words.called(tensor)
+    born = session.trace.born(tensor)
     if born is None or born > session.position:
         there = f"event {born + 1} makes it" if born is not None else "nothing is known of it"
         return [f"{name} is not there yet at event {session.position + 1}: {there}"]
     state = stop.moment.state(tensor)
-    lines = [f"{name} (tensor {tensor})", f"  made        event {born + 1}: {sentence(Stop(facts, born))}"]
+    lines = [f"{name} (tensor {tensor})", f"  made        event {born + 1}: {sentence(stop.other(born))}"]
     if state.value is not None:
         lines.append(f"  value       {stop.value(tensor)}  {shape(state.value)} {state.value.dtype}")
     lines.append(
         f"  flags       is_leaf={state.is_leaf}, requires_grad={state.requires_grad}, version {state.version}"
     )
-    op = facts.names.maker(tensor)
-    grad_fn = clean(getattr(op, "grad_fn", "")) if not state.is_leaf else ""
+    grad_fn = clean(words.query.nodes.name(stop.moment.grad_fn(tensor)))
     lines.append(f"  grad_fn     {grad_fn or 'None'}")
     grad = stop.value(state.grad) if state.grad else "None"
     lines.append(f"  .grad       {grad}")
     if not state.grad:
-        reason = why_no_grad(stop, Subject(tensor, name, "grad"))
+        reason = no_grad_told(stop, tensor, name)
         lines.append(f"              {reason.partition(' is None: ')[2]}")
     tangent = stop.moment.tangent(tensor)
     if tangent:
         lines.append(f"  tangent     {stop.value(tangent)}")
-    events = changes(facts, Subject(tensor, name))
+    events = changes(words, Subject(tensor, name))
     told = ", ".join(str(event + 1) for event in events[:_SHOWN].tolist())
     lines.append(
         f"  changed at  event {told}" + (f", … {len(events)} in all" if len(events) > _SHOWN else "")
@@ -173,19 +175,19 @@ def help_(session: Session, argument: str) -> None:
         verb = named(argument.split()[0])
         session.page = [f"{verb.usage}: {verb.help}", f"  keys: {' '.join(verb.keys) or 'none'}"]
         if verb.name == "break":
-            session.page += [f"  break {form} ..." for form in FORMS] + [f"  break {flag}" for flag in FLAGS]
+            session.page += [f"  break {form} ..." for form in FORMS]
+            session.page += [f"  break {name}" for name, field in FIELDS.items() if field.type == FLAG]
     else:
         session.help = "verbs"
 
 
 def _fields_help() -> list[str]:
     lines = [text for text, _ in FIELD_HELP]
-    lines += [f"  {name + '.X':<11} {words}" for name, words in TENSORS.items()]
+    lines += [f"  {name + '.X':<11} {tensors.doc}" for name, tensors in TENSORS.items()]
     lines.append(f"      X: {', '.join(STATISTICS)}")
-    for title, fields in (("numbers", NUMBERS), ("texts", TEXTS), ("true or false", FLAGS)):
+    for title, type_ in (("numbers", NUMBER), ("texts", TEXT), ("true or false", FLAG)):
         lines.append(f"  {title}")
-        lines += [f"    {name:<10} {words}" for name, words in fields.items()]
-    assert all(name in FIELDS for fields in (NUMBERS, TEXTS, FLAGS) for name in fields)
+        lines += [f"    {name:<10} {field.doc}" for name, field in FIELDS.items() if field.type == type_]
     return lines
 
 

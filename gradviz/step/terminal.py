@@ -12,7 +12,7 @@ from rich.control import Control
 from gradviz.step.keyboard import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
-from gradviz.step.predicate import FIELDS
+from gradviz.query.fields import NAMES
 from gradviz.step.prompt import Prompt
 from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import CommandError, Session
@@ -114,8 +114,8 @@ class Terminal:
         """What Tab completes a word to: a verb at the beginning, then tensors and fields."""
         if not before.strip():
             return sorted(verb.name for verb in VERBS)
-        labels = self.session.facts.labels
-        return [*labels, *(f"{label}.grad" for label in labels), *FIELDS]
+        labels = self.session.words.labels
+        return [*labels, *(f"{label}.grad" for label in labels), *NAMES]
 
     def _put_away(self, key: str) -> bool:
         """Read on in a long page; leave it, or the help, for the stop by any key but one that quits."""

@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradviz.events.kinds import Kind
-from gradviz.step.numbers import clean, shortened
+from gradviz.words.numbers import clean, shortened
 from gradviz.step.state import Session
-from gradviz.step.stop import Stop
+from gradviz.words.stop import Stop
 
 _COLOURS = ("blue", "magenta")  # forward, backward
 
@@ -29,8 +29,8 @@ class Marker:
 
 
 def _breakpoints(session: Session) -> np.ndarray:
-    known, facts, columns = session.breakpoints, session.facts, session.columns
-    found = [known.events(number, facts, columns) for number in known.by_number]
+    known, words, columns = session.breakpoints, session.words, session.columns
+    found = [known.events(number, words, columns) for number in known.by_number]
     return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
 
@@ -48,14 +48,14 @@ MARKERS = (
 
 def position(stop: Stop) -> str:
     """`event 12 of 42 · backward pass 1 of 2`. Events are counted from 1 here."""
-    return f"event {stop.k + 1} of {stop.facts.trace.count} · {phase(stop)}"
+    return f"event {stop.k + 1} of {stop.trace.count} · {phase(stop)}"
 
 
 def phase(stop: Stop) -> str:
     """`forward` or the backward pass, and the scope."""
     run = stop.moment.pass_info
     if run is not None:
-        return f"backward pass {run.number} of {len(stop.facts.trace.passes)}"
+        return f"backward pass {run.number} of {len(stop.trace.passes)}"
     scopes = ".".join(clean(scope.name) for scope in stop.moment.scopes)
     return f"forward in {shortened(scopes, 30)}" if scopes else "forward"
 
@@ -63,7 +63,7 @@ def phase(stop: Stop) -> str:
 def timeline(session: Session, width: int) -> Text:
     """The position with a bar of the whole run, on which the backward passes have a colour of their own."""
     stop = session.stop
-    count = stop.facts.trace.count
+    count = stop.trace.count
     before, after = f" event {stop.k + 1} of {count} ", f" {phase(stop)}"
     line = Text(before, no_wrap=True)
     room = max(width - cell_len(before) - cell_len(after) - 1, 0)
@@ -93,7 +93,7 @@ def legend(session: Session) -> Text:
 
 def _stretch(stop: Stop) -> tuple[int, int, str]:
     """The first event of the present pass, or of the stretch between two, the first after it, and what it is."""
-    run, trace = stop.moment.pass_info, stop.facts.trace
+    run, trace = stop.moment.pass_info, stop.trace
     if run is not None:
         return run.first, trace.count if run.last is None else run.last + 1, "events of this pass"
     begins, ends = trace.indices(Kind.PASS_BEGAN), trace.indices(Kind.PASS_ENDED)
@@ -114,7 +114,7 @@ def _bar(session: Session, first: int, end: int, room: int) -> Text:
     here = (stop.k - first) * room // span
     signs = _signs(session, first, end, room)
     centres = first + ((np.arange(room) + 0.5) * span).astype(np.int64) // max(room, 1)
-    for cell, backward in enumerate(stop.facts.in_pass(centres)):
+    for cell, backward in enumerate(stop.query.passes.contains(centres)):
         marker = signs.get(cell)
         colour = _COLOURS[bool(backward)]
         if cell == here:

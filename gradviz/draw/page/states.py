@@ -12,7 +12,7 @@ from gradviz.events.kinds import Kind, OpRan, Produced
 from gradviz.graph import model as m
 from gradviz.graph.history import History
 from gradviz.graph.model import Graph, Node
-from gradviz.graph.moment import Moments
+from gradviz.query.moment import Moments
 from gradviz.tracefile import Snapshot
 
 _CHANGES = (

@@ -18,7 +18,7 @@ from gradviz.graph.fold import closed_by_default
 from gradviz.graph.groups import Group, groups
 from gradviz.graph.history import History
 from gradviz.graph.model import Graph, Node
-from gradviz.graph.moment import Moments
+from gradviz.query.moment import Moments
 from gradviz.tracefile import PassInfo, Snapshot, Trace
 
 MOST_STEPS = 10_000  # of one view; of more, some are left out

@@ -6,6 +6,7 @@ out of the ordinary (a listener, `no_grad`, forward mode, arguments to convert) 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from gradviz.engine.core.tensor import (
     gradient_edge,
     new_tensor,
     number_of,
+    state_of,
 )
 from gradviz.engine.core.views import share_memory
 
@@ -231,9 +233,9 @@ def _push_and_tell(
 
         tangents = push_tangents(op, inputs, outputs, args)
     if state.listener is not None:
-        tell_op(op.name, inputs, outputs, op.arguments_text(args), node)
+        tell_op(op.name, inputs, outputs, op.arguments_text(args), node, op.rule)
         for output, tangent in tangents:
-            state.listener.tangent(number_of(output), tangent._number, tangent.array, op.name)
+            state.listener.tangent(sys._getframe(2), op.name, number_of(output), state_of(tangent))
 
 
 def make_node(

@@ -6,6 +6,7 @@ applies itself, and any other rule is transposed by differentiating it in `g`, i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -21,6 +22,7 @@ from gradviz.engine.core.tensor import (
     new_tensor,
     node_of,
     number_of,
+    state_of,
     tensor_rare,
 )
 
@@ -103,7 +105,8 @@ def set_tangent(tensor: Tensor, tangent: Tensor, how: str) -> None:
     """Give a tensor a tangent, and tell the listener."""
     tensor_rare(tensor).tangent = (_epoch[0], tangent)
     if state.listener is not None:
-        state.listener.tangent(number_of(tensor), number_of(tangent), tangent.array, how)
+        number_of(tangent)
+        state.listener.tangent(sys._getframe(1), how, number_of(tensor), state_of(tangent))
 
 
 def push_tangents(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -228,7 +229,7 @@ class Function:
 
     @classmethod
     def _run_forward(cls, node: FunctionNode, args: tuple) -> Any:
-        with scope("function", cls.__name__), no_grad():
+        with scope("function", cls.__name__, cls.__name__), no_grad():
             if cls.setup_context is Function.setup_context:
                 return cls.forward(node.as_shown(), *args)
             results = cls.forward(*args)
@@ -274,15 +275,16 @@ def node_output(node: FunctionNode, result: Any, args: tuple) -> Any:
 class scope:
     """Tell the listener that a module or function is entered, and left."""
 
-    __slots__ = ("kind", "name", "number")
+    __slots__ = ("kind", "name", "number", "training", "type")
 
-    def __init__(self, kind: str, name: str) -> None:
-        self.kind, self.name, self.number = kind, name, 0
+    def __init__(self, kind: str, name: str, type: str, training: bool = False) -> None:
+        self.kind, self.name, self.type, self.training, self.number = kind, name, type, training, 0
 
     def __enter__(self) -> None:
         if state.listener is not None:
             self.number = next_scope_number()
-            state.listener.scope_entered(self.number, self.kind, self.name)
+            frame = sys._getframe(1)
+            state.listener.scope_entered(frame, self.number, self.kind, self.name, self.type, self.training)
 
     def __exit__(self, *_: object) -> None:
         if state.listener is not None and self.number:

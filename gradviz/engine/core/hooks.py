@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradviz.engine.core.node import Node
-from gradviz.engine.core.tensor import Tensor, announce, new_tensor, number_of, tensor_rare
+from gradviz.engine.core.tensor import Tensor, announce, new_tensor, number_of, state_of, tensor_rare
 from gradviz.engine.table.ops import add
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _change(
     if run.listener is not None:
         old, new = numbers[nr], number_of(after)
         numbers[nr] = new
-        run.listener.hooked(tensor, node, hook_name(hook), old, new, after.array)
+        run.listener.hooked(tensor, node, run.number, hook_name(hook), old, state_of(after))
     gradients[nr] = after if run.create_graph else after.array
 
 
@@ -92,7 +92,7 @@ def _retain(run: WatchedPass, node: Node, tensor: Tensor, gradients: list, numbe
             numbers[nr] = number
     rare.grad = kept if rare.grad is None else add(rare.grad, kept)
     if run.listener is not None:
-        run.listener.retained(number_of(tensor), node.number, number_of(rare.grad))
+        run.listener.retained(number_of(tensor), node.number, run.number, number_of(rare.grad))
 
 
 def run_node_prehooks(run: WatchedPass, node: Any, gradients: list[Any], numbers: list[int]) -> None:

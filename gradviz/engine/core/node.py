@@ -165,6 +165,13 @@ def edge_nr(edge: Edge) -> int:
     return edge.nr if type(edge) is Output else 0
 
 
+def edge_numbers(edge: Any) -> tuple[int, int]:
+    """An edge as events have it: the number of its node and which output; 0, 0 for none."""
+    if edge is None:
+        return 0, 0
+    return (edge.node.number, edge.nr) if type(edge) is Output else (edge.number, 0)
+
+
 class AccumulateGrad(Node):
     """Adds the gradient that reaches a leaf to its `.grad`.
 

@@ -37,6 +37,7 @@ from gradviz.engine.core.packing import properties_of_saved
 from gradviz.engine.core.saved import Place, saved_places
 from gradviz.engine.core.state import state
 from gradviz.engine.core.tensor import new_tensor
+from gradviz.events.fields import Rule
 from gradviz.engine.table.kernels.reductions import sum_to
 
 
@@ -85,6 +86,7 @@ class Op:
     of_one: bool = field(init=False)  # one tensor in, one out
     saved: dict[str, Place] = field(init=False)  # by PyTorch's names
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
+    rule: Rule = field(init=False)  # what a listener is told of the derivatives
     _keeps: dict[tuple[bool, ...], tuple[bool, ...]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -104,6 +106,8 @@ class Op:
         self.saved = saved_places(self)
         self.node_class = make_node_class(self)
         self.of_one = self.node_class.arity == 1
+        formulas = ((name, self.derivatives[name].text if name in self.derivatives else "") for name in self.inputs)
+        self.rule = Rule(tuple(formulas), self.kind == "elementwise")
 
     def _nameable(self) -> set[str]:
         specs = {f"{name}_{what}" for name in self.inputs for what in ("shape", "dtype")}

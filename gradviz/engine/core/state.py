@@ -6,13 +6,25 @@ does it look at the particulars, which are per thread where they are in PyTorch.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
 from gradviz.events.listener import Listener
+from gradviz.events.numbers import (
+    next_node_number,
+    next_optimizer_number,
+    next_pass_number,
+    next_scope_number,
+    next_tensor_number,
+)
+
+__all__ = [
+    "enable_grad", "inference_mode", "is_grad_enabled", "listen", "next_node_number", "next_optimizer_number",
+    "next_pass_number", "next_scope_number", "next_tensor_number", "no_grad", "note_special",
+    "set_grad_enabled", "set_grad_mode", "state",
+]  # fmt: skip
 
 
 class _ThreadModes(threading.local):
@@ -22,6 +34,7 @@ class _ThreadModes(threading.local):
     hooks_disabled: str | None = None  # what is said of an attempt to use hooks
     running: Any = None  # the pass that somebody watches, while it runs
     held_nodes: list | None = None  # whose saved tensors are packed when an operation in place is over
+    held_ops: list | None = None  # those of an operation in place, which is told as one when it is over
 
 
 class State:
@@ -57,10 +70,6 @@ state = State()
 _lock = threading.Lock()
 _ONLY_LISTENER = {"listener"}
 
-next_tensor_number: Callable[[], int] = itertools.count(1).__next__
-next_node_number: Callable[[], int] = itertools.count(1).__next__
-next_pass_number: Callable[[], int] = itertools.count(1).__next__
-next_scope_number: Callable[[], int] = itertools.count(1).__next__
 
 
 def note_special(reason: str | int, holds: bool) -> None:

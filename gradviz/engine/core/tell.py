@@ -1,15 +1,24 @@
-"""Telling a listener that an op ran. The short forms are for the ops that a program runs most."""
+"""Telling a listener that an op ran and which node it made. The short forms are for the ops that run most.
+
+The engine gives the frame of whoever called its function; frames of its own above that are left out by whoever looks
+(`tracefile.sites`).
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from gradviz.engine.core.node import Node, Output
+from gradviz.engine.core.node import Node, Output, edge_numbers
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.state import next_tensor_number, state
-from gradviz.engine.core.tensor import Tensor, flags_of, number_of
-from gradviz.events.listener import LEAF, REQUIRES_GRAD, Listener, op_links
+from gradviz.engine.core.tensor import Tensor, base_of, flags_of, gradient_edge, number_of
+from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD
+from gradviz.events.listener import NO_RULE, Listener
+
+_NOTHING = (0,)
 
 
 def heard_of(tensor: Tensor) -> int:
@@ -33,19 +42,21 @@ def tell_plain(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor
     numbers = [heard_of(tensor) for tensor in inputs]
     out._number = number = next_tensor_number()
     args = "" if all(numbers) else constants_text(inputs)
-    listener.op(op.name, (out.array,), LEAF, args, 0, "", (len(numbers), 1, 0, *numbers, number))
+    listener.op(
+        sys._getframe(2), op.name, args, op.rule, 0, True, numbers, (number,), (out.array,), (LEAF,),
+        _NOTHING, _NOTHING,
+    )  # fmt: skip
 
 
 def tell_unary(listener: Listener, op: Op, x: Tensor, out: Tensor, node: Any) -> None:
     """An elementwise op of one tensor ran and recorded `node`."""
     n = heard_of(x)
     out._number = number = next_tensor_number()
-    links: tuple[int, ...] = (1, 1, 2, n, number, *edge_numbers(node.a))
-    if op.saves_out:
-        links += (number, 0)
-    elif op.saves_inputs:
-        links += (n, x._version)
-    listener.op(op.name, (out.array,), REQUIRES_GRAD, "", node.number, node.label, links)
+    saved = (number, 0) if op.saves_out else (n, x._version) if op.saves_inputs else ()
+    listener.differentiated(
+        sys._getframe(2), op.name, "", op.rule, 0, (n,), number, out.array, REQUIRES_GRAD, node.number,
+        node.label, (*edge_numbers(node.a), n), saved,
+    )  # fmt: skip
 
 
 def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, node: Any) -> None:
@@ -58,58 +69,112 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
         n, m = heard_of(x), heard_of(y)
     out._number = number = next_tensor_number()
     a, b = node.a, node.b
-    links: tuple[int, ...]
+    edges: tuple[int, ...]
+    saved: tuple[int, ...] = ()
     if b is None and type(a) is not Output:
-        links = (2, 1, 4, n, m, number, a.number, 0, 0, 0)
+        edges = (a.number, 0, n, 0, 0, m)
         x_kept, y_kept = op.kept_for_first
     else:
-        links = (2, 1, 4, n, m, number, *edge_numbers(a), *edge_numbers(b))
+        edges = (*edge_numbers(a), n, *edge_numbers(b), m)
         x_kept, y_kept = op.keeps((a is not None, b is not None))
     if op.saves_inputs:
         if x_kept and n:
-            links += (n, 0 if x._rare is None else x._version)
+            saved = (n, 0 if x._rare is None else x._version)
         if y_kept and m:
-            links += (m, 0 if y._rare is None else y._version)
+            saved += (m, 0 if y._rare is None else y._version)
     if op.saves_out:
-        links += (number, 0)
+        saved += (number, 0)
     args = "" if n and m else constants_text((x, y))
-    listener.op(op.name, (out.array,), REQUIRES_GRAD, args, node.number, node.label, links)
+    listener.differentiated(
+        sys._getframe(2), op.name, args, op.rule, 0, (n, m), number, out.array, REQUIRES_GRAD, node.number,
+        node.label, edges, saved,
+    )  # fmt: skip
 
 
-def edge_numbers(edge: Any) -> tuple[int, int]:
-    """An edge as events have it."""
-    if edge is None:
-        return 0, 0
-    return (edge.node.number, edge.nr) if type(edge) is Output else (edge.number, 0)
+class Told(NamedTuple):
+    """An op that has run: what is told of it."""
+
+    name: str
+    args: str
+    rule: Rule
+    inputs: list[int]
+    outputs: Sequence[Tensor]
+    node: Node | None
+    edges: list[Edge]
+    saved: list[Saved]
 
 
 def tell_op(
-    name: str, inputs: Sequence[Any], outputs: Sequence[Tensor], args: str, node: Node | None
+    name: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[Tensor],
+    args: str,
+    node: Node | None,
+    rule: Rule = NO_RULE,
 ) -> None:
-    """Any op ran. What is no tensor among the inputs counts as 0."""
-    listener: Any = state.listener
+    """Any op ran. What is no tensor among the inputs counts as 0. While an operation in place holds ops back, it is
+    told later."""
     numbers = [heard_of(tensor) if isinstance(tensor, Tensor) else 0 for tensor in inputs]
     if 0 in numbers:
         args = ", ".join(part for part in (args, constants_text(inputs)) if part)
     for tensor in outputs:
         tensor._number = next_tensor_number()
-    made = [tensor._number for tensor in outputs]
-    arrays = [tensor.array for tensor in outputs]
-    flags = flags_of(outputs[0]) if outputs else 0
-    if node is None:
-        listener.op(name, arrays, flags, args, 0, "", op_links(numbers, made, (), ()))
-        return
-    edges: list[int] = []
-    for edge in node.edges:
-        edges += edge_numbers(edge)
-    saved: list[int] = []
-    for saved_tensor, saved_version in node.saved():
-        number = 0 if saved_tensor is None else heard_of(saved_tensor)
-        if number:
-            saved += (number, saved_version)
+    edges = [] if node is None else _edges(node, inputs, numbers)
+    saved = [] if node is None else _saved(node, outputs)
+    told = Told(name, args, rule, numbers, outputs, node, edges, saved)
+    held = state.modes.held_ops
+    if held is not None:
+        held.append(told)
+    else:
+        tell(told, sys._getframe(2))
+
+
+def tell(told: Told, frame: Any) -> None:
+    """Tell the listener of an op, and of its node if it made one."""
+    listener: Any = state.listener
+    outputs = told.outputs
+    numbers = [tensor._number for tensor in outputs]
+    running = state.modes.running
+    listener.op(
+        frame, told.name, told.args, told.rule, 0 if running is None else running.number,
+        state.modes.grad_enabled, told.inputs, numbers, [tensor.array for tensor in outputs],
+        [flags_of(tensor) for tensor in outputs], [tensor._version for tensor in outputs],
+        [base_of(tensor) for tensor in outputs],
+    )  # fmt: skip
+    if told.node is not None:
+        tell_node(told, numbers, frame)
+
+
+def tell_node(told: Told, outputs: Sequence[int], frame: Any) -> None:
+    """Tell the listener of the node that the thread's last op made for the tensors of these numbers."""
+    node: Any = told.node
+    listener: Any = state.listener
+    listener.node(frame, node.number, node.label, -1, told.rule, outputs, told.edges, told.saved)
+
+
+def _edges(node: Node, inputs: Sequence[Any], numbers: Sequence[int]) -> list[Edge]:
+    """Where a node leads, each edge with the tensor whose gradient it is: as the inputs lie, or the input at the same
+    place of the graph."""
+    edges = node.edges
+    if len(edges) == len(numbers):
+        return [Edge(*edge_numbers(edge), number) for edge, number in zip(edges, numbers, strict=True)]
+    places = {
+        edge_numbers(gradient_edge(tensor)): number
+        for tensor, number in zip(inputs, numbers, strict=True)
+        if isinstance(tensor, Tensor) and tensor.requires_grad
+    }
+    return [Edge(*edge_numbers(edge), places.get(edge_numbers(edge), 0)) for edge in edges]
+
+
+def _saved(node: Node, outputs: Sequence[Tensor]) -> list[Saved]:
+    """What a node saved, its own outputs last."""
+    saved = [
+        Saved(number, version)
+        for tensor, version in node.saved()
+        if tensor is not None and (number := heard_of(tensor))
+    ]
     out = getattr(node, "out", None)
-    for number, part in zip(made, out if type(out) is tuple else (out,), strict=False):
+    for tensor, part in zip(outputs, out if type(out) is tuple else (out,), strict=False):
         if part is not None:
-            saved += (number, 0)
-    links = op_links(numbers, made, edges, saved)
-    listener.op(name, arrays, flags, args, node.number, node.label, links)
+            saved.append(Saved(tensor._number, 0))
+    return saved

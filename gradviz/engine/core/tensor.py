@@ -7,6 +7,7 @@ operations are attached by `methods.py`.
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -29,7 +30,8 @@ from gradviz.engine.core.node import (
     node_rare,
 )
 from gradviz.engine.core.state import next_node_number, next_tensor_number, state
-from gradviz.events.listener import LEAF, REQUIRES_GRAD, VIEW
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
+from gradviz.events.listener import State
 
 
 class Counter:
@@ -56,7 +58,8 @@ class TensorRare:
     spoiled = ""  # why a view cannot be used any more
     maker = ""  # and which output of which node it was
     views: list[weakref.ref[Tensor]] | None = None
-    alias_of = 0
+    alias_of = 0  # the number of the tensor whose memory it shares, for the listener
+    alias_whole = False  # whether it shows all of that memory's elements, in their order
     tangent: tuple[int, Tensor] | None = None  # with its dual level
 
 
@@ -129,7 +132,8 @@ class Tensor:
             )
         self._edge = LEAF_EDGE if requires_grad else None
         if state.listener is not None:
-            state.listener.requires_grad_changed(number_of(self), flags_of(self))
+            number_of(self)
+            state.listener.requires_grad_changed(sys._getframe(1), flags_state(self))
         return self
 
     @property
@@ -175,7 +179,8 @@ class Tensor:
             )
         tensor_rare(self).grad = value
         if state.listener is not None:
-            state.listener.grad_assigned(number_of(self), 0 if value is None else number_of(value))
+            number = 0 if value is None else number_of(value)
+            state.listener.grad_assigned(sys._getframe(1), number_of(self), number)
 
     @property
     def retains_grad(self) -> bool:
@@ -227,8 +232,12 @@ class Tensor:
     def data(self, value: Tensor) -> None:
         self.array = value.array
         if state.listener is not None:
-            number, source = number_of(self), number_of(value)
-            state.listener.mutated(number, self.array, flags_of(self), self._version, "data", source)
+            number_of(self)
+            rare = tensor_rare(self)
+            rare.alias_of, rare.alias_whole = number_of(value), True
+            running = state.modes.running
+            in_pass = 0 if running is None else running.number
+            state.listener.mutated(sys._getframe(1), "data", state_of(self), rare.alias_of, in_pass)
 
     def detach(self) -> Tensor:
         """The same memory without a place in the graph: a leaf that does not require grad."""
@@ -245,7 +254,8 @@ class Tensor:
             tensor_rare(self).detached = next_node_number()
         self._edge = None
         if state.listener is not None:
-            state.listener.requires_grad_changed(number_of(self), flags_of(self))
+            number_of(self)
+            state.listener.requires_grad_changed(sys._getframe(1), flags_state(self))
         return self
 
     @property
@@ -369,7 +379,7 @@ class Tensor:
                 "at the moment. Use .clone() or .detach().clone()."
             )
         copy = new_tensor(self.array.copy(), self._edge, type(self))
-        announce(copy, "deepcopy")
+        announce(copy, "deepcopy", self)
         memo[id(self)] = copy
         return copy
 
@@ -451,7 +461,8 @@ def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
     twin = new_tensor(tensor.array)
     tensor_rare(twin).counter = counter
     if state.listener is not None:
-        tensor_rare(twin).alias_of = number_of(tensor)
+        rare = tensor_rare(twin)
+        rare.alias_of, rare.alias_whole = number_of(tensor), True
         announce(twin, how)
     return twin
 
@@ -460,12 +471,30 @@ def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
 
 
 def flags_of(tensor: Tensor) -> int:
-    """LEAF, REQUIRES_GRAD and VIEW, as events carry them."""
-    if tensor._rare is not None and tensor._rare.spoiled:
+    """LEAF, REQUIRES_GRAD, VIEW and WHOLE, as events carry them."""
+    rare = tensor._rare
+    if rare is not None and rare.spoiled:
         return REQUIRES_GRAD | VIEW
     flags = (LEAF if tensor.is_leaf else 0) | (REQUIRES_GRAD if tensor.requires_grad else 0)
+    if rare is not None and (rare.base is not None or rare.alias_of):
+        return flags | VIEW | (WHOLE if rare.alias_whole else 0)
+    return flags
+
+
+def base_of(tensor: Tensor) -> int:
+    """The number of the tensor whose memory a tensor shares, 0 for none that the listener knows."""
     rare = tensor._rare
-    return flags | VIEW if rare is not None and (rare.base is not None or rare.alias_of) else flags
+    return rare.alias_of if rare is not None and rare.alias_of >= state.first_number else 0
+
+
+def state_of(tensor: Tensor) -> State:
+    """What a tensor that the listener knows is now, as events carry it."""
+    return State(tensor._number, tensor.array, flags_of(tensor), tensor._version, base_of(tensor))
+
+
+def flags_state(tensor: Tensor) -> State:
+    """The same without its value."""
+    return state_of(tensor)._replace(value=None)
 
 
 def number_of(tensor: Tensor) -> int:
@@ -477,9 +506,10 @@ def number_of(tensor: Tensor) -> int:
     return number
 
 
-def announce(tensor: Tensor, how: str) -> None:
-    """Tell the listener, if there is one, that a tensor came to be other than by an op."""
+def announce(tensor: Tensor, how: str, source: Tensor | None = None) -> None:
+    """Tell the listener, if there is one, that a tensor came to be other than by an op; from `source`, if it is a copy
+    or was made from one."""
     if state.listener is not None:
+        origin = 0 if source is None else number_of(source)
         tensor._number = next_tensor_number()
-        base = tensor._rare.alias_of if tensor._rare is not None else 0
-        state.listener.tensor(tensor._number, tensor.array, flags_of(tensor), how, base, tensor._version)
+        state.listener.tensor(sys._getframe(1), how, state_of(tensor), origin)

@@ -46,7 +46,7 @@ def share_memory(op: Op, source: Tensor, view: Tensor) -> None:
     rare = tensor_rare(view)
     rare.counter = counter_of(source)
     if state.special and state.listener is not None:
-        rare.alias_of = number_of(source)
+        rare.alias_of, rare.alias_whole = number_of(source), _shows_all(source.array, view.array)
     if not op.derivatives:  # detach: the memory is shared, but no gradient is
         return
     of_source: TensorRare = source._rare  # type: ignore[assignment]  # it has a counter
@@ -59,6 +59,20 @@ def share_memory(op: Op, source: Tensor, view: Tensor) -> None:
         rare.view_kind = of_source.view_kind
     if base._edge is not LEAF_EDGE:
         remember(base, view)
+
+
+def _shows_all(source: np.ndarray, view: np.ndarray) -> bool:
+    """Whether a view shows all elements of its source in their order."""
+    if view.size != source.size:
+        return False
+    if view.flags.c_contiguous and source.flags.c_contiguous:
+        return True
+    return _steps(source) == _steps(view)
+
+
+def _steps(array: np.ndarray) -> list[tuple[int, int]]:
+    """The lengths and strides of the dimensions that have more than one place."""
+    return [pair for pair in zip(array.shape, array.strides, strict=True) if pair[0] > 1]
 
 
 def _is_seen_in(source: np.ndarray, array: np.ndarray) -> bool:

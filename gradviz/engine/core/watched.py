@@ -6,6 +6,8 @@ has come, and it knows every gradient in flight by its number.
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
 from heapq import heappop, heappush, heappushpop
 from typing import Any
@@ -15,17 +17,19 @@ import numpy as np
 from gradviz.engine.basics.errors import nan_gradient
 from gradviz.engine.core.hooks import run_node_posthooks, run_node_prehooks, run_tensor_hooks, shown
 from gradviz.engine.core.leaves import accumulate
-from gradviz.engine.core.node import AccumulateGrad, Edge, Node, Output, edge_node, edge_nr
+from gradviz.engine.core.node import AccumulateGrad, Edge, Node, Output, edge_node, edge_nr, edge_numbers
 from gradviz.engine.core.state import (
     enable_grad,
     is_grad_enabled,
     next_pass_number,
     next_tensor_number,
     no_grad,
+    note_special,
     set_grad_mode,
     state,
 )
-from gradviz.engine.core.tensor import Tensor, announce, gradient_edge, number_of, tensor_rare
+from gradviz.engine.core.tensor import Tensor, announce, gradient_edge, number_of, state_of, tensor_rare
+from gradviz.events.fields import Root
 
 
 class WatchedPass:
@@ -61,17 +65,21 @@ class WatchedPass:
         if listener is not None:
             self._tell_beginning()
         mode = is_grad_enabled()
+        if self.create_graph:  # so that ops tell the pass that they run in
+            note_special(f"pass {self.number}", True)
         outer, state.modes.running = state.modes.running, self
         try:
             with enable_grad() if self.create_graph else no_grad():
                 self._flow()
         except Exception as error:
             if listener is not None:
-                listener.error(type(error).__name__, str(error), self.current)
+                listener.error(error.__traceback__, type(error).__name__, str(error), self.current, self.number)
             raise
         finally:
             state.modes.running = outer
             set_grad_mode(mode)  # where Ctrl-C kept `with` from doing so
+            if self.create_graph:
+                note_special(f"pass {self.number}", False)
             if listener is not None:
                 listener.pass_ended(self.number)
         return [self.captured.get((id(edge_node(edge)), edge_nr(edge))) for edge in self.wanted_edges]
@@ -169,7 +177,7 @@ class WatchedPass:
             try:
                 result = node.vjp(gradient)
             except BaseException:
-                listener.received(node.number, node.label, (number,), (fresh,))
+                listener.received(node.number, node.label, self.number, (number,), (fresh,))
                 raise
             a = node.a
             if node.arity == 1:
@@ -185,11 +193,11 @@ class WatchedPass:
             following = a if type(a) is not Output else a.node
             if node.arity == 1:
                 given: tuple[int, ...] = (n,)
-                listener.ran(node.number, node.label, (number, following.number, n), fresh, (told,))
+                flows: tuple[int, ...] = (following.number, n)
             else:
                 given = (n, 0)
-                links = (number, following.number, 0, n, 0)
-                listener.ran(node.number, node.label, links, fresh, (told, None))
+                flows = (following.number, n, 0, 0)
+            listener.ran(node.number, node.label, self.number, number, fresh, flows, (told, None))
             if not (
                 alone
                 and following is a
@@ -222,7 +230,7 @@ class WatchedPass:
         to_b = 0 if b is None else b.node.number if type(b) is Output else b.number
         told = (first if n != number else None, second if m not in (number, n) else None)
         listener: Any = self.listener
-        listener.ran(node.number, node.label, (number, to_a, to_b, n, m), fresh, told)
+        listener.ran(node.number, node.label, self.number, number, fresh, (to_a, n, to_b, m), told)
         return n, m
 
     def _run(self, node: Any, needed: set[Node] | None) -> tuple[Sequence[Any], Sequence[int]]:
@@ -293,9 +301,11 @@ class WatchedPass:
             assert kept is not None
             if getattr(kept, "_number", -1) < state.first_number:
                 kept._number = numbers[0]
+            known = kept._number == numbers[0] and not kept._version
             self.listener.accumulated(
-                number_of(leaf), node.number, numbers[0], kept._number, kept.array, kept._version
-            )
+                number_of(leaf), node.number, self.number, numbers[0], kept._number,
+                None if known else state_of(kept),
+            )  # fmt: skip
         for hook in list((rare.accumulate_hooks or {}).values()):
             hook(leaf)
 
@@ -310,31 +320,29 @@ class WatchedPass:
         for start in self.gradients:
             if getattr(start, "_number", -1) < state.first_number:
                 announce(start, "gradient")
-        nodes = [edge_node(edge) for edge in self.edges]
+        roots = [
+            Root(*edge_numbers(edge), number_of(root), start._number)
+            for edge, root, start in zip(self.edges, self.roots, self.gradients, strict=True)
+        ]
         listener.pass_began(
-            self.number,
-            self.how,
-            [node.number for node in nodes if node is not None],
-            [number_of(root) for root in self.roots],
-            [start._number for start in self.gradients],
-            [start.array for start in self.gradients],
-            [number_of(tensor) for tensor in self.wanted],
-            bool(self.retain_graph),
-            self.create_graph,
-        )
+            sys._getframe(2), self.number, self.how, time.time(), bool(self.retain_graph), self.create_graph,
+            roots, [number_of(tensor) for tensor in self.wanted],
+        )  # fmt: skip
 
     def _tell_received(self, node: Node, gradients: Sequence[Any], numbers: list[int]) -> None:
         if self.listener is not None:
             fresh = self._number_fresh(gradients, numbers, ())
-            self.listener.received(node.number, node.label, numbers, fresh)
+            self.listener.received(node.number, node.label, self.number, numbers, fresh)
 
     def _tell_produced(
         self, node: Node, gradients: Sequence[Any], numbers: list[int], known: Sequence[int]
     ) -> None:
         if self.listener is not None:
             fresh = self._number_fresh(gradients, numbers, known)
-            targets = [0 if edge is None else edge_node(edge).number for edge in node.edges]  # type: ignore[union-attr]
-            self.listener.produced(node.number, targets, numbers, fresh)
+            flows: list[int] = []
+            for edge, number in zip(node.edges, numbers, strict=True):
+                flows += (0 if edge is None else edge_node(edge).number, number)  # type: ignore[union-attr]
+            self.listener.produced(node.number, self.number, flows, fresh)
 
     def _number_fresh(self, gradients: Sequence[Any], numbers: list[int], known: Sequence[int]) -> list[Any]:
         """Number the gradients that have no number yet; the values of those, None for the others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from gradviz.engine.nn.backward_hooks import HookedCall
 from gradviz.engine.nn.parameter import Buffer, Parameter
 from gradviz.engine.nn.state_dict import StateDict
 from gradviz.engine.nn.tree import Tree
+from gradviz.events.holders import holder_of
 
 __all__ = ["Module", "Parameter"]
 
@@ -243,7 +245,7 @@ class Module(Tree, StateDict):
             return self.forward(*args, **kwargs)
         if not self._scope_name:
             self._name_all()
-        with scope("module", self._scope_name):
+        with scope("module", self._scope_name, type(self).__name__, self.training):
             return self._call_with_hooks(args, kwargs)
 
     def register_forward_pre_hook(
@@ -281,13 +283,16 @@ class Module(Tree, StateDict):
         return output if watched is None else watched.outputs(output)
 
     def _name_all(self) -> None:
-        """Tell the listener the names of all parameters, from the outermost module called."""
+        """Tell the listener the names of all parameters and buffers. They begin with the variable that holds the
+        module, or with its class."""
         assert state.listener is not None
-        root = type(self).__name__
+        root = holder_of(self, sys._getframe(2)) or type(self).__name__
         for path, module in self.named_modules():
-            object.__setattr__(module, "_scope_name", path or root)
+            object.__setattr__(module, "_scope_name", f"{root}.{path}" if path else root)
         for path, parameter in self.named_parameters():
-            state.listener.named(number_of(parameter), path)
+            state.listener.named(number_of(parameter), f"{root}.{path}")
+        for path, buffer in self.named_buffers():
+            state.listener.named(number_of(buffer), f"{root}.{path}", "buffer")
 
     # --- as text
 

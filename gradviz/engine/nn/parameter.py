@@ -13,7 +13,7 @@ class Parameter(Tensor):
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Any:
         array = new_tensor(data.array) if data is not None else Tensor()
         parameter = new_tensor(array.array, LEAF_EDGE if requires_grad else None, cls)
-        announce(parameter, "Parameter")
+        announce(parameter, "Parameter", data)
         return parameter
 
     def __repr__(self) -> str:
@@ -29,5 +29,5 @@ class Buffer(Tensor):
         array = new_tensor(data.array) if data is not None else Tensor()
         buffer = new_tensor(array.array, None, cls)
         buffer.persistent = persistent
-        announce(buffer, "Buffer")
+        announce(buffer, "Buffer", data)
         return buffer

@@ -48,7 +48,7 @@ class LBFGS(Optimizer):
 
     def _descend(self, closure: Callable) -> Any:
         (group,) = self.param_groups
-        self._tell(group, group["params"])
+        self._tell([group["params"]])
         first = loss = self._evaluated(closure)
         gradient, evaluated = self._gradient(), 1
         for iteration in range(1, group["max_iter"] + 1):

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import time
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.core.state import enable_grad, no_grad, state
+from gradviz.engine.core.state import enable_grad, next_optimizer_number, no_grad, state
 from gradviz.engine.core.tensor import Tensor, new_tensor, number_of
 from gradviz.engine.tensors.inplace import overwrite
+from gradviz.events.fields import Group
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # what PyTorch's speed depends on, and ours not
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's settings, without its parameters and what only PyTorch's speed depends on."""
+    return {
+        name: value
+        for name, value in group.items()
+        if name != "params" and name not in _HINTS and not (name == "maximize" and not value)
+    }
 
 
 class Optimizer:
@@ -34,6 +47,7 @@ class Optimizer:
         if defaults.get("differentiable") or defaults.get("capturable"):
             raise NotImplementedError("gradviz's optimizers are neither differentiable nor capturable.")
         self.defaults = defaults
+        self._number = 0  # for the listener
         self.state: dict[Tensor, dict[str, Any]] = {}
         self.param_groups: list[dict[str, Any]] = []
         for group in groups:
@@ -57,6 +71,14 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the parameters' `.grad`."""
+        if state.listener is not None:
+            cleared = [
+                number_of(parameter)
+                for group in self.param_groups
+                for parameter in group["params"]
+                if parameter._rare is not None and parameter._rare.grad is not None
+            ]
+            state.listener.grads_cleared(sys._getframe(1), type(self).__name__, set_to_none, cleared)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter._rare is None or parameter._rare.grad is None:
@@ -73,23 +95,32 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         with no_grad():
-            for group in self.param_groups:
-                ready = [p for p in group["params"] if p._rare is not None and p._rare.grad is not None]
-                self._tell(group, ready)
+            ready_by_group = [
+                [p for p in group["params"] if p._rare is not None and p._rare.grad is not None]
+                for group in self.param_groups
+            ]
+            self._tell(ready_by_group)
+            for group, ready in zip(self.param_groups, ready_by_group, strict=True):
                 for parameter in ready:
                     gradient = parameter._rare.grad.array
                     gradient = -gradient if group.get("maximize") else gradient
                     overwrite(parameter, self.update(parameter, gradient, group), type(self).__name__)
         return loss
 
-    def _tell(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        if state.listener is not None:
-            settings = ", ".join(
-                f"{name}={value!r}"
-                for name, value in group.items()
-                if name != "params" and name not in _HINTS and not (name == "maximize" and not value)
-            )
-            state.listener.stepped(type(self).__name__, settings, [number_of(p) for p in parameters])
+    def _tell(self, ready: list[list[Tensor]]) -> None:
+        """Tell the listener that a step begins, of the parameters of each group that have a gradient."""
+        if state.listener is None:
+            return
+        if self._number == 0:
+            self._number = next_optimizer_number()
+        groups = [
+            Group(json.dumps(_settings(group), default=repr), len(parameters))
+            for group, parameters in zip(self.param_groups, ready, strict=True)
+        ]
+        numbers = [number_of(parameter) for parameters in ready for parameter in parameters]
+        state.listener.stepped(
+            sys._getframe(2), self._number, type(self).__name__, time.time(), groups, numbers
+        )
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
         """The parameter's new value, an array; `gradient` is an array too."""

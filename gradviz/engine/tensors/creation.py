@@ -269,7 +269,7 @@ def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
     """Old spelling of a tensor with `requires_grad`: a leaf on the memory of `data`."""
     twin = new_tensor(data.array)
     twin._edge = LEAF_EDGE if requires_grad else None
-    announce(twin, "Variable")
+    announce(twin, "Variable", data)
     return twin
 
 

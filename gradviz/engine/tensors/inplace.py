@@ -6,6 +6,7 @@ node of the op that it is: after `y.mul_(2)`, y's `grad_fn` is MulBackward0.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,8 @@ from gradviz.engine.core.node import edge_node, edge_nr, node_rare
 from gradviz.engine.core.op import in_place_form, with_next_node
 from gradviz.engine.core.packing import nodes_held
 from gradviz.engine.core.state import is_grad_enabled, state
-from gradviz.engine.core.tell import tell_op
-from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, counter_of, flags_of, new_tensor, number_of
+from gradviz.engine.core.tell_in_place import InPlace, tell_copy_slices
+from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, counter_of, new_tensor, number_of, state_of
 from gradviz.engine.core.views import CopySlices, complaint, is_overlapping, overlap_in_part, spoil, views_of
 from gradviz.engine.table import ops
 from gradviz.engine.table.derivatives import TABLE
@@ -64,7 +65,7 @@ def _check_place_in_graph(x: Tensor, others: tuple[Tensor, ...]) -> None:
         raise errors.leaf_view_in_place()
 
 
-def rebase(x: Tensor, result: Tensor, how: str) -> None:
+def rebase(x: Tensor, result: Tensor, how: str, told: InPlace) -> None:
     """Put x, which `result` was written over, in the graph where `result` is; and all that shares its memory.
 
     Of a view, the base becomes CopySlices of itself and the result. Every view is seen anew, by strides."""
@@ -77,7 +78,7 @@ def rebase(x: Tensor, result: Tensor, how: str) -> None:
         after = with_slices(base, x, result)
         move_to(base, after._edge)
         take_tangent(base, after, how)
-        tell_mutated(base, how, after)
+        told.follows(base)
     for view in views_of(base):
         why = complaint(view, "its base or another view of its base has been")
         if why:
@@ -86,7 +87,7 @@ def rebase(x: Tensor, result: Tensor, how: str) -> None:
         again = apply(TABLE["as_strided"], (base,), (geometry_of(view.array, base.array),))
         move_to(view, again._edge)
         take_tangent(view, again, how)
-        tell_mutated(view, how, again)
+        told.follows(view)
 
 
 def with_slices(base: Tensor, view: Tensor, result: Tensor) -> Tensor:
@@ -100,10 +101,9 @@ def with_slices(base: Tensor, view: Tensor, result: Tensor) -> Tensor:
     if not fused or state.dual_level:
         return apply(TABLE["copy_slices"], (base, result), (geometry,))
     node = CopySlices(base._edge, inner, geometry)  # type: ignore[arg-type]
-    after = new_tensor(base.array, node)
     if state.listener is not None:
-        tell_op("copy_slices", (base, result), (after,), f"geometry={geometry}", node)
-    return after
+        tell_copy_slices(node, inner, base)  # type: ignore[arg-type]
+    return new_tensor(base.array, node)
 
 
 def move_to(x: Tensor, edge: Any) -> None:
@@ -119,20 +119,24 @@ def move_to(x: Tensor, edge: Any) -> None:
     x._edge = edge
 
 
-def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> Tensor:
-    """Write `array` (the value of `source`, if one is told of) into the tensor's memory; count a version."""
+def write(x: Tensor, array: Any) -> None:
+    """Write `array` into the tensor's memory; count a version."""
     if array is not x.array:
         x.array[...] = array
     counter_of(x).n += 1
-    tell_mutated(x, how, source)
-    return x
 
 
-def tell_mutated(x: Tensor, how: str, source: Tensor | None) -> None:
-    """Tell the listener that x has another value, or is seen in another place of the graph."""
+def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> Tensor:
+    """Write `array` (the value of `source`, if one is told of) into the tensor's memory other than by an op, and tell
+    the listener."""
+    write(x, array)
     if state.listener is not None:
+        number_of(x)
+        running = state.modes.running
+        in_pass = 0 if running is None else running.number
         number = 0 if source is None else number_of(source)
-        state.listener.mutated(number_of(x), x.array, flags_of(x), x._version, how, number)
+        state.listener.mutated(sys._getframe(1), how, state_of(x), number, in_pass)
+    return x
 
 
 def keep_original(node: Any, x: Tensor) -> None:
@@ -180,10 +184,14 @@ def _in_place(name: str, function: Callable) -> Callable:
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if state.special and state.modes.saved_tensors_hooks and state.modes.held_nodes is None:
             with nodes_held():
-                return write(x, *args, **kwargs)
-        return write(x, *args, **kwargs)
+                return run(x, *args, **kwargs)
+        return run(x, *args, **kwargs)
 
-    def write(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def run(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        with InPlace(x, name, (x, *args)) as told:
+            return compute(told, x, *args, **kwargs)
+
+    def compute(told: InPlace, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
         check_writable(x, *tensors)
         with_graph = is_grad_enabled() and (x.requires_grad or any(t.requires_grad for t in tensors))
@@ -202,9 +210,10 @@ def _in_place(name: str, function: Callable) -> Callable:
                 node.out = x.array  # type: ignore[attr-defined]
                 node.out_counter = counter_of(x)  # type: ignore[attr-defined]
                 node.out_version = x._version + 1  # type: ignore[attr-defined]
-        overwrite(x, result.array, name, result)
+        write(x, result.array)
+        told.result = result
         if with_graph or state.dual_level:
-            rebase(x, result, name)
+            rebase(x, result, name, told)
         return x
 
     call.__name__ = name
@@ -241,13 +250,13 @@ def _reshaping(name: str, plan: Callable) -> Callable:
                 f"gradviz does not differentiate {name} of a view: write it without the underscore"
             )
         op, arguments = plan(x, *args, **kwargs)
-        result = apply(in_place_form(op), (x,), arguments)
-        x.array = result.array
-        counter_of(x).n += 1
-        if with_graph or state.dual_level:
-            move_to(x, result._edge)
-            take_tangent(x, result, name)
-        tell_mutated(x, name, result)
+        with InPlace(x, name, (x,)) as told:
+            told.result = result = apply(in_place_form(op), (x,), arguments)
+            x.array = result.array
+            counter_of(x).n += 1
+            if with_graph or state.dual_level:
+                move_to(x, result._edge)
+                take_tangent(x, result, name)
         return x
 
     call.__name__ = name
@@ -275,12 +284,16 @@ def fill_(x: Tensor, value: Any) -> Tensor:
 
 def _filled(x: Tensor, value: Any, name: str, record: Callable, *others: Tensor) -> Tensor:
     requires_grad = x.requires_grad or any(other.requires_grad for other in others)
-    if (is_grad_enabled() and requires_grad) or state.dual_level:
-        result = record()
-        overwrite(x, result.array, name, result)
-        rebase(x, result, name)
-        return x
-    return overwrite(x, value, name)
+    args = "" if others or name == "zero_" else f"value={value!r}"
+    with InPlace(x, name, (x, *others), args) as told:
+        told.result = x
+        if not ((is_grad_enabled() and requires_grad) or state.dual_level):
+            write(x, value)
+            return x
+        told.result = result = record()
+        write(x, result.array)
+        rebase(x, result, name, told)
+    return x
 
 
 def copy_(x: Tensor, source: Any) -> Tensor:
@@ -289,11 +302,14 @@ def copy_(x: Tensor, source: Any) -> Tensor:
     check_writable(x, source)
     with_graph = (is_grad_enabled() and (x.requires_grad or source.requires_grad)) or state.dual_level
     _check_result_fits(x, broadcast_shape(x.array.shape, source.array.shape))
-    if not with_graph:
-        return overwrite(x, source.array, "copy_", source)
-    result = apply(TABLE["copy_over"], (x, source))
-    overwrite(x, result.array, "copy_", result)
-    rebase(x, result, "copy_")
+    with InPlace(x, "copy_", (x, source)) as told:
+        told.result = x
+        if not with_graph:
+            write(x, source.array)
+            return x
+        told.result = result = apply(TABLE["copy_over"], (x, source))
+        write(x, result.array)
+        rebase(x, result, "copy_", told)
     return x
 
 
@@ -318,16 +334,18 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         copy_(ops.getitem(x, index), _fitting(value, part, cast=False))
         return
     check_writable(x, value, part=np.asarray(part) if in_view else None)
-    if with_graph:
+    with InPlace(x, "setitem", (x, value)) as told:
+        told.result = x
+        if not with_graph:
+            x.array[place] = value.array
+            write(x, x.array)
+            return
         row, fitting = (
             ("set_index", _fitting(value, part)) if in_view else ("index_put", _for_index(value, part))
         )
-        after = apply(TABLE[row], (x, fitting), (place,))
-        overwrite(x, after.array, "setitem", after)
-        rebase(x, after, "setitem")
-        return
-    x.array[place] = value.array
-    overwrite(x, x.array, "setitem")
+        told.result = after = apply(TABLE[row], (x, fitting), (place,))
+        write(x, after.array)
+        rebase(x, after, "setitem", told)
 
 
 def _check_dtype_to_put(x: Tensor, value: Tensor, place: Any) -> None:

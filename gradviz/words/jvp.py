@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradviz.events.kinds import OpRan, TangentPushed
-from gradviz.step.local import formulas, local_number
-from gradviz.step.numbers import brief, scalar
-from gradviz.step.stop import Stop
+from gradviz.words.formulas import formulas, is_number, local_number
+from gradviz.words.numbers import brief, scalar
+from gradviz.words.stop import Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Term:
 
 def terms(stop: Stop, event: TangentPushed) -> list[Term]:
     """What the tangent that an op gave its output is the sum of; none for the inputs of a sweep."""
-    op = stop.facts.names.maker(event.tensor)
+    op = stop.query.tensors.made(event.tensor)
     if not isinstance(op, OpRan) or event.how == "make_dual":
         return []
     called = [stop.called(tensor) for tensor in op.inputs]
-    told = formulas(stop.facts.formula(op), op, called)
+    told = formulas(op.rule, called)
     moment = stop.moment
     with_tangent = [i for i, tensor in enumerate(op.inputs) if tensor and moment.tangent(tensor)]
     moving = [i for i in with_tangent if scalar(moment.value(moment.tangent(op.inputs[i]))) != 0]
@@ -43,16 +43,15 @@ def terms(stop: Stop, event: TangentPushed) -> list[Term]:
         tangent = moment.tangent(tensor)
         number = _known(stop, op, formula, called)
         if not number and moving == [i]:
-            node = f"{op.op.title()}Backward0"
-            number = local_number(node, moment.value(tangent), moment.value(event.tangent))
-        partial = stop.facts.partial(event.tensor, tensor, name)
+            number = local_number(op.rule.elementwise, moment.value(tangent), moment.value(event.tangent))
+        partial = stop.words.partial(event.tensor, tensor, name)
         found.append(Term(tensor, partial, formula, number, tangent))
     return found
 
 
 def _known(stop: Stop, op: OpRan, formula: str, called: list[str]) -> str:
     """The number of a formula that is a number, or the name of an input."""
-    if formula.lstrip("−-").isdigit():
+    if is_number(formula):
         return formula.replace("−", "-")
     for tensor, name in zip(op.inputs, called, strict=True):
         if tensor and formula.strip("()") == name.strip("()"):

@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 
 from gradviz.events.kinds import (
+    LEAF,
+    REQUIRES_GRAD,
     Accumulated,
     ErrorRaised,
     Hooked,
     Mutated,
+    NodeMade,
     OpRan,
     PassBegan,
     Produced,
@@ -21,14 +24,17 @@ from gradviz.events.kinds import (
     TangentPushed,
     TensorMade,
 )
-from gradviz.step.compare import beside
-from gradviz.step.jvp import terms
-from gradviz.step.local import formulas, local_number
-from gradviz.step.numbers import clean, listed
-from gradviz.step.savers import needing
-from gradviz.step.stop import Stop
+from gradviz.query.savers import needing
+from gradviz.words.bars import bars, trend_words
+from gradviz.words.compare import beside
+from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
+from gradviz.words.jvp import terms
+from gradviz.words.numbers import clean, listed
+from gradviz.words.sentences import leads_to
+from gradviz.words.stop import Stop
 
 _BARS = 24  # cells
+_EXPRESSION = 44  # characters
 
 
 class Row(NamedTuple):
@@ -60,32 +66,29 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     received = stop.moment.received(event.node)
     produced = event if isinstance(event, Produced) else None
     tensors = stop.node_tensors
-    gradients = received.gradients if received is not None else ()
-    for i, gradient in enumerate(gradients):
-        name = stop.facts.derivative(tensors[i] if i < len(tensors) else 0, stop.moment)
+    for i, gradient in enumerate(received.gradients if received is not None else ()):
+        name = stop.words.derivative(tensors[i] if i < len(tensors) else 0, stop.moment)
         came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else "none came"
         yield Row("upstream", f"{name} = {came}", "cyan")
-    op = stop.facts.op_of(event.node)
-    if op is None:
+    made = stop.node_made
+    if made is None:
         return
-    yield from _local(stop, op, received, produced)
+    yield from _local(stop, made, received, produced)
     if produced is None:
         yield Row("downstream", "not yet known: the node is about to run", "dim")
         return
-    inputs = stop.facts.inputs_of(op)
-    for i, gradient in enumerate(produced.gradients):
-        if gradient:
-            name = stop.facts.derivative(inputs[i] if i < len(inputs) else 0, stop.moment)
-            to = stop.facts.node_name(produced.targets[i], stop.moment)
-            yield Row("downstream", f"{name} = {stop.compact(gradient)}  → {to}", "green")
+    for i, flow in enumerate(produced.flows):
+        if flow.gradient:
+            tensor = made.edges[i].tensor if i < len(made.edges) else 0
+            name = stop.words.derivative(tensor, stop.moment)
+            to = stop.words.node_name(flow.node)
+            yield Row("downstream", f"{name} = {stop.compact(flow.gradient)}  → {to}", "green")
 
 
 def origin(stop: Stop, node: int) -> str:
     """The nodes that a node's gradient came from, and what each gave where it is a sum."""
     arrivals = stop.moment.arrivals(node)
-    given = [
-        event for event in (stop.facts.trace.event(d.event) for d in arrivals) if isinstance(event, Produced)
-    ]
+    given = [event for event in (stop.trace.event(d.event) for d in arrivals) if isinstance(event, Produced)]
     if not given:
         return ""
     parts = " + ".join(stop.compact(delivery.gradient) for delivery in arrivals)
@@ -96,56 +99,53 @@ def origin(stop: Stop, node: int) -> str:
 def _givers(stop: Stop, given: list[Produced]) -> list[str]:
     """The nodes by name; where several have one name, with what their ops made."""
     nodes = list(dict.fromkeys(event.node for event in given))
-    names = [stop.facts.node_name(node, stop.moment) for node in nodes]
-    tensors = [stop.facts.tensors_of(node, stop.moment) for node in nodes]
+    names = [stop.words.node_name(node) for node in nodes]
+    tensors = [stop.query.nodes.tensors(node) for node in nodes]
     return [
-        f"{name} of {stop.called(made[0])}" if names.count(name) > 1 and made else name
+        f"{name} of {stop.called(made[0])}" if names.count(name) > 1 and any(made) else name
         for name, made in zip(names, tensors, strict=True)
     ]
 
 
-def _local(stop: Stop, op: OpRan, received: Received | None, produced: Produced | None) -> Iterator[Row]:
-    """The local derivative for each input that a gradient goes to."""
-    inputs = stop.facts.inputs_of(op)
-    told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op))
-    output = op.outputs[0] if len(op.outputs) == 1 else 0
-    for i, tensor in enumerate(inputs):
-        if i >= len(op.edges) or not op.edges[i][0]:
+def _local(
+    stop: Stop, made: NodeMade, received: Received | None, produced: Produced | None
+) -> Iterator[Row]:
+    """The local derivative along each edge that a gradient goes along."""
+    told = formulas(made.rule, stop.words.edges_called(made))
+    output = made.outputs[0] if len(made.outputs) == 1 else 0
+    for i, edge in enumerate(made.edges):
+        if not edge.node:
             continue
         number = ""
-        if received and produced and len(received.gradients) == 1 and i < len(produced.gradients):
-            upstream, downstream = received.gradients[0], produced.gradients[i]
+        if received and produced and len(received.gradients) == 1 and i < len(produced.flows):
+            upstream, downstream = received.gradients[0], produced.flows[i].gradient
             number = local_number(
-                clean(op.grad_fn), stop.moment.value(upstream), stop.moment.value(downstream)
+                made.rule.elementwise, stop.moment.value(upstream), stop.moment.value(downstream)
             )
         name, formula = told[i]
-        if formula.lstrip("−-").isdigit():
+        if is_number(formula):
             number = ""
         text = " = ".join(part for part in (formula, number) if part)
         if text:
-            # a formula that has the upstream gradient in it is all of the VJP
-            vjp = "upstream" in formula
-            what = f"VJP for {stop.called(tensor)}" if vjp else stop.facts.partial(output, tensor, name)
+            vjp = is_whole_vjp(formula)
+            what = (
+                f"VJP for {stop.called(edge.tensor)}"
+                if vjp
+                else stop.words.partial(output, edge.tensor, name)
+            )
             yield Row("local", f"{what} = {text}", "yellow")
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
     name = stop.called(event.tensor)
-    yield Row(
-        "upstream",
-        f"{stop.facts.derivative(event.tensor, stop.moment)} = {_before(stop, event.gradient)}",
-        "cyan",
-    )
+    derivative = stop.words.derivative(event.tensor, stop.moment)
+    yield Row("upstream", f"{derivative} = {stop.value_before(event.gradient)}", "cyan")
     grad = stop.before.grad(event.tensor) if stop.before is not None else 0
-    yield Row("before", f"{name}.grad = {_before(stop, grad) if grad else 'None'}")
+    yield Row("before", f"{name}.grad = {stop.value_before(grad) if grad else 'None'}")
     yield Row("after", f"{name}.grad = {stop.value(event.grad)}", "green")
-    trend = stop.facts.trend(event.tensor)
+    trend = stop.words.trend(event.tensor)
     if trend is not None:
-        yield Row("passes", f"{trend.bars(_BARS)}  {trend.words()}", "dim")
-
-
-def _before(stop: Stop, tensor: int) -> str:
-    return stop.value_before(tensor)
+        yield Row("passes", f"{bars(trend, _BARS)}  {trend_words(trend)}", "dim")
 
 
 def _retained(stop: Stop, event: Retained) -> Iterator[Row]:
@@ -158,59 +158,62 @@ def _hooked(stop: Stop, event: Hooked) -> Iterator[Row]:
 
 
 def _pass_began(stop: Stop, event: PassBegan) -> Iterator[Row]:
-    for i, (tensor, gradient) in enumerate(zip(event.root_tensors, event.gradients, strict=False)):
-        node = stop.facts.node_name(event.roots[i], stop.moment) if i < len(event.roots) else "nothing"
-        yield Row("root", f"{stop.end(tensor)} = {stop.value(tensor)}")
-        yield Row(
-            "upstream",
-            f"{stop.facts.derivative(tensor, stop.moment)} = {stop.value(gradient)}  → {node}",
-            "cyan",
-        )
+    for root in event.roots:
+        node = stop.words.node_name(root.node) if root.node else "nothing"
+        yield Row("root", f"{stop.end(root.tensor)} = {stop.value(root.tensor)}")
+        derivative = stop.words.derivative(root.tensor, stop.moment)
+        yield Row("upstream", f"{derivative} = {stop.value(root.gradient)}  → {node}", "cyan")
 
 
 def _waiting(stop: Stop) -> Iterator[Row]:
-    """The gradients in flight, other than those just produced."""
+    """The gradients on their way, other than those just produced."""
     for node, deliveries in stop.moment.waiting.items():
         if any(delivery.event == stop.k for delivery in deliveries) and len(deliveries) == 1:
             continue
-        tensors = stop.facts.tensors_of(node, stop.moment)
+        tensors = stop.query.nodes.tensors(node)
         values = " + ".join(stop.compact(delivery.gradient) for delivery in deliveries)
-        name = stop.facts.derivative(tensors[0] if tensors else 0, stop.moment)
-        yield Row("waiting", f"{name}: {values}  at {stop.facts.node_name(node, stop.moment)}", "dim")
+        name = stop.words.derivative(tensors[0] if tensors else 0, stop.moment)
+        yield Row("waiting", f"{name}: {values}  at {stop.words.node_name(node)}", "dim")
 
 
 # --- forward
 
 
 def _made(stop: Stop, event: TensorMade) -> Iterator[Row]:
+    flags = stop.moment.flags(event.tensor)
     yield Row("value", f"{stop.called(event.tensor)} = {stop.value(event.tensor)}", "green")
-    yield Row("flags", f"is_leaf={event.is_leaf}, requires_grad={event.requires_grad}", "dim")
+    told = f"is_leaf={bool(flags & LEAF)}, requires_grad={bool(flags & REQUIRES_GRAD)}"
+    yield Row("flags", told, "dim")
 
 
 def _op(stop: Stop, event: OpRan) -> Iterator[Row]:
-    for tensor in dict.fromkeys(t for t in event.inputs if t):
+    for tensor in dict.fromkeys(t for t in event.inputs if t and t not in stop.written):
         yield Row("input", f"{stop.called(tensor)} = {stop.value(tensor)}{_tangent_of(stop, tensor)}", "cyan")
     for tensor in event.outputs:
-        yield Row("output", f"{stop.called(tensor)} = {stop.value(tensor)}", "green")
-    if not event.node:
-        return
-    yield from _local(stop, event, None, None)
-    targets = [_edge(stop, event, i) for i, (node, _) in enumerate(event.edges) if node]
-    if targets:
-        yield Row("edges", f"{clean(event.grad_fn)} → {listed(dict.fromkeys(targets))}")
-    saved = [f"{stop.called(tensor)} (version {version})" for tensor, version in dict.fromkeys(event.saved)]
+        if tensor in stop.written:
+            yield from _written(stop, tensor)
+        else:
+            yield Row("output", f"{stop.called(tensor)} = {stop.value(tensor)}", "green")
+    for node in stop.query.nodes.of_op(event.index):
+        made = stop.query.nodes.event(node)
+        if made is not None:
+            yield from _node_rows(stop, made)
+
+
+def _node_rows(stop: Stop, made: NodeMade) -> Iterator[Row]:
+    yield from _local(stop, made, None, None)
+    if any(edge.node for edge in made.edges):
+        yield Row("edges", f"{clean(made.grad_fn)} → {leads_to(stop, made)}")
+    saved = [f"{stop.called(tensor)} (version {version})" for tensor, version in dict.fromkeys(made.saved)]
     if saved:
         yield Row("saved", listed(saved))
 
 
-def _edge(stop: Stop, op: OpRan, i: int) -> str:
-    node = op.edges[i][0]
-    made = stop.facts.op_of(node)
-    return (
-        clean(made.grad_fn)
-        if made is not None
-        else f"AccumulateGrad of {stop.called(stop.facts.inputs_of(op)[i])}"
-    )
+def _node_made(stop: Stop, event: NodeMade) -> Iterator[Row]:
+    for tensor in event.outputs:
+        if tensor:
+            yield Row("output", f"{stop.called(tensor)} = {stop.value(tensor)}", "green")
+    yield from _node_rows(stop, event)
 
 
 def _tangent_of(stop: Stop, tensor: int) -> str:
@@ -241,10 +244,26 @@ def _padded(text: str, width: int) -> str:
 
 
 def _mutated(stop: Stop, event: Mutated) -> Iterator[Row]:
-    yield Row("before", stop.value_before(event.tensor), "cyan")
-    yield Row("after", stop.value(event.tensor), "green")
-    for node in needing(stop, event):
-        yield Row("needed", f"{node} and has not run yet", "red")
+    yield from _written(stop, event.tensor)
+
+
+def _written(stop: Stop, tensor: int) -> Iterator[Row]:
+    """A tensor before and after it was written over, and the nodes that still need it as it was."""
+    yield Row("before", stop.value_before(tensor), "cyan")
+    yield Row("after", stop.value(tensor), "green")
+    for told in needed_by(stop, tensor):
+        yield Row("needed", f"{told} and has not run yet", "red")
+
+
+def needed_by(stop: Stop, tensor: int) -> list[str]:
+    """The nodes that saved a tensor, which is now written over, at an earlier version."""
+    found = []
+    for node, saved in needing(stop.query, tensor, stop.k):
+        text = stop.words.expression(node.site, _EXPRESSION)
+        line = stop.words.at_line(node.site)
+        place = (f" of {text}" if text else "") + (f"{line}," if line else "")
+        found.append(f"{clean(node.grad_fn)}{place} saved it at version {saved.version}")
+    return found
 
 
 def _stepped(stop: Stop, event: Stepped) -> Iterator[Row]:
@@ -261,6 +280,7 @@ def _error(stop: Stop, event: ErrorRaised) -> Iterator[Row]:
 ROWS: dict[type, Callable[[Stop, Any], Iterator[Row]]] = {
     TensorMade: _made,
     OpRan: _op,
+    NodeMade: _node_made,
     TangentPushed: _tangent,
     Mutated: _mutated,
     Stepped: _stepped,

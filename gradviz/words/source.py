@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradviz.step.numbers import clean, clean_character
-from gradviz.step.stop import Stop
+from gradviz.words.numbers import clean, clean_character
+from gradviz.words.stop import Stop
 from gradviz.tracefile import Site
 
 _MARK = "bold yellow"
@@ -30,7 +30,7 @@ def source(stop: Stop, width: int, height: int) -> list[Text]:
     site, _ = stop.place
     if site is None or height < 1:
         return []
-    lines = stop.facts.trace.source(site.place.file)
+    lines = stop.trace.source(site.place.file)
     if not lines:
         return [Text(" the source was not kept", style="dim")]
     return _around(_Page(lines, site), width, height)

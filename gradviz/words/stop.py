@@ -1,4 +1,4 @@
-"""One stop of the stepper: an event and the moment just after it."""
+"""One stop: an event and the moment just after it, with words for what happens there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gradviz.events.kinds import (
     Hooked,
     Kind,
     Named,
+    NodeMade,
     OpRan,
     PassEnded,
     Produced,
@@ -19,10 +20,10 @@ from gradviz.events.kinds import (
     ScopeLeft,
     TensorMade,
 )
-from gradviz.graph.moment import Moment
-from gradviz.step.facts import Facts
-from gradviz.step.numbers import brief, value
+from gradviz.query.moment import Moment
 from gradviz.tracefile import Site
+from gradviz.words.numbers import brief, value
+from gradviz.words.words import Words
 
 _COMPACT = 30  # characters
 AtNode = (Received, Produced, Accumulated, Retained, Hooked)
@@ -31,18 +32,24 @@ AtNode = (Received, Produced, Accumulated, Retained, Hooked)
 class Stop:
     """Event k of a trace, and what is to be said of it. The same for the same k, however one came to it."""
 
-    def __init__(self, facts: Facts, k: int) -> None:
-        self.facts = facts
+    def __init__(self, words: Words, k: int) -> None:
+        self.words = words
+        self.query = words.query
+        self.trace = words.trace
         self.k = k
-        self.moment: Moment = facts.moments.at(k)
-        self.before: Moment | None = facts.moments.at(k - 1) if k else None
-        self.event: Event = facts.trace.event(k)
+        self.moment: Moment = self.query.at(k)
+        self.before: Moment | None = self.query.at(k - 1) if k else None
+        self.event: Event = self.trace.event(k)
+
+    def other(self, k: int) -> Stop:
+        """Another stop of the same trace."""
+        return Stop(self.words, k)
 
     # --- words for what happens here
 
     def called(self, tensor: int) -> str:
         """What a tensor is called."""
-        return self.facts.called(tensor) if tensor else "a number"
+        return self.words.called(tensor) if tensor else "a number"
 
     def end(self, tensor: int) -> str:
         """What a tensor is called that a pass begins at, or ends at; the trace may know none at a GradientEdge."""
@@ -76,26 +83,31 @@ class Stop:
 
     @cached_property
     def node(self) -> int:
-        """The node that this event is about: it receives, produces or accumulates; 0 for none."""
-        return self.event.node if isinstance(self.event, AtNode) else 0
+        """The node that this event is about: it is made, receives, produces or accumulates; 0 for none."""
+        return self.event.node if isinstance(self.event, (*AtNode, NodeMade)) else 0
 
     @cached_property
     def node_name(self) -> str:
         """That node's name."""
-        return self.facts.node_name(self.node, self.moment)
+        return self.words.node_name(self.node)
+
+    @cached_property
+    def node_made(self) -> NodeMade | None:
+        """The event that made that node, None for a leaf's AccumulateGrad."""
+        return self.query.nodes.event(self.node)
 
     @cached_property
     def node_tensors(self) -> list[int]:
         """The tensors whose gradients that node receives."""
-        return self.facts.tensors_of(self.node, self.moment)
+        return self.query.nodes.tensors(self.node)
 
     @cached_property
     def running(self) -> str:
         """The node inside whose backward this op runs, empty for none."""
         if not isinstance(self.event, OpRan) or self.moment.pass_info is None:
             return ""
-        found = self.facts.running(self.moment)
-        return "" if found is None else self.facts.node_name(found.node, self.moment)
+        found = self.words.running(self.moment)
+        return self.words.node_name(found) if found else ""
 
     @cached_property
     def scope(self) -> ScopeEntered | None:
@@ -109,7 +121,7 @@ class Stop:
     def place(self) -> tuple[Site | None, str]:
         """The place in the source to show, and what it is to the event."""
         number, why = self._place()
-        return self.facts.site(number), why
+        return self.query.places.site(number), why
 
     def _place(self) -> tuple[int, str]:
         event = self.event
@@ -126,36 +138,40 @@ class Stop:
         return 0, ""
 
     def _node_place(self) -> tuple[int, str]:
-        op = self.facts.op_of(self.node)
-        if op is not None:
-            return op.site, f"where {self.node_name} was made"
+        if self.node_made is not None:
+            return self.node_made.site, f"where {self.node_name} was made"
         tensors = self.node_tensors or [getattr(self.event, "tensor", 0)]
         return self._made_at(tensors[0]), f"where {self.called(tensors[0])} was made"
 
     def _made_at(self, tensor: int) -> int:
-        maker = self.facts.names.maker(tensor)
+        maker = self.query.tensors.made(tensor)
         return maker.site if maker is not None else 0
 
     # --- the leaves
 
     @cached_property
+    def written(self) -> list[int]:
+        """The tensors that this event wrote over."""
+        if isinstance(self.event, OpRan):
+            return [t for t in self.event.outputs if self.k in self.query.tensors.writes(t)]
+        return [self.event.tensor] if self.event_kind == Kind.MUTATED else []  # type: ignore[attr-defined]
+
+    @cached_property
     def touched(self) -> set[int]:
         """The tensors whose value, `.grad` or flags this event may have changed."""
-        tensor = getattr(self.event, "tensor", 0) if not isinstance(self.event, Named) else 0
-        owner = self.moment.owner(tensor) if self.event_kind in (Kind.MUTATED, Kind.ACCUMULATED) else 0
-        return {tensor, owner, self._shared_leaf(tensor)} - {0}
+        if isinstance(self.event, Named):
+            return set()
+        tensors = set(self.written) or {getattr(self.event, "tensor", 0)}
+        if self.written or self.event_kind == Kind.ACCUMULATED:
+            tensors |= {self.moment.owner(tensor) for tensor in tensors}
+        tensors |= {self._shared_leaf(tensor) for tensor in self.written}
+        return tensors - {0}
 
     def _shared_leaf(self, tensor: int) -> int:
         """The tensor that `tensor` is a view of the whole of, where a write to one is a write to both."""
-        maker = self.facts.names.maker(tensor) if self.event_kind == Kind.MUTATED else None
-        base = (
-            maker.base
-            if isinstance(maker, TensorMade)
-            else maker.inputs[0]
-            if isinstance(maker, OpRan)
-            else 0
-        )
-        return base if base and self.facts.moments.memory.share(tensor, base, self.k) else 0
+        states = self.trace.states
+        base = int(states.bases[states.first(tensor)])
+        return base if base and self.query.memory.share(tensor, base, self.k) else 0
 
     @cached_property
     def tabled(self) -> list[int]:
@@ -167,13 +183,13 @@ class Stop:
 
     def _temporary(self, tensor: int) -> bool:
         """Whether a tensor is one of a backward's or a module's own making."""
-        maker = self.facts.names.maker(tensor)
+        maker = self.query.tensors.made(tensor)
         if not isinstance(maker, OpRan):
             return isinstance(maker, TensorMade) and maker.how == "gradient"
-        moment = self.facts.moments.at(maker.index)
-        return moment.pass_info is not None or bool(moment.scopes) or "." in self.called(tensor)
+        in_scope = bool(self.query.scopes.nesting.around(maker.index, maker.thread))
+        return bool(maker.in_pass) or in_scope or "." in self.called(tensor)
 
     @property
     def event_kind(self) -> int:
         """The kind of the event."""
-        return int(self.facts.trace.kinds[self.k])
+        return int(self.trace.kinds[self.k])

@@ -5,25 +5,29 @@ from __future__ import annotations
 from rich.cells import cell_len
 
 from gradviz.events.kinds import Accumulated, Produced, Received, TangentPushed
-from gradviz.step.errors import CommandError
-from gradviz.step.modes import Modes, Pair, Sweep
-from gradviz.step.numbers import number, shortened
-from gradviz.step.stop import Stop
+from gradviz.errors import GradvizError
+from gradviz.query.modes import Modes, Pair, Sweep
+from gradviz.words.numbers import number, shortened
+from gradviz.words.stop import Stop
+
+class NothingToCompare(GradvizError):
+    """The trace has not both modes; the message is one line for the user."""
+
 
 _SHOWN = 40  # rows
 _NAME, _CELL = 30, 34  # characters
 
 
 def compare(stop: Stop) -> list[str]:
-    """Forward and reverse accumulation of the same function, side by side. Raises CommandError where the trace has
+    """Forward and reverse accumulation of the same function, side by side. Raises NothingToCompare where the trace has
     not both."""
-    modes = stop.facts.modes
+    modes = stop.query.modes
     sweep = modes.sweep_near(stop.k)
     if sweep is None:
-        raise CommandError("no tangents here: forward_ad.make_dual, func.jvp and jacfwd push them")
+        raise NothingToCompare("no tangents here: forward_ad.make_dual, func.jvp and jacfwd push them")
     position = modes.pass_of(sweep, stop.k)
     if position is None:
-        raise CommandError(
+        raise NothingToCompare(
             "no backward pass went through the places of these tangents: there is nothing beside them"
         )
     pairs = modes.pairs(sweep, position)
@@ -40,7 +44,7 @@ def _table(stop: Stop, sweep: Sweep, pairs: list[Pair]) -> list[str]:
     here = _tensors_at(stop)
     rows = [("", "", "value", "↓ tangent", "↑ gradient")]
     for pair in pairs[:_SHOWN]:
-        forward, backward = Stop(stop.facts, sweep.last), Stop(stop.facts, pair.event)
+        forward, backward = stop.other(sweep.last), stop.other(pair.event)
         rows.append(
             (
                 "▶" if {pair.tensor, pair.twin} & here else "",
@@ -92,16 +96,16 @@ def beside(stop: Stop) -> tuple[str, str] | None:
     """At a tangent the gradient of the same place in reverse mode, and the other way round: which mode, and what.
     None where the trace has not both."""
     here = _tensors_at(stop)
-    if not here or not stop.facts.has_tangents:
+    if not here or not stop.words.has_tangents:
         return None
-    modes = stop.facts.modes
+    modes = stop.query.modes
     if isinstance(stop.event, TangentPushed):
         sweep = modes.sweep_near(stop.k)
         position = None if sweep is None else modes.pass_of(sweep, stop.k)
         found = _pair(modes, sweep, position, stop.event.tensor, 0)
         if found is None:
             return None
-        gradient = Stop(stop.facts, found.event).compact(found.gradient)
+        gradient = stop.other(found.event).compact(found.gradient)
         return "reverse", f"the gradient of {stop.called(found.twin)} is {gradient} (event {found.event + 1})"
     run = stop.moment.pass_info
     runs = modes.trace.passes
@@ -110,7 +114,7 @@ def beside(stop: Stop) -> tuple[str, str] | None:
     for sweep in modes.sweeps[:_SWEEPS]:
         found = _pair(modes, sweep, position, 0, next(iter(here)))
         if found is not None:
-            told.append(Stop(stop.facts, sweep.last).compact(found.tangent))
+            told.append(stop.other(sweep.last).compact(found.tangent))
     if not told:
         return None
     name = stop.called(next(iter(here)))

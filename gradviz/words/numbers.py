@@ -43,28 +43,19 @@ def number(value: object, digits: int = 6) -> str:
     return "0" if text == "-0" else text
 
 
-def elements(snapshot: Snapshot | None) -> np.ndarray | None:
-    """A tensor's elements as numbers; None where they were not kept."""
-    if snapshot is None or snapshot.array is None:
-        return None
-    if snapshot.dtype == "bfloat16":
-        return (snapshot.array.astype(np.uint32) << 16).view(np.float32)
-    return snapshot.array
-
-
 def scalar(snapshot: Snapshot | None) -> float | None:
     """The only element of a real tensor; None where it has not exactly one, or it was not kept."""
-    array = elements(snapshot)
-    return (
-        None if array is None or array.size != 1 or array.dtype.kind == "c" else float(array.reshape(-1)[0])
-    )
+    array = snapshot.array if snapshot is not None else None
+    if array is None or array.size != 1 or array.dtype.kind == "c":
+        return None
+    return float(array.reshape(-1)[0])
 
 
 def value(snapshot: Snapshot | None) -> str:
     """A tensor in one line: its elements when few, else shape and statistics."""
     if snapshot is None:
         return "?"
-    array = elements(snapshot)
+    array = snapshot.array
     if array is not None and array.size <= SHOWN:
         return nested(array)
     stats = snapshot.stats
@@ -80,7 +71,7 @@ def brief(snapshot: Snapshot | None) -> str:
         return "?"
     if snapshot.stats is None:
         return f"a {shape(snapshot)} tensor" if snapshot.shape else "a scalar"
-    array = elements(snapshot)
+    array = snapshot.array
     if array is not None and array.size <= BRIEF:
         return nested(array)
     stats = snapshot.stats
@@ -106,3 +97,8 @@ def listed(parts: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     *head, last = parts
     return f"{', '.join(head)} and {last}" if head else last
+
+
+def plural(n: int, one: str, many: str = "") -> str:
+    """`1 pass`, `2 passes`, `1,000 events`."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradviz.events.kinds import (
+    REQUIRES_GRAD,
     Accumulated,
     ErrorRaised,
     Hooked,
     Kind,
     Mutated,
+    NodeMade,
     OpRan,
     PassBegan,
     PassEnded,
@@ -19,22 +21,25 @@ from gradviz.events.kinds import (
     Retained,
     TangentPushed,
 )
-from gradviz.graph.changes import value_changes
-from gradviz.step.absence import why_no_node
-from gradviz.step.gradients import origin
-from gradviz.step.jvp import in_numbers, terms
-from gradviz.step.local import formulas, local_number
-from gradviz.step.numbers import clean, listed, scalar
-from gradviz.step.savers import needing
-from gradviz.step.sentences import sentence
-from gradviz.step.source import title
-from gradviz.step.stop import Stop
+from gradviz.query.birth import NAN, birth
+from gradviz.query.changes import value_changes
+from gradviz.query.cuts import why_no_node
+from gradviz.words.absence import NO_NODE
+from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
+from gradviz.words.jvp import in_numbers, terms
+from gradviz.words.numbers import clean, listed, scalar
+from gradviz.words.rows import needed_by, origin
+from gradviz.words.sentences import sentence
+from gradviz.words.source import title
+from gradviz.words.stop import Stop
+
+_LONGEST = 44  # characters of an expression
 
 
 def why(stop: Stop) -> list[str]:
     """What the chain rule says of an event."""
-    if isinstance(stop.event, PassEnded) and stop.k and stop.facts.trace.kinds[stop.k - 1] == Kind.ERROR:
-        return why(Stop(stop.facts, stop.k - 1))
+    if isinstance(stop.event, PassEnded) and stop.k and stop.trace.kinds[stop.k - 1] == Kind.ERROR:
+        return why(stop.other(stop.k - 1))
     explain = EXPLAINED.get(type(stop.event))
     lines = (
         list(explain(stop, stop.event))
@@ -53,26 +58,24 @@ def explains(stop: Stop) -> bool:
 
 
 def _node(stop: Stop, event: Received | Produced) -> Iterator[str]:
-    op = stop.facts.op_of(event.node)
+    made = stop.node_made
     received = stop.moment.received(event.node)
     produced = event if isinstance(event, Produced) else _produced_later(stop, event)
-    yield f"{stop.node_name}: the chain rule for {_expression(stop, op)}"
-    if op is None:
+    where = "" if made is None else f" ({title(stop).split(' · ')[0]})"
+    yield f"{stop.node_name}: the chain rule for {stop.words.expression_of(made, _LONGEST)}{where}"
+    if made is None:
         yield from _leaf(stop, event, received)
         return
-    upstream = [stop.facts.derivative(t, stop.moment) for t in op.outputs]
+    upstream = [stop.words.derivative(t, stop.moment) for t in made.outputs]
     for i, gradient in enumerate(received.gradients if received is not None else ()):
         came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else "none came: taken as 0"
         yield f"  upstream    {upstream[i] if i < len(upstream) else '?'} = {came}"
-    inputs = stop.facts.inputs_of(op)
-    told = formulas(stop.facts.formula(op), op, stop.facts.inputs_called(op))
-    output = op.outputs[0] if len(op.outputs) == 1 else 0
-    for i, tensor in enumerate(inputs):
-        if i >= len(op.edges) or not op.edges[i][0]:
-            if tensor:
-                yield f"  {stop.called(tensor)}: no gradient is wanted for it"
-            continue
-        yield from _edge(stop, op, i, tensor, output, upstream, told[i], received, produced)
+    told = formulas(made.rule, stop.words.edges_called(made))
+    for i, edge in enumerate(made.edges):
+        if edge.node:
+            yield from _edge(stop, made, i, upstream, told[i], received, produced)
+        elif edge.tensor:
+            yield f"  {stop.called(edge.tensor)}: no gradient is wanted for it"
 
 
 def _leaf(stop: Stop, event: Received | Produced, received: Received | None) -> Iterator[str]:
@@ -83,61 +86,56 @@ def _leaf(stop: Stop, event: Received | Produced, received: Received | None) -> 
         told = [f"{stop.compact(delivery.gradient)}" for delivery in came]
         yield f"  it came along {len(came)} paths, and the gradients of all paths are added:"
         for delivery, words in zip(came, told, strict=True):
-            giver = stop.facts.trace.event(delivery.event)
+            giver = stop.trace.event(delivery.event)
             if isinstance(giver, Produced):
-                yield f"    {words}  from {stop.facts.node_name(giver.node, stop.moment)}{_made_by(stop, giver.node)}"
+                yield f"    {words}  from {stop.words.node_name(giver.node)}{_made_by(stop, giver.node)}"
         yield f"  {' + '.join(told)} = {stop.compact(gradients[0])}"
-    yield "  a leaf's gradient comes to its end here: it is added to .grad"
+    yield "  a leaf's gradient ends here: it is added to .grad"
 
 
 def _made_by(stop: Stop, node: int) -> str:
     """The expression whose op made a node, and its line."""
-    op = stop.facts.op_of(node)
-    site = stop.facts.site(op.site) if op is not None else None
-    if op is None or site is None:
+    made = stop.query.nodes.event(node)
+    if made is None:
         return ""
-    text = stop.facts.expression(op.site, _LONGEST)
-    return f" of {text}, line {site.place.line}" if text else f", line {site.place.line}"
-
-
-_LONGEST = 44  # characters of an expression
+    text = stop.words.expression(made.site, _LONGEST)
+    return (f" of {text}" if text else "") + stop.words.at_line(made.site)
 
 
 def _produced_later(stop: Stop, event: Received) -> Produced | None:
     """What a node that is about to run will give: the next event where it follows at once."""
-    if event.index + 1 >= stop.facts.trace.count:
+    if event.index + 1 >= stop.trace.count:
         return None
-    after = stop.facts.trace.event(event.index + 1)
+    after = stop.trace.event(event.index + 1)
     return after if isinstance(after, Produced) and after.node == event.node else None
 
 
 def _edge(
     stop: Stop,
-    op: OpRan,
+    made: NodeMade,
     i: int,
-    tensor: int,
-    output: int,
     upstream: list[str],
     told: tuple[str, str],
     received: Received | None,
     produced: Produced | None,
 ) -> Iterator[str]:
     name, formula = told
-    downstream = stop.facts.derivative(tensor, stop.moment)
-    partial = stop.facts.partial(output, tensor, name)
+    tensor = made.edges[i].tensor
+    output = made.outputs[0] if len(made.outputs) == 1 else 0
+    downstream = stop.words.derivative(tensor, stop.moment)
+    partial = stop.words.partial(output, tensor, name)
     above = upstream[0] if len(upstream) == 1 else "upstream"
-    is_vjp = "upstream" in formula
+    is_vjp = is_whole_vjp(formula)
     yield f"  for {stop.called(tensor) if tensor else name or 'an input'}:"
     yield f"    {downstream} = " + (formula if is_vjp else f"{above} × {partial}")
-    given = produced.gradients[i] if produced is not None and i < len(produced.gradients) else 0
-    now = stop if produced is None or produced.index == stop.k else Stop(stop.facts, produced.index)
-    number = ""
+    given = produced.flows[i].gradient if produced is not None and i < len(produced.flows) else 0
+    now = stop if produced is None or produced.index == stop.k else stop.other(produced.index)
     if received is not None and given and len(received.gradients) == 1:
         up, down = now.moment.value(received.gradients[0]), now.moment.value(given)
-        number = local_number(clean(op.grad_fn), up, down)
+        number = local_number(made.rule.elementwise, up, down)
         if not is_vjp and (formula or number):
-            same = formula.lstrip("−-").replace(".", "").isdigit()
-            yield f"    {partial} = " + " = ".join(part for part in (formula, "" if same else number) if part)
+            parts = (formula, "" if is_number(formula) else number)
+            yield f"    {partial} = " + " = ".join(part for part in parts if part)
         if number and scalar(up) is not None:
             yield f"    {now.value(given)} = {now.value(received.gradients[0])} × {number}"
         else:
@@ -145,14 +143,7 @@ def _edge(
     elif formula and not is_vjp:
         yield f"    {partial} = {formula}"
     if given and produced is not None:
-        yield f"    it goes to {stop.facts.node_name(produced.targets[i], now.moment)}"
-
-
-def _expression(stop: Stop, op: OpRan | None) -> str:
-    if op is None:
-        return "a leaf"
-    text = stop.facts.expression(op.site, 44) or clean(op.op)
-    return f"{text} ({title(stop).split(' · ')[0]})"
+        yield f"    it goes to {stop.words.node_name(produced.flows[i].node)}"
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
@@ -172,9 +163,9 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
 
 
 def _pass_began(stop: Stop, event: PassBegan) -> Iterator[str]:
-    for tensor, gradient in zip(event.root_tensors, event.gradients, strict=False):
-        name = stop.end(tensor)
-        yield f"backward begins with ∂{name}/∂{name}: {stop.value(gradient)}"
+    for root in event.roots:
+        name = stop.end(root.tensor)
+        yield f"backward begins with ∂{name}/∂{name}: {stop.value(root.gradient)}"
     yield "  a scalar differentiated by itself is 1; for more than one element you say with what to begin"
 
 
@@ -184,46 +175,63 @@ def _retained(stop: Stop, event: Retained) -> Iterator[str]:
 
 
 def _hooked(stop: Stop, event: Hooked) -> Iterator[str]:
-    yield f"hook {clean(event.hook)} put {stop.value(event.after)} in the place of {stop.value(event.before)}"
-    yield "  what flows on is what the hook gave, whatever the chain rule says"
+    yield f"hook {clean(event.hook)} replaced {stop.value(event.before)} by {stop.value(event.after)}"
+    yield "  what the hook returned goes on, whatever the chain rule says"
 
 
 # --- forward
 
 
 def _op(stop: Stop, event: OpRan) -> Iterator[str]:
-    made = listed(map(stop.called, event.outputs)) if event.outputs else "nothing"
-    if not event.node:
-        yield f"{made} has no grad_fn: {why_no_node(event, stop.moment)}"
+    outputs = listed(map(stop.called, event.outputs)) if event.outputs else "nothing"
+    nodes = [stop.query.nodes.event(node) for node in stop.query.nodes.of_op(event.index)]
+    for tensor in stop.written:
+        yield from _overwritten(stop, tensor)
+    if not nodes:
+        yield f"{outputs} has no grad_fn: {NO_NODE[why_no_node(stop.query, event)]}"
         return
     wanting = [
-        stop.called(t) for t in dict.fromkeys(event.inputs) if t and stop.moment.state(t).requires_grad
+        stop.called(t)
+        for t in dict.fromkeys(event.inputs)
+        if t and stop.query.tensors.flags(t, stop.k - 1) & REQUIRES_GRAD
     ]
     because = f", because {listed(wanting)} require{'s' * (len(wanting) == 1)} grad" if wanting else ""
-    yield f"{made} requires grad and has grad_fn {clean(event.grad_fn)}{because}"
-    inputs = stop.facts.inputs_of(event)
-    told = formulas(stop.facts.formula(event), event, stop.facts.inputs_called(event))
-    output = event.outputs[0] if len(event.outputs) == 1 else 0
-    for i, tensor in enumerate(inputs):
+    names = listed(clean(made.grad_fn) for made in nodes if made is not None)
+    yield f"{outputs} requires grad and has grad_fn {names}{because}"
+    for made in nodes:
+        if made is not None:
+            yield from _made_node(stop, made)
+
+
+def _node_made(stop: Stop, event: NodeMade) -> Iterator[str]:
+    yield sentence(stop)
+    yield from _made_node(stop, event)
+
+
+def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
+    """What a node will do, and what it saves for that."""
+    told = formulas(made.rule, stop.words.edges_called(made))
+    output = made.outputs[0] if len(made.outputs) == 1 else 0
+    for i, edge in enumerate(made.edges):
         name, formula = told[i]
-        if i >= len(event.edges) or not event.edges[i][0]:
-            if tensor:
-                yield f"  {stop.called(tensor)}: no gradient goes there, it does not require grad"
+        if not edge.node:
+            if edge.tensor:
+                yield f"  {stop.called(edge.tensor)}: no gradient goes there, it does not require grad"
             continue
         what = (
-            f"VJP for {stop.called(tensor)}"
-            if "upstream" in formula
-            else stop.facts.partial(output, tensor, name)
+            f"VJP for {stop.called(edge.tensor)}"
+            if is_whole_vjp(formula)
+            else stop.words.partial(output, edge.tensor, name)
         )
         yield f"  {what} = {formula or 'no formula in the trace'}"
     yield "  backward will multiply what comes to it by this"
-    if event.saved:
-        saved = [f"{stop.called(t)} (version {v})" for t, v in dict.fromkeys(event.saved)]
+    if made.saved:
+        saved = [f"{stop.called(t)} (version {v})" for t, v in dict.fromkeys(made.saved)]
         yield f"  for that it saves {listed(saved)}: none of them may be written over before"
 
 
 def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
-    op = stop.facts.names.maker(event.tensor)
+    op = stop.query.tensors.made(event.tensor)
     name = stop.called(event.tensor)
     if not isinstance(op, OpRan) or event.how == "make_dual":
         yield f"{name} is given the tangent {stop.value(event.tangent)}: the direction in which to differentiate"
@@ -240,73 +248,54 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
 
 def _mutated(stop: Stop, event: Mutated) -> Iterator[str]:
     yield sentence(stop)
-    if not event.version:
+    yield from _overwritten(stop, event.tensor)
+
+
+def _overwritten(stop: Stop, tensor: int) -> Iterator[str]:
+    """What it means that a tensor was written over."""
+    version = stop.query.tensors.version(tensor, stop.k)
+    if not version:
         return
-    yield f"  its version is now {event.version}: a node that saved it at an earlier version can no longer use it"
-    for node in needing(stop, event):
-        yield f"  {node} and has not run yet: its backward would fail"
+    name = stop.called(tensor)
+    yield f"  the version of {name} is now {version}: a node that saved an earlier one can no longer use it"
+    for told in needed_by(stop, tensor):
+        yield f"  {told} and has not run yet: its backward would fail"
 
 
 def _error(stop: Stop, event: ErrorRaised) -> Iterator[str]:
-    op = stop.facts.op_of(event.node)
+    made = stop.query.nodes.event(event.node)
     yield sentence(stop)
-    if op is None:
+    if made is None:
         return
-    yield f"  the node was made by {stop.facts.expression(op.site, 44) or clean(op.op)}{_at(stop, op.site)}"
+    expression = stop.words.expression_of(made, _LONGEST)
+    yield f"  the node was made by {expression}{stop.words.at_line(made.site)}"
     told = False
-    for tensor, version in dict.fromkeys(op.saved):
-        for index in value_changes(stop.facts.moments, tensor).tolist():
-            if op.index < index < stop.k:
+    for tensor, version in dict.fromkeys(made.saved):
+        for index in value_changes(stop.query, tensor).tolist():
+            if made.index < index < stop.k:
                 told = True
-                writer = Stop(stop.facts, index)
-                when = f"event {index + 1}{_at(stop, writer.event.site)}"
+                writer = stop.other(index)
+                when = f"event {index + 1}{stop.words.at_line(writer.event.site)}"
                 yield f"  it saved {stop.called(tensor)} at version {version}, and then ({when}):"
                 yield f"    {sentence(writer)}"
     if not told and "second time" in event.message:
         yield "  an earlier pass used its saved tensors and freed them: give that one retain_graph=True"
 
 
-def _at(stop: Stop, number: int) -> str:
-    site = stop.facts.site(number)
-    return f", line {site.place.line}" if site is not None else ""
-
-
 def _bad(stop: Stop) -> Iterator[str]:
     """Whether a NaN or an infinity was born here, or came in."""
-    taken, given = _taken_and_given(stop)
-    found = {tensor: _badness(stop, tensor) for tensor in given}
-    found = {tensor: bad for tensor, bad in found.items() if bad}
-    if not found:
+    found = birth(stop.query, stop.moment)
+    if found is None:
         return
-    tensor, bad = next(iter(found.items()))
-    came = [stop.called(t) for t in taken if _badness(stop, t)]
-    if came:
-        yield f"  {bad} in {stop.called(tensor)} came in with {listed(dict.fromkeys(came))}"
+    bad = "NaN" if found.what == NAN else "an infinity"
+    name = stop.called(found.tensor)
+    if found.carriers:
+        carriers = listed(dict.fromkeys(map(stop.called, found.carriers)))
+        yield f"  {bad} in {name} came in with {carriers}"
         return
-    yield f"  {bad} in {stop.called(tensor)} was born here: all that came in is finite"
-    for t in dict.fromkeys(taken):
-        yield f"    {stop.called(t)} = {stop.value(t)}"
-
-
-def _taken_and_given(stop: Stop) -> tuple[list[int], list[int]]:
-    event = stop.event
-    if isinstance(event, OpRan):
-        return [t for t in event.inputs if t], list(event.outputs)
-    if isinstance(event, Produced):
-        received, op = stop.moment.received(event.node), stop.facts.op_of(event.node)
-        saved = [tensor for tensor, _ in op.saved] if op is not None else []
-        return [g for g in received.gradients if g] + saved if received else saved, [
-            g for g in event.gradients if g
-        ]
-    return [], []
-
-
-def _badness(stop: Stop, tensor: int) -> str:
-    snapshot = stop.moment.value(tensor)
-    stats = snapshot.stats if snapshot is not None else None
-    if stats is None:
-        return ""
-    return "NaN" if stats.nan else "an infinity" if stats.inf else ""
+    yield f"  {bad} in {name} was born here: nothing that came in holds one"
+    for tensor in found.took:
+        yield f"    {stop.called(tensor)} = {stop.value_before(tensor)}"
 
 
 EXPLAINED: dict[type, Callable[[Stop, Any], Iterator[str]]] = {
@@ -317,6 +306,7 @@ EXPLAINED: dict[type, Callable[[Stop, Any], Iterator[str]]] = {
     Retained: _retained,
     Hooked: _hooked,
     OpRan: _op,
+    NodeMade: _node_made,
     TangentPushed: _tangent,
     Mutated: _mutated,
     ErrorRaised: _error,

@@ -1,0 +1,108 @@
+"""Telling a listener of an operation in place: one op, whose output is the tensor that it wrote over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from threading import get_ident
+from typing import Any
+
+from gradviz.engine.core.node import Node, edge_node, edge_numbers
+from gradviz.engine.core.state import note_special, state
+from gradviz.engine.core.tell import Told, heard_of, tell, tell_node
+from gradviz.engine.core.tensor import Tensor, number_of, state_of
+from gradviz.events.fields import Edge
+from gradviz.events.listener import NO_RULE
+
+
+def tell_copy_slices(node: Node, inner: Node, base: Tensor) -> None:
+    """The node of a base is `node` now, in which `inner` runs, the node of the op on a part of it."""
+    held: list[Told] | None = state.modes.held_ops
+    if held is None:
+        return
+    at = next((i for i, told in enumerate(held) if told.node is inner), -1)
+    if at < 0:
+        return
+    of_inner = {edge[:2]: edge.tensor for edge in held[at].edges}
+    edges = [Edge(*edge_numbers(edge), of_inner.get(edge_numbers(edge), 0)) for edge in node.edges]
+    edges[0] = edges[0]._replace(tensor=number_of(base))
+    held.append(held[at]._replace(node=node, edges=edges, outputs=()))
+    held[at] = held[at]._replace(node=None)
+
+
+class InPlace:
+    """`with InPlace(x, "add_", (x, y)) as told:` tells what runs inside as one op that writes over x.
+
+    The ops inside are held back. `told.result` is to be the tensor whose value x takes: the op that made it is told
+    under the operation's name, those before it as they are. What comes after it are the nodes by which the graph
+    follows; `told.follows(tensor)` says that a tensor on the same memory has another value, or another place in the graph.
+    Where no op made the result, `inputs` and `args` are told."""
+
+    def __init__(self, x: Tensor, name: str, inputs: Sequence[Any], args: str = "") -> None:
+        self.x, self.name, self.inputs, self.args = x, name, inputs, args
+        self.active = state.listener is not None and state.modes.held_ops is None
+        self.result: Tensor | None = None
+        self.followers: list[Tensor] = []
+
+    def __enter__(self) -> InPlace:
+        if self.active:
+            number_of(self.x)
+            state.modes.held_ops = []
+            note_special(f"operation in place of thread {get_ident()}", True)
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if not self.active:
+            return
+        held: list[Told] = state.modes.held_ops or []
+        state.modes.held_ops = None
+        note_special(f"operation in place of thread {get_ident()}", False)
+        frame = sys._getframe(1)
+        if state.listener is None:
+            return
+        if kind is not None or self.result is None:
+            for told in held:
+                tell(told, frame)
+        else:
+            self._tell(held, frame)
+
+    def follows(self, tensor: Tensor) -> None:
+        """A tensor that shares the memory has another value, or another place in the graph."""
+        if self.active and tensor is not self.x:
+            number_of(tensor)
+            self.followers.append(tensor)
+
+    def _tell(self, held: list[Told], frame: Any) -> None:
+        listener: Any = state.listener
+        at = next((i for i, told in enumerate(held) if any(out is self.result for out in told.outputs)), -1)
+        for told in held[: max(at, 0)]:
+            tell(told, frame)
+        running = state.modes.running
+        in_pass = 0 if running is None else running.number
+        main = held[at] if at >= 0 else self._without_op()
+        x = state_of(self.x)
+        listener.op(
+            frame, self.name, main.args, main.rule, in_pass, state.modes.grad_enabled, main.inputs,
+            (x.tensor,), (x.value,), (x.flags,), (x.version,), (x.base,),
+        )  # fmt: skip
+        for tensor in self.followers:
+            listener.mutated(frame, self.name, state_of(tensor), x.tensor, in_pass, -1)
+        for told in held[at:] if at >= 0 else held:
+            if told.node is not None:
+                tell_node(self._of_x(told), self._outputs(told.node), frame)
+
+    def _of_x(self, told: Told) -> Told:
+        """What is told of a node, with x in the place of the result, which the program never sees."""
+        result, x = getattr(self.result, "_number", 0), self.x._number
+        edges = [edge._replace(tensor=x) if edge.tensor == result else edge for edge in told.edges]
+        saved = [kept._replace(tensor=x, version=self.x._version) if kept.tensor == result else kept for kept in told.saved]
+        return told._replace(edges=edges, saved=saved)
+
+    def _outputs(self, node: Node) -> list[int]:
+        """The tensors whose `grad_fn` a node is now; 0 where the program sees none."""
+        seen = [t for t in (self.x, *self.followers) if edge_node(t._edge) is node]  # type: ignore[arg-type]
+        return [tensor._number for tensor in seen] or [0]
+
+    def _without_op(self) -> Told:
+        numbers = [heard_of(tensor) if isinstance(tensor, Tensor) else 0 for tensor in self.inputs]
+        return Told(self.name, self.args, NO_RULE, numbers, (), None, [], [])

@@ -1,0 +1,98 @@
+"""In words: why a `.grad` is None, and why a tensor has no grad_fn."""
+
+from __future__ import annotations
+
+from gradviz.events.kinds import OpRan, TensorMade
+from gradviz.query.absence import Absence, Why, why_no_grad
+from gradviz.query.cuts import Reason, why_no_node
+from gradviz.words.numbers import clean
+from gradviz.words.stop import Stop
+
+NO_NODE = {
+    Reason.NOTHING_REQUIRES_GRAD: "nothing that it was computed from requires grad",
+    Reason.GRAD_MODE_OFF: "grad mode was off, as under torch.no_grad()",
+    Reason.DETACHED: "detach() cut it off from the graph",
+    Reason.NOT_DIFFERENTIABLE: "what it gives is not differentiable",
+}
+
+
+def no_grad_told(stop: Stop, tensor: int, name: str) -> str:
+    """One sentence or two on why a tensor's `.grad` is None at a stop."""
+    absence = why_no_grad(stop.query, tensor, stop.moment)
+    if absence.why is Why.NOT_MADE_YET:
+        made = "" if absence.event < 0 else f" (event {absence.event + 1} makes it)"
+        return f"{name}.grad: {name} is not there yet{made}"
+    if absence.why is Why.THERE:
+        return f"{name}.grad is not None here: {stop.value(stop.moment.grad(tensor))}"
+    later = f"; event {absence.to_come + 1} will fill it" if absence.to_come >= 0 else ""
+    return f"{name}.grad is None: {_REASONS[absence.why](stop, tensor, name, absence)}{later}"
+
+
+def _emptied(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    return f"it was set to None at event {absence.event + 1}{_line(stop, absence.event)}"
+
+
+def _not_required(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    maker = stop.query.tensors.made(tensor)
+    said = f"{name} does not require grad"
+    if isinstance(maker, OpRan):
+        return f"{said} ({NO_NODE[why_no_node(stop.query, maker)]}{_line(stop, maker.index)})"
+    if isinstance(maker, TensorMade):
+        return f"{said} (it was made without requires_grad=True{_line(stop, maker.index)})"
+    return said
+
+
+def _non_leaf(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    advice = f"only leaves keep theirs; call {name}.retain_grad() before backward()"
+    if absence.event >= 0:
+        value = stop.other(absence.event).brief(absence.gradient)
+        return (
+            f"{name} is no leaf, an op made it. Its gradient passed at event {absence.event + 1} ({value}), "
+            f"but {advice}"
+        )
+    begun = any(run.first <= stop.k for run in stop.trace.passes)
+    none = "" if begun else " (and no backward pass has begun yet)"
+    return f"{name} is no leaf, an op made it, and {advice}{none}"
+
+
+def _not_asked_for(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    asked = ", ".join(map(stop.end, absence.asked))
+    return f"pass {absence.number} was asked for {asked} only"
+
+
+def _cut(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    made = absence.cut
+    assert made is not None
+    how = (
+        f".{clean(made.how)} is outside of the graph"
+        if isinstance(made, TensorMade)
+        else NO_NODE[why_no_node(stop.query, made)]
+    )
+    root = stop.end(absence.root)
+    return f"the way from it to {root} is cut at event {made.index + 1}{_line(stop, made.index)}: {how}"
+
+
+def _not_computed_from(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    root = stop.called(absence.root) if absence.root else "the root"
+    return f"no path of grad_fns leads from {root} to it: {root} was not computed from it"
+
+
+_REASONS = {
+    Why.EMPTIED: _emptied,
+    Why.NOT_REQUIRED: _not_required,
+    Why.NON_LEAF: _non_leaf,
+    Why.NO_PASS_YET: lambda *_: "no backward pass has begun yet",
+    Why.PASS_UNDER_WAY: lambda s, t, n, absence: f"backward pass {absence.number} has not come to it yet",
+    Why.RETURNED: lambda *_: "torch.autograd.grad() returns the gradients and leaves .grad alone",
+    Why.NOT_ASKED_FOR: _not_asked_for,
+    Why.CUT: _cut,
+    Why.NOT_COMPUTED_FROM: _not_computed_from,
+}
+
+
+def _line(stop: Stop, event: int) -> str:
+    site = stop.query.places.site(int(stop.trace.events["site"][event]))
+    if site is None:
+        return ""
+    text = stop.words.expression(site.number, 40)
+    return f", line {site.place.line}" + (f": {text}" if text else "")

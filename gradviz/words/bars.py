@@ -1,0 +1,44 @@
+"""A leaf's gradient over the passes of a run, as a line of bars and in words."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gradviz.query.trend import Trend
+from gradviz.words.numbers import number
+
+_BARS = "▁▂▃▄▅▆▇█"
+_NOT_FINITE = "!"
+_DECADES = 2.0  # from so much between smallest and largest on, heights are of the logarithm
+
+
+def bars(trend: Trend, width: int) -> str:
+    """At most `width` bars; each is the largest of those it stands for."""
+    count = min(width, len(trend.norms))
+    if count < 1:
+        return ""
+    parts = np.array_split(np.array(trend.norms), count)
+    return _drawn([float(part.max()) if np.isfinite(part).all() else math.nan for part in parts])
+
+
+def trend_words(trend: Trend) -> str:
+    """From what to what."""
+    first, last = trend.norms[0], trend.norms[-1]
+    return f"norm {number(first, 3)} → {number(last, 3)} in {trend.passes} passes"
+
+
+def _drawn(heights: list[float]) -> str:
+    known = [height for height in heights if math.isfinite(height) and height > 0]
+    if not known:
+        return "".join(_NOT_FINITE if not math.isfinite(height) else _BARS[0] for height in heights)
+    low, high = min(known), max(known)
+    if math.log10(high / low) >= _DECADES:
+        scaled = [math.log(height / low) / math.log(high / low) if height > 0 else 0.0 for height in heights]
+    else:
+        scaled = [height / high for height in heights]
+    return "".join(
+        _BARS[round(share * (len(_BARS) - 1))] if math.isfinite(height) else _NOT_FINITE
+        for share, height in zip(scaled, heights, strict=True)
+    )

@@ -1,0 +1,171 @@
+"""What tensors, nodes, places and derivatives are called. All text is safe to show in one line of a terminal."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from gradviz.events.fields import Edge
+from gradviz.events.kinds import Kind, NodeMade, OpRan, PassBegan, Produced, Received, TensorMade
+from gradviz.query.moment import Moment
+from gradviz.query.nodes import ACCUMULATE
+from gradviz.query.query import Query
+from gradviz.query.trend import Trend, trend
+from gradviz.tracefile import Trace
+from gradviz.words.numbers import clean
+
+LONGEST = 32  # an expression of up to so many characters may stand for the tensor that it gave
+
+
+class Words:
+    """What the things of one trace are called."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.query = Query(trace)
+        self.called = lru_cache(maxsize=4096)(self._called)
+        self.trend = lru_cache(maxsize=1024)(self._trend)
+
+    def prepare(self) -> None:
+        """Look over the trace once, so that no later answer has to wait for it."""
+        query = self.query
+        tables = (
+            query.tensors.leaf_flags, query.tensors.grads, query.tensors.tangents, query.tensors.maker,
+            query.tensors.all_writes, query.passes.numbers, query.passes.nesting, query.scopes.nesting,
+            query.scopes.depths, query.memory.shared, query.names.calls, query.names.last_ops,
+            query.places.of_one_op, query.places.of_events, query.nodes.leaves,
+        )  # fmt: skip
+        assert all(table is not None for table in tables)
+
+    def _trend(self, leaf: int) -> Trend | None:
+        return trend(self.query, leaf)
+
+    @cached_property
+    def has_tangents(self) -> bool:
+        """Whether anything was differentiated forwards."""
+        return bool(len(self.trace.table(Kind.TANGENT)))
+
+    @cached_property
+    def ops(self) -> frozenset[str]:
+        """The names of the ops that ran."""
+        numbers = np.unique(self.trace.table(Kind.OP)["op"])
+        return frozenset(self.trace.text(number) for number in numbers)
+
+    # --- tensors
+
+    def _called(self, tensor: int) -> str:
+        """A tensor's name, or the expression that gave it, or `t` and its number."""
+        name = self.query.names.of(tensor)
+        if name is not None:
+            return clean(name)
+        maker = self.query.tensors.made(tensor)
+        if isinstance(maker, OpRan):
+            text = self.expression(maker.site, LONGEST) if len(maker.outputs) == 1 else ""
+            if text and maker.site in self.query.places.of_one_op:
+                return text
+        differentiated = self._differentiated(tensor)
+        return f"gradient of {self.called(differentiated)}" if differentiated else f"t{tensor}"
+
+    def _differentiated(self, gradient: int) -> int:
+        """The tensor whose gradient a tensor is, 0 where it is none."""
+        born = self.trace.born(gradient)
+        event = None if born is None else self.trace.event(born)
+        if isinstance(event, TensorMade) and event.how == "gradient":
+            following = np.flatnonzero(self.trace.kinds[event.index : event.index + 64] == Kind.PASS_BEGAN)
+            event = self.trace.event(event.index + int(following[0])) if len(following) else None
+        if isinstance(event, PassBegan):
+            return next((root.tensor for root in event.roots if root.gradient == gradient), 0)
+        if isinstance(event, Received):
+            given = zip(self.query.nodes.tensors(event.node), event.gradients, strict=False)
+            return next((tensor for tensor, came in given if came == gradient), 0)
+        if isinstance(event, Produced):
+            given = zip(self.query.nodes.edges(event.node), event.flows, strict=False)
+            return next((edge.tensor for edge, flow in given if flow.gradient == gradient), 0)
+        return 0
+
+    # --- places
+
+    def expression(self, site: int, longest: int) -> str:
+        """The source of an expression, empty where it is not known, not of one line, or long."""
+        text = self.query.places.expression(site)
+        return clean(text) if len(text) <= longest else ""
+
+    def at_line(self, site: int) -> str:
+        """`, line 12`, or nothing."""
+        found = self.query.places.site(site)
+        return f", line {found.place.line}" if found is not None else ""
+
+    # --- nodes
+
+    def node_name(self, node: int) -> str:
+        """A node as `PowBackward0`, or `AccumulateGrad of x`."""
+        name = clean(self.query.nodes.name(node)) or ACCUMULATE
+        leaf = self.query.nodes.leaves.get(node)
+        return f"{name} of {self.called(leaf)}" if leaf and name == ACCUMULATE else name
+
+    def expression_of(self, node: NodeMade | None, longest: int) -> str:
+        """The expression that made a node, else the name of its op, else `a leaf`."""
+        if node is None:
+            return "a leaf"
+        op = self.query.tensors.op(node.op) if node.op >= 0 else None
+        return self.expression(node.site, longest) or clean(op.op if op is not None else node.grad_fn)
+
+    def edges_called(self, node: NodeMade) -> list[str]:
+        """What the tensors at a node's edges are called; a number by its value."""
+        op = self.query.tensors.op(node.op) if node.op >= 0 else None
+        return [self._edge_called(edge, op) for edge in node.edges]
+
+    def _edge_called(self, edge: Edge, op: OpRan | None) -> str:
+        if edge.tensor:
+            return self.called(edge.tensor)
+        return _plain_number(op.args) if op is not None else "a number"
+
+    def running(self, moment: Moment) -> int:
+        """The node that is running at a moment, 0 for none: it has not produced yet."""
+        run = moment.pass_info
+        for index in range(moment.k, run.first if run is not None else moment.k, -1):
+            kind = self.trace.kinds[index]
+            if kind in (Kind.PRODUCED, Kind.ACCUMULATED):
+                return 0
+            if kind == Kind.RECEIVED:
+                return self.trace.table(Kind.RECEIVED).object(index).node
+        return 0
+
+    # --- derivatives
+
+    def partial(self, output: int, tensor: int, name: str = "") -> str:
+        """A derivative as it is written: `∂y/∂x`. Of two tensors of one name the lower tells its number, too;
+        `name` stands for a tensor that is not known."""
+        above = self.called(output) if output else "output"
+        below = self.called(tensor) if tensor else name or "?"
+        if above == below and output != tensor:
+            below = f"{below}#{tensor}"
+        return f"∂{_bracketed(above)}/∂{_bracketed(below)}"
+
+    def derivative(self, tensor: int, moment: Moment) -> str:
+        """How a tensor's gradient is written: `∂z/∂y` where one scalar z is differentiated, else in words."""
+        root = self._scalar_root(moment)
+        return self.partial(root, tensor) if root else f"gradient of {self.called(tensor) if tensor else '?'}"
+
+    def _scalar_root(self, moment: Moment) -> int:
+        run = moment.pass_info
+        roots = () if run is None else self.query.passes.began(run.number).roots
+        if len(roots) != 1:
+            return 0
+        seed = self.trace.snapshot(roots[0].gradient)
+        plain = seed is not None and seed.array is not None and seed.array.size == 1
+        return roots[0].tensor if plain and seed.array.reshape(-1)[0] == 1 else 0  # type: ignore[union-attr]
+
+
+def _plain_number(args: str) -> str:
+    try:
+        value = float(args)
+    except ValueError:
+        return "a number"
+    return f"{value:.6g}"
+
+
+def _bracketed(name: str) -> str:
+    """A name as it stands after ∂: in brackets unless it is a plain name or a path."""
+    return name if all(character.isalnum() or character in "_.#[]'\"" for character in name) else f"({name})"

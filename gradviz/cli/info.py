@@ -13,6 +13,7 @@ from rich.text import Text
 
 from gradviz.cli.common import opened, printable, trace_argument
 from gradviz.cli.summary import plural
+from gradviz.query import Query
 from gradviz.query.overview import Overview, overview
 from gradviz.tracefile import Trace
 
@@ -23,7 +24,7 @@ from gradviz.tracefile import Trace
 def info(trace: Path | None, as_json: bool) -> None:
     """What is in TRACE: its run, operations, passes and leaves. Default: the newest *.gradviz here."""
     with opened(trace) as recorded:
-        found = overview(recorded)
+        found = overview(Query(recorded))
         if as_json:
             click.echo(json.dumps(as_dict(recorded, found), indent=2, ensure_ascii=False))
         else:

@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from gradviz.cli.common import printable
+from gradviz.query import Query
 from gradviz.query.overview import LeafInfo, Overview, overview
 from gradviz.sources.script import Outcome
 from gradviz.tracefile import Trace
@@ -17,7 +18,7 @@ _NAMED = 6  # leaves listed by name before they are only counted
 
 def summary(trace: Trace, outcome: Outcome) -> Group:
     """What was recorded, and what to type next."""
-    found = overview(trace)
+    found = overview(Query(trace))
     lines = [_counts(trace, found), *_leaves(found)]
     if outcome.error is not None:
         lines.append(_error(found))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gradviz.debug.present import EVERYWHERE, Present, where
+from gradviz.debug.present import Present
 from gradviz.events.kinds import Kind
 from gradviz.step.breakpoints import Breakpoint
+from gradviz.query.fields import EVERYWHERE, where
 from gradviz.query.predicate import Predicate
 from gradviz.step.subject import Subject
-
-_NESTS = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN, Kind.SCOPE_LEFT, Kind.PASS_ENDED)
 
 
 class Condition(Protocol):
@@ -43,7 +42,7 @@ class Holds:
         self.ops = predicate.only("op")
 
     def holds(self, present: Present) -> bool:
-        return self.predicate.holds(present.values)
+        return self.predicate.holds(present.values_of)
 
 
 class Arrives:
@@ -63,13 +62,13 @@ class Arrives:
         place = present.place
         held = self._known.get(place)
         if held is None:
-            held = self._known[place] = self.predicate.holds(present.values)
+            held = self._known[place] = self.predicate.holds(present.values_of)
         if not place:
             return False
         if not held:
             self.here = False
             return False
-        mark = (present.kind, present.name, place)
+        mark = (present.kind, present.text("op", Kind.OP), place)
         again = bool(self.here and mark == self.began[:3] and present.depth <= self.began[3])
         if self.here and not again:
             return False
@@ -82,7 +81,7 @@ class Arrives:
 class Changes:
     """A tensor changes: its value, its `.grad`, or either."""
 
-    kinds = frozenset((Kind.MUTATED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED))
+    kinds = frozenset((Kind.OP, Kind.MUTATED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED))
     fields = frozenset(("memory",))
     ops: frozenset[str] | None = None
 
@@ -91,12 +90,12 @@ class Changes:
 
     def holds(self, present: Present) -> bool:
         watched, part = self.about.tensor, self.about.part
-        written = present.written()
-        if part != "grad" and written and present.home(written) == present.home(watched):
+        written = [present.home(tensor) for tensor in present.written()]
+        if part != "grad" and present.home(watched) in written:
             return True
         if part == "value":
             return False
-        if present.kind != Kind.MUTATED and present.tensors[0] == watched:
-            return bool(present.gradients[0] or present.grad_before)
+        if present.kind not in (Kind.OP, Kind.MUTATED) and present.field("tensor") == watched:
+            return bool(present.field("grad") or present.grad_before)
         grad = present.grads.get(watched, 0)
-        return bool(grad and written and present.home(written) == present.home(grad))
+        return bool(grad and present.home(grad) in written)

@@ -67,9 +67,9 @@ class Debugger:
             return
         if (kind, message) == pauses.error_told:
             return
-        if pauses.recorder.sites.number_of(error.__traceback__):
+        if pauses.recorder.sites.number(error.__traceback__):
             with suppress(SystemExit):  # the script has ended already
-                pauses.error(kind, message, 0, error.__traceback__)
+                pauses.error(error.__traceback__, kind, message)
 
     def ended(self, how: str) -> None:
         """The script has ended and its trace is closed: show it, if there is more to be read."""

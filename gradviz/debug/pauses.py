@@ -19,12 +19,13 @@ import numpy as np
 from gradviz.debug.conditions import Condition, Holds, condition_of
 from gradviz.debug.measures import is_finite
 from gradviz.debug.present import Present
+from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import Kind
-from gradviz.events.listener import Listener
+from gradviz.events.listener import Listener, State, Where
 from gradviz.step.breakpoints import Breakpoints
-from gradviz.words.words import Words
 from gradviz.step.state import Resume
 from gradviz.tracefile import Recorder
+from gradviz.words.words import Words
 
 _NEVER = 1 << 62
 BAD = ("NaN", "infinity")  # what to stop at when the first comes
@@ -57,10 +58,8 @@ class Pauses(Listener):
         self.quitting = False
         self.paused = False
         self._told_to_quit: set[int] = set()
-        self._numbers: dict[int, int] = {}  # the source's number of a pass -> the trace's
         self._known: dict[int, Condition] = {}  # by the breakpoint's number; some remember what came before
         self._tests: list[list[tuple[int, Condition]]] = []
-        self._remembers: list[bool] = []
         self.attend: list[bool] = []  # by kind: whether anybody waits for such events
         self.op_names: frozenset[str] | None = None  # the only ops that anybody waits for, None for all
         self.error_told = ("", "")
@@ -68,7 +67,7 @@ class Pauses(Listener):
 
     # --- what to stop at
 
-    def prepare(self, resume: Resume | None, past: Facts | None) -> None:
+    def prepare(self, resume: Resume | None, past: Words | None) -> None:
         """Be ready for the breakpoints there are, and for what `resume` says; `past` is the run so far."""
         self._known = {
             number: self._known.get(number) or condition_of(known)
@@ -78,15 +77,15 @@ class Pauses(Listener):
         if resume is not None and resume.predicate is not None:
             conditions.append((0, Holds(resume.predicate)))
         fields = frozenset().union(*(condition.fields for _, condition in conditions))
-        self.present.ask(fields, past)
+        present = self.present
+        present.ask(fields, past)
         self._tests = [[] for _ in range(max(Kind) + 1)]
         for kind in Kind:
             self._tests[kind] = [pair for pair in conditions if kind in pair[1].kinds]
-        self._remembers = [False] + [self.present.remembers(kind) for kind in Kind]
-        self.attend = [False] + [bool(self._tests[kind]) or self._remembers[kind] for kind in Kind]
+        self.attend = [False] + [bool(self._tests[kind]) or present.remembers(kind) for kind in Kind]
         wanted = [condition.ops for _, condition in self._tests[Kind.OP]]
         some = [names for names in wanted if names is not None]
-        every = len(some) < len(wanted) or self._remembers[Kind.OP]
+        every = len(some) < len(wanted) or present.remembers(Kind.OP)
         self.op_names = None if every else frozenset().union(*some)
         self.resume = resume
         events = resume.events if resume is not None else 0
@@ -106,30 +105,11 @@ class Pauses(Listener):
     # --- at an event
 
     def _happened(
-        self,
-        kind: Kind,
-        index: int = -1,
-        site: int = 0,
-        name: str = "",
-        told: Sequence[tuple[int, np.ndarray | None]] = (),
-        tensors: Sequence[int] = (),
-        gradients: Sequence[int] = (),
-        inputs: Sequence[int] = (),
-        node: int = 0,
-        grad_fn: str = "",
-        flags: int = 0,
-        version: int = 0,
-        base: int = 0,
+        self, kind: Kind, values: tuple, states: Sequence[State], site: int, index: int = -1
     ) -> None:
         """Look at an event that somebody may be waiting for; the turn is held."""
         present = self.present
-        present.kind = kind
-        present.index = self.recorder.count - 1 if index < 0 else index
-        present.site, present.name, present.told, present.tensors = site, name, told, tensors
-        present.gradients, present.inputs, present.node, present.grad_fn = gradients, inputs, node, grad_fn
-        present.flags, present.version, present.base = flags, version, base
-        if self._remembers[kind]:
-            present.remember()
+        present.take(kind, values, states, site, self.recorder.count - 1 if index < 0 else index)
         for number, condition in self._tests[kind]:
             if condition.holds(present):
                 self._due_at(present.index, self._reason(number))
@@ -137,13 +117,13 @@ class Pauses(Listener):
     def _reason(self, number: int) -> str:
         return f"breakpoint {number}: {self.breakpoints.by_number[number].text}" if number else ""
 
-    def _look(self, arrays: Sequence[np.ndarray | None], index: int = -1) -> None:
+    def _look(self, values: Sequence[Any], index: int = -1) -> None:
         """Stop at the first NaN and the first infinity; the turn is held."""
-        for values in arrays:
-            if values is None or is_finite(values):
+        for value in values:
+            if value is None or is_finite(value):
                 continue
             for name, test in _BAD_TESTS.items():
-                if name in self.unseen and test(values).any():
+                if name in self.unseen and test(value).any():
                     self.unseen.discard(name)
                     self._due_at(self.recorder.count - 1 if index < 0 else index, f"the first {name}")
             self.looking = bool(self.unseen)
@@ -200,168 +180,115 @@ class Pauses(Listener):
         self._told_to_quit.add(get_ident())
         raise SystemExit(0)  # of which threads make no fuss
 
-    # --- forward
+    # --- what the source tells
 
-    def tensor(self, number: int, array: np.ndarray, flags: int, how: str, base: int, version: int) -> None:
+    def tell(self, kind: Kind, where: Where, values: tuple, states: Sequence[State] = ()) -> None:
         recorder = self.recorder
         with self.turn:
-            recorder.tensor(number, array, flags, how, base, version)
-            if self.attend[Kind.TENSOR]:
-                self._happened(
-                    Kind.TENSOR,
-                    site=recorder.site,
-                    name=how,
-                    tensors=(number,),
-                    told=((number, array),),
-                    base=base,
-                )
-            if self.looking:
-                self._look((array,))
-            if recorder.count >= self.stop_at:
-                self._due()
+            if kind == Kind.PASS_BEGAN:
+                self._told_to_quit.discard(get_ident())  # a script that has caught one ends at the next
+            recorder.tell(kind, where, values, states)
+            self.present.follow(kind, values, recorder)
+            if kind == Kind.ERROR:
+                self._raised(values, isinstance(where, TracebackType) and not values[3])
+            if self.attend[kind]:
+                self._happened(kind, values, states, recorder.site if where is not None else 0)
+            if self.looking and states:
+                self._look([state.value for state in states])
+            try:
+                if recorder.count >= self.stop_at:
+                    self._due()
+            finally:
+                self.present.leave(kind, values)
+
+    def _raised(self, values: tuple, ends_the_script: bool) -> None:
+        self.error_told = values[:2]
+        why = "this error ends the script" if ends_the_script else "an error in a backward pass"
+        self._due_at(self.recorder.count - 1, why)
 
     def op(
         self,
-        name: str,
-        arrays: Sequence[np.ndarray | None],
-        flags: int,
+        where: Any,
+        op: str,
         args: str,
+        rule: Rule,
+        in_pass: int,
+        grad_enabled: bool,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        values: Sequence[Any],
+        flags: Sequence[int],
+        versions: Sequence[int],
+        bases: Sequence[int],
+    ) -> None:
+        recorder = self.recorder
+        with self.turn:
+            recorder.op(
+                where, op, args, rule, in_pass, grad_enabled, inputs, outputs, values, flags, versions, bases
+            )
+            if self.attend[_OP] and (self.op_names is None or op in self.op_names):
+                states = [*map(State, outputs, values, flags, versions, bases)]
+                fields = (op, args, rule, in_pass, grad_enabled, inputs, outputs)
+                self._happened(Kind.OP, fields, states, recorder.site)
+            if self.looking:
+                self._look(values)
+            if recorder.count >= self.stop_at:
+                self._due()
+
+    def node(
+        self,
+        where: Any,
         node: int,
         grad_fn: str,
-        links: tuple[int, ...],
+        op: int | None,
+        rule: Rule,
+        outputs: Sequence[int],
+        edges: Sequence[Edge],
+        saved: Sequence[Saved],
     ) -> None:
-        recorder = self.recorder
-        with self.turn:
-            recorder.op(name, arrays, flags, args, node, grad_fn, links)
-            if self.attend[_OP] and (self.op_names is None or name in self.op_names):
-                start = 3 + links[0]
-                outputs = links[start : start + links[1]]
-                told = (
-                    ((outputs[0], arrays[0]),) if links[1] == 1 else tuple(zip(outputs, arrays, strict=False))
-                )
-                self._happened(
-                    Kind.OP, -1, recorder.site, name, told, outputs, (), links[3:start], node, grad_fn, flags
-                )
-            if self.looking and not (
-                len(arrays) == 1
-                and (array := arrays[0]) is not None
-                and array.dtype in _PLAIN
-                and isfinite(_vdot(array, array))
-            ):
-                self._look(arrays)
-            if recorder.count >= self.stop_at:
-                self._due()
+        self.tell(Kind.NODE, where, (node, grad_fn, op, rule, outputs, edges, saved))
 
-    def mutated(
-        self, number: int, array: np.ndarray, flags: int, version: int, how: str, source: int
-    ) -> None:
-        recorder = self.recorder
-        with self.turn:
-            recorder.mutated(number, array, flags, version, how, source)
-            if self.attend[Kind.MUTATED]:
-                self._happened(
-                    Kind.MUTATED,
-                    site=recorder.site,
-                    name=how,
-                    tensors=(number,),
-                    told=((number, array),),
-                    version=version,
-                    inputs=(source,),
-                )
-            if self.looking:
-                self._look((array,))
-            if recorder.count >= self.stop_at:
-                self._due()
-
-    def requires_grad_changed(self, number: int, flags: int) -> None:
-        with self.turn:
-            self.recorder.requires_grad_changed(number, flags)
-            self._after(Kind.REQUIRES_GRAD_CHANGED, site=self.recorder.site, tensors=(number,))
-
-    def grad_assigned(self, number: int, grad: int) -> None:
-        with self.turn:
-            self.recorder.grad_assigned(number, grad)
-            self._grad_is(number, grad)
-            self._after(Kind.GRAD_ASSIGNED, site=self.recorder.site, tensors=(number,), gradients=(grad,))
-
-    def _grad_is(self, number: int, grad: int) -> None:
-        grads = self.present.grads
-        self.present.grad_before = grads.get(number, 0)
-        grads[number] = grad
-
-    def _after(self, kind: Kind, **parts: Any) -> None:
-        if self.attend[kind]:
-            self._happened(kind, **parts)
-        if self.recorder.count >= self.stop_at:
-            self._due()
-
-    def named(self, number: int, name: str) -> None:
-        with self.turn:
-            self.recorder.named(number, name)
-            self.present.parameters[number] = name
-            self._after(Kind.NAMED, name=name, tensors=(number,))
-
-    def scope_entered(self, scope: int, kind: str, name: str) -> None:
-        with self.turn:
-            self.recorder.scope_entered(scope, kind, name)
-            self.present.nest().append((0, name))
-            self._after(Kind.SCOPE_ENTERED, site=self.recorder.site, name=name)
-
-    def scope_left(self, scope: int) -> None:
-        with self.turn:
-            self.recorder.scope_left(scope)
-            try:
-                self._after(Kind.SCOPE_LEFT)
-            finally:
-                if nest := self.present.nest():
-                    nest.pop()
-
-    def tangent(self, number: int, tangent: int, array: np.ndarray, how: str) -> None:
-        recorder = self.recorder
-        with self.turn:
-            recorder.tangent(number, tangent, array, how)
-            if self.looking:
-                self._look((array,))
-            self._after(
-                Kind.TANGENT, site=recorder.site, name=how, tensors=(number,), told=((tangent, array),)
-            )
-
-    def stepped(self, optimizer: str, args: str, parameters: Sequence[int]) -> None:
-        with self.turn:
-            self.recorder.stepped(optimizer, args, parameters)
-            self._after(Kind.STEPPED, site=self.recorder.site, name=optimizer)
-
-    # --- backward
-
-    def pass_began(
+    def differentiated(
         self,
-        number: int,
-        how: str,
-        roots: Sequence[int],
-        root_tensors: Sequence[int],
-        gradients: Sequence[int],
-        arrays: Sequence[np.ndarray],
+        where: Any,
+        op: str,
+        args: str,
+        rule: Rule,
+        in_pass: int,
         inputs: Sequence[int],
-        retain_graph: bool,
-        create_graph: bool,
+        output: int,
+        value: Any,
+        flags: int,
+        node: int,
+        grad_fn: str,
+        edges: Sequence[int],
+        saved: Sequence[int],
     ) -> None:
-        recorder, present = self.recorder, self.present
+        recorder = self.recorder
         with self.turn:
-            self._told_to_quit.discard(get_ident())  # a script that has caught one ends at the next
-            recorder.pass_began(
-                number, how, roots, root_tensors, gradients, arrays, inputs, retain_graph, create_graph
+            recorder.differentiated(
+                where, op, args, rule, in_pass, inputs, output, value, flags, node, grad_fn, edges, saved
             )
-            own = self._numbers[number] = recorder.passes_begun
-            present.open_passes.append(own)
-            present.nest().append((own, ""))
-            self._after(Kind.PASS_BEGAN, site=recorder.site, name=how)
+            at = recorder.count - 2
+            if self.attend[_OP] and (self.op_names is None or op in self.op_names):
+                fields = (op, args, rule, in_pass, True, inputs, (output,))
+                self._happened(Kind.OP, fields, (State(output, value, flags),), recorder.site, at)
+            if self.attend[_NODE]:
+                made = (node, grad_fn, -1, rule, (output,), edges, saved)
+                self._happened(Kind.NODE, made, (), recorder.site)
+            if self.looking and not (
+                type(value) is np.ndarray and value.dtype in _PLAIN and isfinite(_vdot(value, value))
+            ):
+                self._look((value,), at)
+            if recorder.count >= self.stop_at:
+                self._due()
 
     def received(
-        self, node: int, grad_fn: str, gradients: Sequence[int], arrays: Sequence[np.ndarray | None]
+        self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
     ) -> None:
         with self.turn:
-            self.recorder.received(node, grad_fn, gradients, arrays)
-            self._received(node, grad_fn, gradients, arrays, -1)
+            self.recorder.received(node, grad_fn, in_pass, gradients, values)
+            self._received(node, grad_fn, in_pass, gradients, values, -1)
             if self.recorder.count >= self.stop_at:
                 self._due()
 
@@ -369,44 +296,28 @@ class Pauses(Listener):
         self,
         node: int,
         grad_fn: str,
+        in_pass: int,
         gradients: Sequence[int],
-        arrays: Sequence[np.ndarray | None],
+        values: Sequence[Any],
         index: int,
     ) -> None:
         if self.attend[_RECEIVED]:
-            self._happened(
-                Kind.RECEIVED,
-                index,
-                name=grad_fn,
-                grad_fn=grad_fn,
-                node=node,
-                gradients=gradients,
-                told=tuple(zip(gradients, arrays, strict=False)),
-            )
+            states = [State(g, v) for g, v in zip(gradients, values, strict=True) if v is not None]
+            self._happened(Kind.RECEIVED, (node, grad_fn, in_pass, gradients), states, 0, index)
         if self.looking:
-            self._look(arrays, index)
+            self._look(values, index)
 
-    def produced(
-        self,
-        node: int,
-        targets: Sequence[int],
-        gradients: Sequence[int],
-        arrays: Sequence[np.ndarray | None],
-    ) -> None:
+    def produced(self, node: int, in_pass: int, flows: Sequence[int], values: Sequence[Any]) -> None:
         with self.turn:
-            self.recorder.produced(node, targets, gradients, arrays)
-            self._produced(node, gradients, arrays)
+            self.recorder.produced(node, in_pass, flows, values)
+            self._produced(node, in_pass, flows, values)
 
-    def _produced(self, node: int, gradients: Sequence[int], arrays: Sequence[np.ndarray | None]) -> None:
+    def _produced(self, node: int, in_pass: int, flows: Sequence[int], values: Sequence[Any]) -> None:
         if self.attend[_PRODUCED]:
-            self._happened(
-                Kind.PRODUCED,
-                node=node,
-                gradients=gradients,
-                told=tuple(zip(gradients, arrays, strict=False)),
-            )
+            states = [State(g, v) for g, v in zip(flows[1::2], values, strict=False) if v is not None]
+            self._happened(Kind.PRODUCED, (node, in_pass, flows), states, 0)
         if self.looking:
-            self._look(arrays)
+            self._look(values)
         if self.recorder.count >= self.stop_at:
             self._due()
 
@@ -414,67 +325,23 @@ class Pauses(Listener):
         self,
         node: int,
         grad_fn: str,
-        links: tuple[int, ...],
-        array: np.ndarray | None,
-        arrays: Sequence[np.ndarray | None],
+        in_pass: int,
+        gradient: int,
+        value: Any,
+        flows: Sequence[int],
+        values: Sequence[Any],
     ) -> None:
         recorder = self.recorder
         with self.turn:
-            recorder.ran(node, grad_fn, links, array, arrays)
-            if self.attend[_RECEIVED] or (self.looking and array is not None):
-                self._received(node, grad_fn, links[:1], (array,), recorder.count - 2)
-            self._produced(node, links[1 + len(arrays) :], arrays)
-
-    def accumulated(
-        self, number: int, node: int, gradient: int, grad: int, array: np.ndarray, version: int
-    ) -> None:
-        recorder = self.recorder
-        with self.turn:
-            recorder.accumulated(number, node, gradient, grad, array, version)
-            self._grad_is(number, grad)
-            told = ((grad, array),) if version or grad != gradient else ()
-            if told and self.looking:
-                self._look((array,))
-            self._after(Kind.ACCUMULATED, tensors=(number,), gradients=(grad,), told=told)
-
-    def retained(self, number: int, node: int, grad: int) -> None:
-        with self.turn:
-            self.recorder.retained(number, node, grad)
-            self._grad_is(number, grad)
-            self._after(Kind.RETAINED, tensors=(number,), gradients=(grad,))
-
-    def hooked(self, number: int, node: int, hook: str, before: int, after: int, array: np.ndarray) -> None:
-        with self.turn:
-            self.recorder.hooked(number, node, hook, before, after, array)
-            if self.looking:
-                self._look((array,))
-            self._after(Kind.HOOKED, name=hook, tensors=(number,), gradients=(after,), told=((after, array),))
-
-    def pass_ended(self, number: int) -> None:
-        present = self.present
-        with self.turn:
-            self.recorder.pass_ended(number)
-            own = self._numbers.pop(number, 0)
-            try:
-                self._after(Kind.PASS_ENDED)
-            finally:
-                if own in present.open_passes:
-                    present.open_passes.remove(own)
-                if (own, "") in (nest := present.nest()):
-                    nest.remove((own, ""))
-
-    def error(self, kind: str, message: str, node: int, raised: TracebackType | None = None) -> None:
-        with self.turn:
-            self.recorder.error(kind, message, node, raised)
-            self.error_told = (kind, message)
-            if self.attend[Kind.ERROR]:
-                self._happened(Kind.ERROR, site=self.recorder.site, name=kind, node=node)
-            why = "an error in a backward pass" if raised is None else "this error ends the script"
-            self._due_at(self.recorder.count - 1, why)
-            self._due()
+            recorder.ran(node, grad_fn, in_pass, gradient, value, flows, values)
+            if self.attend[_RECEIVED] or (self.looking and value is not None):
+                self._received(node, grad_fn, in_pass, (gradient,), (value,), recorder.count - 2)
+            self._produced(node, in_pass, flows, values)
 
 
-_OP, _RECEIVED, _PRODUCED = int(Kind.OP), int(Kind.RECEIVED), int(Kind.PRODUCED)
-_BAD_TESTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"NaN": np.isnan, "infinity": np.isinf}
+_OP, _NODE, _RECEIVED, _PRODUCED = (
+    int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED)
+)
+_BAD_TESTS: dict[str, Callable[[Any], Any]] = {"NaN": np.isnan, "infinity": np.isinf}
 _PLAIN = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 _vdot = np.vdot

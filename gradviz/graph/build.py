@@ -164,7 +164,7 @@ class _Builder:
             parameter=tensor in self.trace.parameters,
             scope="" if op is None else self.query.scopes.path(op.index),
         )
-        self.states[node.id] = state
+        self.states[node.id], node.since = state, since
         if since != FIRST:
             node.version, node.written_by = tensors.version(tensor, since), tensors.writer(since)
             node.op = node.op if op is not None else node.written_by

@@ -39,6 +39,7 @@ class Node:
     end_col: int | None = None
     scope: str = ""
     count: int = 1
+    since: int = -1  # of a tensor: the event that wrote over it, -1 before the first
     version: int = 0
     written_by: str = ""  # what wrote over it to make this version: `add_`, `SGD`
     args: str = ""  # an op's non-tensor arguments

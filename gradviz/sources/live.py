@@ -12,15 +12,17 @@ import numpy as np
 
 from gradviz.draw.page import html
 from gradviz.draw.picture import Picture
-from gradviz.engine.core.node import AccumulateGrad, Edge, Node, edge_node, edge_nr
+from gradviz.engine.core.node import AccumulateGrad, Node, edge_node, edge_nr
+from gradviz.engine.core.node import Edge as NodeEdge
 from gradviz.engine.core.state import next_tensor_number
 from gradviz.engine.core.tensor import Tensor, flags_of, gradient_edge
-from gradviz.engine.table.derivatives import TABLE
-from gradviz.events.listener import REQUIRES_GRAD, op_links
+from gradviz.engine.nn.parameter import Parameter
+from gradviz.events.fields import Edge, Saved
+from gradviz.events.kinds import REQUIRES_GRAD
+from gradviz.events.listener import NO_RULE, State
 from gradviz.graph.build import build
 from gradviz.sources.record import run_meta
-from gradviz.step.replay import Replay
-from gradviz.tracefile import Recorder, Sites, open_trace
+from gradviz.tracefile import Recorder, open_trace
 
 Key = tuple[int, int]  # a node's number and which of its outputs
 
@@ -46,8 +48,7 @@ def draw(
     names = {**frame.f_globals, **frame.f_locals}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "live.gradviz"
-        formulas = {op.node_name: op.formula for op in reversed(TABLE.values()) if op.derivatives}
-        recorder = Recorder(path, sites=_Nowhere(), meta={**run_meta(), "script": ""}, formulas=formulas)
+        recorder = Recorder(path, meta={**run_meta(), "script": ""})
         _Live(recorder, names).tell(tensor)
         recorder.close(ended="ok")
         content = path.read_bytes()
@@ -62,14 +63,7 @@ def _page(content: bytes, settings: dict[str, Any]) -> str:
         path = Path(folder) / "live.gradviz"
         path.write_bytes(content)
         with open_trace(path) as trace:
-            return html(trace, Replay(trace), lambda number: build(trace, **{**settings, "passes": number}))
-
-
-class _Nowhere(Sites):
-    """Events of a graph that exists already have no place."""
-
-    def number(self, frame: Any) -> int:
-        return 0
+            return html(trace, lambda number: build(trace, **{**settings, "passes": number}))
 
 
 class _Live:
@@ -107,31 +101,34 @@ class _Live:
 
     def _tell_leaf(self, leaf: Tensor, key: Key) -> None:
         number = self.numbers[key] = next_tensor_number()
-        self.listener.tensor(number, leaf.array, flags_of(leaf), "leaf", 0, 0)
+        self.listener.tensor(None, "leaf", State(number, leaf.array, flags_of(leaf)))
         if key in self.names:
-            self.listener.named(number, self.names[key])
+            role = "parameter" if isinstance(leaf, Parameter) else ""
+            self.listener.named(number, self.names[key], role)
         grad = leaf._rare.grad if leaf._rare is not None else None
         if grad is not None:
-            self.listener.accumulated(number, key[0], 0, next_tensor_number(), grad.array, 0)
+            state = State(next_tensor_number(), grad.array)
+            self.listener.accumulated(number, key[0], 0, 0, state.tensor, state)
 
     def _tell_node(self, node: Any) -> None:
-        edges: list[int] = []
-        inputs: list[int] = []
+        edges = []
         for edge in node.edges:
             key = key_of(edge)
-            edges += key
-            inputs.append(self.numbers.get(key, 0))
+            edges.append(Edge(*key, self.numbers.get(key, 0)))
         outputs = []
         for nr in range(node.outputs):
             self.numbers[node.number, nr] = number = next_tensor_number()
             outputs.append(number)
-        arrays: list[Any] = [self._array(node, nr) for nr in range(node.outputs)]
+        arrays = [self._array(node, nr) for nr in range(node.outputs)]
         op = node.op.name if hasattr(node, "op") else node.label.removesuffix("Backward")
-        links = op_links(inputs, outputs, edges, self._saved(node))
-        self.listener.op(op, arrays, REQUIRES_GRAD, "", node.number, node.label, links)
+        rule = node.op.rule if hasattr(node, "op") else NO_RULE
+        zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
+        inputs = [edge.tensor for edge in edges]
+        self.listener.op(None, op, "", rule, 0, True, inputs, outputs, arrays, flags, zeros, zeros)
+        self.listener.node(None, node.number, node.label, -1, rule, outputs, edges, self._saved(node))
         for nr, number in enumerate(outputs):
             if (node.number, nr) in self.names:
-                self.listener.named(number, self.names[node.number, nr])
+                self.listener.named(number, self.names[node.number, nr], "")
 
     def _array(self, node: Any, nr: int) -> np.ndarray | None:
         known = self.known.get((node.number, nr))
@@ -140,16 +137,16 @@ class _Live:
         out = getattr(node, "out", None)
         return out if isinstance(out, np.ndarray) else None
 
-    def _saved(self, node: Node) -> list[int]:
+    def _saved(self, node: Node) -> list[Saved]:
         numbers = [
             self.numbers.get(key_of(gradient_edge(saved)), 0)
             for saved, _ in node.saved()
             if isinstance(saved, Tensor) and saved.requires_grad
         ]
-        return [part for number in numbers if number for part in (number, 0)]
+        return [Saved(number, 0) for number in numbers if number]
 
 
-def key_of(edge: Edge) -> Key:
+def key_of(edge: NodeEdge) -> Key:
     """An edge as numbers."""
     node = edge_node(edge)
     return (0, 0) if node is None else (node.number, edge_nr(edge))

@@ -10,8 +10,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradviz.events.kinds import Kind
-from gradviz.words.numbers import clean, shortened
+from gradviz.words.numbers import clean
 from gradviz.step.state import Session
+from gradviz.words.phase import phase
 from gradviz.words.stop import Stop
 
 _COLOURS = ("blue", "magenta")  # forward, backward
@@ -49,15 +50,6 @@ MARKERS = (
 def position(stop: Stop) -> str:
     """`event 12 of 42 · backward pass 1 of 2`. Events are counted from 1 here."""
     return f"event {stop.k + 1} of {stop.trace.count} · {phase(stop)}"
-
-
-def phase(stop: Stop) -> str:
-    """`forward` or the backward pass, and the scope."""
-    run = stop.moment.pass_info
-    if run is not None:
-        return f"backward pass {run.number} of {len(stop.trace.passes)}"
-    scopes = ".".join(clean(scope.name) for scope in stop.moment.scopes)
-    return f"forward in {shortened(scopes, 30)}" if scopes else "forward"
 
 
 def timeline(session: Session, width: int) -> Text:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from gradviz.tracefile.reader import Chunk, ErrorInfo, PassInfo, Trace
+from gradviz.tracefile.reader import ErrorInfo, PassInfo, Trace
+from gradviz.tracefile.states import States
 
 
 class Prefix(Trace):
@@ -17,25 +17,21 @@ class Prefix(Trace):
 
     def __init__(self, trace: Trace, last: int) -> None:
         super().__init__(trace.path, trace._connection)
-        self._chunks = [chunk for chunk in self._chunks if chunk[1] <= last]
-        self._firsts = self._firsts[: len(self._chunks)]
         self.whole, self.count = trace, min(last + 1, trace.count)
-
-    def _load_chunk(self, position: int) -> Chunk:
-        chunk = self.whole._chunk(position)
-        kept = chunk.snapshots["event"] < self.count
-        ends = chunk.ends[: self.count - self._firsts[position]]
-        return Chunk(chunk.links[: ends[-1]], ends, chunk.snapshots[kept], chunk.offsets[kept])
-
-    def blobs(self, table: str) -> Iterator[bytes]:
-        """As of the whole, without snapshots of later events."""
-        for position, data in zip(range(len(self._chunks)), self.whole.blobs(table), strict=False):
-            yield self._chunk(position).snapshots.tobytes() if table == "snapshots" else data
 
     @cached_property
     def events(self) -> np.ndarray:
         """The first events of the whole."""
         return self.whole.events[: self.count]
+
+    @cached_property
+    def _link_ends(self) -> np.ndarray:
+        return self.whole._link_ends
+
+    @cached_property
+    def states(self) -> States:
+        """The states of the whole up to here."""
+        return self.whole.states.until(self.count)
 
     @cached_property
     def passes(self) -> list[PassInfo]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -88,6 +89,18 @@ class States:
 
     def __len__(self) -> int:
         return len(self.tensors)
+
+    def until(self, count: int) -> States:
+        """The states at the first `count` events."""
+        part = copy(self)
+        kept = int(np.searchsorted(self.events, count))
+        for name in ("tensors", "events", "versions", "bases", "forms", "flags", "_grades", "_lengths", "_offsets"):
+            setattr(part, name, getattr(self, name)[:kept])
+        for known in ("_order", "_sorted_keys", "_formed", "_formed_keys", "stats"):
+            part.__dict__.pop(known, None)
+        part._firsts = np.minimum(self._firsts, kept)
+        part.snapshot = lru_cache(maxsize=4096)(part._snapshot)
+        return part
 
     # --- which state
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from gradviz.draw.page.norms import norms
-from gradviz.draw.page.views import Sources, Words, view
+from gradviz.draw.page.views import Sources, view
 from gradviz.draw.render import DrawError
 from gradviz.draw.text import plain
 from gradviz.graph.build import GraphError
 from gradviz.graph.model import Graph
 from gradviz.graph.slices import SliceError
 from gradviz.tracefile import PassInfo, Trace
+from gradviz.words import Words
 
 # In this order: each may use what stands before it.
 SCRIPTS = (
@@ -44,10 +45,12 @@ MOST_PASSES = 60
 Build = Callable[[int | None], Graph]
 
 
-def html(trace: Trace, words: Words, build: Build, number: int | None = None) -> str:
-    """The page of a trace. `build` makes the graph of a pass by its number (None: the one shown first); `words`
-    say what happens at an event. Raises DrawError where the first graph is too large for a browser."""
-    first = build(number)
+def html(trace: Trace, build: Build, number: int | None = None) -> str:
+    """The page of a trace. `build` makes the graph of a pass by its number (None: the one shown first). Raises
+    DrawError where the first graph is too large for a browser, and where the trace has no events."""
+    if not trace.count:
+        raise DrawError(f"{trace.path} holds no events: there is nothing to replay")
+    first, words = build(number), Words(trace)
     if len(first.nodes) > MOST_NODES:
         raise DrawError(
             f"a page of {len(first.nodes):,} nodes is too large (at most {MOST_NODES:,}): take a part of it (--around, "

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from gradviz.draw.text import has_odd, value
-from gradviz.events.kinds import Kind, OpRan, Produced
+from gradviz.events.kinds import Kind
 from gradviz.graph import model as m
-from gradviz.graph.history import History
 from gradviz.graph.model import Graph, Node
-from gradviz.query.moment import Moments
+from gradviz.query import FIRST, Query
+from gradviz.query.changes import grad_changes, value_changes
 from gradviz.tracefile import Snapshot
-
-_CHANGES = (
-    Kind.TENSOR,
-    Kind.OP,
-    Kind.MUTATED,
-    Kind.ACCUMULATED,
-    Kind.RETAINED,
-    Kind.GRAD_ASSIGNED,
-)
-_WRITES = {Kind.MUTATED, Kind.ACCUMULATED}
+from gradviz.words import numbers
 
 Entry = list[Any]  # [event, text, text for a node, norm or None, 1 where there is NaN or inf]
 
@@ -31,60 +21,37 @@ Entry = list[Any]  # [event, text, text for a node, norm or None, 1 where there 
 class States:
     """Follows tensors through a stretch of events."""
 
-    def __init__(self, moments: Moments, written: Callable[[Snapshot | None], str]) -> None:
-        self.moments = moments
-        self.trace = moments.trace
-        self.written = written
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.trace = query.trace
 
     def of(self, tensors: set[int], first: int, last: int) -> dict[int, dict[str, list[Entry]]]:
         """For each tensor its values (`v`) and those of its `.grad` (`g`), as entries that hold from their event
         on; an entry of the event alone says that there is none."""
-        found: dict[int, dict[str, list[Entry]]] = {tensor: {"v": [], "g": []} for tensor in tensors}
-        grads: dict[int, int] = {}
-        for k, changed in self._changes(tensors, grads, first, last):
-            moment = self.moments.at(k)
-            for tensor in changed:
-                born = self.trace.born(tensor)
-                grads[tensor] = moment.grad(tensor)
-                _add(
-                    found[tensor]["v"],
-                    self._entry(k, moment.value(tensor) if born is not None and born <= k else None),
-                )
-                _add(found[tensor]["g"], self._entry(k, moment.value(grads[tensor])))
+        return {
+            tensor: {"v": self._values(tensor, first, last), "g": self._grads(tensor, first, last)}
+            for tensor in sorted(tensors)
+        }
+
+    def _values(self, tensor: int, first: int, last: int) -> list[Entry]:
+        born = self.trace.born(tensor)
+        found: list[Entry] = []
+        for k in _within(value_changes(self.query, tensor), first, last):
+            there = born is not None and born <= k
+            _add(found, self._entry(k, self.query.memory.value(tensor, k) if there else None))
         return found
 
-    def _changes(
-        self, tensors: set[int], grads: dict[int, int], first: int, last: int
-    ) -> Iterator[tuple[int, Iterable[int]]]:
-        """The events after which tensors may hold something else, and which; all at the first."""
-        yield first, sorted(tensors)
-        shared = self.moments.memory.shared
-        told = self.trace.indices(*_CHANGES)
-        told = told[(told > first) & (told <= last)]
-        for k in told.tolist():
-            kind, row = self.trace.kinds[k], self.trace.events[k]
-            if kind == Kind.OP:
-                event = self.trace.event(k)
-                assert isinstance(event, OpRan)
-                changed = tensors.intersection(event.outputs)
-            else:
-                changed = tensors.intersection([int(row["subject"])])
-            if kind in _WRITES:
-                written = {int(row["subject"]), int(row["object"])} - {0}
-                through = bool(shared & written)
-                changed |= {
-                    tensor
-                    for tensor in tensors
-                    if grads.get(tensor, 0) in written
-                    or (through and (tensor in shared or grads.get(tensor, 0) in shared))
-                }
-            if changed:
-                yield k, sorted(changed)
+    def _grads(self, tensor: int, first: int, last: int) -> list[Entry]:
+        found: list[Entry] = []
+        for k in _within(grad_changes(self.query, tensor), first, last):
+            moment = self.query.at(k)
+            _add(found, self._entry(k, moment.value(moment.grad(tensor))))
+        return found
 
     def _entry(self, k: int, snapshot: Snapshot | None) -> Entry:
         if snapshot is None:
             return [k]
-        return [k, self.written(snapshot), value(snapshot), norm(snapshot), int(has_odd(snapshot))]
+        return [k, numbers.value(snapshot), value(snapshot), norm(snapshot), int(has_odd(snapshot))]
 
     def along(self, graph: Graph, first: int, last: int) -> list[Entry]:
         """Which gradient went along which `grad` edge: [edge, event, text, text for the edge, norm, odd]."""
@@ -92,16 +59,20 @@ class States:
         for position, edge in enumerate(graph.edges):
             if edge.kind == m.GRAD:
                 edges.setdefault(edge.source, []).append(position)
-        told = self.trace.indices(Kind.PRODUCED)
+        produced = self.trace.table(Kind.PRODUCED)
         found = []
-        for k in told[(told >= first) & (told <= last)].tolist():
-            event = self.trace.event(k)
-            assert isinstance(event, Produced)
-            flows = [g for target, g in zip(event.targets, event.gradients, strict=True) if target]
+        for k in produced.events[(produced.events >= first) & (produced.events <= last)].tolist():
+            event = produced.object(k)
+            flows = [flow.gradient for flow in event.flows if flow.node]
             for position, gradient in zip(edges.get(f"n{event.node}", ()), flows, strict=False):
                 if gradient:
                     found.append([position, *self._entry(k, self.trace.snapshot(gradient, k))])
         return found
+
+
+def _within(events: np.ndarray, first: int, last: int) -> list[int]:
+    """The first of a stretch of events, and those of `events` that lie in it."""
+    return [first, *events[(events > first) & (events <= last)].tolist()]
 
 
 def _add(entries: list[Entry], entry: Entry) -> None:
@@ -117,12 +88,12 @@ def norm(snapshot: Snapshot) -> float | None:
     return float(f"{stats.rms * float(np.sqrt(np.prod(snapshot.shape))):.6g}")
 
 
-def spans(graph: Graph, history: History) -> dict[str, tuple[int, int | None]]:
+def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:
     """From which event on each node of a graph is there, and for a tensor that was written over until which."""
     found: dict[str, tuple[int, int | None]] = {}
     following: dict[int, int] = {}  # tensor -> since when its later version is
     for node in reversed(graph.nodes.values()):
-        since = _since(node, history)
+        since = _since(node, query)
         until = None
         if node.kind in (m.LEAF, m.TENSOR):
             later = following.get(node.number)
@@ -135,14 +106,13 @@ def spans(graph: Graph, history: History) -> dict[str, tuple[int, int | None]]:
     return found
 
 
-def _since(node: Node, history: History) -> int:
+def _since(node: Node, query: Query) -> int:
     if node.kind == m.OP:
         return node.number
     if node.kind == m.GRAD_FN:
-        made = history.node_op(node.number)
+        made = query.nodes.made(node.number)
         return -1 if made is None else made
-    for event in history.mutations(node.number):
-        if node.id == f"t{node.number}v{history.mutation(event).version}":
-            return event
-    born = history.trace.born(node.number)
+    if node.since != FIRST:
+        return node.since
+    born = query.trace.born(node.number)
     return -1 if born is None else born

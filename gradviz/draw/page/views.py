@@ -5,51 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from gradviz.draw.page.states import States, spans
 from gradviz.draw.text import plain, value, visible
 from gradviz.events import kinds as e
+from gradviz.events.fields import Rule
 from gradviz.events.kinds import Kind
 from gradviz.graph import model as m
 from gradviz.graph.fold import closed_by_default
 from gradviz.graph.groups import Group, groups
-from gradviz.graph.history import History
 from gradviz.graph.model import Graph, Node
-from gradviz.query.moment import Moments
-from gradviz.tracefile import PassInfo, Snapshot, Trace
+from gradviz.query import Query
+from gradviz.tracefile import PassInfo, Trace
+from gradviz.words import Stop, Words
+from gradviz.words.phase import phase
+from gradviz.words.rows import rows
+from gradviz.words.sentences import sentence
 
+MOST_WAITING = 20  # gradients that are told one by one; at each event of a long pass there may be thousands
 MOST_STEPS = 10_000  # of one view; of more, some are left out
 
 # Events that are steps even where there are too many.
 _ALWAYS = (Kind.PASS_BEGAN, Kind.PASS_ENDED, Kind.ACCUMULATED, Kind.RETAINED, Kind.STEPPED, Kind.ERROR)
-
-
-class Told(Protocol):
-    """What is said of one event."""
-
-    @property
-    def sentence(self) -> str: ...
-    @property
-    def phase(self) -> str: ...
-    @property
-    def site(self) -> int: ...
-    @property
-    def why(self) -> str: ...
-    @property
-    def rows(self) -> tuple[tuple[str, str], ...]: ...
-
-
-class Words(Protocol):
-    """Who says what happens at an event, and how a value is written."""
-
-    @property
-    def moments(self) -> Moments: ...
-    def told(self, k: int) -> Told: ...
-    def value(self, snapshot: Snapshot | None) -> str: ...
-    def called(self, tensor: int) -> str: ...
 
 
 @dataclass
@@ -82,16 +62,15 @@ class Sources:
 
 def view(graph: Graph, words: Words, sources: Sources, run: PassInfo | None) -> dict[str, Any]:
     """One graph with its events, as plain data."""
-    trace = words.moments.trace
-    history = History(trace)
+    trace = words.trace
     events = _events(graph, trace, run)
     steps = _thinned(events, trace)
     first = int(events[0]) if len(events) else 0
     last = int(events[-1]) if len(events) else max(trace.count - 1, 0)
     tree = groups(graph)
-    there = spans(graph, history)
+    there = spans(graph, words.query)
     tensors = {node.number for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
-    states = States(words.moments, words.value)
+    states = States(words.query)
     notes = list(graph.notes)
     if len(steps) < len(events):
         notes.append(f"replay shows {len(steps):,} of {len(events):,} events")
@@ -102,7 +81,7 @@ def view(graph: Graph, words: Words, sources: Sources, run: PassInfo | None) -> 
         "error": plain(graph.error, 400),
         "leftOut": graph.left_out,
         "notes": [plain(note, 200) for note in notes],
-        "nodes": [_node(node, there[node.id], sources, trace) for node in graph.nodes.values()],
+        "nodes": [_node(node, there[node.id], sources, words.query) for node in graph.nodes.values()],
         "edges": [
             [edge.source, edge.target, edge.kind, plain(edge.label), plain(edge.cut)] for edge in graph.edges
         ],
@@ -142,15 +121,19 @@ def _thinned(events: np.ndarray, trace: Trace) -> list[int]:
 
 def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
     """The first of the events at which each node ran."""
-    kinds, subjects = trace.kinds[events], trace.events["subject"][events]
     found: dict[str, int] = {}
-    received = np.isin(kinds, [int(Kind.RECEIVED), int(Kind.PRODUCED)])
-    for k, node in zip(events[received].tolist(), subjects[received].tolist(), strict=True):
-        if f"n{node}" in graph.nodes:
-            found.setdefault(f"n{node}", k)
+    within = np.zeros(trace.count, bool)
+    within[events] = True
+    for kind in (Kind.RECEIVED, Kind.PRODUCED):
+        told = trace.table(kind)
+        own = within[told.events]
+        for k, node in zip(told.events[own].tolist(), told["node"][own].tolist(), strict=True):
+            if f"n{node}" in graph.nodes:
+                found[f"n{node}"] = min(k, found.get(f"n{node}", k))
     pairs = {node.number: node.pair for node in graph.nodes.values() if node.kind == m.LEAF and node.pair}
-    filled = kinds == int(Kind.ACCUMULATED)
-    for k, leaf in zip(events[filled].tolist(), subjects[filled].tolist(), strict=True):
+    filled = trace.table(Kind.ACCUMULATED)
+    own = within[filled.events]
+    for k, leaf in zip(filled.events[own].tolist(), filled["tensor"][own].tolist(), strict=True):
         if leaf in pairs:
             found[pairs[leaf]] = min(k, found.get(pairs[leaf], k))
     return found
@@ -159,7 +142,7 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
 # --- nodes, groups
 
 
-def _node(node: Node, there: tuple[int, int | None], sources: Sources, trace: Trace) -> dict[str, Any]:
+def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Query) -> dict[str, Any]:
     """A node as the page has it; what is empty is left out."""
     is_tensor = node.kind in (m.LEAF, m.TENSOR)
     known = {
@@ -179,7 +162,7 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, trace: Tr
         "root": node.root,
         "retained": node.retained,
         "error": plain(node.error, 400),
-        "formula": plain(trace.formulas.get(node.grad_fn or "", ""), 300) if node.kind == m.GRAD_FN else "",
+        "formula": plain(_formula(query.nodes.rule(node.number)), 300) if node.kind == m.GRAD_FN else "",
         "tangent": value(node.tangent) if node.tangent is not None else "",
         "until": there[1],
         "at": [sources.file(node.file), node.line, node.col, node.end_col]
@@ -194,6 +177,11 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, trace: Tr
     if is_tensor:
         shown["tensor"] = node.number
     return {"id": node.id, "kind": node.kind, "since": there[0], **shown}
+
+
+def _formula(rule: Rule) -> str:
+    """A node's derivatives as text: `∂/∂x = y, ∂/∂y = x`."""
+    return ", ".join(f"∂/∂{name} = {text}" for name, text in rule.inputs if text)
 
 
 def _group(group: Group) -> dict[str, Any]:
@@ -212,20 +200,19 @@ def _group(group: Group) -> dict[str, Any]:
 
 
 def _step(k: int, words: Words, sources: Sources) -> dict[str, Any]:
-    told = words.told(k)
-    trace = words.moments.trace
-    event = trace.event(k)
+    stop = Stop(words, k)
+    site, why = stop.place
     step: dict[str, Any] = {
         "k": k,
-        "kind": Kind(int(trace.kinds[k])).name.lower(),
-        "text": told.sentence,
-        "phase": told.phase,
-        "site": sources.site(told.site),
-        "why": told.why,
-        "lit": list(_lit(event)),
+        "kind": Kind(stop.event_kind).name.lower(),
+        "text": sentence(stop),
+        "phase": phase(stop),
+        "site": sources.site(0 if site is None else site.number),
+        "why": why,
+        "lit": list(_lit(stop.event)),
     }
-    if told.rows:
-        step["rows"] = told.rows
+    if told := [(row.label, row.text) for row in rows(stop, MOST_WAITING)]:
+        step["rows"] = told
     return step
 
 
@@ -241,11 +228,15 @@ def _nodes(*numbers: int) -> list[str]:
 _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.TensorMade: lambda event: _tensors(event.tensor),
     e.OpRan: lambda event: [f"op{event.index}", *_tensors(*event.outputs)],
+    e.NodeMade: lambda event: [*_nodes(event.node), *_tensors(*event.outputs)],
     e.Mutated: lambda event: [f"op{event.index}", *_tensors(event.tensor)],
     e.RequiresGradChanged: lambda event: _tensors(event.tensor),
     e.GradAssigned: lambda event: _tensors(event.tensor),
     e.Named: lambda event: _tensors(event.tensor),
-    e.PassBegan: lambda event: [*_tensors(*event.root_tensors), *_nodes(*event.roots)],
+    e.PassBegan: lambda event: [
+        *_tensors(*(root.tensor for root in event.roots)),
+        *_nodes(*(root.node for root in event.roots)),
+    ],
     e.Received: lambda event: _nodes(event.node),
     e.Produced: lambda event: _nodes(event.node),
     e.Accumulated: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradviz.graph.moment import Moments
+from gradviz.query import Query
 from gradviz.step.errors import CommandError
-from gradviz.step.modes import Modes
+from gradviz.query.modes import Modes
 from gradviz.step.plain import describe
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
@@ -107,7 +107,7 @@ def test_tangent_times_gradient_is_the_same_at_both_ends(
         f"func.jvp(f, (x.detach(),), (torch.tensor({direction}),))\n"
     )
     with open_trace(lesson(directory, text)) as trace:
-        modes = Modes(Moments(trace))
+        modes = Modes(Query(trace))
         sweep = modes.sweeps[0]
         position = modes.pass_of(sweep, 0)
         assert position == 0

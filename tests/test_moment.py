@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import gradviz.engine as torch
 from gradviz.engine.core.tensor import number_of
 from gradviz.events import kinds as k
-from gradviz.events.listener import LEAF, REQUIRES_GRAD
-from gradviz.graph.moment import Moment, Moments
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD
+from gradviz.query.moment import Moment
 from gradviz.sources.record import record
 from gradviz.tracefile import Snapshot, Trace, open_trace
 
@@ -32,7 +32,7 @@ def numbers(snapshot: Snapshot | None) -> Any:
     return None if snapshot is None or snapshot.array is None else snapshot.array.tolist()
 
 
-def grads(moments: Moments, k: int) -> dict[str | None, Any]:
+def grads(moments: Query, k: int) -> dict[str | None, Any]:
     """The `.grad` of each leaf by name."""
     moment = moments.at(k)
     return {state.name: numbers(state.grad_value) for state in map(moment.state, moment.leaves)}
@@ -50,7 +50,7 @@ def twice() -> None:
 
 def test_a_gradient_is_there_from_the_event_that_accumulates_it(tmp_path: Path) -> None:
     with traced(tmp_path, twice) as trace:
-        moments = Moments(trace)
+        moments = Query(trace)
         accumulated = trace.indices(k.Kind.ACCUMULATED).tolist()
         first, second = accumulated
         assert grads(moments, first - 1) == {"x": None}
@@ -62,7 +62,7 @@ def test_a_gradient_is_there_from_the_event_that_accumulates_it(tmp_path: Path) 
 
 def test_a_moment_lies_in_a_pass_or_in_forward(tmp_path: Path) -> None:
     with traced(tmp_path, twice) as trace:
-        passes = [moment.pass_info for moment in map(Moments(trace).at, range(trace.count))]
+        passes = [moment.pass_info for moment in map(Query(trace).at, range(trace.count))]
         numbers = [run.number if run is not None else None for run in passes]
         assert numbers == [None] * 4 + [1] * 8 + [None] + [2] * 8
 
@@ -73,7 +73,7 @@ def test_a_gradient_waits_at_a_node_until_the_node_receives_it(tmp_path: Path) -
         (x * x + x).backward()
 
     with traced(tmp_path, program) as trace:
-        moments = Moments(trace)
+        moments = Query(trace)
         leaf = next(event for event in trace if isinstance(event, k.Accumulated)).node
         waiting = [len(moments.at(i).waiting.get(leaf, [])) for i in range(trace.count)]
         assert max(waiting) == 3  # once along x, twice along x * x
@@ -93,7 +93,7 @@ def test_a_gradient_zeroed_through_data_is_zero(tmp_path: Path) -> None:
             w.grad.data.zero_()
 
     with traced(tmp_path, program) as trace:
-        moments = Moments(trace)
+        moments = Query(trace)
         zeroed = [e.index for e in trace if isinstance(e, k.Mutated) and e.how == "zero_"]
         assert [grads(moments, at)["w"] for at in zeroed] == [[0.0], [0.0]]
         assert [grads(moments, at - 1)["w"] for at in zeroed] == [[3.0], [3.0]]
@@ -109,7 +109,7 @@ def test_a_tensor_whose_data_was_replaced_is_free_of_its_old_memory(tmp_path: Pa
         old.zero_()
 
     with traced(tmp_path, program) as trace:
-        last = Moments(trace).at(trace.count - 1)
+        last = Query(trace).at(trace.count - 1)
         assert numbers(last.state(last.leaves[0]).value) == [5.0]
 
 
@@ -121,7 +121,7 @@ def test_retained_gradients_belong_to_non_leafs(tmp_path: Path) -> None:
         torch.log(y).backward()
 
     with traced(tmp_path, program) as trace:
-        moments = Moments(trace)
+        moments = Query(trace)
         last = moments.at(trace.count - 1)
         (state,) = map(last.state, last.retained)
         assert (state.name, state.is_leaf) == ("y", False)
@@ -138,7 +138,7 @@ def test_leaves_that_do_not_require_grad_are_told_when_named(tmp_path: Path) -> 
         d.requires_grad_()
 
     with traced(tmp_path, program) as trace:
-        moments = Moments(trace)
+        moments = Query(trace)
         before, last = moments.at(trace.count - 2), moments.at(trace.count - 1)
         names = moments.names
         assert [names.of(t) for t in before.frozen] == ["x", "d"]
@@ -152,7 +152,7 @@ def test_of_a_loop_only_the_newest_frozen_leaf_of_a_name_is_told(tmp_path: Path)
             x = torch.tensor(float(i))  # noqa: F841
 
     with traced(tmp_path, program) as trace:
-        last = Moments(trace).at(trace.count - 1)
+        last = Query(trace).at(trace.count - 1)
         assert [numbers(last.value(t)) for t in last.frozen] == [4.0]
 
 
@@ -163,9 +163,9 @@ def test_a_moment_lies_in_its_modules(tmp_path: Path) -> None:
 
     with traced(tmp_path, program) as trace:
         op = next(e.index for e in trace if isinstance(e, k.OpRan) and e.op == "addmm")
-        assert [scope.name for scope in Moments(trace).at(op).scopes] == ["Sequential", "0"]
-        assert Moments(trace).at(trace.count - 1).scopes[0].name == "Sequential"
-        assert Moments(trace).at(0).scopes == []
+        assert [scope.name for scope in Query(trace).at(op).scopes] == ["Sequential", "0"]
+        assert Query(trace).at(trace.count - 1).scopes[0].name == "Sequential"
+        assert Query(trace).at(0).scopes == []
 
 
 def test_a_tangent_is_there_from_the_event_that_pushes_it(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_tangent_is_there_from_the_event_that_pushes_it(tmp_path: Path) -> Non
             torch.sin(x)
 
     with traced(tmp_path, program) as trace:
-        moments = Moments(trace)
+        moments = Query(trace)
         pushed = [e for e in trace if isinstance(e, k.TangentPushed)]
         assert [moments.at(e.index).tangent(e.tensor) for e in pushed] == [e.tangent for e in pushed]
         assert moments.at(pushed[0].index - 1).tangent(pushed[0].tensor) == 0
@@ -187,7 +187,7 @@ def test_there_is_no_moment_outside_of_the_trace(tmp_path: Path) -> None:
     with traced(tmp_path, twice) as trace:
         for k in (-1, trace.count):
             with pytest.raises(IndexError):
-                Moments(trace).at(k)
+                Query(trace).at(k)
 
 
 # --- any program
@@ -343,7 +343,7 @@ def test_a_moment_is_what_the_events_up_to_it_add_up_to(steps: list[tuple[int, i
                 assert recording.recorder is not None
                 marks.append(recording.recorder.count - 1)
         with open_trace(Path(directory) / "run.gradviz") as trace:
-            forwards, backwards = Moments(trace), Moments(trace)
+            forwards, backwards = Query(trace), Query(trace)
             expected = naive(trace)
             for at in reversed(range(trace.count)):
                 assert seen(backwards.at(at), expected[at]) == expected[at]

@@ -7,7 +7,7 @@ from pathlib import Path
 import gradviz.engine as torch
 from gradviz.engine import nn
 from gradviz.events.kinds import OpRan
-from gradviz.graph.names import Names
+from gradviz.query.names import Names
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 

@@ -22,12 +22,12 @@ from gradviz.draw.text import value as short
 from gradviz.engine import nn
 from gradviz.graph.build import build
 from gradviz.graph.model import Graph
-from gradviz.graph.moment import Moments
+from gradviz.query import Query
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
-from gradviz.step.numbers import value as written
+from gradviz.words.numbers import value as written
 from gradviz.step.replay import Replay
-from gradviz.step.sentences import sentence
+from gradviz.words.sentences import sentence
 from gradviz.step.state import Session
 from gradviz.tracefile import Trace, open_trace
 
@@ -202,7 +202,7 @@ def test_the_values_shown_at_each_step_are_the_traces(
     with traced(program) as trace:
         graph = build(trace)
         page = opened(trace)
-        moments, session = Moments(trace), Session(trace)
+        moments, session = Query(trace), Session(trace)
         page.press("Home")
         tensors = [
             node for node in graph.nodes.values() if node.kind in ("leaf", "tensor") and not node.version
@@ -246,7 +246,7 @@ def test_the_panel_shows_a_leaf_in_full_as_the_stepper_writes_it(
 ) -> None:
     with traced(program) as trace:
         page = opened(trace)
-        moments = Moments(trace)
+        moments = Query(trace)
         leaf = next(n for n in build(trace).nodes.values() if n.kind == "leaf" and n.requires_grad)
         versions = [n for n in build(trace).nodes.values() if n.number == leaf.number]
         page.press("Home")
@@ -441,7 +441,7 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         )
         assert "backward pass 3 ends" in page.text("#sentence")
         run = trace.passes[2]
-        moments = Moments(trace)
+        moments = Query(trace)
         weight = next(t for t, name in trace.parameters.items() if name == "0.weight")
         snapshot = moments.at(run.last).value(moments.at(run.last).grad(weight))
         norm = snapshot.stats.rms * (3 * 4) ** 0.5

@@ -13,8 +13,8 @@ from gradviz.debug.debugger import Debugger
 from gradviz.events.kinds import Kind
 from gradviz.sources.script import Target, run
 from gradviz.step.breakpoints import breakpoint_of, events_of
-from gradviz.step.columns import TraceColumns
-from gradviz.step.facts import Facts
+from gradviz.query.fields import TraceFields
+from gradviz.words.words import Words
 from gradviz.step.state import Resume, Session, Settings
 from gradviz.step.verbs import obey
 from gradviz.tracefile import Recorder, open_trace
@@ -103,8 +103,8 @@ def test_it_stops_in_training_where_the_whole_trace_says(training: Path, tmp_pat
 def test_a_name_counts_from_where_it_was_given(training: Path, tmp_path: Path) -> None:
     settings, found = stops(training, tmp_path, ("parameter 0.weight", "tensor out"))
     with open_trace(tmp_path / "run.gradviz") as trace:
-        facts = Facts(trace)
-        columns = TraceColumns(facts)
+        facts = Words(trace)
+        columns = TraceFields(facts)
         parameter, out = (
             events_of(known, facts, columns) for known in settings.breakpoints.by_number.values()
         )
@@ -123,8 +123,8 @@ def test_a_watch_stops_where_the_tensor_changes(training: Path, tmp_path: Path, 
     training.write_text(text)
     settings, found = stops(training, tmp_path, ("op mse_loss",), watch)
     with open_trace(tmp_path / "run.gradviz") as trace:
-        facts = Facts(trace)
-        expected = events_of(settings.breakpoints.by_number[2], facts, TraceColumns(facts))
+        facts = Words(trace)
+        expected = events_of(settings.breakpoints.by_number[2], facts, TraceFields(facts))
         assert sorted(found.get(2, ())) == expected[expected > min(found[1])].tolist()
         assert len(expected)
 
@@ -137,8 +137,8 @@ def test_it_stops_where_the_whole_trace_says(program: Path, tmp_path: Path) -> N
 def same_stops(program: Path, folder: Path, whats: tuple[str, ...]) -> None:
     settings, found = stops(program, folder, whats)
     with open_trace(folder / "run.gradviz") as trace:
-        facts = Facts(trace)
-        columns = TraceColumns(facts)
+        facts = Words(trace)
+        columns = TraceFields(facts)
         for number, known in settings.breakpoints.by_number.items():
             assert sorted(found.get(number, ())) == events_of(known, facts, columns).tolist(), known.text
 

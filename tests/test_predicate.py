@@ -10,19 +10,19 @@ import pytest
 from test_step import CUBE, EVERYTHING, LOOP, lesson
 
 from gradviz.events import kinds as k
-from gradviz.step.columns import TraceColumns
-from gradviz.step.facts import Facts
-from gradviz.step.predicate import FIELDS, Predicate, PredicateError
+from gradviz.query.fields import TraceFields
+from gradviz.words.words import Words
+from gradviz.query.predicate import FIELDS, Predicate, PredicateError
 from gradviz.tracefile import Trace, open_trace
 
 
 @pytest.fixture(params=[CUBE, LOOP, EVERYTHING], ids=["cube", "loop", "everything"])
 def columns(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     with open_trace(lesson(tmp_path, request.param)) as trace:
-        yield TraceColumns(Facts(trace))
+        yield TraceFields(Query(trace))
 
 
-def holding(columns: TraceColumns, text: str) -> list[int]:
+def holding(columns: TraceFields, text: str) -> list[int]:
     return np.flatnonzero(Predicate(text).mask(columns)).tolist()
 
 
@@ -41,7 +41,7 @@ def gradients_of(event: k.Event) -> tuple[int, ...]:
     return ()
 
 
-def test_a_kind_and_an_op_are_those_of_the_events(columns: TraceColumns) -> None:
+def test_a_kind_and_an_op_are_those_of_the_events(columns: TraceFields) -> None:
     assert holding(columns, 'kind == "op"') == folded(columns.trace, lambda e: isinstance(e, k.OpRan))
     for op in ("log", "pow", "addmm", "mul", "sum"):
         assert holding(columns, f"op == '{op}'") == folded(
@@ -54,7 +54,7 @@ def test_a_kind_and_an_op_are_those_of_the_events(columns: TraceColumns) -> None
 
 
 @pytest.mark.parametrize("statistic", ["min", "max", "mean", "rms"])
-def test_gradients_are_compared_as_they_were_at_the_event(columns: TraceColumns, statistic: str) -> None:
+def test_gradients_are_compared_as_they_were_at_the_event(columns: TraceFields, statistic: str) -> None:
     trace = columns.trace
 
     def some(event: k.Event) -> bool:
@@ -66,7 +66,7 @@ def test_gradients_are_compared_as_they_were_at_the_event(columns: TraceColumns,
     assert holding(columns, f"0.5 < grad.{statistic}") == expected
 
 
-def test_outputs_and_inputs_are_compared_as_they_were(columns: TraceColumns) -> None:
+def test_outputs_and_inputs_are_compared_as_they_were(columns: TraceFields) -> None:
     trace = columns.trace
 
     def outputs(event: k.Event) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ def test_outputs_and_inputs_are_compared_as_they_were(columns: TraceColumns) -> 
     )
 
 
-def test_names_are_those_that_the_source_gives(columns: TraceColumns) -> None:
+def test_names_are_those_that_the_source_gives(columns: TraceFields) -> None:
     trace, names = columns.trace, columns.moments.names
     for tensor in range(1, int(columns.snapshots.tensors.max()) + 1):
         code = columns.named.codes[tensor] if tensor < len(columns.named.codes) else 0
@@ -103,7 +103,7 @@ def test_names_are_those_that_the_source_gives(columns: TraceColumns) -> None:
         assert about == expected
 
 
-def test_depth_and_pass_are_those_of_the_moments(columns: TraceColumns) -> None:
+def test_depth_and_pass_are_those_of_the_moments(columns: TraceFields) -> None:
     for index in range(columns.count):
         moment = columns.moments.at(index)
         run = moment.pass_info
@@ -119,7 +119,7 @@ def test_depth_and_pass_are_those_of_the_moments(columns: TraceColumns) -> None:
 
 def test_a_line_counts_for_the_calls_within_it(tmp_path: Path) -> None:
     with open_trace(lesson(tmp_path, LOOP)) as trace:
-        columns = TraceColumns(Facts(trace))
+        columns = TraceFields(Query(trace))
         line = 1 + LOOP.splitlines().index("    loss = (model(x) ** 2).mean()")
         found = holding(columns, f'line == {line} and op == "addmm"')
         assert len(found) == 6
@@ -134,7 +134,7 @@ z = (y * 0).sum()
 z.backward()
 """
     with open_trace(lesson(tmp_path, text)) as trace:
-        columns = TraceColumns(Facts(trace))
+        columns = TraceFields(Query(trace))
         assert [e.op for e in map(trace.event, holding(columns, "inf and forward"))] == ["log"]
         assert [e.op for e in map(trace.event, holding(columns, "nan and forward"))] == ["mul", "sum"]
         assert holding(columns, "nan and backward") == folded(
@@ -149,7 +149,7 @@ z.backward()
 @pytest.mark.parametrize("field", FIELDS)
 def test_every_field_can_be_asked_for(field: str, tmp_path: Path) -> None:
     with open_trace(lesson(tmp_path, EVERYTHING)) as trace:
-        columns = TraceColumns(Facts(trace))
+        columns = TraceFields(Query(trace))
         for test in (f"{field} == 1", f'{field} == "a"', field):
             try:
                 predicate = Predicate(test)
@@ -160,7 +160,7 @@ def test_every_field_can_be_asked_for(field: str, tmp_path: Path) -> None:
         raise AssertionError(f"no way to ask for {field}")
 
 
-def test_parts_are_joined_as_in_python(columns: TraceColumns) -> None:
+def test_parts_are_joined_as_in_python(columns: TraceFields) -> None:
     everything = set(range(columns.count))
     a, b, c = (set(holding(columns, text)) for text in ('kind == "op"', "backward", "out.max > 1"))
     join = 'kind == "op" and not backward or out.max > 1'

@@ -19,7 +19,7 @@ from gradviz.sources.record import record
 from gradviz.step.keys import Keys
 from gradviz.step.plain import WIDTH, commands, describe, script
 from gradviz.step.screen import Screen
-from gradviz.step.sentences import SENTENCES, sentence
+from gradviz.words.sentences import SENTENCES, sentence
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import BY_KEY, VERBS, obey
 from gradviz.tracefile import Trace, open_trace

@@ -18,7 +18,7 @@ from gradviz.step.neighbourhood import HERE, neighbourhood
 from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
-from gradviz.step.trend import Trend
+from gradviz.query.trend import Trend
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
 from tests.test_step import EVERYTHING, LOOP, lesson
@@ -162,7 +162,7 @@ def test_the_second_line_of_time_is_of_the_present_pass(tmp_path: Path) -> None:
 def test_a_leaf_shows_how_large_its_gradient_was_pass_by_pass(tmp_path: Path) -> None:
     with open_trace(lesson(tmp_path, FIT)) as trace:
         session = Session(trace)
-        trend = session.facts.trend(next(iter(session.stop.moment.leaves)))
+        trend = session.words.trend(next(iter(session.stop.moment.leaves)))
         assert trend is not None
         assert trend.norms == [2.0 / 2**n for n in range(6)]
         assert trend.bars(10) == "█▅▃▂▁▁"
@@ -181,7 +181,7 @@ def test_bars_are_of_the_logarithm_where_sizes_are_far_apart() -> None:
 def test_no_trend_is_told_of_less_than_three_passes(tmp_path: Path) -> None:
     with open_trace(lesson(tmp_path, PATHS)) as trace:
         session = Session(trace)
-        assert session.facts.trend(session.stop.moment.leaves[0]) is None
+        assert session.words.trend(session.stop.moment.leaves[0]) is None
 
 
 def test_a_wide_screen_explains_without_being_asked(tmp_path: Path) -> None:

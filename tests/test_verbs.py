@@ -12,9 +12,9 @@ from test_step import CUBE, EVERYTHING, LOOP, lesson
 
 from gradviz.events import kinds as k
 from gradviz.events.kinds import Kind
-from gradviz.graph.changes import grad_changes, value_changes
+from gradviz.query.changes import grad_changes, value_changes
 from gradviz.step.plain import describe, script
-from gradviz.step.sentences import sentence
+from gradviz.words.sentences import sentence
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import VERBS, obey, parse
 from gradviz.tracefile import open_trace
@@ -255,7 +255,7 @@ def test_a_loop_of_one_line_is_stopped_at_in_every_turn(session: Sessions) -> No
 
 
 def told(session: Session, tensor: int, at: int) -> Any:
-    moment = session.facts.moments.at(at)
+    moment = session.query.at(at)
     state = moment.state(tensor)
 
     def bits(snapshot: Any) -> Any:

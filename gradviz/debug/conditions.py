@@ -6,9 +6,9 @@ from typing import Protocol
 
 from gradviz.debug.present import Present
 from gradviz.events.kinds import Kind
-from gradviz.step.breakpoints import Breakpoint
 from gradviz.query.fields import EVERYWHERE, where
 from gradviz.query.predicate import Predicate
+from gradviz.step.breakpoints import Breakpoint
 from gradviz.step.subject import Subject
 
 

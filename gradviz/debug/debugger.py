@@ -10,9 +10,9 @@ from typing import Protocol
 
 from gradviz.debug.pauses import BAD, Pauses
 from gradviz.step.errors import CommandError
-from gradviz.words.numbers import clean
 from gradviz.step.state import Resume, Session, Settings
 from gradviz.tracefile import Recorder, Trace, TraceError, open_trace
+from gradviz.words.numbers import clean
 
 Exporter = Callable[[Trace, int, Path], None]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, Kind, Mutated, OpRan, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Mutated, OpRan, TensorMade
 from gradviz.query.tables import Log
 from gradviz.tracefile import Trace
 from gradviz.tracefile.columns import Lists

@@ -8,9 +8,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradviz.query.moment import TensorState
+from gradviz.tracefile import Snapshot
 from gradviz.words.numbers import brief, shortened, value
 from gradviz.words.stop import Stop
-from gradviz.tracefile import Snapshot
 
 _CHANGED = "bold green"
 _LONGEST_GRAD = 24  # characters that a `.grad` is written out in

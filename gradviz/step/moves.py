@@ -7,13 +7,13 @@ import re
 import numpy as np
 
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.predicate import Predicate
 from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predicate
 from gradviz.step.errors import CommandError
-from gradviz.words.numbers import clean, shortened
-from gradviz.query.predicate import Predicate
-from gradviz.words.sentences import sentence
 from gradviz.step.state import Resume, Session
 from gradviz.step.subject import changes, subject
+from gradviz.words.numbers import clean, shortened
+from gradviz.words.sentences import sentence
 
 FAR = 18  # digits
 

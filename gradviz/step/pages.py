@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from gradviz.step.lines import beside, fitted
-from gradviz.words.stop import Stop
 from gradviz.step.verbs import help_rows
+from gradviz.words.stop import Stop
 
 WIDE = 110  # from so many columns on, two things stand side by side
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from rich.text import Text
 
-from gradviz.words.rows import rows
 from gradviz.step.leaves import leaves
-from gradviz.words.numbers import clean, shortened
-from gradviz.words.sentences import sentence
-from gradviz.words.source import source, title
 from gradviz.step.state import CommandError, Session
-from gradviz.words.stop import Stop
 from gradviz.step.timeline import position
 from gradviz.step.verbs import help_rows, parse, run
+from gradviz.words.numbers import clean, shortened
+from gradviz.words.rows import rows
+from gradviz.words.sentences import sentence
+from gradviz.words.source import source, title
+from gradviz.words.stop import Stop
 
 WIDTH = 100
 _SOURCE, _LEAVES = 4, 20  # lines

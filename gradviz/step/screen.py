@@ -7,18 +7,18 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from gradviz.words.compare import both_modes
-from gradviz.words.rows import Row, rows
 from gradviz.step.lanes import drawn
 from gradviz.step.leaves import WITH_TREND, leaves
 from gradviz.step.lines import beside, filled, rule
-from gradviz.words.numbers import clean
 from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapped
+from gradviz.step.state import Session
+from gradviz.step.timeline import legend, pass_line, timeline
+from gradviz.words.compare import both_modes
+from gradviz.words.numbers import clean
+from gradviz.words.rows import Row, rows
 from gradviz.words.sentences import sentence
 from gradviz.words.source import source, title
-from gradviz.step.state import Session
 from gradviz.words.stop import Stop
-from gradviz.step.timeline import legend, pass_line, timeline
 from gradviz.words.why import explains, why
 
 WIDE = 140  # from so many columns on, source and graph at the left, the rest at the right

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.step.breakpoints import Breakpoints
 from gradviz.query.fields import TraceFields
-from gradviz.step.errors import CommandError
-from gradviz.words.words import Words
 from gradviz.query.predicate import Predicate
-from gradviz.words.stop import Stop
+from gradviz.step.breakpoints import Breakpoints
+from gradviz.step.errors import CommandError
 from gradviz.tracefile import Trace
+from gradviz.words.stop import Stop
+from gradviz.words.words import Words
 
 __all__ = ["CommandError", "Resume", "Session"]
 

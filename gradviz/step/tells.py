@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.step.breakpoints import FORMS
-from gradviz.words.compare import compare as modes_compared
-from gradviz.step.errors import CommandError
-from gradviz.words.numbers import clean, shape
-from gradviz.step.paths import path as path_between
 from gradviz.query.absence import accumulations
 from gradviz.query.columns import STATISTICS
 from gradviz.query.fields import FIELDS, FLAG, NUMBER, TENSORS, TEXT
 from gradviz.query.predicate import Predicate
-from gradviz.words.absence import no_grad_told
-from gradviz.words.sentences import sentence
+from gradviz.step.breakpoints import FORMS
+from gradviz.step.errors import CommandError
+from gradviz.step.paths import path as path_between
 from gradviz.step.state import Resume, Session
-from gradviz.words.stop import Stop
 from gradviz.step.subject import Subject, changes, subject
+from gradviz.words.absence import no_grad_told
+from gradviz.words.compare import compare as modes_compared
+from gradviz.words.numbers import clean, shape
+from gradviz.words.sentences import sentence
+from gradviz.words.stop import Stop
 from gradviz.words.why import why as explained
 
 

@@ -9,10 +9,10 @@ import click
 from rich.console import Console
 from rich.control import Control
 
+from gradviz.query.fields import NAMES
 from gradviz.step.keyboard import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
-from gradviz.query.fields import NAMES
 from gradviz.step.prompt import Prompt
 from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import CommandError, Session

@@ -10,7 +10,6 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradviz.events.kinds import Kind
-from gradviz.words.numbers import clean
 from gradviz.step.state import Session
 from gradviz.words.phase import phase
 from gradviz.words.stop import Stop

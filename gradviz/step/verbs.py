@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from gradviz.step import moves, tells
 from gradviz.step.errors import CommandError
 from gradviz.step.moves import count
-from gradviz.words.numbers import clean, shortened
 from gradviz.step.state import Session
+from gradviz.words.numbers import clean, shortened
 
 
 @dataclass(frozen=True, slots=True)

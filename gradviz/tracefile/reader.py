@@ -16,7 +16,7 @@ import numpy as np
 from gradviz.events.fields import Rule
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Event, Kind
-from gradviz.events.layout import LAYOUTS, ROW, LayoutError
+from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.events.site import Place
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.digest import Digests

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from gradviz.events.kinds import Accumulated, Produced, Received, TangentPushed
 from gradviz.errors import GradvizError
+from gradviz.events.kinds import Accumulated, Produced, Received, TangentPushed
 from gradviz.query.modes import Modes, Pair, Sweep
 from gradviz.words.numbers import number, shortened
 from gradviz.words.stop import Stop
+
 
 class NothingToCompare(GradvizError):
     """The trace has not both modes; the message is one line for the user."""

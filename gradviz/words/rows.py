@@ -194,26 +194,15 @@ def _op(stop: Stop, event: OpRan) -> Iterator[Row]:
             yield from _written(stop, tensor)
         else:
             yield Row("output", f"{stop.called(tensor)} = {stop.value(tensor)}", "green")
-    for node in stop.query.nodes.of_op(event.index):
-        made = stop.query.nodes.event(node)
-        if made is not None:
-            yield from _node_rows(stop, made)
-
-
-def _node_rows(stop: Stop, made: NodeMade) -> Iterator[Row]:
-    yield from _local(stop, made, None, None)
-    if any(edge.node for edge in made.edges):
-        yield Row("edges", f"{clean(made.grad_fn)} → {leads_to(stop, made)}")
-    saved = [f"{stop.called(tensor)} (version {version})" for tensor, version in dict.fromkeys(made.saved)]
-    if saved:
-        yield Row("saved", listed(saved))
 
 
 def _node_made(stop: Stop, event: NodeMade) -> Iterator[Row]:
-    for tensor in event.outputs:
-        if tensor:
-            yield Row("output", f"{stop.called(tensor)} = {stop.value(tensor)}", "green")
-    yield from _node_rows(stop, event)
+    yield from _local(stop, event, None, None)
+    if any(edge.node for edge in event.edges):
+        yield Row("edges", f"{clean(event.grad_fn)} → {leads_to(stop, event)}")
+    saved = [f"{stop.called(tensor)} (version {version})" for tensor, version in dict.fromkeys(event.saved)]
+    if saved:
+        yield Row("saved", listed(saved))
 
 
 def _tangent_of(stop: Stop, tensor: int) -> str:

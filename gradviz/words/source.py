@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.cells import cell_len
 from rich.text import Text
 
+from gradviz.tracefile import Site
 from gradviz.words.numbers import clean, clean_character
 from gradviz.words.stop import Stop
-from gradviz.tracefile import Site
 
 _MARK = "bold yellow"
 

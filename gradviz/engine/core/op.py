@@ -37,8 +37,8 @@ from gradviz.engine.core.packing import properties_of_saved
 from gradviz.engine.core.saved import Place, saved_places
 from gradviz.engine.core.state import state
 from gradviz.engine.core.tensor import new_tensor
-from gradviz.events.fields import Rule
 from gradviz.engine.table.kernels.reductions import sum_to
+from gradviz.events.fields import Rule
 
 
 @dataclass(frozen=True, slots=True)

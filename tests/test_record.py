@@ -46,18 +46,18 @@ def test_a_run_is_told_event_by_event(tmp_path: Path) -> None:
         z.backward()
     found = events(tmp_path)
     assert kinds(found) == [
-        "TensorMade", "OpRan", "OpRan", "TensorMade", "PassBegan", "Received", "Produced", "Received",
-        "Produced", "Received", "Accumulated", "PassEnded",
+        "TensorMade", "OpRan", "NodeMade", "OpRan", "NodeMade", "TensorMade", "PassBegan", "Received", "Produced",
+        "Received", "Produced", "Received", "Accumulated", "PassEnded",
     ]  # fmt: skip
-    power, log = found[1], found[2]
-    assert isinstance(power, k.OpRan)
-    assert (power.op, power.grad_fn, power.args) == ("pow", "PowBackward0", "exponent=3")
-    assert power.saved == ((found[0].tensor, 0),)
+    x, power, made, log, made_by_log = found[:5]
+    assert (power.op, power.args, power.inputs) == ("pow", "exponent=3", (x.tensor,))
+    assert (made.grad_fn, made.op, made.outputs) == ("PowBackward0", power.index, power.outputs)
+    assert made.saved == ((x.tensor, 0),)
     assert log.inputs == power.outputs
-    assert log.edges == ((power.node, 0),)
-    assert found[5].node == log.node
-    assert found[6].targets == (power.node,)
-    assert found[7].gradients == found[6].gradients
+    assert made_by_log.edges == ((made.node, 0, power.outputs[0]),)
+    assert found[7].node == made_by_log.node
+    assert found[8].flows == ((made.node, found[9].gradients[0]),)
+    assert {event.in_pass for event in found[7:13]} == {1}
 
 
 def test_every_value_is_there_at_its_moment(tmp_path: Path) -> None:
@@ -95,7 +95,8 @@ def test_places_are_exact_and_results_have_names(tmp_path: Path) -> None:
         caller = trace.sites[site.parent].place
         line = trace.source(caller.file)[caller.line - 1]
         assert line[caller.col : caller.end_col] == "model(x)"
-        assert [trace.sites[event.site].names for event in trace][2:] == [(), ("loss",)]
+        ops = [event for event in trace if isinstance(event, k.OpRan)]
+        assert [trace.sites[event.site].names for event in ops] == [("y",), (), ("loss",)]
 
 
 def test_an_in_place_op_says_what_it_wrote_over(tmp_path: Path) -> None:
@@ -103,10 +104,16 @@ def test_an_in_place_op_says_what_it_wrote_over(tmp_path: Path) -> None:
         x = torch.ones(2, requires_grad=True)
         y = x * 2
         y.add_(1)
-    *_, op, mutated = events(tmp_path)
-    assert isinstance(mutated, k.Mutated)
-    assert (mutated.how, mutated.version) == ("add_", 1)
-    assert op.outputs == (mutated.source,)
+    *_, added, node = events(tmp_path)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        (tensor,) = added.outputs
+        assert (added.op, added.inputs) == ("add_", (tensor, 0))
+        assert (node.grad_fn, node.outputs) == ("AddBackward0", (tensor,))
+        assert [trace.snapshot(tensor, at).version for at in (added.index - 1, added.index)] == [0, 1]
+        assert [trace.snapshot(tensor, at).array.tolist() for at in (added.index - 1, added.index)] == [
+            [2.0, 2.0],
+            [3.0, 3.0],
+        ]
 
 
 def test_hooks_and_retained_gradients_are_told(tmp_path: Path) -> None:
@@ -261,7 +268,7 @@ def test_an_exception_passes_through_and_is_noted(tmp_path: Path) -> None:
     with open_trace(tmp_path / "run.gradviz") as trace:
         assert trace.meta["ended"] == "error"
         (error,) = trace.errors
-        assert error.node == next(event.node for event in trace if isinstance(event, k.OpRan))
+        assert error.node == next(event.node for event in trace if isinstance(event, k.NodeMade))
         assert isinstance(trace.event(error.event), k.ErrorRaised)
 
 
@@ -286,9 +293,9 @@ def test_threads_are_told_apart(tmp_path: Path) -> None:
         assert len({event.thread for event in found}) == 3
         assert len(trace.passes) == 600
         assert len({run.digest for run in trace.passes}) == 1
-        for event in found:
-            if isinstance(event, k.Produced):
-                assert len(event.targets) == len(event.gradients)
+        for run in trace.passes:
+            own = {event.thread for event in found if getattr(event, "in_pass", 0) == run.number}
+            assert own == {run.thread}
 
 
 INTERRUPTED = """
@@ -333,7 +340,7 @@ def test_an_event_that_ctrl_c_cuts_in_two_is_not_there(tmp_path: Path, values: s
             elif isinstance(event, k.Received):
                 assert len(event.gradients) == 1
             elif isinstance(event, k.Produced):
-                assert len(event.gradients) == 2
+                assert len(event.flows) == 2
 
 
 def test_recording_keeps_no_tensor_alive(tmp_path: Path) -> None:
@@ -445,7 +452,7 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path) -> None:
 def read_all(path: Path) -> None:
     with open_trace(path) as trace:
         assert trace.meta
-        for table in (trace.passes, trace.sites, trace.strings, trace.shapes, trace.errors, trace.parameters):
+        for table in (trace.passes, trace.sites, trace.strings, trace.forms, trace.rules, trace.errors, trace.parameters):
             assert table is not None
         for event in trace:
             trace.snapshot(getattr(event, "tensor", 0))
@@ -460,7 +467,9 @@ def read_all(path: Path) -> None:
         "strings SET text = x'ff'",
         "sites SET line = 'seven'",
         "sites SET names = 1",
-        "shapes SET shape = 2.5",
+        "forms SET shape = 2.5",
+        "rules SET inputs = '[1]'",
+        "states SET data = x'01'",
         "passes SET first = 0.5",
         "passes SET nodes = 'none'",
         "events SET data = 7",

@@ -207,11 +207,10 @@ class Listener:
         self.tell(Kind.PASS_BEGAN, where, values)
 
     def accumulated(
-        self, tensor: int, node: int, in_pass: int, gradient: int, grad: int, state: State | None = None
+        self, tensor: int, node: int, in_pass: int, gradient: int, grad: int, state: State
     ) -> None:
-        """A leaf's `.grad` took in a gradient; `state` is that of `.grad` where it holds something new."""
-        values = (tensor, node, in_pass, gradient, grad)
-        self.tell(Kind.ACCUMULATED, None, values, () if state is None else (state,))
+        """A leaf's `.grad` took in a gradient; `state` is what `.grad` is now."""
+        self.tell(Kind.ACCUMULATED, None, (tensor, node, in_pass, gradient, grad), (state,))
 
     def retained(self, tensor: int, node: int, in_pass: int, grad: int) -> None:
         """A non-leaf kept its gradient."""

@@ -241,6 +241,8 @@ class Recorder(Listener):
             flags = 0
             if kind == Kind.PASS_BEGAN:
                 flags = self._begin_pass(values[0])
+            elif kind == Kind.ACCUMULATED and self._is_told(values, states):
+                states = ()
             elif kind == Kind.OP:
                 self.last_op[self._thread()] = self.count
             self._states(states)
@@ -249,6 +251,11 @@ class Recorder(Listener):
             self._put(_ROW(head, site, *packed.columns, len(packed.links)), _packed(packed.links))
             if kind == Kind.PASS_ENDED:
                 self._end_pass(values[0])
+
+    def _is_told(self, values: tuple, states: Sequence[State]) -> bool:
+        """Whether what a leaf's `.grad` is now was told when a node produced it."""
+        *_, gradient, grad = values
+        return self.detailed and gradient == grad and not any(state.version for state in states)
 
     def _begin_pass(self, number: int) -> int:
         """Number a pass, and decide whether it is recorded in detail; returns flags for its event."""

@@ -301,11 +301,9 @@ class WatchedPass:
             assert kept is not None
             if getattr(kept, "_number", -1) < state.first_number:
                 kept._number = numbers[0]
-            known = kept._number == numbers[0] and not kept._version
             self.listener.accumulated(
-                number_of(leaf), node.number, self.number, numbers[0], kept._number,
-                None if known else state_of(kept),
-            )  # fmt: skip
+                number_of(leaf), node.number, self.number, numbers[0], kept._number, state_of(kept)
+            )
         for hook in list((rare.accumulate_hooks or {}).values()):
             hook(leaf)
 

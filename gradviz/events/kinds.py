@@ -109,7 +109,9 @@ class TensorMade(Event):
     """A tensor came to be other than by an op."""
 
     tensor: Tensor = told("the tensor")
-    how: Text = told("its maker: `ones`, `Parameter`, `gradient`; `earlier` for one from before the recording")
+    how: Text = told(
+        "its maker: `ones`, `Parameter`, `gradient`; `earlier` for one from before the recording"
+    )
     source: Tensor = told("the tensor that it was copied or made from, 0 for none")
 
 

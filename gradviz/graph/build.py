@@ -71,7 +71,9 @@ class _Builder:
         )
         self.states: dict[str, State] = {}  # of the tensors, by id
         self.unmade: list[str] = []  # the ids of tensors that no op made
-        self.accumulators: dict[State, int] = {}  # the AccumulateGrad of a leaf, as the ops that read it saw it
+        self.accumulators: dict[
+            State, int
+        ] = {}  # the AccumulateGrad of a leaf, as the ops that read it saw it
         self.places: dict[int, tuple[str | None, int | None, int | None, int | None, str]] = {}  # by site
 
     def graph(self, values: bool) -> Graph:

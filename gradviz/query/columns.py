@@ -169,7 +169,9 @@ class TraceColumns:
         made = trace.table(Kind.NODE)
         ends = made.lists("outputs")
         parts.append((made.events[ends.owners], ends.values))
-        first = ends.values[np.minimum(ends.starts, len(ends.values) - 1)] if len(ends.values) else ends.starts
+        first = (
+            ends.values[np.minimum(ends.starts, len(ends.values) - 1)] if len(ends.values) else ends.starts
+        )
         order = np.argsort(made["node"], kind="stable")
         nodes, tensors = made["node"][order], np.where(ends.counts > 0, first, 0)[order]
         for kind in (Kind.RECEIVED, Kind.PRODUCED):

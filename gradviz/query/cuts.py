@@ -80,9 +80,7 @@ def cut(query: Query, start: int, end: int) -> OpRan | TensorMade | None:
     way = shortest_way(query, start, end, through_memory=True)
     for tensor in way[1:]:
         maker = query.tensors.made(tensor)
-        if isinstance(maker, TensorMade) or (
-            isinstance(maker, OpRan) and not query.nodes.of_op(maker.index)
-        ):
+        if isinstance(maker, TensorMade) or (isinstance(maker, OpRan) and not query.nodes.of_op(maker.index)):
             return maker
     return None
 

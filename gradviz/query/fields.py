@@ -116,9 +116,7 @@ def _text(doc: str, name: str, *kinds: Kind) -> Field:
 
 def _of_kind(doc: str, kind: Kind) -> Field:
     """A field that is true at the events of a kind."""
-    return Field(
-        FLAG, doc, lambda c: c.of_kind(kind), lambda now: (now.kind == kind,), frozenset((kind,))
-    )
+    return Field(FLAG, doc, lambda c: c.of_kind(kind), lambda now: (now.kind == kind,), frozenset((kind,)))
 
 
 def _numbers(values: np.ndarray) -> Column:
@@ -196,9 +194,7 @@ FIELDS: dict[str, Field] = {
     "forward": Field(
         FLAG, "outside of any backward pass", lambda c: Column(c.passes == 0), lambda now: (not now.in_pass,)
     ),
-    "backward": Field(
-        FLAG, "inside one", lambda c: Column(c.passes > 0), lambda now: (bool(now.in_pass),)
-    ),
+    "backward": Field(FLAG, "inside one", lambda c: Column(c.passes > 0), lambda now: (bool(now.in_pass),)),
     "error": _of_kind("an exception left a backward pass or ended the script", Kind.ERROR),
 }
 NAMES = (*(f"{tensors}.{statistic}" for tensors in TENSORS for statistic in STATISTICS), *FIELDS)

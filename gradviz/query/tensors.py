@@ -227,5 +227,3 @@ class Tensors:
     def value_events(self, tensor: int) -> np.ndarray:
         """The events at which a tensor's own value was told, in order: it came to be, or was written over."""
         return np.unique(self.value_log.of(tensor)[0])
-
-

@@ -119,8 +119,7 @@ class Trace:
         """What a table of packed chunks holds, chunk by chunk."""
         last = self._chunks[-1][0] if self._chunks else 0
         blobs = [
-            data
-            for (data,) in self._rows(f"SELECT data FROM {table} WHERE chunk <= ? ORDER BY chunk", last)
+            data for (data,) in self._rows(f"SELECT data FROM {table} WHERE chunk <= ? ORDER BY chunk", last)
         ]
         if len(blobs) != len(self._chunks):
             raise damaged(self.path, ValueError(f"{table} of a chunk are missing"))

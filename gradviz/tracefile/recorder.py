@@ -34,9 +34,7 @@ from gradviz.tracefile.schema import ELEMENTS, SKIPPED, STATE, STATS
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer
 
-_OP, _NODE, _RECEIVED, _PRODUCED = (
-    int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED)
-)
+_OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))
 _GRAD_ENABLED = 1 << 8  # OP's only flag
 _PAYLOAD_LIMIT = 32 << 20  # bytes in memory before they are written at once
 _UNWRITTEN, _FEW = 0.1, 2000  # the seconds, or else the events, that the writer may be behind
@@ -64,7 +62,9 @@ class Recorder(Listener):
         self.strings, self.forms, self.rules = Interned(), Interned(1), Interned()
         self.strings.number("")
         self.rules.number(NO_RULE)
-        self.same_rules: dict[int, int] = {}  # numbers of rules by identity: to hash one takes as long as to pack it
+        self.same_rules: dict[
+            int, int
+        ] = {}  # numbers of rules by identity: to hash one takes as long as to pack it
         self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
         self.keeps_values = values != "none"
         self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
@@ -173,9 +173,7 @@ class Recorder(Listener):
         batch.links += links
         self.count += 1
 
-    def _state(
-        self, tensor: int, value: Any, flags: int, version: int, base: int, later: int = 0
-    ) -> None:
+    def _state(self, tensor: int, value: Any, flags: int, version: int, base: int, later: int = 0) -> None:
         """Say what a tensor is at the event that is added next, or so many `later`; the lock is held."""
         form = length = grade = 0
         if value is not None:

@@ -47,9 +47,7 @@ MAY_BE_NULL = {"last", "nodes", "digest"}  # of a pass that did not end
 
 # What a tensor was at an event: `what` is flags | grade << 8, `length` its bytes in the payload. A form of 0 says that
 # only flags and version are told.
-STATE = np.dtype(
-    [(name, "<u4") for name in ("tensor", "version", "base", "form", "what", "length", "event")]
-)
+STATE = np.dtype([(name, "<u4") for name in ("tensor", "version", "base", "form", "what", "length", "event")])
 
 NO_VALUE, ELEMENTS, STATS = 0, 1, 2  # a state's grade
 

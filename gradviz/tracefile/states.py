@@ -94,7 +94,17 @@ class States:
         """The states at the first `count` events."""
         part = copy(self)
         kept = int(np.searchsorted(self.events, count))
-        for name in ("tensors", "events", "versions", "bases", "forms", "flags", "_grades", "_lengths", "_offsets"):
+        for name in (
+            "tensors",
+            "events",
+            "versions",
+            "bases",
+            "forms",
+            "flags",
+            "_grades",
+            "_lengths",
+            "_offsets",
+        ):
             setattr(part, name, getattr(self, name)[:kept])
         for known in ("_order", "_sorted_keys", "_formed", "_formed_keys", "stats"):
             part.__dict__.pop(known, None)

@@ -107,9 +107,7 @@ def _givers(stop: Stop, given: list[Produced]) -> list[str]:
     ]
 
 
-def _local(
-    stop: Stop, made: NodeMade, received: Received | None, produced: Produced | None
-) -> Iterator[Row]:
+def _local(stop: Stop, made: NodeMade, received: Received | None, produced: Produced | None) -> Iterator[Row]:
     """The local derivative along each edge that a gradient goes along."""
     told = formulas(made.rule, stop.words.edges_called(made))
     output = made.outputs[0] if len(made.outputs) == 1 else 0

@@ -226,10 +226,8 @@ def _push_and_tell(
 ) -> None:
     """Push tangents through an op that has run, in forward mode, and tell the listener, if there is one."""
     tangents: Sequence[tuple[Tensor, Tensor]] = ()
-    if state.dual_level:
-        from gradviz.engine.core.forward_mode import push_tangents
-
-        tangents = push_tangents(op, inputs, outputs, args)
+    if state.forward_mode is not None:
+        tangents = state.forward_mode.push(op, inputs, outputs, args)
     if state.listener is not None:
         tell_op(op.name, inputs, outputs, op.arguments_text(args), node)
         for output, tangent in tangents:

@@ -12,8 +12,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from gradviz.engine.core.apply import apply
+from gradviz.engine.core.backward import grad
 from gradviz.engine.core.node import Node
 from gradviz.engine.core.op import Op
+from gradviz.engine.core.registry import TABLE
 from gradviz.engine.core.state import enable_grad, next_tensor_number, note_special, state
 from gradviz.engine.core.tensor import (
     LEAF_EDGE,
@@ -32,7 +35,7 @@ def enter_dual_level() -> int:
     if state.dual_level:
         raise RuntimeError("Nested forward mode AD is not supported at the moment")
     note_special("dual_level", True)
-    state.dual_level = 1
+    state.dual_level, state.forward_mode = 1, _forward_mode
     return 1
 
 
@@ -40,7 +43,7 @@ def exit_dual_level(level: int | None = None) -> None:
     """Close the level; tangents are gone."""
     if not state.dual_level:
         raise RuntimeError("Trying to exit a forward AD level that was never entered.")
-    state.dual_level = 0
+    state.dual_level, state.forward_mode = 0, None
     note_special("dual_level", False)
     _epoch[0] += 1
 
@@ -85,9 +88,7 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
             "Expected tangent to have the same shape and dtype as the primal, "
             f"got {list(tangent.shape)} {tangent.dtype} for {list(tensor.shape)} {tensor.dtype}."
         )
-    from gradviz.engine.table.ops import view_as_self
-
-    dual = view_as_self(tensor)
+    dual = apply(TABLE["make_dual"], (tensor,))
     set_tangent(dual, tangent, "make_dual")
     return dual
 
@@ -153,8 +154,9 @@ def _pushed(op: Op, inputs: Any, outputs: Any, args: tuple, tangents: list[Tenso
     recorded = state.modes.grad_enabled and any(
         tensor.requires_grad for tensor in (*inputs, *tangents) if tensor is not None
     )
-    listener, level = state.listener, state.dual_level
-    state.listener, state.dual_level = None, 0  # the rule's own ops are no events, and have no tangents
+    listener, level, forward_mode = state.listener, state.dual_level, state.forward_mode
+    # The rule's own ops are no events, and have no tangents.
+    state.listener, state.dual_level, state.forward_mode = None, 0, None
     try:
         values: list[Any] = list(inputs if recorded else (tensor.array for tensor in inputs))
         made: list[Any] = list(outputs if recorded else (tensor.array for tensor in outputs))
@@ -170,7 +172,7 @@ def _pushed(op: Op, inputs: Any, outputs: Any, args: tuple, tangents: list[Tenso
         else:
             result = _transposed(op, values, made, args, pushed, recorded)
     finally:
-        state.listener, state.dual_level = listener, level
+        state.listener, state.dual_level, state.forward_mode = listener, level, forward_mode
     results = result if op.outputs > 1 else [result]
     return [
         tangent if isinstance(tangent, Tensor) else new_tensor(np.asarray(tangent, output.array.dtype))
@@ -206,8 +208,6 @@ def _elementwise(op: Op, values: Any, out: Any, args: tuple, tangents: Sequence[
 
 
 def _linear(op: Op, values: Any, args: tuple, tangents: Sequence[Any]) -> Any:
-    from gradviz.engine.core.apply import apply
-
     filled = [
         np.zeros_like(value.array if isinstance(value, Tensor) else value) if tangent is None else tangent
         for value, tangent in zip(values, tangents, strict=True)
@@ -221,8 +221,6 @@ def _transposed(
     op: Op, values: Any, outputs: Any, args: tuple, tangents: Sequence[Any], recorded: bool
 ) -> Any:
     """The transpose of the rule: the derivative, in a cotangent g, of ⟨rule(g), tangent⟩."""
-    from gradviz.engine.core.backward import grad
-
     as_tensors = [value if recorded else new_tensor(value) for value in values]
     made = [output if recorded else new_tensor(output) for output in outputs]
     smooth = [output.array.dtype.kind in "fc" for output in made]
@@ -253,3 +251,13 @@ def _transposed(
         zero if r is None else r if recorded else r.array for r, zero in zip(results, zeros, strict=True)
     ]
     return filled if op.outputs > 1 else filled[0]
+
+
+class _ForwardMode:
+    """What ops know of this module while a dual level is open."""
+
+    push = staticmethod(push_tangents)
+    restore = staticmethod(restore_tangent)
+
+
+_forward_mode = _ForwardMode()

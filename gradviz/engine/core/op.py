@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.basics.errors import backward_twice
+from gradviz.engine.core.broadcasting import sum_to
 from gradviz.engine.core.node import (
     ManyInputsNode,
     Node,
@@ -37,7 +38,6 @@ from gradviz.engine.core.packing import properties_of_saved
 from gradviz.engine.core.saved import Place, saved_places
 from gradviz.engine.core.state import state
 from gradviz.engine.core.tensor import new_tensor
-from gradviz.engine.table.kernels.reductions import sum_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +321,6 @@ def out_tensor(node: Any, saved: Any) -> Any:
             for nr, array in enumerate(saved)
         )
     out = new_tensor(saved, node)
-    if state.dual_level:
-        from gradviz.engine.core.forward_mode import restore_tangent
-
-        restore_tangent(out, node)
+    if state.forward_mode is not None:
+        state.forward_mode.restore(out, node)
     return out

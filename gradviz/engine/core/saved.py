@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gradviz.engine.basics.errors import backward_twice
 from gradviz.engine.core.node import ManyInputsNode, output_edge, unchanged, unpack_out
 from gradviz.engine.core.tensor import Tensor, new_tensor
-
-if TYPE_CHECKING:
-    from gradviz.engine.core.op import Op
 
 INPUT, OUTPUT, ARRAY, ARGUMENT, SIZES = "input", "output", "array", "argument", "sizes"
 TENSORS = {INPUT, OUTPUT, ARRAY}
@@ -71,7 +68,7 @@ _ARGUMENTS = frozenset(
 )
 
 
-def saved_places(op: Op) -> dict[str, Place]:
+def saved_places(op: Any) -> dict[str, Place]:
     """What nodes of an op keep, by PyTorch's names."""
     renamed = dict(pair.split("=") for pair in _NAMES.get(op.node_name, "").split())
 

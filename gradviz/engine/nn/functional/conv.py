@@ -6,10 +6,10 @@ from typing import Any
 
 from gradviz.engine.core.apply import apply, constant
 from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.nn.functional.padding import pad
 from gradviz.engine.table import ops
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import layers as lk
-from gradviz.engine.table.ops import pad
 
 
 def sizes_of(value: Any, n: int) -> tuple[int, ...]:

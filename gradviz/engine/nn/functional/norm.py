@@ -13,7 +13,7 @@ from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table import ops
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import layers as lk
-from gradviz.engine.tensors.inplace import overwrite
+from gradviz.engine.tensors.writing import overwrite
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

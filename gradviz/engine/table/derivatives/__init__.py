@@ -9,6 +9,7 @@ Begin with `arithmetic.py`. Formulas are PyTorch's, `tools/autograd/derivatives.
 so that the last bit agrees where NumPy's own functions do.
 """
 
+from gradviz.engine.core.registry import TABLE
 from gradviz.engine.table.derivatives import (
     activations,
     arithmetic,
@@ -21,7 +22,6 @@ from gradviz.engine.table.derivatives import (
     reductions,
     shape,
 )
-from gradviz.engine.table.derivatives.rows import TABLE
 
 __all__ = [
     "TABLE",

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradviz.engine.core.op import Derivative, Op
-
-TABLE: dict[str, Op] = {}
+from gradviz.engine.core.registry import TABLE
 
 
 def _row(key: str, forward: Callable, kind: str, derivatives: dict[str, Derivative], **settings: Any) -> None:

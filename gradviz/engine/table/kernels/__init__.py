@@ -4,6 +4,7 @@ Rules call these with arrays or, under `create_graph`, with Tensors: what a rule
 functions that Tensors answer to, or is itself a row of the table (`@row`), and then runs as that row.
 """
 
+from gradviz.engine.core.broadcasting import sum_to
 from gradviz.engine.table.kernels.choice import *
 from gradviz.engine.table.kernels.elementwise import *
 from gradviz.engine.table.kernels.indexing import *

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from gradviz.engine.table.kernels import padded_with_zeros
+from gradviz.engine.core.apply import apply
+from gradviz.engine.core.registry import TABLE
+from gradviz.engine.table.kernels.padding import padded_with_zeros
 
 Sizes = tuple[int, ...]
 
@@ -25,9 +27,6 @@ def recorded(key: str) -> Callable:
         def call(x: Any, *args: Any) -> Any:
             if isinstance(x, (np.ndarray, np.generic)):
                 return forward(x, *args)
-            from gradviz.engine.core.apply import apply
-            from gradviz.engine.table.derivatives import TABLE
-
             return apply(TABLE[key], (x,), args)
 
         return call

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.core.apply import apply
+from gradviz.engine.core.registry import TABLE
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.kernels.row import raw
 
@@ -147,9 +149,7 @@ def sigmoid(x: Any) -> Any:
     """σ(x), of an array or of a Tensor."""
     if isinstance(x, (np.ndarray, np.generic)):
         return k.sigmoid(x)
-    from gradviz.engine.table.ops import sigmoid as recorded
-
-    return recorded(x)
+    return apply(TABLE["sigmoid"], (x,))
 
 
 def logits_slope(x: Any, y: Any, pos_weight: Any) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from gradviz.engine.core.apply import apply, as_tensor
+from gradviz.engine.core.registry import TABLE
 from gradviz.engine.core.tensor import Tensor
 
 
@@ -30,8 +32,5 @@ def row(key: str) -> Callable[[Callable], Callable]:
 
 
 def _run(key: str, arguments: tuple) -> Any:
-    from gradviz.engine.core.apply import apply, as_tensor
-    from gradviz.engine.table.derivatives import TABLE
-
     n = len(TABLE[key].inputs)
     return apply(TABLE[key], [as_tensor(argument) for argument in arguments[:n]], arguments[n:])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import layer_samples
@@ -16,6 +18,7 @@ from gradviz.engine.core.apply import apply
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.saved import TENSORS
 from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.table import kernels
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import Geometry
 
@@ -473,3 +476,28 @@ def test_nan_goes_where_it_goes_in_pytorch(name: str, nan_in: str) -> None:
         return t.autograd.grad(out, x, t.tensor(upstream))[0].numpy()
 
     np.testing.assert_allclose(gradient(torch), gradient(theirs))
+
+
+KERNELS = {
+    path.stem: import_module(f"{kernels.__name__}.{path.stem}")
+    for path in sorted(Path(kernels.__path__[0]).glob("*.py"))
+    if path.stem != "__init__"
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_that_is_a_row_is_that_rows_forward(name: str) -> None:
+    rows = [value for value in vars(KERNELS[name]).values() if hasattr(value, "on_arrays")]
+    for kernel in rows:
+        assert TABLE[kernel.row].forward is kernel.on_arrays
+        assert len(TABLE[kernel.row].inputs) == kernel.inputs
+
+
+def test_no_two_kernels_have_one_name() -> None:
+    own = [
+        name
+        for module in KERNELS.values()
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+    ]
+    assert sorted(own) == sorted(set(own))

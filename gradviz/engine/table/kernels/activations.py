@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.table import kernels as k
-from gradviz.engine.table.kernels.layers import recorded
-from gradviz.engine.table.kernels.losses import sigmoid
-from gradviz.engine.table.kernels.row import raw
-
-__all__ = ["sigmoid"]
+from gradviz.engine.table.kernels.elementwise import sigmoid
+from gradviz.engine.table.kernels.indexing import at
+from gradviz.engine.table.kernels.row import raw, row
 
 
 def step(condition: Any, yes: float, no: float, like: Any) -> Any:
@@ -72,7 +69,7 @@ def _cdf(x: np.ndarray) -> Any:
     return np.where(np.isnan(x), x, total).astype(x.dtype)
 
 
-@recorded("normal_cdf")
+@row("normal_cdf")
 def normal_cdf(x: Any) -> Any:
     """Φ(x) = (1 + erf(x/√2)) / 2, to about the last digit of a double (NumPy has no erf)."""
     return _cdf(np.asarray(x))
@@ -104,7 +101,7 @@ def gelu_tanh_slope(x: Any) -> Any:
 
 def silu(x: Any) -> Any:
     """x σ(x)."""
-    return x * k.sigmoid(x)
+    return x * sigmoid(x)
 
 
 def silu_slope(x: Any) -> Any:
@@ -143,7 +140,7 @@ def hardshrink(x: Any, lambd: float) -> Any:
     return np.where((x >= -lambd) & (x <= lambd), x * 0, x)
 
 
-@recorded("log_sigmoid")
+@row("log_sigmoid")
 def log_sigmoid(x: Any) -> Any:
     """ln σ(x), without overflow."""
     return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
@@ -176,7 +173,7 @@ def prelu(x: Any, weight: Any) -> Any:
 
 def _halves(x: Any, dim: int) -> tuple[Any, Any]:
     half = x.shape[dim] // 2
-    return x[k.at(dim, slice(0, half))], x[k.at(dim, slice(half, None))]
+    return x[at(dim, slice(0, half))], x[at(dim, slice(half, None))]
 
 
 def glu(x: Any, dim: int) -> Any:

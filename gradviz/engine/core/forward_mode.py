@@ -180,27 +180,13 @@ def _pushed(op: Op, inputs: Any, outputs: Any, args: tuple, tangents: list[Tenso
     ]
 
 
-def fetch(op: Op, need: str, values: Sequence[Any], out: Any, args: tuple) -> Any:
-    """What a rule asks for by name."""
-    if need == "out":
-        return out
-    if need == "chosen":
-        return getattr(out[1], "array", out[1])
-    if need in op.args:
-        return args[op.args.index(need)]
-    for suffix in ("shape", "dtype"):
-        if need.endswith(f"_{suffix}"):
-            return getattr(values[op.inputs.index(need.removesuffix(f"_{suffix}"))], suffix)
-    return values[op.inputs.index(need)]
-
-
 def _elementwise(op: Op, values: Any, out: Any, args: tuple, tangents: Sequence[Any]) -> Any:
     total = None
     for name, tangent in zip(op.inputs, tangents, strict=True):
         if tangent is None or name not in op.derivatives:
             continue
-        derivative = op.derivatives[name]
-        part = derivative.rule(tangent, *(fetch(op, need, values, out, args) for need in derivative.needs))
+        needed = (need.of_run(values, out, args) for need in op.needs[name])
+        part = op.derivatives[name].rule(tangent, *needed)
         total = part if total is None else total + part
     if total.shape != out.shape:  # type: ignore[union-attr]
         total = np.broadcast_to(total, out.shape)  # type: ignore[arg-type]
@@ -236,13 +222,9 @@ def _transposed(
         for name, tangent in zip(op.inputs, tangents, strict=True):
             if tangent is None or name not in op.derivatives:
                 continue
-            derivative = op.derivatives[name]
             out = made[0] if op.outputs == 1 else tuple(made)
-            parts.append(
-                derivative.rule(
-                    upstream, *(fetch(op, need, as_tensors, out, args) for need in derivative.needs)
-                )
-            )
+            needed = (need.of_run(as_tensors, out, args) for need in op.needs[name])
+            parts.append(op.derivatives[name].rule(upstream, *needed))
             weights.append(tangent if isinstance(tangent, Tensor) else new_tensor(tangent))
         found = iter(grad(parts, cotangents, weights, create_graph=recorded, allow_unused=True))
     results = [next(found) if has else None for has in smooth]

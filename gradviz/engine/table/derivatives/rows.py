@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradviz.engine.core.op import Derivative, Op
+from gradviz.engine.core.derivative import Derivative
+from gradviz.engine.core.op import Op
 from gradviz.engine.core.registry import TABLE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradviz.engine.table.kernels import layers as lk
+from gradviz.engine.table import kernels as k
 
 RNG = np.random.default_rng(7)
 
@@ -19,12 +19,12 @@ def both_signs(*shape: int) -> np.ndarray:
 
 def _pooled() -> tuple[list[np.ndarray], tuple]:
     x = RNG.permutation(32.0 * np.arange(1, 33) / 32).reshape(1, 2, 4, 4)
-    indices = lk.max_positions(x, (3, 2), (1, 2), (1, 0), (1, 1), (4, 2))
+    indices = k.max_positions(x, (3, 2), (1, 2), (1, 0), (1, 1), (4, 2))
     return [x], ((3, 2), (1, 2), (1, 0), indices)
 
 
 def _averaged() -> tuple[list[np.ndarray], tuple]:
-    rows, columns = lk.adaptive_weights(5, 3), lk.adaptive_weights(4, 2)
+    rows, columns = k.adaptive_weights(5, 3), k.adaptive_weights(4, 2)
     return [values(2, 1, 5, 4)], ((3, 2), rows, columns)
 
 
@@ -103,5 +103,5 @@ def with_statistics(arrays: list[np.ndarray], args: tuple) -> tuple:
     """The arguments with the statistics that belong to the arrays, where they are asked for (None)."""
     if len(args) == 5 and args[-1] is None:
         view, axes, _, eps, _ = args
-        return (*args[:-1], lk.moments(arrays[0].reshape(view), axes, eps))
+        return (*args[:-1], k.moments(arrays[0].reshape(view), axes, eps))
     return args

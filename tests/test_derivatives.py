@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import layer_samples
@@ -14,8 +16,8 @@ from gradviz.engine.autograd import forward_ad
 from gradviz.engine.basics.memory_format import contiguous_format
 from gradviz.engine.core.apply import apply
 from gradviz.engine.core.op import Op
-from gradviz.engine.core.saved import TENSORS
 from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.table import kernels
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import Geometry
 
@@ -401,7 +403,7 @@ def test_the_rule_takes_what_hooks_gave_back(key: str, i: int) -> None:
         found = both_gradients()
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a.array, b.array, rtol=1e-12)
-    assert bool(packed) or not any(place.kind in TENSORS for place in op.saved.values())
+    assert bool(packed) or not any(place.is_tensor for place in op.saved.values())
 
 
 def test_every_row_says_its_derivative_in_words() -> None:
@@ -473,3 +475,28 @@ def test_nan_goes_where_it_goes_in_pytorch(name: str, nan_in: str) -> None:
         return t.autograd.grad(out, x, t.tensor(upstream))[0].numpy()
 
     np.testing.assert_allclose(gradient(torch), gradient(theirs))
+
+
+KERNELS = {
+    path.stem: import_module(f"{kernels.__name__}.{path.stem}")
+    for path in sorted(Path(kernels.__path__[0]).glob("*.py"))
+    if path.stem != "__init__"
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_that_is_a_row_is_that_rows_forward(name: str) -> None:
+    rows = [value for value in vars(KERNELS[name]).values() if hasattr(value, "on_arrays")]
+    for kernel in rows:
+        assert TABLE[kernel.row].forward is kernel.on_arrays
+        assert len(TABLE[kernel.row].inputs) == kernel.inputs
+
+
+def test_no_two_kernels_have_one_name() -> None:
+    own = [
+        name
+        for module in KERNELS.values()
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+    ]
+    assert sorted(own) == sorted(set(own))

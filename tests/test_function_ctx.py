@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradviz import engine
-from gradviz.engine.core.function import FunctionNode
+from gradviz.engine.core.function_node import FunctionNode
 
 # What the node itself calls things, and the names that programs have put there.
 NAMES = sorted(

@@ -18,11 +18,12 @@ TURN = 0.02  # seconds
 def steps_of(library: str) -> dict[str, Callable[[], list[np.ndarray]]]:
     """The workloads of a library. Raises ImportError where it is not installed."""
     if library in ("torch", "gradviz"):
-        torch = importlib.import_module(library)
+        name = "gradviz.engine" if library == "gradviz" else library
+        torch = importlib.import_module(name)
         if library == "torch":
             torch.set_num_threads(1)
         like = importlib.import_module("workloads.torch_like")
-        return like.steps(torch, importlib.import_module(f"{library}.nn.functional"))
+        return like.steps(torch, importlib.import_module(f"{name}.nn.functional"))
     return importlib.import_module(
         {"NumPy": "workloads.by_hand"}.get(library, f"workloads.with_{library}")
     ).STEPS

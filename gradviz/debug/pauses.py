@@ -339,9 +339,7 @@ class Pauses(Listener):
             self._produced(node, in_pass, flows, values)
 
 
-_OP, _NODE, _RECEIVED, _PRODUCED = (
-    int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED)
-)
+_OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))
 _BAD_TESTS: dict[str, Callable[[Any], Any]] = {"NaN": np.isnan, "infinity": np.isinf}
 _PLAIN = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 _vdot = np.vdot

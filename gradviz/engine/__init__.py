@@ -30,7 +30,8 @@ from gradviz.engine.basics.memory_format import PUBLIC as _memory_formats
 from gradviz.engine.basics.missing import says_what_is_missing
 from gradviz.engine.basics.printing import set_printoptions
 from gradviz.engine.core.state import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from gradviz.engine.core.tensor import Size, Tensor
+from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.core.values import Size
 from gradviz.engine.func import vmap
 from gradviz.engine.random import get_rng_state, seed, set_rng_state
 from gradviz.engine.rng.generator import Generator, default_generator, initial_seed, manual_seed

@@ -19,7 +19,7 @@ class _Made(dict[int, str]):
 
 
 class Ids:
-    """`op7` for the op or write of event 7, `n5` for a node, `t12` for a tensor, `t12v1` for it after its first write."""
+    """`op7` for the op or write of event 7, `n5` for a node, `t12` for a tensor, `t12v1` after its first write."""
 
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors

@@ -119,7 +119,8 @@ def ours(name: str) -> Callable | None:
         found = vars(found).get(part) if hasattr(found, "__dict__") else None
     if callable(found) and not isinstance(found, type):
         return found
-    return vars(engine.Tensor).get(name) if callable(vars(engine.Tensor).get(name)) else None
+    method = getattr(engine.Tensor, name, None)
+    return method if callable(method) else None
 
 
 def convert(value: Any, tensor: Callable) -> Any:

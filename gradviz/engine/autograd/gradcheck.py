@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.core.backward import grad
+from gradviz.engine.core.forward_mode import dual_level, make_dual, unpack_dual
 from gradviz.engine.core.state import enable_grad, no_grad
 from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, new_tensor
 
@@ -133,8 +134,6 @@ def _by_backward(func: Callable, inputs: list[Any], i: int, nr: int, tolerance: 
 
 
 def _by_forward(func: Callable, inputs: list[Any], i: int, nr: int, n: int) -> np.ndarray:
-    from gradviz.engine.core.forward_mode import dual_level, make_dual, unpack_dual
-
     jacobian = np.zeros((inputs[i].array.size, n))
     for row in range(inputs[i].array.size):
         one = np.zeros(inputs[i].array.size, inputs[i].array.dtype)

@@ -38,7 +38,7 @@ def unary(op: Op) -> Callable:
     """The function of an elementwise op of one tensor."""
     forward = op.forward
     node_class: Any = op.node_class
-    saves_x, saves_out = bool(op.needs("x")), op.saves_out
+    saves_x, saves_out = op.saves_inputs, op.saves_out
 
     def call(input: Tensor) -> Tensor:
         listener = None
@@ -86,9 +86,8 @@ def binary(op: Op) -> Callable:
     """The function of an elementwise op of two tensors, one of which may be a number."""
     forward = op.forward
     node_class: Any = op.node_class
-    a_saves_x, a_saves_y = ("x" in op.derivatives["x"].needs, "y" in op.derivatives["x"].needs)
-    b_saves_x, b_saves_y = ("x" in op.derivatives["y"].needs, "y" in op.derivatives["y"].needs)
-    saves, saves_out = bool(op.needs("x") or op.needs("y")), op.saves_out
+    (a_saves_x, a_saves_y), (b_saves_x, b_saves_y) = op.keeps((True, False)), op.keeps((False, True))
+    saves, saves_out = op.saves_inputs, op.saves_out
     may_convert = op.kind == "elementwise"
 
     def call(input: Any, other: Any) -> Any:
@@ -228,10 +227,8 @@ def _push_and_tell(
 ) -> None:
     """Push tangents through an op that has run, in forward mode, and tell the listener, if there is one."""
     tangents: Sequence[tuple[Tensor, Tensor]] = ()
-    if state.dual_level:
-        from gradviz.engine.core.forward_mode import push_tangents
-
-        tangents = push_tangents(op, inputs, outputs, args)
+    if state.forward_mode is not None:
+        tangents = state.forward_mode.push(op, inputs, outputs, args)
     if state.listener is not None:
         tell_op(op.name, inputs, outputs, op.arguments_text(args), node, op.rule)
         for output, tangent in tangents:
@@ -281,8 +278,9 @@ def make_node(
 
 def _saved_outputs(op: Op, outputs: Sequence[Tensor]) -> tuple[np.ndarray | None, ...]:
     """What a node saves of several outputs: of (values, indices), where it needs only the indices, those."""
-    only_indices = not op.needs("out")
-    return tuple(None if only_indices and nr != 1 else output.array for nr, output in enumerate(outputs))
+    return tuple(
+        output.array if op.saves_all_outputs or nr == 1 else None for nr, output in enumerate(outputs)
+    )
 
 
 def _were_converted(inputs: Sequence[Tensor], out: np.ndarray) -> bool:

@@ -13,8 +13,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from gradviz.engine.core.apply import apply
+from gradviz.engine.core.backward import grad
 from gradviz.engine.core.node import Node
 from gradviz.engine.core.op import Op
+from gradviz.engine.core.registry import TABLE
 from gradviz.engine.core.state import enable_grad, next_tensor_number, note_special, state
 from gradviz.engine.core.tensor import (
     LEAF_EDGE,
@@ -34,7 +37,7 @@ def enter_dual_level() -> int:
     if state.dual_level:
         raise RuntimeError("Nested forward mode AD is not supported at the moment")
     note_special("dual_level", True)
-    state.dual_level = 1
+    state.dual_level, state.forward_mode = 1, _forward_mode
     return 1
 
 
@@ -42,7 +45,7 @@ def exit_dual_level(level: int | None = None) -> None:
     """Close the level; tangents are gone."""
     if not state.dual_level:
         raise RuntimeError("Trying to exit a forward AD level that was never entered.")
-    state.dual_level = 0
+    state.dual_level, state.forward_mode = 0, None
     note_special("dual_level", False)
     _epoch[0] += 1
 
@@ -87,9 +90,7 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
             "Expected tangent to have the same shape and dtype as the primal, "
             f"got {list(tangent.shape)} {tangent.dtype} for {list(tensor.shape)} {tensor.dtype}."
         )
-    from gradviz.engine.table.ops import view_as_self
-
-    dual = view_as_self(tensor)
+    dual = apply(TABLE["make_dual"], (tensor,))
     set_tangent(dual, tangent, "make_dual")
     return dual
 
@@ -156,8 +157,9 @@ def _pushed(op: Op, inputs: Any, outputs: Any, args: tuple, tangents: list[Tenso
     recorded = state.modes.grad_enabled and any(
         tensor.requires_grad for tensor in (*inputs, *tangents) if tensor is not None
     )
-    listener, level = state.listener, state.dual_level
-    state.listener, state.dual_level = None, 0  # the rule's own ops are no events, and have no tangents
+    listener, level, forward_mode = state.listener, state.dual_level, state.forward_mode
+    # The rule's own ops are no events, and have no tangents.
+    state.listener, state.dual_level, state.forward_mode = None, 0, None
     try:
         values: list[Any] = list(inputs if recorded else (tensor.array for tensor in inputs))
         made: list[Any] = list(outputs if recorded else (tensor.array for tensor in outputs))
@@ -173,7 +175,7 @@ def _pushed(op: Op, inputs: Any, outputs: Any, args: tuple, tangents: list[Tenso
         else:
             result = _transposed(op, values, made, args, pushed, recorded)
     finally:
-        state.listener, state.dual_level = listener, level
+        state.listener, state.dual_level, state.forward_mode = listener, level, forward_mode
     results = result if op.outputs > 1 else [result]
     return [
         tangent if isinstance(tangent, Tensor) else new_tensor(np.asarray(tangent, output.array.dtype))
@@ -181,27 +183,13 @@ def _pushed(op: Op, inputs: Any, outputs: Any, args: tuple, tangents: list[Tenso
     ]
 
 
-def fetch(op: Op, need: str, values: Sequence[Any], out: Any, args: tuple) -> Any:
-    """What a rule asks for by name."""
-    if need == "out":
-        return out
-    if need == "chosen":
-        return getattr(out[1], "array", out[1])
-    if need in op.args:
-        return args[op.args.index(need)]
-    for suffix in ("shape", "dtype"):
-        if need.endswith(f"_{suffix}"):
-            return getattr(values[op.inputs.index(need.removesuffix(f"_{suffix}"))], suffix)
-    return values[op.inputs.index(need)]
-
-
 def _elementwise(op: Op, values: Any, out: Any, args: tuple, tangents: Sequence[Any]) -> Any:
     total = None
     for name, tangent in zip(op.inputs, tangents, strict=True):
         if tangent is None or name not in op.derivatives:
             continue
-        derivative = op.derivatives[name]
-        part = derivative.rule(tangent, *(fetch(op, need, values, out, args) for need in derivative.needs))
+        needed = (need.of_run(values, out, args) for need in op.needs[name])
+        part = op.derivatives[name].rule(tangent, *needed)
         total = part if total is None else total + part
     if total.shape != out.shape:  # type: ignore[union-attr]
         total = np.broadcast_to(total, out.shape)  # type: ignore[arg-type]
@@ -209,8 +197,6 @@ def _elementwise(op: Op, values: Any, out: Any, args: tuple, tangents: Sequence[
 
 
 def _linear(op: Op, values: Any, args: tuple, tangents: Sequence[Any]) -> Any:
-    from gradviz.engine.core.apply import apply
-
     filled = [
         np.zeros_like(value.array if isinstance(value, Tensor) else value) if tangent is None else tangent
         for value, tangent in zip(values, tangents, strict=True)
@@ -224,8 +210,6 @@ def _transposed(
     op: Op, values: Any, outputs: Any, args: tuple, tangents: Sequence[Any], recorded: bool
 ) -> Any:
     """The transpose of the rule: the derivative, in a cotangent g, of ⟨rule(g), tangent⟩."""
-    from gradviz.engine.core.backward import grad
-
     as_tensors = [value if recorded else new_tensor(value) for value in values]
     made = [output if recorded else new_tensor(output) for output in outputs]
     smooth = [output.array.dtype.kind in "fc" for output in made]
@@ -241,13 +225,9 @@ def _transposed(
         for name, tangent in zip(op.inputs, tangents, strict=True):
             if tangent is None or name not in op.derivatives:
                 continue
-            derivative = op.derivatives[name]
             out = made[0] if op.outputs == 1 else tuple(made)
-            parts.append(
-                derivative.rule(
-                    upstream, *(fetch(op, need, as_tensors, out, args) for need in derivative.needs)
-                )
-            )
+            needed = (need.of_run(as_tensors, out, args) for need in op.needs[name])
+            parts.append(op.derivatives[name].rule(upstream, *needed))
             weights.append(tangent if isinstance(tangent, Tensor) else new_tensor(tangent))
         found = iter(grad(parts, cotangents, weights, create_graph=recorded, allow_unused=True))
     results = [next(found) if has else None for has in smooth]
@@ -256,3 +236,13 @@ def _transposed(
         zero if r is None else r if recorded else r.array for r, zero in zip(results, zeros, strict=True)
     ]
     return filled if op.outputs > 1 else filled[0]
+
+
+class _ForwardMode:
+    """What ops know of this module while a dual level is open."""
+
+    push = staticmethod(push_tangents)
+    restore = staticmethod(restore_tangent)
+
+
+_forward_mode = _ForwardMode()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gradviz.engine.core.function_node import FunctionNode
 from gradviz.engine.core.node import HookHandle
-
-if TYPE_CHECKING:
-    from gradviz.engine.core.function import FunctionNode
-    from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.core.tensor import Tensor
 
 
 class FunctionCtx:

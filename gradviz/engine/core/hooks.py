@@ -8,19 +8,23 @@ the node, its posthooks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from gradviz.engine.core.node import Node
 from gradviz.engine.core.tensor import Tensor, announce, new_tensor, number_of, state_of, tensor_rare
-from gradviz.engine.table.ops import add
-
-if TYPE_CHECKING:
-    from gradviz.engine.core.watched import WatchedPass
 
 
-def run_tensor_hooks(run: WatchedPass, node: Any, gradients: list[Any], numbers: list[int]) -> None:
+class Run(Protocol):
+    """What hooks ask of the pass that runs them (watched.py)."""
+
+    listener: Any
+    number: int
+    create_graph: bool
+
+
+def run_tensor_hooks(run: Run, node: Any, gradients: list[Any], numbers: list[int]) -> None:
     """Run the hooks on the tensors whose gradients have arrived, and keep those that are retained."""
     if node.runs_first:
         hooks = tensor_rare(node.variable).hooks
@@ -38,7 +42,7 @@ def run_tensor_hooks(run: WatchedPass, node: Any, gradients: list[Any], numbers:
 
 
 def _run_hooks(
-    run: WatchedPass,
+    run: Run,
     hooks: dict[int, Callable],
     gradients: list,
     numbers: list,
@@ -53,7 +57,7 @@ def _run_hooks(
 
 
 def _change(
-    run: WatchedPass,
+    run: Run,
     hook: Callable,
     gradients: list[Any],
     numbers: list[int],
@@ -80,7 +84,7 @@ def _change(
     gradients[nr] = after if run.create_graph else after.array
 
 
-def _retain(run: WatchedPass, node: Node, tensor: Tensor, gradients: list, numbers: list, nr: int) -> None:
+def _retain(run: Run, node: Node, tensor: Tensor, gradients: list, numbers: list, nr: int) -> None:
     """Keep a gradient as the `.grad` of its non-leaf."""
     rare = tensor_rare(tensor)
     kept = shown(run, gradients[nr], numbers[nr])
@@ -90,12 +94,12 @@ def _retain(run: WatchedPass, node: Node, tensor: Tensor, gradients: list, numbe
         if number:
             kept._number = number
             numbers[nr] = number
-    rare.grad = kept if rare.grad is None else add(rare.grad, kept)
+    rare.grad = kept if rare.grad is None else rare.grad + kept
     if run.listener is not None:
         run.listener.retained(number_of(tensor), node.number, run.number, number_of(rare.grad))
 
 
-def run_node_prehooks(run: WatchedPass, node: Any, gradients: list[Any], numbers: list[int]) -> None:
+def run_node_prehooks(run: Run, node: Any, gradients: list[Any], numbers: list[int]) -> None:
     """Run the node's prehooks, which see and may replace all its upstream gradients."""
     for hook in list(node.rare.prehooks.values()):
         result = hook(_all_shown(run, gradients, numbers))
@@ -104,7 +108,7 @@ def run_node_prehooks(run: WatchedPass, node: Any, gradients: list[Any], numbers
 
 
 def run_node_posthooks(
-    run: WatchedPass,
+    run: Run,
     node: Any,
     produced: Sequence[Any],
     given: list[int],
@@ -121,7 +125,7 @@ def run_node_posthooks(
 
 
 def _replace(
-    run: WatchedPass, node: Node, hook: Callable, gradients: list[Any], numbers: list[int], after: Any
+    run: Run, node: Node, hook: Callable, gradients: list[Any], numbers: list[int], after: Any
 ) -> None:
     after = (after,) if isinstance(after, Tensor) else tuple(after)
     if len(after) != len(gradients):
@@ -134,7 +138,7 @@ def _replace(
             _change(run, hook, gradients, numbers, nr, new, 0, node.number)
 
 
-def _all_shown(run: WatchedPass, gradients: Sequence[Any], numbers: list[int]) -> tuple[Any, ...]:
+def _all_shown(run: Run, gradients: Sequence[Any], numbers: list[int]) -> tuple[Any, ...]:
     tensors = []
     for nr, gradient in enumerate(gradients):
         tensor = shown(run, gradient, numbers[nr])
@@ -144,7 +148,7 @@ def _all_shown(run: WatchedPass, gradients: Sequence[Any], numbers: list[int]) -
     return tuple(tensors)
 
 
-def shown(run: WatchedPass, gradient: Any, number: int) -> Any:
+def shown(run: Run, gradient: Any, number: int) -> Any:
     """A gradient as the user sees it: a Tensor, with the number that the listener knows it by."""
     if gradient is None or isinstance(gradient, Tensor):
         return gradient

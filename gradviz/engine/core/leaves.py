@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.core.apply import apply
+from gradviz.engine.core.registry import TABLE
 from gradviz.engine.core.tensor import Tensor, counter_of, new_tensor, tensor_rare
-from gradviz.engine.table.ops import add, copy
 
 _turn = threading.Lock()  # NumPy lets other threads run while it adds large arrays
 
@@ -24,7 +25,8 @@ def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
         rare = tensor_rare(leaf)
         gradient = box.pop()
         if isinstance(gradient, Tensor):
-            rare.grad = copy(gradient) if rare.grad is None else add(rare.grad, gradient)
+            held: Any = rare.grad
+            rare.grad = apply(TABLE["copy"], (gradient,)) if held is None else held + gradient
             return
         unshared = getrefcount(gradient) <= 2  # this frame's and the call's own
         array = gradient
@@ -35,7 +37,7 @@ def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
         if rare.grad is None:
             rare.grad = new_tensor(array if unshared and _has_its_own_memory(array) else array.copy())
         elif create_graph:
-            rare.grad = add(rare.grad, new_tensor(array))
+            rare.grad = rare.grad + new_tensor(array)
         else:
             np.add(rare.grad.array, array, out=rare.grad.array)
             counter_of(rare.grad).n += 1

@@ -11,17 +11,30 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 from gradviz.engine.basics.errors import backward_twice, detached_since_saved, mutated_since_saved
 from gradviz.engine.core.state import next_node_number, state
 
-if TYPE_CHECKING:
-    from gradviz.engine.core.op import Op
-    from gradviz.engine.core.tensor import Tensor
-
-
 _LONG_NAMES = {"CopySlices", "CopyBackwards", "NotImplemented"}
+
+
+class SavedTensorLike(Protocol):
+    """What a node asks of a tensor that it saved. Tensor is built on nodes, and not the other way round."""
+
+    array: np.ndarray
+    _rare: Any
+
+    @property
+    def _version(self) -> int: ...
+
+    @property
+    def grad_fn(self) -> Node | None: ...
+
+
+_Saved = TypeVar("_Saved", bound=SavedTensorLike)
 
 
 class Node:
@@ -29,7 +42,7 @@ class Node:
 
     __slots__ = ("__weakref__", "number", "rare")
 
-    op: Op
+    op: Any  # the row of the table that it was made from (op.py)
     label: str  # PyTorch's name for it
     outputs = 1  # how many outputs the op has
     arity = 0  # 1 or 2 where edges are slots, else 0
@@ -64,7 +77,7 @@ class Node:
     def release(self) -> None:
         """Free the saved tensors."""
 
-    def saved(self) -> list[tuple[Tensor | None, int]]:
+    def saved(self) -> list[tuple[Any, int]]:
         """The saved tensors with the versions they were saved at; None for an input that is no tensor."""
         return []
 
@@ -97,7 +110,7 @@ class NodeRare:
         self.prehooks: dict[int, Callable] = {}
         self.posthooks: dict[int, Callable] = {}
         self.tensor_hooks: dict[int, tuple[int, dict[int, Callable]]] = {}  # by output_nr
-        self.retainers: dict[int, weakref.ref[Tensor]] = {}  # by output_nr
+        self.retainers: dict[int, weakref.ref[Any]] = {}  # by output_nr
         self.metadata: dict = {}
         self.packing: Any = None  # the saved tensors that hooks have taken (packing.py)
 
@@ -181,7 +194,7 @@ class AccumulateGrad(Node):
     __slots__ = ("variable",)
     runs_first = True
 
-    def __init__(self, variable: Tensor) -> None:
+    def __init__(self, variable: Any) -> None:
         self.number = next_node_number()
         self.rare = None
         self.variable = variable
@@ -202,7 +215,7 @@ class OneInputNode(Node):
 
     __slots__ = ("a", "args", "out", "out_counter", "out_version", "spec", "x", "x_version")
     a: Edge
-    x: Tensor | None
+    x: Any
     x_version: int
     out: Any  # the output's array: the tensor itself would make a cycle
     out_counter: Any  # the output's version counter, once something can change it
@@ -217,7 +230,7 @@ class OneInputNode(Node):
     def release(self) -> None:
         self.x = self.out = None
 
-    def saved(self) -> list[tuple[Tensor | None, int]]:
+    def saved(self) -> list[tuple[Any, int]]:
         return _saved(self, "x")
 
 
@@ -226,7 +239,7 @@ class TwoInputsNode(OneInputNode):
 
     __slots__ = ("b", "y", "y_version")
     b: Edge
-    y: Tensor | None
+    y: Any
     y_version: int
 
     @property
@@ -236,11 +249,11 @@ class TwoInputsNode(OneInputNode):
     def release(self) -> None:
         self.x = self.y = self.out = None
 
-    def saved(self) -> list[tuple[Tensor | None, int]]:
+    def saved(self) -> list[tuple[Any, int]]:
         return _saved(self, "x") + _saved(self, "y")
 
 
-def _saved(node: Node, slot: str) -> list[tuple[Tensor | None, int]]:
+def _saved(node: Node, slot: str) -> list[tuple[Any, int]]:
     tensor = getattr(node, slot, None)
     return [] if tensor is None else [(tensor, getattr(node, f"{slot}_version", 0))]
 
@@ -250,7 +263,7 @@ class ManyInputsNode(Node):
 
     __slots__ = ("_edges", "args", "out", "out_counter", "out_version", "spec", "tensors", "versions")
     _edges: tuple[Edge, ...]
-    tensors: tuple[Tensor | None, ...] | None  # None: released
+    tensors: tuple[Any, ...] | None  # None: released
     versions: tuple[int, ...]
     out: Any
     out_counter: Any
@@ -265,12 +278,12 @@ class ManyInputsNode(Node):
     def release(self) -> None:
         self.tensors = self.out = None
 
-    def saved(self) -> list[tuple[Tensor | None, int]]:
+    def saved(self) -> list[tuple[Any, int]]:
         pairs = zip(self.tensors or (), self.versions, strict=False)
         return [(tensor, version) for tensor, version in pairs if tensor is not None]
 
 
-def unpack(node: Any, slot: str) -> Tensor:
+def unpack(node: Any, slot: str) -> Any:
     """The tensor saved in `slot`, if it still is what was saved.
 
     Raises RuntimeError when the buffers are freed or the tensor was modified in place."""
@@ -280,14 +293,14 @@ def unpack(node: Any, slot: str) -> Tensor:
     return unchanged(node, tensor, getattr(node, f"{slot}_version", 0))
 
 
-def unpack_nth(node: Any, n: int) -> Tensor:
+def unpack_nth(node: Any, n: int) -> Any:
     """The n-th saved tensor of a node of many inputs; raises as `unpack`."""
     if node.tensors is None:
         raise backward_twice(node.name())
     return unchanged(node, node.tensors[n], node.versions[n])
 
 
-def unchanged(node: Node, tensor: Tensor, version: int) -> Tensor:
+def unchanged(node: Node, tensor: _Saved, version: int) -> _Saved:
     """The tensor, if it is at that version; raises RuntimeError otherwise."""
     if tensor._version != version:
         raise mutated_since_saved(node, tensor.grad_fn, tensor.array, version, tensor._version)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
 from gradviz.engine.basics.errors import after_freeing
+from gradviz.engine.core.needs import Need, OneOutput
 from gradviz.engine.core.node import AccumulateGrad, Node, node_rare, output_edge
-from gradviz.engine.core.saved import OUTPUT, TENSORS, Place, kept, put
 from gradviz.engine.core.state import no_grad, note_special, state
 from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, gradient_edge, new_tensor, tensor_rare
 
@@ -66,7 +66,7 @@ class Packing:
     __slots__ = ("entries", "turn")
 
     def __init__(self) -> None:
-        self.entries: dict[Place, Packed] = {}
+        self.entries: dict[Need, Packed] = {}
         self.turn = threading.RLock()
 
 
@@ -75,11 +75,11 @@ def packing_of(node: Node) -> Packing | None:
     return None if node.rare is None else node.rare.packing
 
 
-def look_into(node: Any, place: Place) -> Any:
-    """As `kept`, through the unpack hook where there is one."""
+def look_into(node: Any, place: Need) -> Any:
+    """What a node keeps in a place, through the unpack hook where there is one."""
     packing = packing_of(node)
     packed = None if packing is None else packing.entries.get(place)
-    return kept(node, place) if packed is None else packed.unpacked(node)
+    return place.kept(node) if packed is None else packed.unpacked(node)
 
 
 # --- packing
@@ -92,10 +92,10 @@ def pack(node: Any, outputs: Sequence[Tensor]) -> None:
         modes.held_nodes.append((node, outputs))
         return
     for place in node.op.saved.values():
-        tensor = kept(node, place) if place.kind in TENSORS else None
+        tensor = place.kept(node) if place.is_tensor else None
         if not isinstance(tensor, Tensor) or _is_number(tensor):
             continue
-        if place.kind == OUTPUT and outputs[place.nr].array is tensor.array:
+        if isinstance(place, OneOutput) and outputs[place.nr].array is tensor.array:
             tensor = outputs[place.nr]
         _pack_place(node, place, tensor, modes.saved_tensors_hooks[-1], tensor)
 
@@ -105,16 +105,16 @@ def _is_number(tensor: Tensor) -> bool:
     return getattr(tensor, "_number", None) == 0
 
 
-def _pack_place(node: Any, place: Place, tensor: Tensor, hooks: Hooks, shown: Tensor) -> None:
+def _pack_place(node: Any, place: Need, tensor: Tensor, hooks: Hooks, shown: Tensor) -> None:
     """Keep in a place what hooks make of its tensor, which they see as `shown`."""
-    packed = Packed(tensor, hooks, place.nr if place.kind == OUTPUT else None, shown)
+    packed = Packed(tensor, hooks, place.nr if isinstance(place, OneOutput) else None, shown)
     rare = node_rare(node)
     if rare.packing is None:
         rare.packing = Packing()
         node.__class__ = _packed_class(type(node))
         state.watched = True
     rare.packing.entries[place] = packed
-    put(node, place, None)
+    place.put(node, None)
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def _with_unpacked(vjp: Callable) -> Callable:
         with packing.turn:
             try:
                 for place, packed in packing.entries.items():
-                    put(node, place, packed.unpacked(node))
+                    place.put(node, packed.unpacked(node))
                 return vjp(node, g)
             finally:
                 _empty(node, packing)
@@ -165,7 +165,7 @@ def _with_unpacked(vjp: Callable) -> Callable:
 
 def _empty(node: Any, packing: Packing) -> None:
     for place in packing.entries:
-        put(node, place, None)
+        place.put(node, None)
 
 
 def _release(release: Callable) -> Callable:
@@ -211,7 +211,7 @@ def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
 class SavedTensor:
     """One tensor that a node saved: `grad_fn._raw_saved_self`."""
 
-    def __init__(self, node: Any, place: Place) -> None:
+    def __init__(self, node: Any, place: Need) -> None:
         self._node, self._place = node, place
 
     def register_hooks(self, pack_hook: Callable, unpack_hook: Callable) -> None:
@@ -225,7 +225,7 @@ class SavedTensor:
                 "hooks is allowed at a time."
             )
         try:
-            tensor = kept(self._node, self._place)
+            tensor = self._place.kept(self._node)
         except RuntimeError as error:
             raise after_freeing() from error
         if not isinstance(tensor, Tensor):
@@ -237,16 +237,16 @@ class SavedTensor:
         return look_into(self._node, self._place)
 
 
-def properties_of_saved(op: Any) -> dict[str, property]:
+def properties_of_saved(saved: Mapping[str, Need]) -> dict[str, property]:
     """The attributes of a node class that show what its op saves; those that are tensors also with `_raw`."""
-    tensors = {name: place for name, place in op.saved.items() if place.kind in TENSORS}
-    shown = {f"_saved_{name}": _shown(place) for name, place in op.saved.items()}
+    tensors = {name: place for name, place in saved.items() if place.is_tensor}
+    shown = {f"_saved_{name}": _shown(place) for name, place in saved.items()}
     return shown | {f"_raw_saved_{name}": _raw(place) for name, place in tensors.items()}
 
 
-def _shown(place: Place) -> property:
+def _shown(place: Need) -> property:
     return property(lambda node: look_into(node, place))
 
 
-def _raw(place: Place) -> property:
+def _raw(place: Need) -> property:
     return property(lambda node: SavedTensor(node, place))

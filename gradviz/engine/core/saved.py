@@ -1,35 +1,22 @@
-"""What a node saved, under the names that PyTorch gives it: `y.grad_fn._saved_self`.
+"""What nodes show of what they saved, under the names that PyTorch gives it: `y.grad_fn._saved_self`.
 
 PyTorch's names are those of its operators' signatures (its file derivatives.yaml).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
 
-import numpy as np
-
-from gradviz.engine.basics.errors import backward_twice
-from gradviz.engine.core.node import ManyInputsNode, output_edge, unchanged, unpack_out
-from gradviz.engine.core.tensor import Tensor, new_tensor
-
-if TYPE_CHECKING:
-    from gradviz.engine.core.op import Op
-
-INPUT, OUTPUT, ARRAY, ARGUMENT, SIZES = "input", "output", "array", "argument", "sizes"
-TENSORS = {INPUT, OUTPUT, ARRAY}
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a node keeps something: the how many-th input, output or argument (an array, or anything else), or the
-    shape of an input."""
-
-    kind: str
-    nr: int
-
+from gradviz.engine.core.needs import (
+    Argument,
+    ArrayArgument,
+    Indices,
+    Input,
+    Need,
+    OneOutput,
+    Output,
+    Shape,
+)
 
 # Ours = PyTorch's; nothing where what we keep is not what PyTorch shows. Else x is self, y other, out result.
 _TARGET = "y=target weight= pos_weight="
@@ -71,103 +58,25 @@ _ARGUMENTS = frozenset(
 )
 
 
-def saved_places(op: Op) -> dict[str, Place]:
-    """What nodes of an op keep, by PyTorch's names."""
-    renamed = dict(pair.split("=") for pair in _NAMES.get(op.node_name, "").split())
+def shown_names(
+    node_name: str, needed: Collection[Need], inputs: Sequence[str], args: Sequence[str], frees_args: bool
+) -> dict[str, Need]:
+    """What nodes of that name show, by PyTorch's names, where their rules need all of `needed`."""
+    renamed = dict(pair.split("=") for pair in _NAMES.get(node_name, "").split())
 
     def name(ours: str) -> str:
         return renamed.get(ours, _DEFAULT.get(ours, ours))
 
-    places = {name(x): Place(INPUT, i) for i, x in enumerate(op.inputs) if op.needs(x) and not op.variadic}
-    for i, argument in enumerate(op.args):
+    shown: dict[str, Need] = {name(x): Input(x, nr) for nr, x in enumerate(inputs) if Input(x, nr) in needed}
+    for nr, argument in enumerate(args):
         if name(argument) in _ARGUMENTS:
-            is_tensor = op.frees_args and name(argument) in _ARRAYS
-            places[name(argument)] = Place(ARRAY if is_tensor else ARGUMENT, i)
-    if op.inputs[:1] == ("x",) and op.needs("x_shape") and name("x") == "self":
-        places["self_sym_sizes"] = Place(SIZES, 0)
-    if op.needs("chosen"):
-        places["indices"] = Place(OUTPUT, 1)
-    elif op.saves_out:
-        places |= {part: Place(OUTPUT, nr) for nr, part in enumerate(name("out").split(","))}
-    places.pop("", None)
-    return places
-
-
-# --- what is in a place
-
-
-def kept(node: Any, place: Place) -> Any:
-    """What a node keeps in a place: a Tensor, a value, or None if it kept nothing.
-
-    Raises RuntimeError when it is freed, and when it was modified in place since."""
-    return _KEPT[place.kind](node, place.nr)
-
-
-def put(node: Any, place: Place, tensor: Tensor | None) -> None:
-    """Put a tensor into a place, or take it out."""
-    _PUT[place.kind](node, place.nr, tensor)
-
-
-def _input(node: Any, nr: int) -> Tensor | None:
-    if isinstance(node, ManyInputsNode):
-        if node.tensors is None:
-            raise backward_twice(node.name())
-        tensor, version = node.tensors[nr], node.versions[nr]
-        return None if tensor is None else unchanged(node, tensor, version)
-    slot = "xy"[nr]
-    if not hasattr(node, slot):
-        return None
-    if getattr(node, slot) is None:
-        raise backward_twice(node.name())
-    return unchanged(node, getattr(node, slot), getattr(node, f"{slot}_version", 0))
-
-
-def _put_input(node: Any, nr: int, tensor: Tensor | None) -> None:
-    version = 0 if tensor is None else tensor._version
-    if isinstance(node, ManyInputsNode):
-        node.tensors = _with(node.tensors or (), nr, tensor)
-        node.versions = _with(node.versions, nr, version)
-        return
-    setattr(node, "xy"[nr], tensor)
-    setattr(node, f"{'xy'[nr]}_version", version)
-
-
-def _output(node: Any, nr: int) -> Tensor:
-    out = unpack_out(node)
-    array = out[nr] if isinstance(out, tuple) else out
-    return new_tensor(array, output_edge(node, nr) if array.dtype.kind in "fc" else None)
-
-
-def _put_output(node: Any, nr: int, tensor: Tensor | None) -> None:
-    array = None if tensor is None else tensor.array
-    node.out = array if node.outputs == 1 else _with(node.out, nr, array)
-    node.out_counter = None
-
-
-def _argument(node: Any, nr: int) -> Any:
-    if node.args is None:
-        raise backward_twice(node.name())
-    value = node.args[nr]
-    return new_tensor(np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-def _put_argument(node: Any, nr: int, tensor: Tensor | None) -> None:
-    node.args = _with(node.args, nr, None if tensor is None else tensor.array)
-
-
-def _with(things: tuple, nr: int, thing: Any) -> tuple:
-    return (*things[:nr], thing, *things[nr + 1 :])
-
-
-def _sizes(node: Any, nr: int) -> tuple[int, ...]:
-    return node.spec[nr][0]
-
-
-_KEPT: dict[str, Callable] = {
-    INPUT: _input,
-    OUTPUT: _output,
-    ARRAY: _argument,
-    ARGUMENT: _argument,
-    SIZES: _sizes,
-}
-_PUT: dict[str, Callable] = {INPUT: _put_input, OUTPUT: _put_output, ARRAY: _put_argument}
+            is_tensor = frees_args and name(argument) in _ARRAYS
+            shown[name(argument)] = (ArrayArgument if is_tensor else Argument)(argument, nr)
+    if inputs[:1] == ("x",) and Shape("x_shape") in needed and name("x") == "self":
+        shown["self_sym_sizes"] = Shape("x_shape")
+    if Indices("chosen", 1) in needed:
+        shown["indices"] = OneOutput("chosen", 1)
+    elif Output("out") in needed:
+        shown |= {part: OneOutput("out", nr) for nr, part in enumerate(name("out").split(","))}
+    shown.pop("", None)
+    return shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 from gradviz.events.listener import Listener
 from gradviz.events.numbers import (
@@ -37,6 +37,16 @@ class _ThreadModes(threading.local):
     held_ops: list | None = None  # those of an operation in place, which is told as one when it is over
 
 
+class ForwardMode(Protocol):
+    """Who pushes tangents while a dual level is open. Ops know it as this, because it is built on ops."""
+
+    def push(self, op: Any, inputs: Any, outputs: Any, args: tuple) -> list[tuple[Any, Any]]:
+        """Give an op's outputs their tangents. Returns the pairs of output and tangent."""
+
+    def restore(self, output: Any, node: Any, nr: int = 0) -> None:
+        """Give the nr-th output of a node, saved, which is a tensor anew, the tangent that it had."""
+
+
 class State:
     """`special` counts the `reasons` for leaving an op's fast path; `listener` is whom to tell, or None."""
 
@@ -45,6 +55,7 @@ class State:
         "check_nan",
         "dual_level",
         "first_number",
+        "forward_mode",
         "listener",
         "modes",
         "only_listener",
@@ -62,6 +73,7 @@ class State:
         self.only_listener: Listener | None = None  # the listener, when nothing else is special
         self.first_number = 1  # tensors of a lower number the listener has not heard of
         self.dual_level = 0
+        self.forward_mode: ForwardMode | None = None  # while a dual level is open
         self.watched = False  # user code has been given a way to see the order of a pass: hooks, Functions
         self.modes = _ThreadModes()
 
@@ -69,7 +81,6 @@ class State:
 state = State()
 _lock = threading.Lock()
 _ONLY_LISTENER = {"listener"}
-
 
 
 def note_special(reason: str | int, holds: bool) -> None:

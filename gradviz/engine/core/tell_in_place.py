@@ -11,7 +11,7 @@ from gradviz.engine.core.node import Node, edge_node, edge_numbers
 from gradviz.engine.core.state import note_special, state
 from gradviz.engine.core.tell import Told, heard_of, tell, tell_node
 from gradviz.engine.core.tensor import Tensor, number_of, state_of
-from gradviz.events.fields import Edge
+from gradviz.events.fields import Edge, Saved
 from gradviz.events.listener import NO_RULE
 
 
@@ -35,7 +35,7 @@ class InPlace:
 
     The ops inside are held back. `told.result` is to be the tensor whose value x takes: the op that made it is told
     under the operation's name, those before it as they are. What comes after it are the nodes by which the graph
-    follows; `told.follows(tensor)` says that a tensor on the same memory has another value, or another place in the graph.
+    follows; `told.follows(tensor)` says that a tensor on the same memory has another value, or place in the graph.
     Where no op made the result, `inputs` and `args` are told."""
 
     def __init__(self, x: Tensor, name: str, inputs: Sequence[Any], args: str = "") -> None:
@@ -95,8 +95,10 @@ class InPlace:
         """What is told of a node, with x in the place of the result, which the program never sees."""
         result, x = getattr(self.result, "_number", 0), self.x._number
         edges = [edge._replace(tensor=x) if edge.tensor == result else edge for edge in told.edges]
-        saved = [kept._replace(tensor=x, version=self.x._version) if kept.tensor == result else kept for kept in told.saved]
-        return told._replace(edges=edges, saved=saved)
+        own = Saved(x, self.x._version)
+        return told._replace(
+            edges=edges, saved=[own if kept.tensor == result else kept for kept in told.saved]
+        )
 
     def _outputs(self, node: Node) -> list[int]:
         """The tensors whose `grad_fn` a node is now; 0 where the program sees none."""

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.basics.devices import CPU, device
-from gradviz.engine.basics.dtypes import dtype, dtype_of
 from gradviz.engine.basics.missing import TENSOR_LACKS
 from gradviz.engine.basics.printing import format_array, format_with_spec
 from gradviz.engine.core.node import (
@@ -30,6 +28,7 @@ from gradviz.engine.core.node import (
     node_rare,
 )
 from gradviz.engine.core.state import next_node_number, next_tensor_number, state
+from gradviz.engine.core.values import Values
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.listener import State
 
@@ -73,34 +72,16 @@ class _Leaf:
 LEAF_EDGE: Any = _Leaf()
 
 
-class Size(tuple):
-    """A tensor's shape."""
-
-    __slots__ = ()
-
-    def numel(self) -> int:
-        """How many elements a tensor of this shape has."""
-        return int(np.prod(self, dtype=np.int64))
-
-    def __repr__(self) -> str:
-        return f"torch.Size({list(self)})"
-
-
-class Tensor:
+class Tensor(Values):
     """A NumPy array that remembers how it was computed. See PyTorch's `torch.Tensor`."""
 
-    __slots__ = ("__dict__", "__weakref__", "_edge", "_number", "_rare", "array")
+    __slots__ = ("__dict__", "__weakref__", "_edge", "_number", "_rare")
     __array_priority__ = 1000
-    array: np.ndarray
+    detach: Callable[[], Tensor]  # attached by `tensors/methods.py`, as are all operations
     _edge: Any  # Node, Output, LEAF_EDGE or None
     _rare: TensorRare | None
     _number: int  # unset until a listener hears of the tensor; 0: a constant nobody hears of
     name = None  # as in PyTorch, whose tensors have no name either
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        from gradviz.engine.tensors.creation import legacy_tensor
-
-        return legacy_tensor(*args, **kwargs)
 
     # --- its place in the graph
 
@@ -239,12 +220,6 @@ class Tensor:
             in_pass = 0 if running is None else running.number
             state.listener.mutated(sys._getframe(1), "data", state_of(self), rare.alias_of, in_pass)
 
-    def detach(self) -> Tensor:
-        """The same memory without a place in the graph: a leaf that does not require grad."""
-        from gradviz.engine.table.ops import detach
-
-        return detach(self)
-
     def detach_(self) -> Tensor:
         """Leave the graph: this tensor becomes a leaf that does not require grad; raises RuntimeError for a view."""
         if self._base is not None:
@@ -270,52 +245,6 @@ class Tensor:
     def _is_view(self) -> bool:
         return self._base is not None
 
-    @property
-    def shape(self) -> Size:
-        """Its sizes, one a dimension."""
-        return Size(self.array.shape)
-
-    def size(self, dim: int | None = None) -> Size | int:
-        """Its shape, or the size of one dimension."""
-        return self.shape if dim is None else self.array.shape[dim]
-
-    @property
-    def dtype(self) -> dtype:
-        """The type of its elements."""
-        return dtype_of(self.array.dtype)
-
-    @property
-    def ndim(self) -> int:
-        """How many dimensions it has."""
-        return self.array.ndim
-
-    def dim(self) -> int:
-        """How many dimensions it has."""
-        return self.array.ndim
-
-    def numel(self) -> int:
-        """How many elements it has."""
-        return self.array.size
-
-    nelement = numel
-
-    @property
-    def device(self) -> device:
-        """Where it lives: always the CPU."""
-        return CPU
-
-    def item(self) -> Any:
-        """Its one element as a Python number; raises RuntimeError if it has more."""
-        if self.array.size != 1:
-            raise RuntimeError(
-                f"a Tensor with {self.array.size} elements cannot be converted to Scalar. Use .tolist()."
-            )
-        return self.array.item()
-
-    def tolist(self) -> Any:
-        """Its elements as nested lists."""
-        return self.array.tolist()
-
     def numpy(self) -> np.ndarray:
         """Its memory as an array; raises RuntimeError while it requires grad."""
         if self.requires_grad:
@@ -329,40 +258,6 @@ class Tensor:
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in TENSOR_LACKS]
-
-    def __len__(self) -> int:
-        if self.array.ndim == 0:
-            raise TypeError("len() of a 0-d tensor")
-        return len(self.array)
-
-    def __iter__(self) -> Any:
-        if self.array.ndim == 0:
-            raise TypeError("iteration over a 0-d tensor")
-        from gradviz.engine.table.ops import unbind
-
-        return iter(unbind(self))
-
-    def __bool__(self) -> bool:
-        if self.array.size != 1:
-            raise RuntimeError(
-                f"Boolean value of Tensor with {'more than one value' if self.array.size else 'no values'} "
-                "is ambiguous. Use .any() or .all()."
-            )
-        return bool(self.array)
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __index__(self) -> int:
-        if self.array.dtype.kind not in "iub" or self.array.size != 1:
-            raise TypeError("only integer tensors of a single element can be converted to an index")
-        return int(self.array.item())
-
-    def __complex__(self) -> complex:
-        return complex(self.item())
 
     def __hash__(self) -> int:
         return id(self)

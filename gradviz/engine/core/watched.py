@@ -73,7 +73,9 @@ class WatchedPass:
                 self._flow()
         except Exception as error:
             if listener is not None:
-                listener.error(error.__traceback__, type(error).__name__, str(error), self.current, self.number)
+                listener.error(
+                    error.__traceback__, type(error).__name__, str(error), self.current, self.number
+                )
             raise
         finally:
             state.modes.running = outer

@@ -9,8 +9,8 @@ import numpy as np
 
 from gradviz.engine.basics.missing import says_what_is_missing
 from gradviz.engine.core.tensor import Tensor, announce
-from gradviz.engine.rng import generator as random
-from gradviz.engine.tensors.inplace import overwrite
+from gradviz.engine.rng import distributions
+from gradviz.engine.tensors.writing import overwrite
 
 
 def _fill(tensor: Tensor, array: Any, how: str) -> Tensor:
@@ -24,7 +24,7 @@ def _fill(tensor: Tensor, array: Any, how: str) -> Tensor:
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     """Uniform on [a, b)."""
     kind = tensor.array.dtype
-    draws = random.uniform(tensor.array.shape, kind)
+    draws = distributions.uniform(tensor.array.shape, kind)
     low, high = kind.type(a), kind.type(b)
     exact = draws.astype(np.float64) * np.float64(high - low) + np.float64(low)  # one rounding, as PyTorch's
     return _fill(tensor, exact, "uniform_")
@@ -32,7 +32,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal with a mean and a standard deviation."""
-    draws = random.normal(tensor.array.shape, tensor.array.dtype)
+    draws = distributions.normal(tensor.array.shape, tensor.array.dtype)
     return _fill(tensor, draws * tensor.array.dtype.type(std) + tensor.array.dtype.type(mean), "normal_")
 
 
@@ -131,7 +131,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
         raise ValueError("Only tensors with 2 or more dimensions are supported")
     rows = tensor.array.shape[0]
     columns = tensor.array.size // rows
-    flat = random.normal((rows, columns), tensor.array.dtype)
+    flat = distributions.normal((rows, columns), tensor.array.dtype)
     q, r = np.linalg.qr(flat.T if rows < columns else flat)
     q = q * np.sign(np.diag(r))
     q = q.T if rows < columns else q

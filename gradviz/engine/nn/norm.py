@@ -14,7 +14,7 @@ from gradviz.engine.nn import init
 from gradviz.engine.nn.linear import empty_parameter
 from gradviz.engine.nn.module import Module
 from gradviz.engine.table import ops
-from gradviz.engine.tensors.inplace import overwrite
+from gradviz.engine.tensors.writing import overwrite
 
 
 class _BatchNorm(Module):

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradviz.engine.core.state import no_grad
 from gradviz.engine.core.tensor import Tensor
-from gradviz.engine.tensors.inplace import overwrite
+from gradviz.engine.tensors.writing import overwrite
 
 
 class _IncompatibleKeys(namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])):

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.engine.core.state import enable_grad, no_grad
 from gradviz.engine.optim.optimizer import Optimizer, check, settings_in
-from gradviz.engine.tensors.inplace import overwrite
+from gradviz.engine.tensors.writing import overwrite
 
 
 class LBFGS(Optimizer):

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradviz.engine.core.state import enable_grad, next_optimizer_number, no_grad, state
 from gradviz.engine.core.tensor import Tensor, new_tensor, number_of
-from gradviz.engine.tensors.inplace import overwrite
+from gradviz.engine.tensors.writing import overwrite
 from gradviz.events.fields import Group
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # what PyTorch's speed depends on, and ours not

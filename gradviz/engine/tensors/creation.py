@@ -10,8 +10,9 @@ import numpy as np
 from gradviz.engine.basics.devices import on_the_cpu
 from gradviz.engine.basics.dtypes import default_dtype, float64, to_numpy
 from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, announce, new_tensor
-from gradviz.engine.rng import generator as random
-from gradviz.engine.table.ops import sizes
+from gradviz.engine.rng import distributions
+from gradviz.engine.rng.generator import drawing_from
+from gradviz.engine.table.ops import sizes, to
 
 
 def made(array: Any, how: str, requires_grad: bool = False) -> Tensor:
@@ -66,8 +67,6 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """`data` as a tensor; shares memory where it is a tensor or an array already."""
     if isinstance(data, Tensor):
-        from gradviz.engine.table.ops import to
-
         return data if dtype is None else to(data, dtype)
     if isinstance(data, np.ndarray) and (dtype is None or to_numpy(dtype) == data.dtype):
         return from_numpy(data)
@@ -99,7 +98,7 @@ def _full(name: str, fill: Callable[[tuple, np.dtype], np.ndarray]) -> Callable:
         if min(shape, default=0) < 0:
             wrong = f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}"
             raise RuntimeError("zeros: Dimension size must be non-negative." if name == "zeros" else wrong)
-        with random.drawing_from(generator):
+        with drawing_from(generator):
             return made(fill(shape, kind), name, requires_grad)
 
     create.__name__ = name
@@ -121,8 +120,8 @@ _FILLS: dict[str, Callable[[tuple, np.dtype], np.ndarray]] = {
     "ones": lambda size, kind: np.ones(size, kind),
     "zeros": lambda size, kind: np.zeros(size, kind),
     "empty": lambda size, kind: np.zeros(size, kind),
-    "rand": lambda size, kind: random.uniform(size, kind),
-    "randn": lambda size, kind: random.normal(size, kind),
+    "rand": lambda size, kind: distributions.uniform(size, kind),
+    "randn": lambda size, kind: distributions.normal(size, kind),
 }
 
 ones, zeros, empty, rand, randn = (_full(name, fill) for name, fill in _FILLS.items())
@@ -253,15 +252,15 @@ def randint(
     """Integers from low (or 0) to high, high excluded."""
     if size is None:
         low, high, size = 0, low, high
-    with random.drawing_from(generator):
-        array = random.integers(low, high, sizes((size,)))
+    with drawing_from(generator):
+        array = distributions.integers(low, high, sizes((size,)))
     return made(array if dtype is None else array.astype(to_numpy(dtype)), "randint", requires_grad)
 
 
 def randperm(n: int, *, generator: Any = None, dtype: Any = None, device: Any = None) -> Tensor:
     """The integers below n in random order."""
-    with random.drawing_from(generator):
-        order = random.permutation(n)
+    with drawing_from(generator):
+        order = distributions.permutation(n)
     return made(order if dtype is None else order.astype(to_numpy(dtype)), "randperm")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradviz.engine.basics import devices
@@ -15,6 +15,7 @@ from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.table import ops
 from gradviz.engine.table.kernels import strides_of
 from gradviz.engine.tensors import questions
+from gradviz.engine.tensors.creation import legacy_tensor
 from gradviz.engine.tensors.inplace import in_place, setitem
 
 
@@ -65,6 +66,12 @@ def _cast(dtype: Any) -> Callable:
     return lambda x, memory_format=None: ops.to(x, dtype, memory_format)
 
 
+def _rows(x: Tensor) -> Iterator[Tensor]:
+    if x.array.ndim == 0:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter(ops.unbind(x))
+
+
 OPERATORS: dict[str, Callable] = {
     "__add__": ops.add,
     "__radd__": ops.add,
@@ -83,6 +90,7 @@ OPERATORS: dict[str, Callable] = {
     "__abs__": ops.abs_,
     "__getitem__": ops.getitem,
     "__setitem__": setitem,
+    "__iter__": _rows,
     "__iadd__": in_place["add_"],
     "__isub__": in_place["sub_"],
     "__imul__": in_place["mul_"],
@@ -212,7 +220,9 @@ def attach() -> None:
         setattr(Tensor, name, function)
     for name, getter in PROPERTIES.items():
         setattr(Tensor, name, property(getter))
+    Tensor.__new__ = staticmethod(lambda cls, *args, **kwargs: legacy_tensor(*args, **kwargs))  # type: ignore[assignment]
     Tensor.backward = backward_from  # type: ignore[attr-defined]
+    Tensor.detach = ops.detach  # type: ignore[assignment]
     for name in TENSOR_LACKS:
         setattr(Tensor, name, Lacking(name))
 

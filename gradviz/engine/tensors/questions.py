@@ -9,7 +9,8 @@ import numpy as np
 
 from gradviz.engine.basics.dtypes import TYPE_NAMES, dtype_of, result_type, to_numpy
 from gradviz.engine.basics.dtypes import dtype as Dtype
-from gradviz.engine.core.tensor import Size, Tensor
+from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.core.values import Size
 from gradviz.engine.table import ops
 from gradviz.engine.table.kernels import geometry_of
 

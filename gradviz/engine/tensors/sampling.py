@@ -9,9 +9,10 @@ import numpy as np
 
 from gradviz.engine.basics.dtypes import default_dtype
 from gradviz.engine.core.tensor import Tensor
-from gradviz.engine.rng import generator as random
+from gradviz.engine.rng import distributions
+from gradviz.engine.rng.generator import drawing_from
 from gradviz.engine.tensors.creation import made, sizes
-from gradviz.engine.tensors.inplace import check_writable, overwrite
+from gradviz.engine.tensors.writing import check_writable, overwrite
 
 
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None) -> Tensor:
@@ -21,8 +22,8 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any 
     shape = sizes((size,)) if size is not None else np.broadcast_shapes(np.shape(means), np.shape(deviations))
     if np.any(np.asarray(deviations) < 0):
         raise RuntimeError(f"normal expects std >= 0.0, but found std {np.min(deviations)}")
-    with random.drawing_from(generator):
-        draws = random.normal(shape, kind)
+    with drawing_from(generator):
+        draws = distributions.normal(shape, kind)
     return made((draws * np.asarray(deviations, kind) + np.asarray(means, kind)).astype(kind), "normal")
 
 
@@ -31,9 +32,10 @@ def bernoulli(x: Tensor, p: float | None = None, *, generator: Any = None) -> Te
     chances = np.full(x.array.shape, p) if p is not None else x.array
     if ((chances < 0) | (chances > 1)).any():
         raise RuntimeError("Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
-    with random.drawing_from(generator):
+    with drawing_from(generator):
         return made(
-            (random.uniform_to_compare(x.array.shape, chances) < chances).astype(x.array.dtype), "bernoulli"
+            (distributions.uniform_to_compare(x.array.shape, chances) < chances).astype(x.array.dtype),
+            "bernoulli",
         )
 
 
@@ -44,13 +46,13 @@ def multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, gener
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or sums to 0")
     if not replacement and ((weights > 0).sum(-1) < num_samples).any():
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
-    with random.drawing_from(generator):
+    with drawing_from(generator):
         if replacement:
             ends = np.cumsum(weights, -1) / weights.sum(-1, keepdims=True)
-            draws = random.uniform((len(weights), num_samples), np.dtype(np.float64))
+            draws = distributions.uniform((len(weights), num_samples), np.dtype(np.float64))
             picked = (draws[:, :, None] >= ends[:, None, :]).sum(-1)
         else:  # the greatest of ln u / w are a sample (Efraimidis and Spirakis 2006)
-            draws = random.uniform(weights.shape, np.dtype(np.float64))
+            draws = distributions.uniform(weights.shape, np.dtype(np.float64))
             with np.errstate(divide="ignore"):
                 keys = np.where(weights > 0, np.log1p(-draws) / weights, -np.inf)
             picked = np.argsort(-keys, -1)[:, :num_samples]
@@ -62,7 +64,7 @@ def randint_like(
 ) -> Tensor:
     """Integers from low (or 0) to high, in the shape and dtype of x."""
     low, high = (0, low) if high is None else (low, high)
-    draws = random.integers(low, high, x.array.shape)
+    draws = distributions.integers(low, high, x.array.shape)
     return made(draws.astype(x.array.dtype if dtype is None else dtype.numpy), "randint_like")
 
 
@@ -71,7 +73,7 @@ def _drawn(name: str, draw: Callable) -> Callable:
 
     def fill(x: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
         check_writable(x)
-        with random.drawing_from(generator):
+        with drawing_from(generator):
             array = draw(x.array.shape, x.array.dtype, *args, **kwargs)
         return overwrite(x.zero_() if x.requires_grad else x, array, name)  # type: ignore[attr-defined]
 
@@ -82,31 +84,31 @@ def _drawn(name: str, draw: Callable) -> Callable:
 
 def _normal(shape: tuple, kind: np.dtype, mean: float = 0.0, std: float = 1.0) -> np.ndarray:
     """Normal with a mean and a standard deviation."""
-    return random.normal(shape, kind) * kind.type(std) + kind.type(mean)
+    return distributions.normal(shape, kind) * kind.type(std) + kind.type(mean)
 
 
 def _uniform(shape: tuple, kind: np.dtype, a: float = 0.0, b: float = 1.0) -> np.ndarray:
     """Uniform on [a, b)."""
     low, high = kind.type(a), kind.type(b)
-    return random.uniform(shape, kind).astype(np.float64) * np.float64(high - low) + np.float64(low)
+    return distributions.uniform(shape, kind).astype(np.float64) * np.float64(high - low) + np.float64(low)
 
 
 def _bernoulli(shape: tuple, kind: np.dtype, p: Any = 0.5) -> np.ndarray:
     """1 with probability p, else 0."""
     if isinstance(p, Tensor):
-        return random.uniform_to_compare(shape, p.array) < p.array
-    return random.bernoulli(shape, p)
+        return distributions.uniform_to_compare(shape, p.array) < p.array
+    return distributions.bernoulli(shape, p)
 
 
 def _exponential(shape: tuple, kind: np.dtype, lambd: float = 1.0) -> np.ndarray:
     """Exponential with a rate. The draws are not those of PyTorch."""
-    return -np.log1p(-random.uniform(shape, np.dtype(np.float64))) / lambd
+    return -np.log1p(-distributions.uniform(shape, np.dtype(np.float64))) / lambd
 
 
 def _integers(shape: tuple, kind: np.dtype, low: int = 0, to: int | None = None) -> np.ndarray:
     """Whole numbers from low to `to`, `to` excluded. The draws are not those of PyTorch."""
     low, to = (0, low) if to is None and low else (low, to)
-    return random.integers(low, 2**24 if to is None else to, shape)
+    return distributions.integers(low, 2**24 if to is None else to, shape)
 
 
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:

@@ -16,7 +16,8 @@ import numpy as np
 
 from gradviz.engine.basics.missing import says_what_is_missing
 from gradviz.engine.core.tensor import Tensor, new_tensor
-from gradviz.engine.rng import generator as random
+from gradviz.engine.rng import distributions
+from gradviz.engine.rng.generator import Generator, drawing_from
 from gradviz.engine.table import ops
 from gradviz.engine.tensors.creation import tensor
 from gradviz.engine.utils.samplers import (
@@ -122,8 +123,8 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: Any = None) 
         sizes = [int(part) for part in lengths]
     if sum(sizes) != n:
         raise ValueError("Sum of input lengths does not equal the length of the input dataset!")
-    with random.drawing_from(generator):
-        order = random.permutation(n).tolist()
+    with drawing_from(generator):
+        order = distributions.permutation(n).tolist()
     ends = list(accumulate(sizes))
     return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
@@ -193,8 +194,8 @@ class DataLoader:
         return n // self.batch_size if self.drop_last else math.ceil(n / self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        with random.drawing_from(self.generator):
-            random.seed_of_a_stream()  # PyTorch draws one for its workers
+        with drawing_from(self.generator):
+            distributions.seed_of_a_stream()  # PyTorch draws one for its workers
         if isinstance(self.dataset, IterableDataset):
             for group in self._in_groups(self.dataset):
                 yield group if self.batch_size is None else self.collate_fn(group)
@@ -213,8 +214,8 @@ class DataLoader:
         n = len(self.dataset)
         if not self.shuffle:
             return range(n)
-        with random.drawing_from(self.generator or random.Generator().manual_seed(random.seed_of_a_stream())):
-            return random.permutation(n).tolist()
+        with drawing_from(self.generator or Generator().manual_seed(distributions.seed_of_a_stream())):
+            return distributions.permutation(n).tolist()
 
     def _in_groups(self, elements: Iterable[Any]) -> Iterator[Any]:
         """Elements in lists of the batch's size; as they are, where there is none."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.core.tensor import new_tensor
-from gradviz.engine.rng import generator as random
+from gradviz.engine.rng import distributions
+from gradviz.engine.rng.generator import Generator, drawing_from
 from gradviz.engine.tensors.sampling import multinomial
 
 
@@ -54,16 +55,16 @@ class RandomSampler(Sampler):
     def __iter__(self) -> Iterator[int]:
         n, generator = len(self.data_source), self.generator
         if generator is None:
-            generator = random.Generator().manual_seed(random.seed_of_a_stream())
+            generator = Generator().manual_seed(distributions.seed_of_a_stream())
         left = self.num_samples
         while left > 0:
-            with random.drawing_from(generator):
+            with drawing_from(generator):
                 drawn = self._draw(n, min(left, 32)).tolist()
             yield from drawn[:left]
             left -= len(drawn)
 
     def _draw(self, n: int, most: int) -> np.ndarray:
-        return random.integers(0, n, (most,)) if self.replacement else random.permutation(n)
+        return distributions.integers(0, n, (most,)) if self.replacement else distributions.permutation(n)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -77,8 +78,8 @@ class SubsetRandomSampler(Sampler):
         self.indices, self.generator = indices, generator
 
     def __iter__(self) -> Iterator[int]:
-        with random.drawing_from(self.generator):
-            order = random.permutation(len(self.indices)).tolist()
+        with drawing_from(self.generator):
+            order = distributions.permutation(len(self.indices)).tolist()
         return (self.indices[i] for i in order)
 
     def __len__(self) -> int:
@@ -100,7 +101,7 @@ class WeightedRandomSampler(Sampler):
         self.replacement, self.generator = replacement, generator
 
     def __iter__(self) -> Iterator[int]:
-        with random.drawing_from(self.generator):
+        with drawing_from(self.generator):
             return iter(multinomial(new_tensor(self.weights), self.num_samples, self.replacement).tolist())
 
     def __len__(self) -> int:

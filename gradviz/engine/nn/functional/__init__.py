@@ -88,6 +88,7 @@ from gradviz.engine.nn.functional.norm import (
     local_response_norm,
     rms_norm,
 )
+from gradviz.engine.nn.functional.padding import pad
 from gradviz.engine.nn.functional.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -100,7 +101,6 @@ from gradviz.engine.nn.functional.pooling import (
     max_pool2d,
 )
 from gradviz.engine.nn.functional.resize import channel_shuffle, interpolate, pixel_shuffle, pixel_unshuffle
-from gradviz.engine.table.ops import pad
 
 __all__ = [
     "adaptive_avg_pool1d",

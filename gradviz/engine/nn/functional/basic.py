@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.engine.core.apply import apply
 from gradviz.engine.core.tensor import Tensor, new_tensor
-from gradviz.engine.rng import generator as random
+from gradviz.engine.rng import distributions
 from gradviz.engine.table import ops
 from gradviz.engine.table.derivatives import TABLE
 
@@ -70,14 +70,16 @@ def _dropped(x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
     dtype = x.array.dtype
     if p == 1:
         return ops.mul(x, new_tensor(np.zeros(shape, dtype)))
-    kept = _in_memory_order(x.array, 1 - p) if shape == x.array.shape else random.bernoulli(shape, 1 - p)
+    kept = (
+        _in_memory_order(x.array, 1 - p) if shape == x.array.shape else distributions.bernoulli(shape, 1 - p)
+    )
     return ops.mul(x, new_tensor(kept.astype(dtype) / dtype.type(1 - p)))
 
 
 def _in_memory_order(like: np.ndarray, p: float) -> np.ndarray:
     """Draws that follow one another as the elements of `like` do in memory: a transposed array's too."""
     order = sorted(range(like.ndim), key=lambda i: -abs(like.strides[i]))
-    draws = random.bernoulli(tuple(like.shape[i] for i in order), p)
+    draws = distributions.bernoulli(tuple(like.shape[i] for i in order), p)
     return draws.transpose(np.argsort(order)) if like.ndim else draws
 
 
@@ -123,7 +125,7 @@ def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False, inplace: bo
     alpha = 1.7580993408473766
     a = 1 / np.sqrt((alpha**2 * p + 1) * (1 - p)) if p < 1 else 0.0
     dtype = x.array.dtype
-    kept = random.bernoulli(x.array.shape, 1 - p)
+    kept = distributions.bernoulli(x.array.shape, 1 - p)
     noise = new_tensor((kept * a).astype(dtype))
     shift = new_tensor(((kept - 1.0) * alpha * a + alpha * a * p).astype(dtype))
     out = ops.add(ops.mul(x, noise), shift)

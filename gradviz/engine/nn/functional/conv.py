@@ -6,10 +6,9 @@ from typing import Any
 
 from gradviz.engine.core.apply import apply, constant
 from gradviz.engine.core.tensor import Tensor
-from gradviz.engine.table import ops
+from gradviz.engine.nn.functional.padding import pad
+from gradviz.engine.table import kernels, ops
 from gradviz.engine.table.derivatives import TABLE
-from gradviz.engine.table.kernels import layers as lk
-from gradviz.engine.table.ops import pad
 
 
 def sizes_of(value: Any, n: int) -> tuple[int, ...]:
@@ -41,7 +40,7 @@ def _convolve(
     if isinstance(padding, str):
         x, padding = _padded_by_name(x, weight, padding, stride, dilation, n)
     padding = sizes_of(padding, n)
-    out = lk.windows_out(x.array.shape[2:], weight.array.shape[2:], stride, padding, dilation)
+    out = kernels.windows_out(x.array.shape[2:], weight.array.shape[2:], stride, padding, dilation)
     if min(out) < 1:
         raise RuntimeError(
             f"Calculated padded input size per channel: ({_by(x.array.shape[2:], padding)}). Kernel size: "
@@ -224,7 +223,7 @@ def unfold(x: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, str
     if x.array.ndim != 4:
         raise RuntimeError(f"unfold takes an input (N, C, H, W), got {list(x.shape)}")
     kernel, stride, padding, dilation = (sizes_of(v, 2) for v in (kernel_size, stride, padding, dilation))
-    if min(lk.windows_out(x.array.shape[2:], kernel, stride, padding, dilation)) < 1:
+    if min(kernels.windows_out(x.array.shape[2:], kernel, stride, padding, dilation)) < 1:
         raise RuntimeError(f"unfold: no window of {kernel} fits into {list(x.shape[2:])}")
     return apply(TABLE["im2col"], (x,), (kernel, stride, padding, dilation))
 
@@ -235,7 +234,7 @@ def fold(
     """Columns (N, C · kernel, windows) added back into (N, C, H, W)."""
     size, kernel = sizes_of(output_size, 2), sizes_of(kernel_size, 2)
     stride, padding, dilation = (sizes_of(v, 2) for v in (stride, padding, dilation))
-    out = lk.windows_out(size, kernel, stride, padding, dilation)
+    out = kernels.windows_out(size, kernel, stride, padding, dilation)
     if x.array.ndim != 3 or x.array.shape[1] % (kernel[0] * kernel[1]) or x.array.shape[2] != out[0] * out[1]:
         raise RuntimeError(f"fold: columns of shape {list(x.shape)} do not make an image of {size}")
     return apply(TABLE["col2im"], (x,), (size, kernel, stride, padding, dilation))

@@ -10,10 +10,9 @@ import numpy as np
 from gradviz.engine.basics.shape_errors import check_kernel
 from gradviz.engine.core.apply import apply, constant
 from gradviz.engine.core.tensor import Tensor, new_tensor
-from gradviz.engine.table import ops
+from gradviz.engine.table import kernels, ops
 from gradviz.engine.table.derivatives import TABLE
-from gradviz.engine.table.kernels import layers as lk
-from gradviz.engine.tensors.inplace import overwrite
+from gradviz.engine.tensors.writing import overwrite
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,7 +48,7 @@ def batch_norm(
     n = x.array.size // max(x.array.shape[1], 1)
     if n <= 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
-    stats = lk.moments(x.array, axes, eps)
+    stats = kernels.moments(x.array, axes, eps)
     if running_mean is not None and running_var is not None:
         variance = 1 / stats[1] ** 2 - eps
         _follow(running_mean, stats[0], momentum)
@@ -87,7 +86,7 @@ def layer_norm(
         )
     lead = x.array.ndim - len(wanted)
     axes = tuple(range(lead, x.array.ndim))
-    args = (x.array.shape, axes, (1,) * lead + wanted, eps, lk.moments(x.array, axes, eps))
+    args = (x.array.shape, axes, (1,) * lead + wanted, eps, kernels.moments(x.array, axes, eps))
     return apply(TABLE["native_layer_norm"], _affine(x, weight, bias), args)
 
 
@@ -104,7 +103,7 @@ def group_norm(
     view = (n, num_groups, channels // num_groups, *x.array.shape[2:])
     axes = tuple(range(2, len(view)))
     shape = (1, num_groups, channels // num_groups) + (1,) * (len(view) - 3)
-    args = (view, axes, shape, eps, lk.moments(x.array.reshape(view), axes, eps))
+    args = (view, axes, shape, eps, kernels.moments(x.array.reshape(view), axes, eps))
     return apply(TABLE["native_group_norm"], _affine(x, weight, bias), args)
 
 

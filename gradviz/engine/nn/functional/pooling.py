@@ -9,9 +9,8 @@ import numpy as np
 from gradviz.engine.core.apply import apply
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.nn.functional.conv import sizes_of
-from gradviz.engine.table import ops
+from gradviz.engine.table import kernels, ops
 from gradviz.engine.table.derivatives import TABLE
-from gradviz.engine.table.kernels import layers as lk
 
 
 def _out_sizes(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> tuple:
@@ -64,7 +63,7 @@ def max_pool2d(
     padding, dilation = sizes_of(padding, 2), sizes_of(dilation, 2)
     batches = _in_batches(x, "max_pool2d")
     out = _out_sizes(batches.shape[2:], kernel, stride, padding, dilation, ceil_mode)
-    indices = lk.max_positions(batches, kernel, stride, padding, dilation, out)
+    indices = kernels.max_positions(batches, kernel, stride, padding, dilation, out)
     indices = indices.reshape(*x.array.shape[:-2], *out)
     pooled = apply(TABLE["max_pool2d"], (x,), (kernel, stride, padding, indices))
     return (pooled, new_tensor(indices)) if return_indices else pooled
@@ -105,7 +104,9 @@ def avg_pool2d(
     x, had_batch = _batched(x, 2, "avg_pool2d")
     out = _out_sizes(x.array.shape[2:], kernel, stride, padding, (1, 1), ceil_mode)
     rows, columns = (
-        lk.average_weights(x.array.shape[2 + i], kernel[i], stride[i], padding[i], out[i], count_include_pad)
+        kernels.average_weights(
+            x.array.shape[2 + i], kernel[i], stride[i], padding[i], out[i], count_include_pad
+        )
         for i in (0, 1)
     )
     if divisor_override is None:
@@ -141,7 +142,7 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
     size = tuple(n if wanted is None else wanted for n, wanted in zip(x.array.shape[-2:], given, strict=True))
     if size == (1, 1):
         return ops.mean(x, (-1, -2), True)
-    weights = [lk.adaptive_weights(n, out) for n, out in zip(x.array.shape[-2:], size, strict=True)]
+    weights = [kernels.adaptive_weights(n, out) for n, out in zip(x.array.shape[-2:], size, strict=True)]
     return apply(TABLE["adaptive_avg_pool2d"], (x,), (size, *weights))
 
 
@@ -156,7 +157,7 @@ def adaptive_max_pool2d(x: Tensor, output_size: Any, return_indices: bool = Fals
     given = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
     batches = _in_batches(x, "adaptive_max_pool2d")
     size = tuple(n if wanted is None else wanted for n, wanted in zip(x.array.shape[-2:], given, strict=True))
-    indices = lk.adaptive_max_positions(batches, size).reshape(*x.array.shape[:-2], *size)
+    indices = kernels.adaptive_max_positions(batches, size).reshape(*x.array.shape[:-2], *size)
     pooled = apply(TABLE["adaptive_max_pool2d"], (x,), (size, indices))
     return (pooled, new_tensor(indices)) if return_indices else pooled
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gradviz.engine.core.apply import apply
 from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from gradviz.engine.table.derivatives import TABLE
 
 _MODES = {("nearest", n): f"upsample_nearest{n}d" for n in (1, 2, 3)}
@@ -26,8 +27,6 @@ def interpolate(
     antialias: bool = False,
 ) -> Tensor:
     """(N, C, ...) resized to `size`, or by `scale_factor`: nearest, linear, bilinear, bicubic, trilinear or area."""
-    from gradviz.engine.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
-
     dims = x.array.ndim - 2
     if antialias:
         raise NotImplementedError("gradviz does not support interpolate(antialias=True)")

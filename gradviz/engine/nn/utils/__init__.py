@@ -10,7 +10,7 @@ import numpy as np
 from gradviz.engine.basics.missing import says_what_is_missing
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table import ops
-from gradviz.engine.tensors.inplace import overwrite
+from gradviz.engine.tensors.writing import overwrite
 
 __all__ = [
     "clip_grad_norm_",

@@ -2,13 +2,14 @@
 
 Read a row as a textbook would print it: the op's name, the NumPy function that computes it, and for each input
 the derivative, once as text and once as a rule from the upstream gradient `g`. What a rule names, the node saves
-(see op.py). Adding an operation is adding a row; forward mode, higher orders, saved tensors, the node's class and
+(see core/needs.py). Adding an operation is adding a row; forward mode, higher orders, saved tensors, the node's class and
 its name in pictures follow from it.
 
 Begin with `arithmetic.py`. Formulas are PyTorch's, `tools/autograd/derivatives.yaml`, in its order of evaluation,
 so that the last bit agrees where NumPy's own functions do.
 """
 
+from gradviz.engine.core.registry import TABLE
 from gradviz.engine.table.derivatives import (
     activations,
     arithmetic,
@@ -21,7 +22,6 @@ from gradviz.engine.table.derivatives import (
     reductions,
     shape,
 )
-from gradviz.engine.table.derivatives.rows import TABLE
 
 __all__ = [
     "TABLE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.special
 
-from gradviz.engine.core.op import d
+from gradviz.engine.core.derivative import d
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives.rows import elementwise
 

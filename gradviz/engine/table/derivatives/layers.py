@@ -4,131 +4,129 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradviz.engine.core.op import d
+from gradviz.engine.core.derivative import d
+from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives.rows import general, linear
-from gradviz.engine.table.kernels import bags as bag
-from gradviz.engine.table.kernels import layers as lk
-from gradviz.engine.table.kernels import losses as loss
 
 # fmt: off
 
-general("convolution", lk.convolution, args="stride padding dilation groups",
+general("convolution", k.convolution, args="stride padding dilation groups",
     x=d("wᵀ g, added where windows overlap", lambda g, weight, x_shape, stride, padding, dilation, groups:
-        lk.convolution_x(g, weight, x_shape, stride, padding, dilation, groups)),
+        k.convolution_x(g, weight, x_shape, stride, padding, dilation, groups)),
     weight=d("g xᵀ over windows", lambda g, x, weight_shape, stride, padding, dilation, groups:
-        lk.convolution_weight(g, x, weight_shape, stride, padding, dilation, groups)),
-    bias=d("1, summed by channel", lambda g, bias_shape: lk.per_channel(g, bias_shape)))
-general("transposed_convolution", lk.transposed_convolution, name="convolution", node_name="ConvolutionBackward0",
+        k.convolution_weight(g, x, weight_shape, stride, padding, dilation, groups)),
+    bias=d("1, summed by channel", lambda g, bias_shape: k.per_channel(g, bias_shape)))
+general("transposed_convolution", k.transposed_convolution, name="convolution", node_name="ConvolutionBackward0",
     inputs="x weight bias", args="size stride padding dilation groups",
     x=d("w g, by windows", lambda g, weight, x_shape, size, stride, padding, dilation, groups:
-        lk.convolved(g, weight, x_shape, stride, padding, dilation, groups)),
+        k.convolved(g, weight, x_shape, stride, padding, dilation, groups)),
     weight=d("x gᵀ over windows", lambda g, x, weight_shape, size, stride, padding, dilation, groups:
-        lk.convolution_weight(lk.with_empty_windows(x, weight_shape, size, stride, padding, dilation),
+        k.convolution_weight(k.with_empty_windows(x, weight_shape, size, stride, padding, dilation),
             g, weight_shape, stride, padding, dilation, groups)),
-    bias=d("1, summed by channel", lambda g, bias_shape: lk.per_channel(g, bias_shape)))
-linear("im2col", lk.im2col, node_name="Im2ColBackward0", args="kernel_size stride padding dilation",
+    bias=d("1, summed by channel", lambda g, bias_shape: k.per_channel(g, bias_shape)))
+linear("im2col", k.im2col, node_name="Im2ColBackward0", args="kernel_size stride padding dilation",
     x=d("1, added where windows overlap", lambda g, x_shape, kernel_size, stride, padding, dilation:
-        lk.col2im(g, x_shape[2:], kernel_size, stride, padding, dilation)))
-linear("col2im", lk.col2im, node_name="Col2ImBackward0", args="output_size kernel_size stride padding dilation",
+        k.col2im(g, x_shape[2:], kernel_size, stride, padding, dilation)))
+linear("col2im", k.col2im, node_name="Col2ImBackward0", args="output_size kernel_size stride padding dilation",
     x=d("1, by windows", lambda g, kernel_size, stride, padding, dilation:
-        lk.im2col(g, kernel_size, stride, padding, dilation)))
+        k.im2col(g, kernel_size, stride, padding, dilation)))
 
-general("trilinear", lk.trilinear, inputs="x w y",
+general("trilinear", k.trilinear, inputs="x w y",
     x=d("Σ g w y", lambda g, w, y: np.sum(np.expand_dims(g, 2) * np.tensordot(y, w, ([1], [2])), axis=1)),
     w=d("g x y", lambda g, x, y: np.tensordot(np.expand_dims(g, 2) * np.expand_dims(x, 1), y, ([0], [0]))),
     y=d("Σ g w x", lambda g, x, w: np.sum(np.expand_dims(g, 2) * np.tensordot(x, w, ([1], [1])), axis=1)))
-linear("max_pool2d", lk.take_in_planes, node_name="MaxPool2DWithIndicesBackward0",
+linear("max_pool2d", k.take_in_planes, node_name="MaxPool2DWithIndicesBackward0",
     args="kernel_size stride padding indices", frees_args=True,
-    x=d("1 at each window's maximum", lambda g, x_shape, indices: lk.put_in_planes(g, x_shape, indices)))
-linear("adaptive_max_pool2d", lambda x, size, indices: lk.taken_in_planes(x, indices),
+    x=d("1 at each window's maximum", lambda g, x_shape, indices: k.put_in_planes(g, x_shape, indices)))
+linear("adaptive_max_pool2d", lambda x, size, indices: k.taken_in_planes(x, indices),
     args="size indices", frees_args=True, node_name="AdaptiveMaxPool2DBackward0",
-    x=d("1 at each part's maximum", lambda g, x_shape, indices: lk.put_in_planes(g, x_shape, indices)))
-linear("put_in_planes", lk.put_in_planes, node_name="MaxPool2DWithIndicesBackwardBackward0",
+    x=d("1 at each part's maximum", lambda g, x_shape, indices: k.put_in_planes(g, x_shape, indices)))
+linear("put_in_planes", k.put_in_planes, node_name="MaxPool2DWithIndicesBackwardBackward0",
     args="size indices", frees_args=True,
-    x=d("1, taken", lambda g, indices: lk.taken_in_planes(g, indices)))
-linear("taken_in_planes", lk.taken_in_planes, name="max_pool2d", node_name="MaxPool2DWithIndicesBackward0",
+    x=d("1, taken", lambda g, indices: k.taken_in_planes(g, indices)))
+linear("taken_in_planes", k.taken_in_planes, name="max_pool2d", node_name="MaxPool2DWithIndicesBackward0",
     args="indices", frees_args=True,
-    x=d("1 where taken", lambda g, x_shape, indices: lk.put_in_planes(g, x_shape, indices)))
-linear("avg_pool2d", lk.average, node_name="AvgPool2DBackward0", args="kernel_size rows columns", frees_args=True,
+    x=d("1 where taken", lambda g, x_shape, indices: k.put_in_planes(g, x_shape, indices)))
+linear("avg_pool2d", k.average, node_name="AvgPool2DBackward0", args="kernel_size rows columns", frees_args=True,
     x=d("1 / n, to the window", lambda g, kernel_size, rows, columns:
-        lk.between(g, rows.T, columns.T)))
-linear("adaptive_avg_pool2d", lk.average, node_name="AdaptiveAvgPool2DBackward0",
+        k.between(g, rows.T, columns.T)))
+linear("adaptive_avg_pool2d", k.average, node_name="AdaptiveAvgPool2DBackward0",
     args="output_size rows columns", frees_args=True,
     x=d("1 / n, to the window", lambda g, output_size, rows, columns:
-        lk.between(g, rows.T, columns.T)))
+        k.between(g, rows.T, columns.T)))
 
 for mode, dims in [*(("nearest", n) for n in (1, 2, 3)), *(("nearest_exact", n) for n in (1, 2, 3)),
         ("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)]:
     kind = mode.title().replace("_", "")
-    linear(f"upsample_{mode}{dims}d", lk.resized, args="size matrices", node_name=f"Upsample{kind}{dims}DBackward0",
-        x=d("the weights of its pixels, summed", lambda g, matrices: lk.along_dimensions(
+    linear(f"upsample_{mode}{dims}d", k.resized, args="size matrices", node_name=f"Upsample{kind}{dims}DBackward0",
+        x=d("the weights of its pixels, summed", lambda g, matrices: k.along_dimensions(
             g, tuple(matrix.T for matrix in matrices))))
 
 for key in ("native_batch_norm", "native_layer_norm", "native_group_norm"):
-    general(key, lk.normalize, args="view axes shape eps stats", frees_args=True,
+    general(key, k.normalize, args="view axes shape eps stats", frees_args=True,
         x=d("w/σ · (1 − mean − x̂ x̂ᵀ)", lambda g, x, weight, view, axes, shape, eps, stats:
-            lk.normalize_x(g, x, weight, view, axes, shape, eps, stats)),
+            k.normalize_x(g, x, weight, view, axes, shape, eps, stats)),
         weight=d("x̂", lambda g, x, weight_shape, view, axes, shape, eps, stats:
-            lk.normalize_weight(g, x, weight_shape, view, axes, shape, eps, stats)),
+            k.normalize_weight(g, x, weight_shape, view, axes, shape, eps, stats)),
         bias=d("1, summed", lambda g, bias_shape, view, shape:
-            lk.summed_to(np.reshape(g, view), bias_shape, shape)))
-general("fixed_norm", lk.normalize_fixed, name="native_batch_norm", args="shape stats", frees_args=True,
-    x=d("w/σ", lambda g, weight, shape, stats: g * (lk.aligned(weight, shape) * stats[1])),
+            k.summed_to(np.reshape(g, view), bias_shape, shape)))
+general("fixed_norm", k.normalize_fixed, name="native_batch_norm", args="shape stats", frees_args=True,
+    x=d("w/σ", lambda g, weight, shape, stats: g * (k.aligned(weight, shape) * stats[1])),
     weight=d("x̂", lambda g, x, weight_shape, shape, stats:
-        lk.summed_to(g * ((x - stats[0]) * stats[1]), weight_shape, shape)),
-    bias=d("1, summed", lambda g, bias_shape, shape: lk.summed_to(g, bias_shape, shape)))
+        k.summed_to(g * ((x - stats[0]) * stats[1]), weight_shape, shape)),
+    bias=d("1, summed", lambda g, bias_shape, shape: k.summed_to(g, bias_shape, shape)))
 
-linear("embedding", lk.look_up, args="indices padding_idx", frees_args=True,
+linear("embedding", k.look_up, args="indices padding_idx", frees_args=True,
     x=d("1, added by row", lambda g, x_shape, indices, padding_idx:
-        lk.embedding_dense(g, x_shape[0], indices, padding_idx)))
-general("embedding_bag", bag.embedding_bag, args="indices bags size mode", frees_args=True,
+        k.embedding_dense(g, x_shape[0], indices, padding_idx)))
+general("embedding_bag", k.embedding_bag, args="indices bags size mode", frees_args=True,
     x=d("y, added by row", lambda g, x, y, out, indices, bags, mode:
-        bag.table_back(g, x, y, out, indices, bags, mode)),
+        k.table_back(g, x, y, out, indices, bags, mode)),
     y=d("x, summed", lambda g, x, y, out, indices, bags, mode:
-        bag.weights_back(g, x, y, out, indices, bags, mode)))
-linear("embedding_dense", lk.embedding_dense, node_name="EmbeddingDenseBackwardBackward0",
+        k.weights_back(g, x, y, out, indices, bags, mode)))
+linear("embedding_dense", k.embedding_dense, node_name="EmbeddingDenseBackwardBackward0",
     args="rows indices padding_idx", frees_args=True,
-    x=d("1, taken", lambda g, indices, padding_idx: lk.take_unpadded(g, indices, padding_idx)))
+    x=d("1, taken", lambda g, indices, padding_idx: k.take_unpadded(g, indices, padding_idx)))
 
-linear("pixel_shuffle", lk.shuffled_pixels, args="r",
-    x=d("1, put back", lambda g, r: lk.unshuffled_pixels(g, r)))
-linear("pixel_unshuffle", lk.unshuffled_pixels, args="r",
-    x=d("1, put back", lambda g, r: lk.shuffled_pixels(g, r)))
-linear("channel_shuffle", lk.shuffled_channels, args="groups",
-    x=d("1, put back", lambda g, groups: lk.shuffled_channels(g, g.shape[1] // groups)))
+linear("pixel_shuffle", k.shuffled_pixels, args="r",
+    x=d("1, put back", lambda g, r: k.unshuffled_pixels(g, r)))
+linear("pixel_unshuffle", k.unshuffled_pixels, args="r",
+    x=d("1, put back", lambda g, r: k.shuffled_pixels(g, r)))
+linear("channel_shuffle", k.shuffled_channels, args="groups",
+    x=d("1, put back", lambda g, groups: k.shuffled_channels(g, g.shape[1] // groups)))
 for key in ("nll_loss", "nll_loss2d"):
-    linear(key, loss.nll, args="target share reduction", frees_args=True,
+    linear(key, k.nll, args="target share reduction", frees_args=True,
         node_name="NllLossBackward0" if key == "nll_loss" else "NllLoss2DBackward0",
         x=d("−w at the target", lambda g, x_shape, target, share, reduction:
-            loss.nll_back(g, x_shape, target, share, reduction)))
-general("mse_loss", loss.mse, args="reduction",
-    x=d("2 (x − y) / n", lambda g, x, y, reduction: loss.part(g, x, reduction) * (2 * (x - y))),
-    y=d("2 (y − x) / n", lambda g, x, y, reduction: loss.part(g, x, reduction) * (2 * (y - x))))
-general("multi_margin_loss", loss.multi_margin, args="target p margin weight reduction", frees_args=True,
+            k.nll_back(g, x_shape, target, share, reduction)))
+general("mse_loss", k.mse, args="reduction",
+    x=d("2 (x − y) / n", lambda g, x, y, reduction: k.part(g, x, reduction) * (2 * (x - y))),
+    y=d("2 (y − x) / n", lambda g, x, y, reduction: k.part(g, x, reduction) * (2 * (y - x))))
+general("multi_margin_loss", k.multi_margin, args="target p margin weight reduction", frees_args=True,
     x=d("p gapᵖ⁻¹ at the classes, −Σ of them at the target", lambda g, x, target, p, margin, weight, reduction:
-        loss.multi_margin_back(g, x, target, p, margin, weight, reduction)))
-general("soft_margin_loss", loss.soft_margin, args="target reduction", frees_args=True,
+        k.multi_margin_back(g, x, target, p, margin, weight, reduction)))
+general("soft_margin_loss", k.soft_margin, args="target reduction", frees_args=True,
     x=d("−y σ(−y x) / n", lambda g, x, target, reduction:
-        loss.part(g, x, reduction) * loss.soft_margin_slope(x, target)))
-general("huber_loss", loss.huber, args="delta reduction",
+        k.part(g, x, reduction) * k.soft_margin_slope(x, target)))
+general("huber_loss", k.huber, args="delta reduction",
     x=d("clamp(x − y, −δ, δ) / n", lambda g, x, y, delta, reduction:
-        loss.part(g, x, reduction) * np.clip(x - y, -delta, delta)),
+        k.part(g, x, reduction) * np.clip(x - y, -delta, delta)),
     y=d("clamp(y − x, −δ, δ) / n", lambda g, x, y, delta, reduction:
-        loss.part(g, x, reduction) * np.clip(y - x, -delta, delta)))
-general("smooth_l1_loss", loss.smooth_l1, args="beta reduction", node_name="SmoothL1LossBackward0",
+        k.part(g, x, reduction) * np.clip(y - x, -delta, delta)))
+general("smooth_l1_loss", k.smooth_l1, args="beta reduction", node_name="SmoothL1LossBackward0",
     x=d("clamp((x − y)/β, −1, 1) / n", lambda g, x, y, beta, reduction:
-        loss.part(g, x, reduction) * np.clip((x - y) / beta, -1, 1)),
+        k.part(g, x, reduction) * np.clip((x - y) / beta, -1, 1)),
     y=d("clamp((y − x)/β, −1, 1) / n", lambda g, x, y, beta, reduction:
-        loss.part(g, x, reduction) * np.clip((y - x) / beta, -1, 1)))
-general("binary_cross_entropy", loss.bce, args="weight reduction",
+        k.part(g, x, reduction) * np.clip((y - x) / beta, -1, 1)))
+general("binary_cross_entropy", k.bce, args="weight reduction",
     x=d("(x − y) / (x (1 − x)) / n", lambda g, x, y, weight, reduction:
-        loss.part(g, x, reduction) * weight * ((x - y) / np.maximum((1 - x) * x, 1e-12))),
+        k.part(g, x, reduction) * weight * ((x - y) / np.maximum((1 - x) * x, 1e-12))),
     y=d("ln(1 − x) − ln x, over n", lambda g, x, weight, reduction:
-        loss.part(g, x, reduction) * weight * (np.log(1 - x) - np.log(x))))
-general("binary_cross_entropy_with_logits", loss.bce_logits, args="weight pos_weight reduction",
+        k.part(g, x, reduction) * weight * (np.log(1 - x) - np.log(x))))
+general("binary_cross_entropy_with_logits", k.bce_logits, args="weight pos_weight reduction",
     x=d("(σ(x) − y) / n", lambda g, x, y, weight, pos_weight, reduction:
-        loss.part(g, x, reduction) * weight * loss.logits_slope(x, y, pos_weight)),
+        k.part(g, x, reduction) * weight * k.logits_slope(x, y, pos_weight)),
     y=d("−x / n", lambda g, x, weight, pos_weight, reduction:
-        loss.part(g, x, reduction) * weight * loss.target_slope(x, pos_weight)))
+        k.part(g, x, reduction) * weight * k.target_slope(x, pos_weight)))
 
 # fmt: on

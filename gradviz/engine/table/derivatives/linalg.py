@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gradviz.engine.core.op import Derivative, d
+from gradviz.engine.core.derivative import Derivative, d
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives.rows import general, linear
 

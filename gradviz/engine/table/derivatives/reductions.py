@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradviz.engine.core.op import d
+from gradviz.engine.core.derivative import d
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives.rows import general, linear
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradviz.engine.core.op import Derivative, Op
-
-TABLE: dict[str, Op] = {}
+from gradviz.engine.core.derivative import Derivative
+from gradviz.engine.core.op import Op
+from gradviz.engine.core.registry import TABLE
 
 
 def _row(key: str, forward: Callable, kind: str, derivatives: dict[str, Derivative], **settings: Any) -> None:
     name = settings.pop("name", key)
     inputs = tuple(settings.pop("inputs", " ".join(derivatives) or "x").split())
     args = tuple(settings.pop("args", "").split())
+    forward = getattr(forward, "on_arrays", forward)  # a kernel that is a row: it is called with arrays only
     if key in TABLE:
         raise ValueError(f"there are two rows {key!r}")
     TABLE[key] = Op(name, forward, inputs, args, derivatives, kind=kind, **settings)

@@ -6,13 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy.special
 
-from gradviz.engine.table import kernels as k
-from gradviz.engine.table.kernels.layers import recorded
-from gradviz.engine.table.kernels.losses import sigmoid
-from gradviz.engine.table.kernels.row import raw
-
-__all__ = ["sigmoid"]
+from gradviz.engine.table.kernels.elementwise import sigmoid
+from gradviz.engine.table.kernels.indexing import at
+from gradviz.engine.table.kernels.row import raw, row
 
 
 def step(condition: Any, yes: float, no: float, like: Any) -> Any:
@@ -45,37 +43,10 @@ def celu(x: Any, alpha: float) -> Any:
     return elu(x, alpha, 1.0, 1 / alpha)
 
 
-_STEP, _TERMS, _END = 0.25, 14, 10.0
-
-
-def _cdf_table() -> np.ndarray:
-    """Coefficients of polynomials in (x − middle), one row for each piece of [−10, 10]; the highest power first."""
-    nodes = np.cos(np.pi * (np.arange(_TERMS) + 0.5) / _TERMS) * _STEP / 2
-    powers = np.linalg.inv(np.vander(nodes / _STEP, _TERMS))
-    middles = np.arange(-_END + _STEP / 2, _END, _STEP)
-    values = [[0.5 * math.erfc(-(middle + node) / math.sqrt(2)) for node in nodes] for middle in middles]
-    return powers @ np.array(values).T
-
-
-_TABLE: list[np.ndarray] = []
-
-
-def _cdf(x: np.ndarray) -> Any:
-    if not _TABLE:
-        _TABLE.append(_cdf_table())
-    wide = np.clip(np.nan_to_num(x.astype(np.float64), nan=0.0), -_END, _END - 1e-9)
-    piece = ((wide + _END) / _STEP).astype(np.int64)
-    local = (wide + _END) / _STEP - piece - 0.5
-    total = np.zeros_like(wide)
-    for coefficients in _TABLE[0]:
-        total = total * local + coefficients[piece]
-    return np.where(np.isnan(x), x, total).astype(x.dtype)
-
-
-@recorded("normal_cdf")
+@row("normal_cdf")
 def normal_cdf(x: Any) -> Any:
-    """Φ(x) = (1 + erf(x/√2)) / 2, to about the last digit of a double (NumPy has no erf)."""
-    return _cdf(np.asarray(x))
+    """Φ(x): how probable a standard normal number of at most x is."""
+    return scipy.special.ndtr(x).astype(x.dtype, copy=False)
 
 
 def normal_density(x: Any) -> Any:
@@ -104,7 +75,7 @@ def gelu_tanh_slope(x: Any) -> Any:
 
 def silu(x: Any) -> Any:
     """x σ(x)."""
-    return x * k.sigmoid(x)
+    return x * sigmoid(x)
 
 
 def silu_slope(x: Any) -> Any:
@@ -143,7 +114,7 @@ def hardshrink(x: Any, lambd: float) -> Any:
     return np.where((x >= -lambd) & (x <= lambd), x * 0, x)
 
 
-@recorded("log_sigmoid")
+@row("log_sigmoid")
 def log_sigmoid(x: Any) -> Any:
     """ln σ(x), without overflow."""
     return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
@@ -176,7 +147,7 @@ def prelu(x: Any, weight: Any) -> Any:
 
 def _halves(x: Any, dim: int) -> tuple[Any, Any]:
     half = x.shape[dim] // 2
-    return x[k.at(dim, slice(0, half))], x[k.at(dim, slice(half, None))]
+    return x[at(dim, slice(0, half))], x[at(dim, slice(half, None))]
 
 
 def glu(x: Any, dim: int) -> Any:

@@ -53,6 +53,7 @@ def relu(x: Any, out: Any = None) -> Any:
     return np.maximum(x, 0, out=...)
 
 
+@row("sigmoid")
 def sigmoid(x: Any, out: Any = None) -> Any:
     """1 / (1 + exp(−x)), without overflow on either side."""
     e = np.exp(-np.abs(x))

@@ -46,12 +46,6 @@ def scaled(kernel: Callable) -> Callable:
     return call
 
 
-@row("outer")
-def outer_product(x: Any, y: Any) -> Any:
-    """x yᵀ of two vectors."""
-    return np.outer(x, y)
-
-
 def baddbmm(bias: Any, x: Any, y: Any) -> Any:
     """bias + x y, for each of a batch."""
     return bias + np.matmul(x, y)
@@ -77,7 +71,7 @@ def on_diagonal(g: Any, shape: tuple[int, ...]) -> Any:
     return g * np.eye(*shape, dtype=g.dtype if isinstance(g, np.ndarray) else g.array.dtype)
 
 
-@row("linalg_cross")
+@row("linalg_cross", inputs=2)
 def cross(x: Any, y: Any, dim: int) -> Any:
     """The cross product of vectors of three along `dim`."""
     x, y = np.broadcast_arrays(x, y)
@@ -136,13 +130,13 @@ def slogdet(x: Any) -> tuple:
     return tuple(np.linalg.slogdet(x))
 
 
-@row("solve")
+@row("solve", inputs=2)
 def solve(a: Any, b: Any) -> Any:
     """x such that a x = b, for matrices b."""
     return np.linalg.solve(a, b)
 
 
-@row("solve_vector")
+@row("solve_vector", inputs=2)
 def solve_vector(a: Any, b: Any) -> Any:
     """x such that a x = b, for vectors b."""
     return np.linalg.solve(a, b[..., None])[..., 0]
@@ -153,14 +147,14 @@ def triangle(x: Any, upper: bool, unit: bool) -> Any:
     return triu(x, int(unit)) if upper else tril(x, -int(unit))
 
 
-@row("solve_triangular")
+@row("solve_triangular", inputs=2)
 def solve_triangular(a: Any, b: Any, upper: bool, unit: bool) -> Any:
     """x such that a x = b, of one triangle of a; `unit`: with ones on its diagonal."""
     half = triangle(a, upper, unit)
     return np.linalg.solve(half + np.eye(a.shape[-1], dtype=a.dtype) if unit else half, b)
 
 
-@row("solve_triangular_right")
+@row("solve_triangular_right", inputs=2)
 def solve_triangular_right(a: Any, b: Any, upper: bool, unit: bool) -> Any:
     """x such that x a = b, of one triangle of a."""
     return transposed(solve_triangular(transposed(a), transposed(b), not upper, unit))

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.table import kernels as k
+from gradviz.engine.table.kernels.elementwise import sigmoid
+from gradviz.engine.table.kernels.indexing import put_back
 from gradviz.engine.table.kernels.row import raw
 
 
@@ -42,7 +43,7 @@ def nll_back(
     """The gradient of `nll`: −share at the target class, 0 elsewhere, even if the upstream gradient is NaN."""
     given, at = g * -share, _at_classes(target)
     if not isinstance(given, (np.ndarray, np.generic)):
-        return k.put_back(np.broadcast_to(given, target.shape), x_shape, at)
+        return put_back(np.broadcast_to(given, target.shape), x_shape, at)
     gradient = np.zeros(x_shape, given.dtype)
     gradient[at] = given
     return gradient
@@ -141,15 +142,6 @@ def bce_logits(x: Any, y: Any, weight: Any, pos_weight: Any, reduction: str) -> 
     log_sigmoid = np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
     losses = (1 - y) * x - (1 + (pos_weight - 1) * y) * log_sigmoid
     return reduced(losses * weight, reduction)
-
-
-def sigmoid(x: Any) -> Any:
-    """σ(x), of an array or of a Tensor."""
-    if isinstance(x, (np.ndarray, np.generic)):
-        return k.sigmoid(x)
-    from gradviz.engine.table.ops import sigmoid as recorded
-
-    return recorded(x)
 
 
 def logits_slope(x: Any, y: Any, pos_weight: Any) -> Any:

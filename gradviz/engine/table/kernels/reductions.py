@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.table.kernels.row import raw, row
-from gradviz.engine.table.kernels.softmax import sum_of_rows
 
 
 def sum(x: Any, dim: Any, keepdim: bool) -> Any:
@@ -34,17 +33,6 @@ def spread(g: Any, shape: tuple[int, ...], dim: Any, keepdim: bool) -> Any:
     if not keepdim and dim is not None and shape:
         g = np.expand_dims(g, dim)
     return np.broadcast_to(g, shape)
-
-
-def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """The transpose of broadcasting: summed over what was repeated."""
-    if g.shape == shape:
-        return g
-    extra = g.ndim - len(shape)
-    if g.shape[extra:] == shape:
-        return sum_of_rows(g) if extra == 1 else g.sum((*range(extra),))
-    repeated = [extra + i for i, n in enumerate(shape) if n == 1 and g.shape[extra + i] != 1]
-    return g.sum((*range(extra), *repeated)).reshape(shape)
 
 
 def max_all(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How a kernel that is a row of the table records itself."""
+"""Kernels that are rows of the table themselves."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from gradviz.engine.core.apply import apply, as_tensor
+from gradviz.engine.core.registry import TABLE
 from gradviz.engine.core.tensor import Tensor
 
 
@@ -14,24 +16,25 @@ def raw(x: Any) -> Any:
     return getattr(x, "array", x)
 
 
-def row(key: str) -> Callable[[Callable], Callable]:
-    """A kernel that is the row `key` of the table: where a rule calls it with a Tensor, that row runs."""
+def row(key: str, inputs: int = 1) -> Callable[[Callable], Callable]:
+    """Mark a kernel as the forward of row `key`. Called with a Tensor it runs that row, and so records itself.
+
+    The kernel's first parameters are the row's `inputs`, the others its arguments. The kernel without this check is
+    its attribute `on_arrays`."""
 
     def decorate(kernel: Callable) -> Callable:
         @wraps(kernel)
-        def call(*arguments: Any) -> Any:
-            if any(isinstance(argument, Tensor) for argument in arguments):
-                return _run(key, arguments)
-            return kernel(*arguments)
+        def of_one(x: Any, *args: Any) -> Any:
+            return apply(TABLE[key], (x,), args) if isinstance(x, Tensor) else kernel(x, *args)
 
+        @wraps(kernel)
+        def of_several(*arguments: Any) -> Any:
+            if not any(isinstance(x, Tensor) for x in arguments[:inputs]):
+                return kernel(*arguments)
+            return apply(TABLE[key], [as_tensor(x) for x in arguments[:inputs]], arguments[inputs:])
+
+        call = of_one if inputs == 1 else of_several
+        call.row, call.inputs, call.on_arrays = key, inputs, kernel  # type: ignore[attr-defined]
         return call
 
     return decorate
-
-
-def _run(key: str, arguments: tuple) -> Any:
-    from gradviz.engine.core.apply import apply, as_tensor
-    from gradviz.engine.table.derivatives import TABLE
-
-    n = len(TABLE[key].inputs)
-    return apply(TABLE[key], [as_tensor(argument) for argument in arguments[:n]], arguments[n:])

@@ -18,7 +18,7 @@ REDUCTIONS: dict[str, np.ufunc] = {
 }
 
 
-@row("scatter_reduce")
+@row("scatter_reduce", inputs=2)
 def scatter_reduce(x: Any, source: Any, dim: int, index: np.ndarray, reduce: str, include_self: bool) -> Any:
     """x with the elements of `source` brought in where `index` names along `dim`.
 

@@ -6,37 +6,22 @@ from typing import Any
 
 import numpy as np
 
-_ONES = {np.dtype(kind): np.ones(4096, kind) for kind in "fd"}
-
-
-def _ones(n: int, dtype: np.dtype) -> np.ndarray:
-    return _ONES[dtype][:n] if n <= 4096 else np.ones(n, dtype)
-
-
-def _is_for_blas(x: Any) -> bool:
-    """Whether BLAS takes an array as it lies, and it is worth while: BLAS adds in an order that depends on the
-    processor, and small programs are to print the same everywhere."""
-    return type(x) is np.ndarray and x.size >= 512 and x.dtype in _ONES and x.flags.c_contiguous
-
-
-def sum_of_rows(x: Any) -> Any:
-    """Σ x along its first dimension: of a matrix as a product with ones, which takes half the time."""
-    return _ones(len(x), x.dtype).dot(x) if x.ndim == 2 and _is_for_blas(x) else x.sum(0)
+from gradviz.engine.core.broadcasting import is_for_blas, row_of_ones
 
 
 def total(x: Any, dim: int) -> Any:
     """Σ x along one dimension, which stays.
 
     `np.sum` goes along each row with the care that long ones need; short ones are multiplied by ones."""
-    if _goes_along_short_rows(x, dim) and _is_for_blas(x):
-        ones = _ones(x.shape[-1], x.dtype)
-        return x.dot(ones)[:, None] if x.ndim == 2 else np.matmul(x, ones)[..., None]
+    if _goes_along_short_rows(x, dim) and is_for_blas(x):
+        row = row_of_ones(x.shape[-1], x.dtype)
+        return x.dot(row)[:, None] if x.ndim == 2 else np.matmul(x, row)[..., None]
     return x.sum(dim, keepdims=True)
 
 
 def dot_along(x: Any, y: Any, dim: int) -> Any:
     """Σ x y along one dimension, which stays."""
-    if _goes_along_short_rows(x, dim) and _is_for_blas(x) and type(y) is np.ndarray and x.dtype is y.dtype:
+    if _goes_along_short_rows(x, dim) and is_for_blas(x) and type(y) is np.ndarray and x.dtype is y.dtype:
         return np.vecdot(x, y)[..., None]
     return (x * y).sum(dim, keepdims=True)
 

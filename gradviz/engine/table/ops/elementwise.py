@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.engine.core.apply import apply, binary, operands, unary
 from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.table.derivatives import TABLE
+from gradviz.engine.table.ops.choice import to
 
 _CHOSEN = {
     "pow",
@@ -205,8 +206,6 @@ def addcdiv(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
 
 def float_power(x: Any, exponent: Any) -> Tensor:
     """x to the power of `exponent`, computed in float64."""
-    from gradviz.engine.table.ops.choice import to
-
     double = [to(value, np.float64) if isinstance(value, Tensor) else float(value) for value in (x, exponent)]
     if not isinstance(double[0], Tensor):
         return rpow(double[1], double[0])

@@ -16,7 +16,8 @@ from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import least_value, singular_values
 from gradviz.engine.table.ops.choice import clone, to, where
 from gradviz.engine.table.ops.elementwise import mul
-from gradviz.engine.table.ops.products import matmul, vdot
+from gradviz.engine.table.ops.joining import cat
+from gradviz.engine.table.ops.products import cross, matmul, vdot
 from gradviz.engine.table.ops.reductions import amax, amin, checked_dim, cumprod, dims_of, sum, vector_norm
 from gradviz.engine.table.ops.shape import diagonal, expand, permute, reshape, transpose, unsqueeze, view
 
@@ -244,8 +245,6 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 
 def linalg_cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross product of vectors of three along `dim`."""
-    from gradviz.engine.table.ops.products import cross
-
     if x.array.ndim == other.array.ndim:
         at = checked_dim(dim, x.array.ndim)
         sizes = x.array.shape[at], other.array.shape[at]
@@ -281,10 +280,15 @@ def matrix_rank(
 
 def vander(x: Tensor, *, N: Any = None) -> Tensor:
     """The powers of x from 0 to N − 1, as a new last dimension."""
-    from gradviz.engine.table.ops.joining import cat
-
     x = x if x.array.ndim else unsqueeze(x, 0)
     n = x.array.shape[-1] if N is None else N
     ones = new_tensor(np.ones((*x.array.shape, 1), x.array.dtype))
     powers = cumprod(expand(unsqueeze(x, -1), *x.array.shape, n - 1), -1)
     return cat([ones, powers], -1)
+
+
+def norm(x: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The p-norm of all elements or along `dim`; p may be "fro" (2) or "nuc" (of a matrix)."""
+    if p == "nuc":
+        return matrix_norm(x, "nuc", (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
+    return vector_norm(x, 2 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)

@@ -149,15 +149,6 @@ def logcumsumexp(x: Tensor, dim: int) -> Tensor:
     return apply(TABLE["logcumsumexp"], (x,), (dims_of(x, dim),))
 
 
-def norm(x: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The p-norm of all elements or along `dim`; p may be "fro" (2) or "nuc" (of a matrix)."""
-    if p == "nuc":
-        from gradviz.engine.table.ops.linalg import matrix_norm
-
-        return matrix_norm(x, "nuc", (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
-    return vector_norm(x, 2 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)
-
-
 def norm_along(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
     """The p-norm along `dim` as PyTorch's own functions take it (NormBackward1)."""
     return apply(TABLE["norm"], (x,), (float(p), dims_of(x, dim), keepdim))

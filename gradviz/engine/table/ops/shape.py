@@ -17,6 +17,7 @@ from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import Geometry, geometry_of
 from gradviz.engine.table.ops.choice import contiguous
 from gradviz.engine.table.ops.reductions import checked_dim, dims_of
+from gradviz.engine.table.ops.reductions import sum as sum_over
 
 
 def sizes(shape: tuple) -> tuple[int, ...]:
@@ -403,12 +404,10 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 def sum_to_size(x: Tensor, *size: Any) -> Tensor:
     """x summed over what broadcasting `size` to its shape would repeat."""
-    from gradviz.engine.table.ops.reductions import sum
-
     wanted, shape = sizes(size), x.array.shape
     extra = len(shape) - len(wanted)
     lost = [i for i, n in enumerate(shape) if i < extra or (wanted[i - extra] == 1 and n != 1)]
     if extra < 0 or any(wanted[i - extra] != n for i, n in enumerate(shape) if i not in lost):
         raise RuntimeError(f"size {{{list(wanted)}}} is not expandable to size {{{list(shape)}}}.")
-    x = sum(x, lost, keepdim=True) if lost else x
+    x = sum_over(x, lost, keepdim=True) if lost else x
     return view(x, *wanted) if extra else x

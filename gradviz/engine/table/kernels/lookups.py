@@ -1,6 +1,4 @@
-"""What the row of `embedding_bag` computes with: rows of a table, brought together in bags.
-
-`indices` are the rows taken, one after another, `bags` the bag that each goes into."""
+"""Rows of a table, looked up one by one or in bags."""
 
 from __future__ import annotations
 
@@ -8,8 +6,35 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.table import kernels as k
-from gradviz.engine.table.kernels.row import raw
+from gradviz.engine.table.kernels.indexing import put_back
+from gradviz.engine.table.kernels.row import raw, row
+
+
+def look_up(weight: Any, indices: Any, padding_idx: int) -> Any:
+    """The rows of `weight` at `indices`."""
+    return weight[indices]
+
+
+@row("embedding_dense")
+def embedding_dense(g: Any, rows: int, indices: Any, padding_idx: int) -> Any:
+    """The transpose of `look_up`: gradients added up by row; the row `padding_idx` gets none."""
+    flat, values = indices.ravel(), g.reshape(-1, g.shape[-1])
+    kept = flat != padding_idx
+    flat, values = flat[kept], values[kept]
+    whole = np.zeros((rows, g.shape[-1]), g.dtype)
+    if flat.size:
+        order = np.argsort(flat, kind="stable")
+        used, starts = np.unique(flat[order], return_index=True)
+        whole[used] = np.add.reduceat(values[order], starts, axis=0)
+    return whole
+
+
+def take_unpadded(x: Any, indices: Any, padding_idx: int) -> Any:
+    """The rows of x at `indices`, zeros for `padding_idx`."""
+    return x[indices] * np.expand_dims(np.asarray(indices != padding_idx), -1).astype(np.float32)
+
+
+# --- bags: `indices` are the rows taken, one after another, `bags` the bag that each goes into
 
 
 def embedding_bag(x: Any, y: Any, indices: np.ndarray, bags: np.ndarray, size: int, mode: str) -> Any:
@@ -26,7 +51,7 @@ def embedding_bag(x: Any, y: Any, indices: np.ndarray, bags: np.ndarray, size: i
 
 def table_back(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:
     """The gradient of the table."""
-    return k.put_back(_shares(g, x, y, out, indices, bags, mode) * np.expand_dims(y, 1), x.shape, indices)
+    return put_back(_shares(g, x, y, out, indices, bags, mode) * np.expand_dims(y, 1), x.shape, indices)
 
 
 def weights_back(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:

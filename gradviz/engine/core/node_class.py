@@ -1,0 +1,152 @@
+"""The class of an op's nodes, made from its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gradviz.engine.basics.errors import backward_twice
+from gradviz.engine.core.broadcasting import sum_to
+from gradviz.engine.core.derivative import Derivative
+from gradviz.engine.core.needs import Argument, Need
+from gradviz.engine.core.node import (
+    ManyInputsNode,
+    Node,
+    OneInputNode,
+    Output,
+    TwoInputsNode,
+    unpack,
+    unpack_indices,
+    unpack_nth,
+    unpack_out,
+)
+from gradviz.engine.core.packing import properties_of_saved
+from gradviz.engine.core.state import state
+from gradviz.engine.core.tensor import new_tensor
+
+_ARITIES: dict[type[Node], int] = {OneInputNode: 1, TwoInputsNode: 2}
+
+
+class Row(Protocol):
+    """What is asked of a row of the table (op.py)."""
+
+    inputs: tuple[str, ...]
+    derivatives: dict[str, Derivative]
+    needs: dict[str, tuple[Need, ...]]
+    saved: dict[str, Need]
+    node_name: str
+    kind: str
+    outputs: int
+    variadic: bool
+    frees_args: bool
+    saves_inputs: bool
+    saves_out: bool
+
+
+def make_node_class(op: Row) -> type[Node]:
+    """The class of the op's nodes, with `vjp(g)` on arrays and `vjp_recorded(g)` on Tensors."""
+    base: type[Node] = ManyInputsNode
+    if not op.variadic and op.outputs == 1 and len(op.inputs) <= 2:
+        base = OneInputNode if len(op.inputs) == 1 else TwoInputsNode
+    body: dict[str, Any] = {
+        "__slots__": (),
+        "__module__": "gradviz.engine",
+        "op": op,
+        "outputs": op.outputs,
+        "arity": _ARITIES.get(base, 0),
+        "saves": op.saves_inputs or op.saves_out or op.frees_args,
+        "vjp": compile_vjp(op, base, recorded=False),
+        "vjp_recorded": compile_vjp(op, base, recorded=True),
+        **properties_of_saved(op.saved),
+    }
+    if op.frees_args:
+        body["release"] = _release_with_args(base)
+    return type(op.node_name, (base,), body)
+
+
+def _release_with_args(base: type[Node]) -> Callable:
+    def release(node: Any) -> None:
+        base.release(node)
+        node.args = None
+
+    return release
+
+
+# --- the derivative, compiled
+
+
+def compile_vjp(op: Row, base: type[Node], recorded: bool) -> Callable:
+    """Write the method that fetches what each rule needs from a node and calls it.
+
+    Written as source, as `dataclasses` does, because a call by position is what makes backward fast."""
+    scope: dict[str, Any] = {
+        "unpack": unpack,
+        "unpack_nth": unpack_nth,
+        "unpack_out": unpack_out,
+        "unpack_indices": unpack_indices,
+        "out_tensor": out_tensor,
+        "backward_twice": backward_twice,
+        "reduced": reduced,
+    }
+    body = _of_all_inputs(op, scope, recorded) if op.variadic else _of_each_input(op, base, scope, recorded)
+    source = "\n".join(["def vjp(n, g):", *(f"    {line}" for line in body)])
+    exec(compile(source, "<gradviz>", "exec"), scope)
+    return scope["vjp"]
+
+
+def _of_each_input(op: Row, base: type[Node], scope: dict[str, Any], recorded: bool) -> list[str]:
+    """The lines that call one rule for each input whose gradient is wanted."""
+    lines: list[str] = []
+    for i, name in enumerate(op.inputs):
+        if name not in op.derivatives:
+            lines.append(f"g_{name} = None")
+            continue
+        edge = f"n._edges[{i}]" if base is ManyInputsNode else ("n.a", "n.b")[i]
+        lines += [f"if {edge} is None:", f"    g_{name} = None", "else:"]
+        lines += [f"    {line}" for line in _call(op, name, scope, base is ManyInputsNode, recorded)]
+        if op.kind == "elementwise":
+            lines.append(f"    if n.spec is not None: g_{name} = reduced(g_{name}, n.spec[{i}])")
+    names = ", ".join(f"g_{name}" for name in op.inputs)
+    return [*lines, f"return {names}" if base is OneInputNode else f"return ({names},)"]
+
+
+def _of_all_inputs(op: Row, scope: dict[str, Any], recorded: bool) -> list[str]:
+    """The lines for an op of any number of tensors (`cat`), whose one rule gives the gradients of all."""
+    (name,) = op.derivatives
+    return [
+        *_call(op, name, scope, True, recorded),
+        f"return tuple([None if edge is None else x for edge, x in zip(n._edges, g_{name}, strict=True)])",
+    ]
+
+
+def _call(op: Row, name: str, scope: dict[str, Any], many: bool, recorded: bool) -> list[str]:
+    """The lines that fetch what the rule for an input needs, and call it."""
+    scope[f"rule_{name}"] = op.derivatives[name].rule
+    needs = op.needs[name]
+    lines = [line for need in needs for line in need.fetch(many, recorded)]
+    if op.frees_args and any(isinstance(need, Argument) for need in needs):
+        lines.insert(0, "if n.args is None: raise backward_twice(n.name())")
+    return [*lines, f"g_{name} = rule_{name}({', '.join(['g', *(need.name for need in needs)])})"]
+
+
+# --- what the compiled derivative calls
+
+
+def reduced(gradient: Any, spec: tuple) -> Any:
+    """The gradient of an input that was broadcast or cast: summed over what broadcasting repeated."""
+    shape, dtype = spec
+    gradient = sum_to(gradient, shape)
+    return gradient if gradient.dtype == dtype else gradient.astype(dtype)
+
+
+def out_tensor(node: Any, saved: Any) -> Any:
+    """The saved output as the Tensor it was: the node is its grad_fn. Of several outputs: all, as a tuple."""
+    if isinstance(saved, tuple):
+        return tuple(
+            new_tensor(array, Output(node, nr) if array.dtype.kind in "fc" else None)
+            for nr, array in enumerate(saved)
+        )
+    out = new_tensor(saved, node)
+    if state.forward_mode is not None:
+        state.forward_mode.restore(out, node)
+    return out

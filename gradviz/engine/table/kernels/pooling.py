@@ -1,0 +1,120 @@
+"""Pooling and resizing of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.table.kernels.row import row
+from gradviz.engine.table.kernels.windows import Sizes, windows
+
+
+def max_positions(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, out: Sizes) -> Any:
+    """Where each window's maximum stands in its plane, as PyTorch's indices: (N, C, *out)."""
+    need = tuple(
+        max((o - 1) * s + d * (k - 1) + 1 - n - p, 0)
+        for o, s, d, k, n, p in zip(out, stride, dilation, kernel, x.shape[2:], padding, strict=True)
+    )
+    border = [(0, 0), (0, 0), *zip(padding, need, strict=True)]
+    whole = x
+    if any(padding) or any(need):  # the border is below everything, even −∞
+        floats = x.dtype.kind == "f"
+        low = -np.inf if floats else np.iinfo(x.dtype).min
+        whole = np.pad(np.maximum(x, np.finfo(x.dtype).min) if floats else x, border, constant_values=low)
+    view = windows(whole, kernel, stride, dilation)
+    view = view[(..., *(slice(o) for o in out))]
+    best = np.argmax(view.reshape(*x.shape[:2], int(np.prod(kernel)), *out), axis=2)  # NaN counts as greatest
+    at = np.unravel_index(best, kernel)
+    flat: Any = 0
+    for i, size in enumerate(x.shape[2:]):
+        starts = np.arange(out[i]).reshape(-1, *(1,) * (len(out) - 1 - i)) * stride[i] - padding[i]
+        flat = flat * size + starts + at[i] * dilation[i]
+    return flat
+
+
+def adaptive_max_positions(x: Any, size: Sizes) -> Any:
+    """Where the maximum of each of `size` parts of a plane stands, the first of equal ones, NaN above all."""
+    height, width = x.shape[2:]
+    indices = np.empty((*x.shape[:2], *size), np.int64)
+    for i in range(size[0]):
+        top, bottom = i * height // size[0], -(-(i + 1) * height // size[0])
+        for j in range(size[1]):
+            left, right = j * width // size[1], -(-(j + 1) * width // size[1])
+            best = x[:, :, top:bottom, left:right].reshape(*x.shape[:2], -1).argmax(-1)
+            indices[:, :, i, j] = (top + best // (right - left)) * width + left + best % (right - left)
+    return indices
+
+
+def trilinear(x: Any, w: Any, y: Any) -> Any:
+    """Σᵢⱼ x[n, i] w[o, i, j] y[n, j]."""
+    return np.sum(np.tensordot(x, w, ([1], [1])) * np.expand_dims(y, 1), axis=-1)
+
+
+def take_in_planes(x: Any, kernel_size: Any, stride: Any, padding: Any, indices: Any) -> Any:
+    """From each plane of x (..., height, width) the elements at `indices`."""
+    planes = x.reshape(*x.shape[:-2], -1)
+    picked = np.take_along_axis(planes, indices.reshape(*x.shape[:-2], -1), axis=-1)
+    return picked.reshape(indices.shape)
+
+
+@row("put_in_planes")
+def put_in_planes(g: Any, shape: Sizes, indices: Any) -> Any:
+    """The transpose of `take_in_planes`: added to planes of zeros at `indices`."""
+    planes, size = int(np.prod(shape[:-2])), int(np.prod(shape[-2:]))
+    at = indices.reshape(planes, -1) + size * np.arange(planes)[:, None]
+    whole = np.bincount(at.ravel(), weights=np.asarray(g).ravel(), minlength=planes * size)
+    return whole.astype(g.dtype, copy=False).reshape(shape)
+
+
+@row("taken_in_planes")
+def taken_in_planes(x: Any, indices: Any) -> Any:
+    """`take_in_planes`, for the rules."""
+    return take_in_planes(x, None, None, None, indices)
+
+
+def average(x: Any, size: Any, rows: Any, columns: Any) -> Any:
+    """Averages of windows of the planes of x; `rows` and `columns` are matrices (out, size) of weights."""
+    return between(x, rows, columns)
+
+
+def between(x: Any, rows: Any, columns: Any) -> Any:
+    """rows · x · columnsᵀ of each plane."""
+    dtype = np.dtype(getattr(x.dtype, "numpy", x.dtype))
+    return np.matmul(np.matmul(rows.astype(dtype), x), columns.T.astype(dtype))
+
+
+def resized(x: Any, size: Any, matrices: Any) -> Any:
+    """The dimensions after the second, each multiplied by its matrix (out, size)."""
+    return along_dimensions(x, matrices)
+
+
+def along_dimensions(x: Any, matrices: Any) -> Any:
+    """The last dimensions of x, each multiplied by its matrix."""
+    dtype = np.dtype(getattr(x.dtype, "numpy", x.dtype))
+    for i, matrix in enumerate(reversed(matrices)):
+        turned = np.swapaxes(x, -1, -1 - i) if i else x
+        turned = np.matmul(turned, matrix.T.astype(dtype))
+        x = np.swapaxes(turned, -1, -1 - i) if i else turned
+    return x if not isinstance(x, np.ndarray) else np.ascontiguousarray(x)
+
+
+def average_weights(size: int, kernel: int, stride: int, padding: int, out: int, count_padding: bool) -> Any:
+    """The matrix (out, size) that averages windows of one dimension, as sums; and how many each counts."""
+    matrix, counts = np.zeros((out, size)), np.zeros(out)
+    for i in range(out):
+        first = i * stride - padding
+        last = min(first + kernel, size + padding)
+        inner = range(max(first, 0), min(last, size))
+        matrix[i, list(inner)] = 1
+        counts[i] = last - first if count_padding else len(inner)
+    return matrix, counts
+
+
+def adaptive_weights(size: int, out: int) -> Any:
+    """The matrix (out, size) that averages a dimension into `out` parts."""
+    matrix = np.zeros((out, size))
+    for i in range(out):
+        first, last = i * size // out, -(-(i + 1) * size // out)
+        matrix[i, first:last] = 1 / (last - first)
+    return matrix

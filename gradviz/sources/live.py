@@ -121,7 +121,7 @@ class _Live:
             outputs.append(number)
         arrays = [self._array(node, nr) for nr in range(node.outputs)]
         op = node.op.name if hasattr(node, "op") else node.label.removesuffix("Backward")
-        rule = node.op.rule if hasattr(node, "op") else NO_RULE
+        rule = node.op.rule(node.args if hasattr(node, "args") else ()) if hasattr(node, "op") else NO_RULE
         zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
         inputs = [edge.tensor for edge in edges]
         self.listener.op(None, op, "", rule, 0, True, inputs, outputs, arrays, flags, zeros, zeros)

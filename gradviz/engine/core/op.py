@@ -21,8 +21,7 @@ from gradviz.engine.core.node_class import make_node_class
 from gradviz.engine.core.saved import shown_names
 from gradviz.events.fields import Rule
 
-Formulas = tuple[tuple[str, str], ...]
-_MOST_FORMULAS = 1000  # that are kept for one row
+_MOST_RULES = 1000  # that are kept for one row
 
 
 @dataclass(eq=False)
@@ -57,10 +56,9 @@ class Op:
     of_one: bool = field(init=False)  # one tensor in, one out
     saved: dict[str, Need] = field(init=False)  # what its nodes show, by PyTorch's names
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
-    rule: Rule = field(init=False)  # what a listener is told of the derivatives
     _keeps: dict[tuple[bool, ...], tuple[bool, ...]] = field(init=False, default_factory=dict)
-    _formulas: dict[tuple, Formulas] = field(init=False, default_factory=dict)
-    _fixed_formulas: Formulas | None = field(init=False)  # where no argument makes a difference
+    _rules: dict[tuple, Rule] = field(init=False, default_factory=dict)
+    fixed_rule: Rule | None = field(init=False)  # where no argument makes a difference
 
     def __post_init__(self) -> None:
         if {"n", "g"} & {*self.inputs, *self.args}:
@@ -81,13 +79,9 @@ class Op:
         self.needs_spec = self.variadic or Shape in kinds or Dtype in kinds
         self.kept_for_first = self.keeps(tuple(nr == 0 for nr in range(len(self.inputs))))
         self.saved = shown_names(self.node_name, needed, self.inputs, self.args, self.frees_args)
-        self._fixed_formulas = None if self._has_formulas_by_arguments() else self._formulas_of(())
+        self.fixed_rule = None if self._has_formulas_by_arguments() else self._rule_of(())
         self.node_class = make_node_class(self)
         self.of_one = self.node_class.arity == 1
-        formulas = (
-            (name, self.derivatives[name].text if name in self.derivatives else "") for name in self.inputs
-        )
-        self.rule = Rule(tuple(formulas), self.kind == "elementwise")
 
     def _has_formulas_by_arguments(self) -> bool:
         variants = [derivative.variants for derivative in self.derivatives.values()]
@@ -113,29 +107,30 @@ class Op:
             self._keeps[wanted] = known
         return known
 
-    def formulas(self, args: tuple) -> Formulas:
+    def rule(self, args: tuple) -> Rule:
         """The derivatives as text where the op runs with these arguments: (input, formula) for each input.
 
         The formula is "" where there is none. An op of any number of tensors has one pair for all of them. How to read
         a formula is in `derivative.py`; numbers among the arguments stand in the place of their names."""
-        if self._fixed_formulas is not None:
-            return self._fixed_formulas
+        if self.fixed_rule is not None:
+            return self.fixed_rule
         try:
-            known = self._formulas.get(args)
+            known = self._rules.get(args)
         except TypeError:  # an array among the arguments cannot be a key
-            return self._formulas_of(args)
+            return self._rule_of(args)
         if known is None:
-            if len(self._formulas) > _MOST_FORMULAS:
-                self._formulas.clear()
-            known = self._formulas[args] = self._formulas_of(args)
+            if len(self._rules) > _MOST_RULES:
+                self._rules.clear()
+            known = self._rules[args] = self._rule_of(args)
         return known
 
-    def _formulas_of(self, args: tuple) -> Formulas:
+    def _rule_of(self, args: tuple) -> Rule:
         values = dict(zip(self.args, args, strict=False))
-        return tuple(
+        formulas = [
             (name, with_values(self.derivative(name, args).text, values) if name in self.derivatives else "")
             for name in self.inputs
-        )
+        ]
+        return Rule(tuple(formulas), self.elementwise)
 
     @property
     def formula(self) -> str:

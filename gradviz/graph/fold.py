@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
+from gradviz.errors import GradvizError
 from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import GROUP, OP, Edge, Graph, Node
@@ -18,7 +19,7 @@ AIM = 80  # and that one shows which is
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between them
 
 
-class FoldError(ValueError):
+class FoldError(GradvizError):
     """There is no such scope. The message is one line and names the nearest."""
 
 

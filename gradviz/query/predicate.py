@@ -22,6 +22,7 @@ from typing import NoReturn, Protocol
 
 import numpy as np
 
+from gradviz.errors import GradvizError
 from gradviz.query.columns import STATISTICS, Column
 from gradviz.query.fields import FIELDS, FLAG, NAMES, TENSORS, TEXT, type_of
 
@@ -37,7 +38,7 @@ _TOKEN = re.compile(
 _DEEPEST = 50
 
 
-class PredicateError(ValueError):
+class PredicateError(GradvizError):
     """A predicate that cannot be read; the message is one line for the user."""
 
 

@@ -11,13 +11,13 @@ from conftest import EXAMPLES, PROGRAMS
 
 from gradviz.debug.debugger import Debugger
 from gradviz.events.kinds import Kind
+from gradviz.query.fields import TraceFields
 from gradviz.sources.script import Target, run
 from gradviz.step.breakpoints import breakpoint_of, events_of
-from gradviz.query.fields import TraceFields
-from gradviz.words.words import Words
 from gradviz.step.state import Resume, Session, Settings
 from gradviz.step.verbs import obey
 from gradviz.tracefile import Recorder, open_trace
+from gradviz.words.words import Words
 
 WHATS = (
     "op mul", "op log", "grad_fn MulBackward0", "AddBackward0", "nan", "inf", "mutation", "error", "backward",

@@ -11,9 +11,9 @@ from test_step import CUBE, EVERYTHING, LOOP, lesson
 
 from gradviz.events import kinds as k
 from gradviz.query.fields import TraceFields
-from gradviz.words.words import Words
 from gradviz.query.predicate import FIELDS, Predicate, PredicateError
 from gradviz.tracefile import Trace, open_trace
+from gradviz.words.words import Words
 
 
 @pytest.fixture(params=[CUBE, LOOP, EVERYTHING], ids=["cube", "loop", "everything"])

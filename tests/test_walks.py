@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradviz.sources.record import record
+from gradviz.step.described import describe
 from gradviz.step.errors import CommandError
-from gradviz.step.plain import describe
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import VERBS, Verb, obey
-from gradviz.words.why import why
 from gradviz.tracefile import open_trace
+from gradviz.words.why import why
 from tests.test_moment import STEPS, Machine, naive, seen
 
 # For each verb that takes something, what it may be given.

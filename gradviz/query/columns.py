@@ -99,7 +99,7 @@ class TraceColumns:
         return events[rows >= 0].astype(np.int32), rows[rows >= 0].astype(np.int32)
 
     def bad(self, statistic: str) -> Column:
-        """Whether a value told at an event, or a gradient or tangent of it, has a NaN (`nan`) or an infinity (`inf`)."""
+        """Whether a value, gradient or tangent told at an event has a NaN (`nan`) or an infinity (`inf`)."""
         found = np.zeros(self.count, bool)
         bad = self.trace.states.stats[:, STORED.index(statistic)] > 0
         if bad.any():

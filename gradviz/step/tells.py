@@ -19,7 +19,6 @@ from gradviz.words.compare import compare as modes_compared
 from gradviz.words.numbers import clean, shape
 from gradviz.words.sentences import sentence
 from gradviz.words.stop import Stop
-
 from gradviz.words.why import why as explained
 
 _SHOWN = 12  # events

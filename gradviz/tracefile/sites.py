@@ -111,7 +111,7 @@ class Sites:
         while frame is not None:
             code = frame.f_code
             kind = kind_of(id(code)) or self._classify(code)
-            if kind == USER or kind == LIBRARY:
+            if kind in (USER, LIBRARY):
                 key += (id(code), frame.f_lasti)
                 if frame is root or len(key) > 2 * _DEEPEST:
                     break

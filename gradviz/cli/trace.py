@@ -12,7 +12,7 @@ from gradviz.sources.script import run
 from gradviz.tracefile import open_trace
 
 
-class PassNumbers(click.ParamType):
+class PassNumbers(click.ParamType[set[int]]):
     """Numbers and ranges: `1-3,100`."""
 
     name = "1-3,100"

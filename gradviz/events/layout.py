@@ -131,16 +131,11 @@ class Layout:
         at = 0
         try:
             for field in self.more:
-                part = links[at : at + field.width]
-                found[field.name] = (
-                    _time(*part)
-                    if field.stored.how == "time"
-                    else _value(field.stored.how, *part, index, meanings)
-                )
+                found[field.name] = _single(field, links[at : at + field.width], index, meanings)
                 at += field.width
             for field, part in self._parts(links, at):
                 found[field.name] = _list(field.stored, part, meanings)
-        except TypeError as error:  # a part is missing
+        except ValueError as error:  # a part is missing
             raise LayoutError(f"a {self.kind.name} event lacks links") from error
         return self.event(**found)
 
@@ -179,9 +174,7 @@ class Layout:
         for field in self.more:
             width = field.width
             found[field.name] = [
-                _time(*flat[start : start + width])
-                if field.stored.how == "time"
-                else _value(field.stored.how, flat[start], index, meanings)
+                _single(field, flat[start : start + width], index, meanings)
                 for start, index in zip(at, indices, strict=True)
             ]
             at = [start + width for start in at]
@@ -238,6 +231,14 @@ def _packer(field: Field) -> str:
 
 def _time_links(time: float) -> tuple[int, ...]:
     return struct.unpack("<2I", struct.pack("<d", time))
+
+
+def _single(field: Field, links: Sequence[int], index: int, meanings: Meanings) -> Any:
+    if field.stored.how == "time":
+        low, high = links
+        return _time(low, high)
+    (number,) = links
+    return _value(field.stored.how, number, index, meanings)
 
 
 def _value(how: str, number: int, index: int, meanings: Meanings) -> Any:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from gradviz.errors import GradvizError
 from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups
@@ -95,7 +96,7 @@ def _add_to_group(group: Node, node: Node) -> None:
 
 
 def _merged(edges: Iterable[Edge], drawn_as: dict[str, Group]) -> list[Edge]:
-    found: dict[tuple, Edge] = {}
+    found: dict[tuple[Any, ...], Edge] = {}
     for edge in edges:
         source, target = drawn_as.get(edge.source), drawn_as.get(edge.target)
         if source is None and target is None:

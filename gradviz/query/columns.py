@@ -213,8 +213,7 @@ class TraceColumns:
         pairs = [(number, line) for number in self.trace.sites for line in self._lines_of(number)]
         order = np.argsort(sites, kind="stable").astype(np.int32)
         starts, ends = (
-            np.searchsorted(sites[order], [n for n, _ in pairs], side=side)  # type: ignore[call-overload]
-            for side in ("left", "right")
+            np.searchsorted(sites[order], [n for n, _ in pairs], side=side) for side in ("left", "right")
         )
         counts = ends - starts
         events = order[np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]

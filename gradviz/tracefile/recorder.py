@@ -221,7 +221,7 @@ class Recorder(Listener):
         kept = reader.keep(value, whole)
         if kept is None:
             return 0, 0
-        if type(kept) is Later:
+        if isinstance(kept, Later):
             batch.waiting.append((len(batch.payload), reader, kept))
             batch.payload.append(b"")
             held, length, whole = kept.held, 0, kept.whole
@@ -235,7 +235,7 @@ class Recorder(Listener):
 
     # --- any event
 
-    def tell(self, kind: Kind, where: Where, values: tuple, states: Sequence[State] = ()) -> None:
+    def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         if not self.detailed and kind in DETAILS:
             return
         site = 0
@@ -265,17 +265,17 @@ class Recorder(Listener):
                 self._undo()
                 raise
 
-    def _prepare_op(self, values: tuple, states: Sequence[State]) -> tuple[int, Sequence[State]]:
+    def _prepare_op(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         self.last_op[self._thread()] = self.count
         return 0, states
 
-    def _prepare_pass(self, values: tuple, states: Sequence[State]) -> tuple[int, Sequence[State]]:
+    def _prepare_pass(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         return self._begin_pass(values[0]), states
 
-    def _prepare_leaf(self, values: tuple, states: Sequence[State]) -> tuple[int, Sequence[State]]:
+    def _prepare_leaf(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         return 0, () if self._is_told(values, states) else states
 
-    def _is_told(self, values: tuple, states: Sequence[State]) -> bool:
+    def _is_told(self, values: tuple[Any, ...], states: Sequence[State]) -> bool:
         """Whether what a leaf's `.grad` is now was told when a node produced it."""
         *_, gradient, grad = values
         return self.detailed and gradient == grad and not any(state.version for state in states)

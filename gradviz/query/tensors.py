@@ -177,7 +177,8 @@ class Tensors:
         states = self.trace.states
         row = states.last(tensor, at)
         row = row if row >= 0 else states.first(tensor)
-        return LEAF if row < 0 else int(states.flags[row])
+        flags = 0 if row < 0 else int(states.flags[row])
+        return flags if flags & REQUIRES_GRAD else flags | LEAF  # gradients are told without flags
 
     def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
         """Whether a tensor was a leaf requiring grad just after event `at`."""

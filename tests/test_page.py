@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import EXAMPLES
+from gradviz.step.replay import Replay
 
 import gradviz
 import gradviz.engine as torch
@@ -25,11 +26,10 @@ from gradviz.graph.model import Graph
 from gradviz.query import Query
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
-from gradviz.words.numbers import value as written
-from gradviz.step.replay import Replay
-from gradviz.words.sentences import sentence
 from gradviz.step.state import Session
 from gradviz.tracefile import Trace, open_trace
+from gradviz.words.numbers import value as written
+from gradviz.words.sentences import sentence
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

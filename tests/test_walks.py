@@ -16,8 +16,8 @@ from gradviz.step.plain import describe
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import VERBS, Verb, obey
-from gradviz.words.why import why
 from gradviz.tracefile import open_trace
+from gradviz.words.why import why
 from tests.test_moment import STEPS, Machine, naive, seen
 
 # For each verb that takes something, what it may be given.
@@ -132,7 +132,7 @@ def test_every_verb_is_walked_with() -> None:
 
 def depth_at(session: Session, position: int) -> int:
     """In how many scopes and passes an event lies."""
-    return int(session.query.depths[position])
+    return int(session.query.scopes.depths[position])
 
 
 @settings(max_examples=20, deadline=None)

@@ -165,9 +165,9 @@ def test_the_layers_of_a_network_stand_below_one_another(traced: Traced) -> None
         graph = build(trace)
     places = middles(svg(graph))
     rows = {node.name: places[name][1] for name, node in graph.nodes.items()}
-    assert rows["0.weight"] < rows["relu"] < rows["2.weight"] < rows["loss"]
+    assert rows["net.0.weight"] < rows["relu"] < rows["net.2.weight"] < rows["loss"]
     entry = next(edge.source for edge in graph.edges if graph.nodes[edge.target].name == "relu")
-    assert rows["0.bias"] < places[entry][1] < min(rows["2.weight"], rows["2.bias"])
+    assert rows["net.0.bias"] < places[entry][1] < min(rows["net.2.weight"], rows["net.2.bias"])
 
 
 def test_each_call_of_a_module_has_a_frame_of_its_own(traced: Traced) -> None:
@@ -181,11 +181,7 @@ def test_each_call_of_a_module_has_a_frame_of_its_own(traced: Traced) -> None:
     with traced(recurrent) as trace:
         graph = build(trace)
     clusters = elements(svg(graph), "cluster").values()
-    assert sorted(texts(cluster)[0] for cluster in clusters) == [
-        "Linear",
-        "Linear (2)",
-        "Linear (3)",
-    ]
+    assert sorted(texts(cluster)[0] for cluster in clusters) == ["cell", "cell (2)", "cell (3)"]
     places = frames(graph)
     ops = [node for node in graph.nodes.values() if node.kind == "op"]
     inside = [places[op.id] for op in ops if op.scope]
@@ -195,14 +191,14 @@ def test_each_call_of_a_module_has_a_frame_of_its_own(traced: Traced) -> None:
     for op in ops:
         assert places[op.pair] == places[op.id]
     parameters = [node.id for node in graph.nodes.values() if node.parameter]
-    assert {places[name] for name in parameters} == {"Linear"}
+    assert {places[name] for name in parameters} == {"cell"}
 
 
 def test_modules_are_drawn_as_clusters_within_one_another(traced: Traced) -> None:
     with traced(network) as trace:
         document = svg(build(trace))
     clusters = [texts(cluster) for cluster in elements(document, "cluster").values()]
-    assert sorted(clusters) == [["0"], ["1"], ["2"], ["Sequential"]]
+    assert sorted(clusters) == [["0"], ["1"], ["2"], ["net"]]
 
 
 def test_a_leaf_that_is_used_again_far_below_is_drawn_there_once_more() -> None:

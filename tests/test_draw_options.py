@@ -57,8 +57,8 @@ def test_depth_opens_so_many_levels(traced: Traced, tmp_path: Path, gradviz: Run
     sizes = [len(elements(drawn(gradviz, tmp_path, "--depth", str(depth)), "node")) for depth in range(4)]
     assert sizes == sorted(sizes)
     assert sizes[0] < 15
-    assert "Sequential" in names(drawn(gradviz, tmp_path, "--depth", "0"))
-    assert "Sequential" not in names(drawn(gradviz, tmp_path, "--depth", "1"))
+    assert "net" in names(drawn(gradviz, tmp_path, "--depth", "0"))
+    assert "net" not in names(drawn(gradviz, tmp_path, "--depth", "1"))
 
 
 def test_all_folds_nothing(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
@@ -73,9 +73,9 @@ def test_all_folds_nothing(traced: Traced, tmp_path: Path, gradviz: Run) -> None
 def test_unfold_opens_one_scope(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(deep).close()
     closed = drawn(gradviz, tmp_path, "--depth", "0")
-    opened = drawn(gradviz, tmp_path, "--depth", "0", "--unfold", "Sequential/7")
-    assert "7.0.weight" not in names(closed)
-    assert "7.0.weight" in names(drawn(gradviz, tmp_path, "--depth", "0", "--unfold", "7/0"))
+    opened = drawn(gradviz, tmp_path, "--depth", "0", "--unfold", "net/7")
+    assert "net.7.0.weight" not in names(closed)
+    assert "net.7.0.weight" in names(drawn(gradviz, tmp_path, "--depth", "0", "--unfold", "7/0"))
     assert len(elements(closed, "node")) < len(elements(opened, "node"))
 
 
@@ -112,8 +112,8 @@ def test_a_slice_of_a_folded_pictures_size_is_shown_in_full(
     traced: Traced, tmp_path: Path, gradviz: Run
 ) -> None:
     traced(deep).close()
-    document = drawn(gradviz, tmp_path, "--around", "7.0.weight", "--hops", "2")
-    assert "7.0.weight" in names(document)
+    document = drawn(gradviz, tmp_path, "--around", "net.7.0.weight", "--hops", "2")
+    assert "net.7.0.weight" in names(document)
     assert "folded" not in document
 
 

@@ -312,8 +312,8 @@ def test_a_tensor_that_was_written_over_is_a_node_for_each_version(traced: Trace
 def test_modules_are_scopes_and_parameters_belong_to_them(traced: Traced) -> None:
     with traced(network) as trace:
         graph = build(trace)
-    assert named(graph, "0.weight").scope == "Sequential/0"
-    assert named(graph, "relu").scope == "Sequential/1"
+    assert named(graph, "net.0.weight").scope == "net/0"
+    assert named(graph, "relu").scope == "net/1"
     assert named(graph, "mean").scope == ""
 
 
@@ -383,8 +383,8 @@ def test_a_pass_is_what_its_roots_were_computed_from(traced: Traced) -> None:
             build(trace, 4)
     assert (last.pass_number, first.pass_number) == (3, 1)
     assert last.counts() == first.counts()
-    assert named(first, "0.weight").version == 0
-    assert named(last, "0.weight").version == 2
+    assert named(first, "net.0.weight").version == 0
+    assert named(last, "net.0.weight").version == 2
     assert not [
         edge for edge in last.edges if edge.kind == "mutation"
     ]  # what SGD did before is another story

@@ -17,6 +17,7 @@ import gradviz.engine as torch
 from gradviz.engine.core.tensor import number_of
 from gradviz.events import kinds as k
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
+from gradviz.query import Query
 from gradviz.query.moment import Moment
 from gradviz.sources.record import record
 from gradviz.tracefile import Snapshot, Trace, open_trace
@@ -64,7 +65,7 @@ def test_a_moment_lies_in_a_pass_or_in_forward(tmp_path: Path) -> None:
     with traced(tmp_path, twice) as trace:
         passes = [moment.pass_info for moment in map(Query(trace).at, range(trace.count))]
         numbers = [run.number if run is not None else None for run in passes]
-        assert numbers == [None] * 4 + [1] * 8 + [None] + [2] * 8
+        assert numbers == [None] * 6 + [1] * 8 + [None] + [2] * 8
 
 
 def test_a_gradient_waits_at_a_node_until_the_node_receives_it(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_a_gradient_zeroed_through_data_is_zero(tmp_path: Path) -> None:
 
     with traced(tmp_path, program) as trace:
         moments = Query(trace)
-        zeroed = [e.index for e in trace if isinstance(e, k.Mutated) and e.how == "zero_"]
+        zeroed = [e.index for e in trace if isinstance(e, k.OpRan) and e.op == "zero_"]
         assert [grads(moments, at)["w"] for at in zeroed] == [[0.0], [0.0]]
         assert [grads(moments, at - 1)["w"] for at in zeroed] == [[3.0], [3.0]]
         values = [numbers(moments.at(at).state(moments.at(at).leaves[0]).value) for at in zeroed]
@@ -163,8 +164,8 @@ def test_a_moment_lies_in_its_modules(tmp_path: Path) -> None:
 
     with traced(tmp_path, program) as trace:
         op = next(e.index for e in trace if isinstance(e, k.OpRan) and e.op == "addmm")
-        assert [scope.name for scope in Query(trace).at(op).scopes] == ["Sequential", "0"]
-        assert Query(trace).at(trace.count - 1).scopes[0].name == "Sequential"
+        assert [scope.name for scope in Query(trace).at(op).scopes] == ["model", "model.0"]
+        assert Query(trace).at(trace.count - 1).scopes[0].name == "model"
         assert Query(trace).at(0).scopes == []
 
 
@@ -200,31 +201,31 @@ def naive(trace: Trace) -> list[dict[str, Any]]:
     grad: dict[int, int] = {}
     passes: list[tuple[int, dict[int, list[int]]]] = []
     scopes: list[int] = []
+    states = trace.states
+    rows = zip(
+        *(column.tolist() for column in (states.events, states.tensors, states.flags, states.versions)),
+        strict=True,
+    )
+    told_at: dict[int, list[tuple[int, int, int]]] = {}
+    for at, *state in rows:
+        told_at.setdefault(at, []).append(tuple(state))
     told = []
     for event in trace:
+        for tensor, own_flags, version in told_at.get(event.index, ()):
+            flags[tensor], versions[tensor] = own_flags, version
         match event:
-            case k.TensorMade():
-                flags[event.tensor] = event.flags
-            case k.OpRan():
-                flags |= dict.fromkeys(event.outputs, event.flags)
-            case k.RequiresGradChanged():
-                flags[event.tensor] = event.flags
-            case k.Mutated():
-                flags[event.tensor], versions[event.tensor] = event.flags, event.version
-            case k.Accumulated():
-                grad[event.tensor], versions[event.grad] = event.grad, event.version
-            case k.Retained() | k.GradAssigned():
+            case k.Accumulated() | k.Retained() | k.GradAssigned():
                 grad[event.tensor] = event.grad
             case k.PassBegan():
                 passes.append((event.number, {}))
-                for node, gradient in zip(event.roots, event.gradients, strict=True):
-                    passes[-1][1].setdefault(node, []).append(gradient)
+                for root in event.roots:
+                    passes[-1][1].setdefault(root.node, []).append(root.gradient)
             case k.Received():
                 passes[-1][1].pop(event.node, None)
             case k.Produced():
-                for node, gradient in zip(event.targets, event.gradients, strict=True):
-                    if node and gradient:
-                        passes[-1][1].setdefault(node, []).append(gradient)
+                for flow in event.flows:
+                    if flow.node and flow.gradient:
+                        passes[-1][1].setdefault(flow.node, []).append(flow.gradient)
             case k.ScopeEntered():
                 scopes.append(event.scope)
         wanted = LEAF | REQUIRES_GRAD
@@ -253,7 +254,7 @@ def seen(moment: Moment, like: dict[str, Any]) -> dict[str, Any]:
         "leaves": moment.leaves,
         "grads": {t: moment.grad(t) for t in tensors | set(like["grads"]) if moment.grad(t)},
         "retained": moment.retained,
-        "versions": {t: moment.version(t) for t in like["versions"]},
+        "versions": {t: moment.query.tensors.version(t, moment.k) for t in like["versions"]},
         "pass": moment.pass_info.number if moment.pass_info else None,
         "waiting": {node: [d.gradient for d in came] for node, came in moment.waiting.items()},
         "scopes": [scope.scope for scope in moment.scopes],

@@ -7,7 +7,7 @@ from pathlib import Path
 import gradviz.engine as torch
 from gradviz.engine import nn
 from gradviz.events.kinds import OpRan
-from gradviz.query.names import Names
+from gradviz.query import Query
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 
@@ -15,7 +15,7 @@ from gradviz.tracefile import open_trace
 def named(path: Path) -> list[tuple[str, str | None]]:
     """Each op with the name of what it gave."""
     with open_trace(path) as trace:
-        names = Names(trace)
+        names = Query(trace).names
         return [(event.op, names.of(event.outputs[0])) for event in trace if isinstance(event, OpRan)]
 
 
@@ -66,4 +66,4 @@ def test_parameters_are_called_by_their_path(tmp_path: Path) -> None:
         model = nn.Sequential(nn.Linear(2, 3))
         model(torch.ones(4, 2))
     with open_trace(tmp_path / "run.gradviz") as trace:
-        assert sorted(trace.parameters.values()) == ["0.bias", "0.weight"]
+        assert sorted(trace.parameters.values()) == ["model.0.bias", "model.0.weight"]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from conftest import EXAMPLES
-from gradviz.step.replay import Replay
 
 import gradviz
 import gradviz.engine as torch
@@ -28,7 +27,9 @@ from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
 from gradviz.step.state import Session
 from gradviz.tracefile import Trace, open_trace
+from gradviz.words import Stop, Words
 from gradviz.words.numbers import value as written
+from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -254,10 +255,11 @@ def test_the_panel_shows_a_leaf_in_full_as_the_stepper_writes_it(
         for _ in range(int(page.tab.evaluate("document.getElementById('slider').max"))):
             page.press("ArrowRight")
             moment = moments.at(page.event())
-            if moment.version(leaf.number) < leaf.version:
+            version = moments.tensors.version(leaf.number, moment.k)
+            if version < leaf.version:
                 assert page.text("#value") == "not made yet"  # a later version of the leaf is the node
                 continue
-            if moment.version(leaf.number) > leaf.version and len(versions) > 1:
+            if version > leaf.version and len(versions) > 1:
                 break  # the node is what the leaf was before
             if moment.value(leaf.number) is not None:
                 assert page.text("#value") == written(moment.value(leaf.number))
@@ -421,7 +423,7 @@ def test_what_is_found_in_a_folded_group_is_unfolded(traced: Callable, opened: C
         page.tab.keyboard.type("59.0.weight")
         page.press("Enter")
         chosen = page.tab.evaluate("document.querySelector('.node.chosen text').textContent")
-        assert chosen == "59.0.weight"
+        assert chosen == "model.59.0.weight"
 
 
 def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, opened: Callable) -> None:
@@ -442,7 +444,7 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         assert "backward pass 3 ends" in page.text("#sentence")
         run = trace.passes[2]
         moments = Query(trace)
-        weight = next(t for t, name in trace.parameters.items() if name == "0.weight")
+        weight = next(t for t, name in trace.parameters.items() if name == "model.0.weight")
         snapshot = moments.at(run.last).value(moments.at(run.last).grad(weight))
         norm = snapshot.stats.rms * (3 * 4) ** 0.5
         told = dict(
@@ -451,7 +453,7 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
                 ".map((b) => [b.children[1].textContent, b.lastChild.textContent])"
             )
         )
-        assert float(told["0.weight"]) == pytest.approx(norm, rel=1e-3)
+        assert float(told["model.0.weight"]) == pytest.approx(norm, rel=1e-3)
 
 
 # --- keyboard, themes, sizes
@@ -651,8 +653,9 @@ def test_of_very_many_gradients_on_their_way_only_the_number_is_told(traced: Cal
         y.backward()
 
     trace = traced(shared)
-    told = [Replay(trace).told(k).rows for k in range(trace.count)]
-    waiting = [text for rows in told for label, text in rows if label == "waiting"]
+    words = Words(trace)
+    told = [rows(Stop(words, k), views.MOST_WAITING) for k in range(trace.count)]
+    waiting = [row.text for shown in told for row in shown if row.label == "waiting"]
     assert "21 gradients, at the nodes that they came to" in waiting
     assert max(map(len, waiting)) < 600
 

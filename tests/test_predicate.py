@@ -10,10 +10,10 @@ import pytest
 from test_step import CUBE, EVERYTHING, LOOP, lesson
 
 from gradviz.events import kinds as k
-from gradviz.query.fields import TraceFields
-from gradviz.query.predicate import FIELDS, Predicate, PredicateError
+from gradviz.query import Query
+from gradviz.query.fields import FIELDS, TraceFields
+from gradviz.query.predicate import Predicate, PredicateError
 from gradviz.tracefile import Trace, open_trace
-from gradviz.words.words import Words
 
 
 @pytest.fixture(params=[CUBE, LOOP, EVERYTHING], ids=["cube", "loop", "everything"])
@@ -32,13 +32,22 @@ def folded(trace: Trace, wanted: Any) -> list[int]:
 
 def gradients_of(event: k.Event) -> tuple[int, ...]:
     match event:
-        case k.Received() | k.Produced():
+        case k.Received():
             return tuple(g for g in event.gradients if g)
+        case k.Produced():
+            return tuple(flow.gradient for flow in event.flows if flow.gradient)
         case k.Accumulated() | k.Retained() | k.GradAssigned():
             return (event.grad,) if event.grad else ()
         case k.Hooked():
             return (event.after,)
     return ()
+
+
+def written(trace: Trace, event: k.Event) -> tuple[int, ...]:
+    """The tensors that an event wrote over: an op those of its outputs that were there before."""
+    if isinstance(event, k.OpRan):
+        return tuple(t for t in event.outputs if trace.born(t) < event.index)
+    return (event.tensor,) if isinstance(event, k.Mutated) else ()
 
 
 def test_a_kind_and_an_op_are_those_of_the_events(columns: TraceFields) -> None:
@@ -47,10 +56,23 @@ def test_a_kind_and_an_op_are_those_of_the_events(columns: TraceFields) -> None:
         assert holding(columns, f"op == '{op}'") == folded(
             columns.trace, lambda e, op=op: isinstance(e, k.OpRan) and e.op == op
         )
-    assert holding(columns, "mutation") == folded(columns.trace, lambda e: isinstance(e, k.Mutated))
+
+
+def test_a_mutation_is_an_event_that_wrote_over_a_tensor(columns: TraceFields) -> None:
+    trace = columns.trace
+    assert holding(columns, "mutation") == folded(trace, lambda e: bool(written(trace, e)))
     assert holding(columns, "version > 0") == folded(
-        columns.trace, lambda e: isinstance(e, k.Mutated) and e.version > 0
+        trace, lambda e: any(trace.snapshot(t, at=e.index).version > 0 for t in written(trace, e))
     )
+
+
+def test_a_view_of_what_was_written_over_is_no_write(tmp_path: Path) -> None:
+    text = "x = torch.ones(2)\nx.add_(1)\ny = x.view(1, 2)\n"
+    with open_trace(lesson(tmp_path, text)) as trace:
+        (add, view) = (e.index for e in trace if isinstance(e, k.OpRan))
+        assert trace.snapshot(trace.event(view).outputs[0]).version == 1
+        columns = TraceFields(Query(trace))
+        assert holding(columns, "version > 0") == holding(columns, "mutation") == [add]
 
 
 @pytest.mark.parametrize("statistic", ["min", "max", "mean", "rms"])
@@ -86,11 +108,11 @@ def test_outputs_and_inputs_are_compared_as_they_were(columns: TraceFields) -> N
 
 
 def test_names_are_those_that_the_source_gives(columns: TraceFields) -> None:
-    trace, names = columns.trace, columns.moments.names
-    for tensor in range(1, int(columns.snapshots.tensors.max()) + 1):
-        code = columns.named.codes[tensor] if tensor < len(columns.named.codes) else 0
-        assert (columns.named.labels[code] or None) == names.of(tensor), tensor
-    for name in ("x", "y", "loss", "2.weight"):
+    trace, names = columns.trace, columns.query.names
+    tensors = np.arange(1, int(trace.states.tensors.max()) + 1)
+    for tensor, code in zip(tensors.tolist(), names.all.codes_of(tensors).tolist(), strict=True):
+        assert (names.all.labels[code] or None) == names.of(tensor), tensor
+    for name in ("x", "y", "loss", "model.2.weight"):
         expected = folded(
             trace,
             lambda e, name=name: any(
@@ -98,21 +120,21 @@ def test_names_are_those_that_the_source_gives(columns: TraceFields) -> None:
             ),
         )
         about = holding(
-            columns, f'name == "{name}" and not grad_fn ~ "Backward" or name == "{name}" and kind == "op"'
+            columns, f'name == "{name}" and (not grad_fn ~ "Backward" or kind == "op" or kind == "node")'
         )
         assert about == expected
 
 
 def test_depth_and_pass_are_those_of_the_moments(columns: TraceFields) -> None:
     for index in range(columns.count):
-        moment = columns.moments.at(index)
+        moment = columns.query.at(index)
         run = moment.pass_info
         around = moment.scopes
         assert columns.column("pass").values[index] == (run.number if run else 0)
         codes = columns.column("scope")
         assert codes.values[codes.codes[index]] == (around[-1].name if around else "")
         borders = (k.ScopeEntered, k.ScopeLeft, k.PassBegan, k.PassEnded)
-        inside = len(around) + len(columns.moments.passes.around(index, moment.thread))
+        inside = len(around) + len(columns.query.passes.nesting.around(index, moment.thread))
         own = isinstance(columns.trace.event(index), borders)
         assert columns.column("depth").values[index] == inside - own
 

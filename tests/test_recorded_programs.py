@@ -41,12 +41,12 @@ def check_sums(trace: Trace, first: int, last: int) -> None:
     for number in range(first, last + 1):
         event = trace.event(number)
         if isinstance(event, k.PassBegan):
-            for root, gradient in zip(event.roots, event.gradients, strict=True):
-                arrived[root].append(gradient)
+            for root in event.roots:
+                arrived[root.node].append(root.gradient)
         elif isinstance(event, k.Produced):
-            for target, gradient in zip(event.targets, event.gradients, strict=True):
-                if gradient:
-                    arrived[target].append(gradient)
+            for flow in event.flows:
+                if flow.gradient:
+                    arrived[flow.node].append(flow.gradient)
         elif isinstance(event, k.Hooked):
             arrived.pop(event.node, None)  # it received what the hook returned
         elif isinstance(event, k.Received) and len(event.gradients) == 1 and event.node in arrived:

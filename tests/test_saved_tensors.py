@@ -16,6 +16,7 @@ from gradviz import engine
 from gradviz.engine.autograd import graph
 from gradviz.events import kinds
 from gradviz.graph.build import build
+from gradviz.query import Query
 from gradviz.step.described import describe
 from gradviz.step.plain import script
 from gradviz.step.state import Session
@@ -193,7 +194,8 @@ def test_hooks_and_recording_go_together(tmp_path: Path) -> None:
         ran = [event.grad_fn for event in trace if isinstance(event, kinds.Received)]
         assert ran == ["SumBackward0", "SinBackward0", "MulBackward0", "AccumulateGrad"]
         (square,) = [event for event in trace if isinstance(event, kinds.OpRan) and event.op == "mul"]
-        assert [tensor for tensor, _ in square.saved] == [*square.inputs]
+        (node,) = [event for event in trace if isinstance(event, kinds.NodeMade) and event.op == square.index]
+        assert [saved.tensor for saved in node.saved] == [*square.inputs]
 
 
 def test_a_pass_from_one_edge_to_another_is_told_by_its_tensors(tmp_path: Path) -> None:
@@ -205,11 +207,11 @@ def test_a_pass_from_one_edge_to_another_is_told_by_its_tensors(tmp_path: Path) 
         engine.autograd.grad(graph.GradientEdge(y.grad_fn, 0), end, engine.ones(2))
     with open_trace(tmp_path / "run.gradviz") as trace:
         (square,) = [event for event in trace if isinstance(event, kinds.OpRan)]
-        first, second = [event for event in trace if isinstance(event, kinds.PassBegan)]
-        assert (first.root_tensors, first.inputs) == (square.outputs, square.inputs[:1])
-        assert (second.root_tensors, second.inputs) == (square.outputs, square.inputs[:1]), (
-            "found by its node"
-        )
+        passes = Query(trace).passes
+        first, second = passes.began(1), passes.began(2)
+        for began in (first, second):  # in the second, found by its node
+            assert tuple(root.tensor for root in began.roots) == square.outputs
+            assert began.inputs == square.inputs[:1]
         assert build(trace, 1).counts() == build(trace, 2).counts()
         for began in (first, second):
             assert "begins at y, with gradient [1, 1], for x" in describe(Session(trace, began.index).stop)

@@ -132,7 +132,7 @@ def test_every_verb_is_walked_with() -> None:
 
 def depth_at(session: Session, position: int) -> int:
     """In how many scopes and passes an event lies."""
-    return int(session.query.depths[position])
+    return int(session.query.scopes.depths[position])
 
 
 @settings(max_examples=20, deadline=None)

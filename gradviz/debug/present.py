@@ -343,8 +343,9 @@ class Present:
         return ["x".join(map(str, state.value.shape)) for state in told if state.value is not None]
 
     def versions(self) -> list[int]:
-        """The versions that the event made."""
-        return [state.version for state in self.states if state.version] if self.kind in _MADE else []
+        """The versions that the event's writes made."""
+        written = self.written() if self.kind in _MADE else ()
+        return [state.version for state in self.states if state.version and state.tensor in written]
 
     @property
     def grad_fn(self) -> str:

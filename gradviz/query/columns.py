@@ -251,10 +251,11 @@ class TraceColumns:
 
     def versions(self) -> Column:
         """The versions that writes made."""
-        events, rows = self.outputs
+        events, tensors = self.query.tensors.all_writes
+        events, rows = self._known(events, tensors, events)
         versions = self.trace.states.versions[rows]
-        written = versions > 0
-        return Column(versions[written].astype(np.float64), events[written])
+        counted = versions > 0
+        return Column(versions[counted].astype(np.float64), events[counted])
 
     @property
     def passes(self) -> np.ndarray:

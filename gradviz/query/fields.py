@@ -187,7 +187,7 @@ FIELDS: dict[str, Field] = {
     "mutation": Field(
         FLAG,
         "a tensor was written over in place",
-        lambda c: Column(np.isin(np.arange(c.count), c.query.tensors.all_writes)),
+        lambda c: Column(np.isin(np.arange(c.count), c.query.tensors.all_writes[0])),
         lambda now: (now.kind == Kind.MUTATED or any(now.versions()),),
         _MADE,
     ),

@@ -50,7 +50,7 @@ class Lookups:
     @cached_property
     def passes(self) -> Passes:
         """The backward passes."""
-        return Passes(self.trace)
+        return Passes(self.trace, self.nodes)
 
     @cached_property
     def names(self) -> Names:

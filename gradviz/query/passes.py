@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from gradviz.events.fields import Root
 from gradviz.events.kinds import Kind, PassBegan
 from gradviz.events.layout import LAYOUTS
+from gradviz.query.nodes import Nodes
 from gradviz.query.tables import Nesting
 from gradviz.tracefile import PassInfo, Trace
 
@@ -17,8 +20,8 @@ _BEGINNING = (Kind.PASS_BEGAN, Kind.PASS_ENDED)
 class Passes:
     """Look-ups about the passes of one trace."""
 
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+    def __init__(self, trace: Trace, nodes: Nodes) -> None:
+        self.trace, self.nodes = trace, nodes
 
     @cached_property
     def by_number(self) -> dict[int, PassInfo]:
@@ -26,10 +29,19 @@ class Passes:
         return {run.number: run for run in self.trace.passes}
 
     def began(self, number: int) -> PassBegan:
-        """The event that began a pass."""
+        """The event that began a pass, with its roots' tensors."""
         found = self.trace.event(self.by_number[number].first)
         assert isinstance(found, PassBegan)
-        return found
+        return self.with_tensors(found)
+
+    def with_tensors(self, began: PassBegan) -> PassBegan:
+        """The same event with the tensors of roots that are GradientEdges: it knows only their nodes."""
+        return replace(began, roots=tuple(map(self._with_tensor, began.roots)))
+
+    def _with_tensor(self, root: Root) -> Root:
+        outputs = self.nodes.outputs(root.node)
+        known = root.tensor or root.nr >= len(outputs)
+        return root if known else root._replace(tensor=outputs[root.nr])
 
     def last(self, run: PassInfo) -> int:
         """The last event of a pass: the trace's last where it did not end."""

@@ -111,8 +111,8 @@ class Tensors:
     # --- what wrote over it
 
     @cached_property
-    def _writes(self) -> dict[int, list[int]]:
-        """For each tensor that was written over the events that did it, in order."""
+    def all_writes(self) -> tuple[np.ndarray, np.ndarray]:
+        """The events that wrote over a tensor, in order, and which tensor: one event may have written over several."""
         outputs, mutated = self.outputs, self.trace.table(Kind.MUTATED)
         owners = self.ops[outputs.owners]
         born = np.array([self._makers[tensor] for tensor in outputs.values.tolist()], np.int64)
@@ -120,19 +120,19 @@ class Tensors:
         tensors = np.concatenate([outputs.values[again], mutated["tensor"]])
         events = np.concatenate([owners[again], mutated.events])
         order = np.argsort(events, kind="stable")
+        return events[order], tensors[order]
+
+    @cached_property
+    def _writes(self) -> dict[int, list[int]]:
+        """For each tensor that was written over the events that did it, in order."""
         found: dict[int, list[int]] = {}
-        for tensor, event in zip(tensors[order].tolist(), events[order].tolist(), strict=True):
+        for event, tensor in zip(*(column.tolist() for column in self.all_writes), strict=True):
             found.setdefault(tensor, []).append(event)
         return found
 
     def writes(self, tensor: int) -> list[int]:
         """The events that wrote over a tensor, in order."""
         return self._writes.get(tensor, [])
-
-    @cached_property
-    def all_writes(self) -> np.ndarray:
-        """The events that wrote over a tensor, in order."""
-        return np.array(sorted({event for events in self._writes.values() for event in events}), np.int64)
 
     @cached_property
     def mutation(self) -> Callable[[int], Mutated]:
@@ -177,7 +177,8 @@ class Tensors:
         states = self.trace.states
         row = states.last(tensor, at)
         row = row if row >= 0 else states.first(tensor)
-        return LEAF if row < 0 else int(states.flags[row])
+        flags = 0 if row < 0 else int(states.flags[row])
+        return flags if flags & REQUIRES_GRAD else flags | LEAF  # gradients are told without flags
 
     def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
         """Whether a tensor was a leaf requiring grad just after event `at`."""

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from gradviz.query.moment import TensorState
 from gradviz.tracefile import Snapshot
+from gradviz.words.bars import bars
 from gradviz.words.numbers import brief, shortened, value
 from gradviz.words.stop import Stop
 
@@ -76,7 +77,7 @@ def _row(stop: Stop, tensor: int, with_trend: bool) -> LeafRow:
 
 def _trend(stop: Stop, tensor: int) -> str:
     trend = stop.words.trend(tensor)
-    return "" if trend is None else trend.bars(_BARS)
+    return "" if trend is None else bars(trend, _BARS)
 
 
 def _differs(before: TensorState | None, now: TensorState) -> bool:

@@ -115,7 +115,7 @@ class Terminal:
         """What Tab completes a word to: a verb at the beginning, then tensors and fields."""
         if not before.strip():
             return sorted(verb.name for verb in VERBS)
-        labels = self.session.words.labels
+        labels = self.session.words.query.names.labels
         return [*labels, *(f"{label}.grad" for label in labels), *NAMES]
 
     def _put_away(self, key: str) -> bool:

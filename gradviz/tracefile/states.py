@@ -36,8 +36,8 @@ class Snapshot:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it was a leaf."""
-        return bool(self.flags & LEAF)
+        """Whether it was a leaf, as is all that does not require grad."""
+        return bool(self.flags & LEAF) or not self.requires_grad
 
     @property
     def requires_grad(self) -> bool:

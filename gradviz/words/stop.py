@@ -12,6 +12,7 @@ from gradviz.events.kinds import (
     Named,
     NodeMade,
     OpRan,
+    PassBegan,
     PassEnded,
     Produced,
     Received,
@@ -39,7 +40,8 @@ class Stop:
         self.k = k
         self.moment: Moment = self.query.at(k)
         self.before: Moment | None = self.query.at(k - 1) if k else None
-        self.event: Event = self.trace.event(k)
+        event = self.trace.event(k)
+        self.event: Event = self.query.passes.with_tensors(event) if isinstance(event, PassBegan) else event
 
     def other(self, k: int) -> Stop:
         """Another stop of the same trace."""

@@ -75,7 +75,8 @@ class Words:
             following = np.flatnonzero(self.trace.kinds[event.index : event.index + 64] == Kind.PASS_BEGAN)
             event = self.trace.event(event.index + int(following[0])) if len(following) else None
         if isinstance(event, PassBegan):
-            return next((root.tensor for root in event.roots if root.gradient == gradient), 0)
+            roots = self.query.passes.with_tensors(event).roots
+            return next((root.tensor for root in roots if root.gradient == gradient), 0)
         if isinstance(event, Received):
             given = zip(self.query.nodes.tensors(event.node), event.gradients, strict=False)
             return next((tensor for tensor, came in given if came == gradient), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from gradviz.events.fields import ELEMENTS, Edge, Rule, Saved
 from gradviz.events.kinds import EVENTS, Event, Kind
 from gradviz.events.layout import COLUMNS, LAYOUTS, ROW, LayoutError
 from gradviz.events.listener import Listener, State
+from gradviz.events.table import markdown
 from gradviz.tracefile import Recorder, open_trace
+from gradviz.tracefile.schema import TABLES
+
+DOCUMENTATION = Path(__file__).parent.parent / "docs/trace-format.md"
 
 NUMBER = st.integers(0, 2**32 - 1)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -141,10 +141,10 @@ def frequent_events(listener: Recorder) -> None:
     listener.op(None, "sin", "", RULE, 0, True, [1], [2], [value], [2], [0], [0])
     listener.op(None, "max", "dim=1", RULE, 0, False, [1, 0], [3, 4], [large, whole], [2, 1], [0, 0], [0, 1])
     listener.node(None, 9, "MaxBackward0", -1, RULE, [3, 0], [Edge(5, 1, 1), Edge(0, 0, 0)], [Saved(1, 0)])
-    listener.differentiated(None, "mul", "", RULE, 0, (1, 2), 5, large, 2, 10, "MulBackward0",
+    listener.differentiated(None, "mul", "", RULE, 0, (1, 2), 5, large, 2, 0, 0, 10, "MulBackward0",
                             (5, 0, 1, 9, 1, 2), (1, 0, 2, 0))  # fmt: skip
     listener.differentiated(
-        None, "exp", "k=1", RULE, 77, (1,), 6, value, 2, 11, "ExpBackward0", (5, 0, 1), ()
+        None, "exp", "k=1", RULE, 77, (1,), 6, value, 6, 3, 1, 11, "ExpBackward0", (5, 0, 1), ()
     )
     listener.pass_began(None, 77, "backward", 1.5, True, False, [], [])
     listener.received(10, "MulBackward0", 77, [7], [value])

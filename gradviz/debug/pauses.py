@@ -259,6 +259,8 @@ class Pauses(Listener):
         output: int,
         value: Any,
         flags: int,
+        version: int,
+        base: int,
         node: int,
         grad_fn: str,
         edges: Sequence[int],
@@ -267,12 +269,15 @@ class Pauses(Listener):
         recorder = self.recorder
         with self.turn:
             recorder.differentiated(
-                where, op, args, rule, in_pass, inputs, output, value, flags, node, grad_fn, edges, saved
-            )
+                where, op, args, rule, in_pass, inputs, output, value, flags, version, base, node, grad_fn,
+                edges, saved,
+            )  # fmt: skip
             at = recorder.count - 2
             if self.attend[_OP] and (self.op_names is None or op in self.op_names):
                 fields = (op, args, rule, in_pass, True, inputs, (output,))
-                self._happened(Kind.OP, fields, (State(output, value, flags),), recorder.site, at)
+                self._happened(
+                    Kind.OP, fields, (State(output, value, flags, version, base),), recorder.site, at
+                )
             if self.attend[_NODE]:
                 made = (node, grad_fn, -1, rule, (output,), edges, saved)
                 self._happened(Kind.NODE, made, (), recorder.site)

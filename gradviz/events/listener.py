@@ -93,6 +93,8 @@ class Listener:
         output: int,
         value: Any,
         flags: int,
+        version: int,
+        base: int,
         node: int,
         grad_fn: str,
         edges: Sequence[int],
@@ -100,17 +102,10 @@ class Listener:
     ) -> None:
         """`op` and `node` in one call: an op of one new output ran in grad mode and made one node, under the same
         rule. `edges` and `saved` are flat: (node, nr, tensor, ...) and (tensor, version, ...)."""
-        self.op(where, op, args, rule, in_pass, True, inputs, (output,), (value,), (flags,), (0,), (0,))
-        self.node(
-            where,
-            node,
-            grad_fn,
-            -1,
-            rule,
-            (output,),
-            [Edge(*edges[i : i + 3]) for i in range(0, len(edges), 3)],
-            [Saved(*saved[i : i + 2]) for i in range(0, len(saved), 2)],
+        self.op(
+            where, op, args, rule, in_pass, True, inputs, (output,), (value,), (flags,), (version,), (base,)
         )
+        self.node(where, node, grad_fn, -1, rule, (output,), edges_of(edges), saved_of(saved))
 
     def received(
         self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
@@ -249,3 +244,13 @@ class Listener:
     def error(self, where: Where, type: str, message: str, node: int = 0, in_pass: int = 0) -> None:
         """An exception left pass `in_pass` at `node`; or (0) it ended the program."""
         self.tell(Kind.ERROR, where, (type, message, node, in_pass))
+
+
+def edges_of(flat: Sequence[int]) -> list[Edge]:
+    """Edges of (node, nr, tensor, ...)."""
+    return [Edge(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
+
+
+def saved_of(flat: Sequence[int]) -> list[Saved]:
+    """Saved tensors of (tensor, version, ...)."""
+    return [Saved(*flat[i : i + 2]) for i in range(0, len(flat), 2)]

@@ -358,6 +358,8 @@ class Recorder(Listener):
         output: int,
         value: Any,
         flags: int,
+        version: int,
+        base: int,
         node: int,
         grad_fn: str,
         edges: Sequence[int],
@@ -380,9 +382,9 @@ class Recorder(Listener):
                 if not self.keeps_values and value.dtype is _float32:
                     form = self.float32_forms.get(value.shape)
                 if form is not None:  # as _state does, without a call
-                    self.batch.states += _STATE(output, 0, 0, form, flags, 0, self.count)
+                    self.batch.states += _STATE(output, version, base, form, flags, 0, self.count)
                 else:
-                    self._state(output, value, flags, 0, 0)
+                    self._state(output, value, flags, version, base)
                 thread = self.last_thread if get_ident() == self.last_ident else self._thread()
                 self.last_op[thread] = self.count
                 rows = _TWO_ROWS(

@@ -14,9 +14,9 @@ from gradviz.engine.core.node import Node, Output, edge_numbers
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.state import next_tensor_number, state
 from gradviz.engine.core.tensor import Tensor, base_of, flags_of, gradient_edge, number_of
-from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.fields import Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
-from gradviz.events.listener import NO_RULE, Listener
+from gradviz.events.listener import NO_RULE, Listener, edges_of, saved_of
 
 _NOTHING = (0,)
 
@@ -54,7 +54,7 @@ def tell_unary(listener: Listener, op: Op, x: Tensor, out: Tensor, node: Any) ->
     out._number = number = next_tensor_number()
     saved = (number, 0) if op.saves_out else (n, x._version) if op.saves_inputs else ()
     listener.differentiated(
-        sys._getframe(2), op.name, "", op.fixed_rule or op.rule(()), 0, (n,), number, out.array, REQUIRES_GRAD,
+        sys._getframe(2), op.name, "", op.fixed_rule or op.rule(()), 0, (n,), number, out.array, REQUIRES_GRAD, 0, 0,
         node.number, node.label, (*edge_numbers(node.a), n), saved,
     )  # fmt: skip
 
@@ -86,13 +86,13 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
         saved += (number, 0)
     args = "" if n and m else constants_text((x, y))
     listener.differentiated(
-        sys._getframe(2), op.name, args, op.fixed_rule or op.rule(()), 0, (n, m), number, out.array, REQUIRES_GRAD,
-        node.number, node.label, edges, saved,
+        sys._getframe(2), op.name, args, op.fixed_rule or op.rule(()), 0, (n, m), number, out.array, REQUIRES_GRAD, 0,
+        0, node.number, node.label, edges, saved,
     )  # fmt: skip
 
 
 class Told(NamedTuple):
-    """An op that has run: what is told of it."""
+    """An op that has run: what is told of it. `edges` and `saved` are flat, as in `Listener.differentiated`."""
 
     name: str
     args: str
@@ -100,8 +100,8 @@ class Told(NamedTuple):
     inputs: list[int]
     outputs: Sequence[Tensor]
     node: Node | None
-    edges: list[Edge]
-    saved: list[Saved]
+    edges: list[int]
+    saved: list[int]
 
 
 def tell_op(
@@ -132,16 +132,26 @@ def tell_op(
 def tell(told: Told, frame: Any) -> None:
     """Tell the listener of an op, and of its node if it made one."""
     listener: Any = state.listener
-    outputs = told.outputs
-    numbers = [tensor._number for tensor in outputs]
+    name, args, rule, inputs, outputs, node, edges, saved = told
     running = state.modes.running
+    in_pass = 0 if running is None else running.number
+    if node is not None and len(outputs) == 1:
+        (out,) = outputs
+        flags, version, base = REQUIRES_GRAD, 0, 0
+        if out._rare is not None:
+            flags, version, base = flags_of(out), out._version, base_of(out)
+        listener.differentiated(
+            frame, name, args, rule, in_pass, inputs, out._number, out.array, flags, version, base, node.number,
+            node.label, edges, saved,
+        )  # fmt: skip
+        return
+    numbers = [tensor._number for tensor in outputs]
     listener.op(
-        frame, told.name, told.args, told.rule, 0 if running is None else running.number,
-        state.modes.grad_enabled, told.inputs, numbers, [tensor.array for tensor in outputs],
-        [flags_of(tensor) for tensor in outputs], [tensor._version for tensor in outputs],
-        [base_of(tensor) for tensor in outputs],
+        frame, name, args, rule, in_pass, state.modes.grad_enabled, inputs, numbers,
+        [tensor.array for tensor in outputs], [flags_of(tensor) for tensor in outputs],
+        [tensor._version for tensor in outputs], [base_of(tensor) for tensor in outputs],
     )  # fmt: skip
-    if told.node is not None:
+    if node is not None:
         tell_node(told, numbers, frame)
 
 
@@ -149,32 +159,35 @@ def tell_node(told: Told, outputs: Sequence[int], frame: Any) -> None:
     """Tell the listener of the node that the thread's last op made for the tensors of these numbers."""
     node: Any = told.node
     listener: Any = state.listener
-    listener.node(frame, node.number, node.label, -1, told.rule, outputs, told.edges, told.saved)
+    edges, saved = edges_of(told.edges), saved_of(told.saved)
+    listener.node(frame, node.number, node.label, -1, told.rule, outputs, edges, saved)
 
 
-def _edges(node: Node, inputs: Sequence[Any], numbers: Sequence[int]) -> list[Edge]:
+def _edges(node: Node, inputs: Sequence[Any], numbers: Sequence[int]) -> list[int]:
     """Where a node leads, each edge with the tensor whose gradient it is: as the inputs lie, or the input at the same
     place of the graph."""
     edges = node.edges
-    if len(edges) == len(numbers):
-        return [Edge(*edge_numbers(edge), number) for edge, number in zip(edges, numbers, strict=True)]
-    places = {
-        edge_numbers(gradient_edge(tensor)): number
-        for tensor, number in zip(inputs, numbers, strict=True)
-        if isinstance(tensor, Tensor) and tensor.requires_grad
-    }
-    return [Edge(*edge_numbers(edge), places.get(edge_numbers(edge), 0)) for edge in edges]
+    if len(edges) != len(numbers):
+        places = {
+            edge_numbers(gradient_edge(tensor)): number
+            for tensor, number in zip(inputs, numbers, strict=True)
+            if isinstance(tensor, Tensor) and tensor.requires_grad
+        }
+        numbers = [places.get(edge_numbers(edge), 0) for edge in edges]
+    flat: list[int] = []
+    for edge, number in zip(edges, numbers, strict=True):
+        flat += (*edge_numbers(edge), number)
+    return flat
 
 
-def _saved(node: Node, outputs: Sequence[Tensor]) -> list[Saved]:
+def _saved(node: Node, outputs: Sequence[Tensor]) -> list[int]:
     """What a node saved, its own outputs last."""
-    saved = [
-        Saved(number, version)
-        for tensor, version in node.saved()
-        if tensor is not None and (number := heard_of(tensor))
-    ]
+    flat: list[int] = []
+    for tensor, version in node.saved():
+        if tensor is not None and (number := heard_of(tensor)):
+            flat += (number, version)
     out = getattr(node, "out", None)
     for tensor, part in zip(outputs, out if type(out) is tuple else (out,), strict=False):
         if part is not None:
-            saved.append(Saved(tensor._number, 0))
-    return saved
+            flat += (tensor._number, 0)
+    return flat

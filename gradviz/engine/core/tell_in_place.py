@@ -11,7 +11,6 @@ from gradviz.engine.core.node import Node, edge_node, edge_numbers
 from gradviz.engine.core.state import note_special, state
 from gradviz.engine.core.tell import Told, heard_of, tell, tell_node
 from gradviz.engine.core.tensor import Tensor, number_of, state_of
-from gradviz.events.fields import Edge, Saved
 from gradviz.events.listener import NO_RULE
 
 
@@ -23,9 +22,12 @@ def tell_copy_slices(node: Node, inner: Node, base: Tensor) -> None:
     at = next((i for i, told in enumerate(held) if told.node is inner), -1)
     if at < 0:
         return
-    of_inner = {edge[:2]: edge.tensor for edge in held[at].edges}
-    edges = [Edge(*edge_numbers(edge), of_inner.get(edge_numbers(edge), 0)) for edge in node.edges]
-    edges[0] = edges[0]._replace(tensor=number_of(base))
+    flat = held[at].edges
+    of_inner = dict(zip(zip(flat[::3], flat[1::3], strict=True), flat[2::3], strict=True))
+    edges: list[int] = []
+    for edge in node.edges:
+        edges += (*edge_numbers(edge), of_inner.get(edge_numbers(edge), 0))
+    edges[2] = number_of(base)
     held.append(held[at]._replace(node=node, edges=edges, outputs=()))
     held[at] = held[at]._replace(node=None)
 
@@ -94,11 +96,12 @@ class InPlace:
     def _of_x(self, told: Told) -> Told:
         """What is told of a node, with x in the place of the result, which the program never sees."""
         result, x = getattr(self.result, "_number", 0), self.x._number
-        edges = [edge._replace(tensor=x) if edge.tensor == result else edge for edge in told.edges]
-        own = Saved(x, self.x._version)
-        return told._replace(
-            edges=edges, saved=[own if kept.tensor == result else kept for kept in told.saved]
-        )
+        edges, saved = [*told.edges], [*told.saved]
+        edges[2::3] = [x if tensor == result else tensor for tensor in edges[2::3]]
+        for at in range(0, len(saved), 2):
+            if saved[at] == result:
+                saved[at : at + 2] = x, self.x._version
+        return told._replace(edges=edges, saved=saved)
 
     def _outputs(self, node: Node) -> list[int]:
         """The tensors whose `grad_fn` a node is now; 0 where the program sees none."""

@@ -1,6 +1,11 @@
 """The functions that programs call, made from the table of derivatives.
 
-Most are rows of the table as they are; here stand those that choose a row, convert arguments or compose.
+Most functions are a row of the table. The functions written out here choose a row, convert arguments, or combine
+several ops.
+
+What holds for all of them: operands are Tensors, and Python numbers where PyTorch takes them. Shapes broadcast and
+dtypes are promoted as in PyTorch. `dim` may be negative. A function raises RuntimeError where shapes or dtypes do not
+fit, and IndexError where a dimension or an index is out of range, with PyTorch's message.
 """
 
 from gradviz.engine.core.tensor import new_tensor

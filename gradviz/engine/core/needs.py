@@ -3,6 +3,7 @@
 A rule is a function `lambda g, x, out, dim: ...`. The names of its parameters say what it gets besides the upstream
 gradient `g`. Each name stands for one `Need`. The need says where a node keeps it, how the derivative fetches it, how
 forward mode finds it, and what `grad_fn._saved_self` shows.
+
 - `x`, the name of an input: that input, which the node saves
 - `out`: the output, which the node saves; a tuple of several outputs
 - `chosen`: the indices of an op that gives (values, indices); the node saves them and not the values

@@ -9,6 +9,7 @@ fit, and IndexError where a dimension or an index is out of range, with PyTorch'
 """
 
 from gradviz.engine.core.tensor import new_tensor
+from gradviz.engine.table.ops.broadcasting import *
 from gradviz.engine.table.ops.choice import *
 from gradviz.engine.table.ops.comparison import *
 from gradviz.engine.table.ops.contraction import *

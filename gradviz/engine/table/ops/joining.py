@@ -13,13 +13,11 @@ from gradviz.engine.basics.shape_errors import check_cat, check_stack
 from gradviz.engine.core.apply import apply, as_tensor
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table.derivatives import TABLE
+from gradviz.engine.table.ops.broadcasting import atleast_1d, atleast_2d, atleast_3d
 from gradviz.engine.table.ops.choice import clone, to
 from gradviz.engine.table.ops.indexing import index_select
 from gradviz.engine.table.ops.reductions import checked_dim
 from gradviz.engine.table.ops.shape import (
-    atleast_1d,
-    atleast_2d,
-    atleast_3d,
     expand,
     flatten,
     reshape,

@@ -11,6 +11,7 @@ from gradviz.engine.core.apply import apply
 from gradviz.engine.core.op import in_place_form
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table.derivatives import TABLE
+from gradviz.engine.table.ops.broadcasting import meshgrid
 from gradviz.engine.table.ops.choice import where
 from gradviz.engine.table.ops.elementwise import add, div, div_number, functions, lerp, mul, mul_number, sub
 from gradviz.engine.table.ops.indexing import gather, masked_select
@@ -22,7 +23,6 @@ from gradviz.engine.table.ops.selection import _mode, _nanmedian, sort
 from gradviz.engine.table.ops.shape import (
     diagonal,
     flatten,
-    meshgrid,
     reshape,
     squeeze,
     transpose,

@@ -1,4 +1,4 @@
-"""What a program asks of `torch.cuda` before it settles for the CPU. There is no GPU here."""
+"""What programs ask of `torch.cuda` before they use the CPU. There is no GPU here."""
 
 from typing import Any
 
@@ -16,18 +16,18 @@ def device_count() -> int:
 
 
 def manual_seed(seed: int) -> None:
-    """Nothing: there is no generator on a GPU to seed."""
+    """Do nothing: there is no GPU whose generator could be seeded."""
 
 
 manual_seed_all = manual_seed
 
 
 def empty_cache() -> None:
-    """Nothing: there is no memory on a GPU to free."""
+    """Do nothing: there is no memory of a GPU."""
 
 
 def synchronize(device: Any = None) -> None:
-    """Nothing: everything is done when it returns."""
+    """Do nothing: all operations are finished when they return."""
 
 
 __getattr__ = says_what_is_missing(__name__, globals())

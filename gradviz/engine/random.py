@@ -22,23 +22,24 @@ __all__ = [
 
 
 def seed() -> int:
-    """Start with random numbers that nobody chose; returns their seed."""
+    """Seed the generator with a random number. Returns the seed."""
     return default_generator.seed()
 
 
 def get_rng_state() -> Tensor:
-    """Where the random numbers are: a tensor of bytes, which PyTorch's `set_rng_state` takes too."""
+    """The state of the generator: a uint8 tensor of 5056 bytes, which PyTorch's `set_rng_state` takes too."""
     return default_generator.get_state()
 
 
 def set_rng_state(new_state: Tensor) -> None:
-    """Go on from a state that `get_rng_state` gave. Raises TypeError and RuntimeError where it is none."""
+    """Set the state of the generator. Raises TypeError for what is no uint8 tensor, RuntimeError for an invalid
+    state."""
     default_generator.set_state(new_state)
 
 
 @contextmanager
 def fork_rng(devices: Any = None, enabled: bool = True, **_: Any) -> Iterator[None]:
-    """Draw in the block without the program's later draws being others."""
+    """Restore the state of the generator at the end of the block."""
     state = get_rng_state() if enabled else None
     try:
         yield

@@ -8,9 +8,9 @@ __all__ = ["detect_anomaly", "set_detect_anomaly"]
 
 
 class set_detect_anomaly:
-    """Switch anomaly mode, and back where this is used as a context manager.
+    """Switch anomaly mode on or off. As a context manager, switch it back at the end.
 
-    In it a backward pass raises RuntimeError at the node that returns NaN, unless `check_nan` is False."""
+    In anomaly mode a backward pass raises RuntimeError at a node that returns NaN, unless `check_nan` is False."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self.previous = state.anomaly, state.check_nan
@@ -24,7 +24,7 @@ class set_detect_anomaly:
 
 
 class detect_anomaly:
-    """Anomaly mode while the context lasts."""
+    """Anomaly mode inside the block."""
 
     def __init__(self, check_nan: bool = True) -> None:
         self.check_nan = check_nan

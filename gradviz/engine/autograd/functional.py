@@ -17,7 +17,7 @@ __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
 
 def _as_tuple(value: Any, what: str, name: str) -> tuple[tuple[Tensor, ...], bool]:
-    """Tensors as a tuple, and whether they were one; raises TypeError for anything else."""
+    """Tensors as a tuple, and whether they were given as one. Raises TypeError for anything else."""
     single = isinstance(value, Tensor)
     listed = (value,) if single else tuple(value) if isinstance(value, (tuple, list)) else (value,)
     for part in listed:
@@ -30,14 +30,15 @@ def _as_tuple(value: Any, what: str, name: str) -> tuple[tuple[Tensor, ...], boo
 
 
 def _fresh(inputs: Sequence[Tensor], keep_graph: bool) -> tuple[Tensor, ...]:
-    """The inputs as tensors to differentiate by: in the graph where the result has to be, else leaves."""
+    """The inputs as new tensors to differentiate with respect to. They are in the graph where the result has to
+    be."""
     if not keep_graph:
         return tuple(new_tensor(x.array, LEAF_EDGE) for x in inputs)
     return tuple(ops.view_as_self(x) if x.requires_grad else new_tensor(x.array, LEAF_EDGE) for x in inputs)
 
 
 def _called(func: Callable, inputs: Any, name: str, keep_graph: bool) -> tuple[Any, ...]:
-    """Inputs to differentiate by and the outputs, each with whether it was a tuple."""
+    """The inputs to differentiate with respect to, and the outputs. For both: whether they were a tuple."""
     given, many_in = _as_tuple(inputs, "inputs", name)
     fresh = _fresh(given, keep_graph)
     outputs, many_out = _as_tuple(func(*fresh), "outputs of the user-provided function", name)
@@ -51,7 +52,8 @@ def _gradients(
     create_graph: bool,
     strict: bool,
 ) -> tuple[Tensor, ...]:
-    """The gradients of the outputs that require grad; zeros where an input is not used (an error if `strict`)."""
+    """The gradients of the outputs that require grad. An unused input has zeros, or raises RuntimeError if
+    `strict`."""
     pairs = [(out, v) for out, v in zip(outputs, vectors, strict=True) if out.requires_grad]
     if strict and len(pairs) < len(outputs):
         raise _independent("the input")
@@ -73,7 +75,7 @@ def _independent(what: str) -> Exception:
 
 
 def _vectors(v: Any, like: Sequence[Tensor], name: str) -> tuple[Tensor, ...]:
-    """The vector given, checked; 1 for a single element."""
+    """The given vectors, after a check of their shapes. Without vectors: 1, where there is a single element."""
     if v is None:
         if len(like) != 1 or like[0].array.size != 1:
             raise RuntimeError(
@@ -89,13 +91,16 @@ def _vectors(v: Any, like: Sequence[Tensor], name: str) -> tuple[Tensor, ...]:
 
 
 def _shown(tensors: Sequence[Tensor], many: bool, keep_graph: bool) -> Any:
-    """What the caller gets: without a graph unless it was asked for, one tensor where one was given."""
+    """The result for the caller: detached unless a graph was asked for, and one tensor where one was given."""
     results = tuple(tensors) if keep_graph else tuple(new_tensor(x.array) for x in tensors)
     return results if many else results[0]
 
 
 def vjp(func: Callable, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
-    """The outputs, and the vector v times the Jacobian."""
+    """The outputs of `func`, and the vector v times its Jacobian.
+
+    `v` has the shapes of the outputs. Raises RuntimeError where shapes do not fit, and, if `strict`, where an output
+    does not depend on an input."""
     with enable_grad():
         fresh, many_in, outputs, many_out = _called(func, inputs, "vjp", create_graph)
         gradients = _gradients(outputs, fresh, _vectors(v, outputs, "vjp"), create_graph, strict)
@@ -103,7 +108,9 @@ def vjp(func: Callable, inputs: Any, v: Any = None, create_graph: bool = False, 
 
 
 def jvp(func: Callable, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
-    """The outputs, and the Jacobian times the vector v: the vjp differentiated in its vector."""
+    """The outputs of `func`, and its Jacobian times the vector v.
+
+    `v` has the shapes of the inputs. The result is the derivative of the vjp in its vector. Raises as `vjp` does."""
     with enable_grad():
         fresh, _, outputs, many_out = _called(func, inputs, "jvp", create_graph)
         vector = _vectors(v, fresh, "jvp")
@@ -121,7 +128,9 @@ def jacobian(
     vectorize: bool = False,
     strategy: str = "reverse-mode",
 ) -> Any:
-    """The Jacobian: for each output and input a tensor of both their shapes."""
+    """The Jacobian of `func`: for each output and input a tensor of shape (*output, *input).
+
+    Raises RuntimeError, if `strict`, where an output does not depend on an input."""
     if strategy not in ("reverse-mode", "forward-mode"):
         raise AssertionError('Expected strategy to be either "forward-mode" or "reverse-mode".')
     with enable_grad():
@@ -132,7 +141,7 @@ def jacobian(
 
 
 def _rows(out: Tensor, inputs: Sequence[Tensor], create_graph: bool, strict: bool) -> list[Tensor]:
-    """The Jacobian of one output, input by input, one backward for each element."""
+    """The Jacobian of one output with respect to all inputs. There is one backward for each element."""
     by_element = []
     for at in range(out.array.size):
         one = np.zeros(out.array.size, out.array.dtype)
@@ -170,7 +179,8 @@ def hessian(
     vectorize: bool = False,
     outer_jacobian_strategy: str = "reverse-mode",
 ) -> Any:
-    """The Hessian of a scalar function: the Jacobian of its gradient."""
+    """The Hessian of a function with a single element as its output: for each pair of inputs a tensor of both
+    shapes."""
     given, many = _as_tuple(inputs, "inputs", "hessian")
 
     def gradient(*x: Tensor) -> tuple[Tensor, ...]:
@@ -190,7 +200,8 @@ def vhp(func: Callable, inputs: Any, v: Any = None, create_graph: bool = False, 
 
 
 def hvp(func: Callable, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
-    """The value of a scalar function, and its Hessian times the vector v: as `vhp`, the Hessian being symmetric."""
+    """The value of a scalar function, and its Hessian times the vector v. The Hessian is symmetric, so it is the
+    vhp."""
     return vhp(_scalar(func, "hvp"), inputs, v, create_graph, strict)
 
 

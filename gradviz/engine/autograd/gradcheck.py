@@ -1,4 +1,4 @@
-"""Derivatives against finite differences. See PyTorch's `torch.autograd.gradcheck`."""
+"""Gradients compared with finite differences. See PyTorch's `torch.autograd.gradcheck`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
 
 
 class GradcheckError(RuntimeError):
-    """What `gradcheck` raises where a derivative is not what differences say."""
+    """A derivative differs from the finite differences."""
 
 
 def gradcheck(
@@ -35,9 +35,10 @@ def gradcheck(
     fast_mode: bool = False,
     **unsupported: Any,
 ) -> bool:
-    """Compare the gradients of `func` with central differences; inputs should be float64.
+    """Compare the gradients of `func` with central differences. The inputs should be float64.
 
-    Raises GradcheckError with both Jacobians where they differ, or returns False unless `raise_exception`."""
+    Raises GradcheckError with both Jacobians where they differ. With `raise_exception=False` it returns False
+    instead."""
     if any(unsupported.values()):
         raise NotImplementedError(f"gradviz's gradcheck has no {', '.join(unsupported)}.")
     try:
@@ -95,7 +96,7 @@ def _outputs(func: Callable, inputs: Sequence[Any]) -> list[Tensor]:
 
 
 def _differences(func: Callable, inputs: list[Any], i: int, eps: float) -> list[np.ndarray]:
-    """The Jacobian of each output in the i-th input, by central differences: (input, output)."""
+    """The Jacobians of the outputs in the i-th input by central differences, of shape (input, output)."""
     original = inputs[i].array
     columns: list[list[np.ndarray]] = []
     with no_grad():
@@ -161,7 +162,7 @@ def _compare(
 def gradgradcheck(
     func: Callable, inputs: Any, grad_outputs: Any = None, *, raise_exception: bool = True, **settings: Any
 ) -> bool:
-    """`gradcheck` of the gradients of `func`, for given or random upstream gradients."""
+    """`gradcheck` of the gradients of `func`. The upstream gradients are given or random."""
     listed = _as_list(inputs)
     outputs = [out for out in _outputs(func, listed) if out.requires_grad]
     if grad_outputs is None:
@@ -188,7 +189,7 @@ def gradgradcheck(
 
 
 def _leaf(x: Any, like: Any) -> Any:
-    """x, requiring grad where the tensor that it stands for does."""
+    """x as a leaf that requires grad where the tensor that it replaces does."""
     if isinstance(x, Tensor) and like.requires_grad and not x.requires_grad:
         return new_tensor(x.array, LEAF_EDGE)
     return x

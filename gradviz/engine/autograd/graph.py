@@ -1,4 +1,4 @@
-"""The graph itself: its nodes, its edges, and what it saves. See PyTorch's `torch.autograd.graph`."""
+"""The graph: nodes, edges, saved tensors. See PyTorch's `torch.autograd.graph`."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ class _Nodes(type):
 
 
 class Node(metaclass=_Nodes):
-    """What `grad_fn` and `next_functions` show: `isinstance` says so of all of them."""
+    """What `grad_fn` and `next_functions` show. All nodes are instances of it."""
 
 
 class saved_tensors_hooks:
-    """While it is entered, `pack_hook(tensor)` is called for each tensor that a node saves, and what it returns is
-    kept in the tensor's place; `unpack_hook` is called with that when the derivative needs the tensor, and returns
-    it. Of several that are entered the last is used; per thread.
+    """Inside the block, call `pack_hook(tensor)` for each tensor that a node saves.
 
-    Raises RuntimeError where hooks are disabled, and where a pack hook writes over its tensor; TypeError where an
-    unpack hook returns no tensor."""
+    What the hook returns is kept in the tensor's place. `unpack_hook` is called with it when the derivative needs the
+    tensor, and returns the tensor. Of several pairs of hooks the last is used. Hooks are per thread.
+
+    Raises RuntimeError where hooks are disabled and where a pack hook modifies its tensor in place, TypeError where
+    an unpack hook does not return a tensor."""
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
@@ -57,14 +58,14 @@ class saved_tensors_hooks:
 
 
 class save_on_cpu(saved_tensors_hooks):
-    """Keep saved tensors in the CPU's memory, where gradviz's always are."""
+    """Keep saved tensors in the memory of the CPU, where gradviz keeps them anyway."""
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         super().__init__(lambda tensor: tensor, lambda tensor: tensor)
 
 
 class _AllowMutationOnSavedContext:
-    """Whether the block of `allow_mutation_on_saved_tensors` is still running."""
+    """Whether the block of `allow_mutation_on_saved_tensors` is running."""
 
     def __init__(self) -> None:
         self.running = True
@@ -72,9 +73,10 @@ class _AllowMutationOnSavedContext:
 
 @contextmanager
 def allow_mutation_on_saved_tensors() -> Iterator[_AllowMutationOnSavedContext]:
-    """Within the block, saved tensors may be written over: nodes keep copies of what they save. (PyTorch copies
-    only what is written over; the gradients are the same.) A pass over its graph must run within it too: else
-    AssertionError."""
+    """Inside the block, saved tensors may be modified in place: nodes save copies.
+
+    (PyTorch copies a tensor only when it is modified. The gradients are the same.) A pass over such a graph raises
+    AssertionError outside of the block."""
     context = _AllowMutationOnSavedContext()
 
     def unpack(copy: Tensor) -> Tensor:
@@ -93,7 +95,8 @@ def allow_mutation_on_saved_tensors() -> Iterator[_AllowMutationOnSavedContext]:
 
 
 def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
-    """Count a version of the tensor, or of each, as if it had been written over. Raises RuntimeError for others."""
+    """Increment the version of a tensor, or of several, as an in-place operation does. Raises RuntimeError for
+    anything else."""
     tensors = (tensor,) if isinstance(tensor, Tensor) else tensor
     if not isinstance(tensors, Iterable):
         raise RuntimeError("increment_version expect a Iterable[Tensor] as input")
@@ -102,13 +105,13 @@ def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
 
 
 class _MultiHandle:
-    """The handles of one hook on several tensors."""
+    """The handles of one hook that is registered on several tensors."""
 
     def __init__(self, handles: Sequence[HookHandle]) -> None:
         self.handles = handles
 
     def remove(self) -> None:
-        """Take the hook away from all."""
+        """Remove the hook from all tensors."""
         for handle in self.handles:
             handle.remove()
 
@@ -125,10 +128,11 @@ def register_multi_grad_hook(
     *,
     mode: Literal["all", "any"] = "all",
 ) -> _MultiHandle:
-    """Call `fn` once a pass: with the gradients of all tensors that the pass reaches, None for the others, when the
-    last has come ("all"); or with the first that comes ("any").
+    """Call `fn` once in each pass.
 
-    Raises ValueError for another mode, AssertionError for a tensor that does not require grad."""
+    With mode "all" it is called when the last gradient has arrived, with the gradients of all tensors, None for those
+    that the pass does not reach. With mode "any" it is called with the first gradient. Raises ValueError for another
+    mode, AssertionError for a tensor that does not require grad."""
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
     nodes = [edge_node(gradient_edge(tensor)) for tensor in tensors]

@@ -1,10 +1,10 @@
-"""What a program asks of `torch.backends`: none of them is there; settings of theirs are kept and change nothing."""
+"""What programs ask of `torch.backends`. No backend is available; setting their options has no effect."""
 
 from gradviz.engine.basics.missing import says_what_is_missing
 
 
 class _Backend:
-    """A backend that is not there."""
+    """A backend that is not available."""
 
     enabled = deterministic = benchmark = allow_tf32 = False
 
@@ -17,15 +17,15 @@ class _Backend:
 
 
 class cudnn(_Backend):
-    """NVIDIA's."""
+    """NVIDIA's backend."""
 
 
 class mps(_Backend):
-    """Apple's."""
+    """Apple's backend."""
 
 
 class mkldnn(_Backend):
-    """Intel's."""
+    """Intel's backend."""
 
 
 __getattr__ = says_what_is_missing(__name__, globals())

@@ -1,4 +1,5 @@
-"""Devices: there is one, the CPU. The others can be named, so that a program may ask for one that is there."""
+"""Devices. gradviz computes on the CPU only. Other devices can be named, so that a program can ask whether they are
+there."""
 
 from __future__ import annotations
 
@@ -44,13 +45,13 @@ CPU = device("cpu")
 
 
 def check(where: Any) -> None:
-    """Raise RuntimeError for a device other than the CPU; None is the CPU."""
+    """Raise RuntimeError for a device other than the CPU. None stands for the CPU."""
     if where is not None and device(where).type != "cpu":
         raise RuntimeError(f"gradviz computes on the CPU; there is no device {str(where)!r} here. Use 'cpu'.")
 
 
 def on_the_cpu(function: Callable) -> Callable:
-    """A function that makes tensors, which raises RuntimeError where its `device=` is not the CPU."""
+    """Wrap a function that makes tensors: it raises RuntimeError where its `device=` is not the CPU."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

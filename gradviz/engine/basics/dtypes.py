@@ -1,4 +1,4 @@
-"""dtypes by PyTorch's names, and PyTorch's rules for what two of them make."""
+"""dtypes under PyTorch's names, and PyTorch's rules of type promotion."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class dtype:
 
 
 def dtype_of(numpy_dtype: Any) -> dtype:
-    """The `dtype` of a NumPy dtype; there is one object for each."""
+    """The `dtype` of a NumPy dtype. There is one object for each."""
     name = np.dtype(numpy_dtype).name
     if name not in dtype._made:
         dtype._made[name] = dtype(np.dtype(numpy_dtype))
@@ -82,9 +82,8 @@ PUBLIC = {name: dtype_of(numpy_dtype) for name, numpy_dtype in BY_NAME.items()}
 
 
 def to_numpy(kind: Any) -> np.dtype:
-    """A NumPy dtype from a `dtype`, a NumPy dtype or a Python type.
-
-    Raises TypeError for anything else."""
+    """The NumPy dtype of a `dtype`, a NumPy dtype, a dtype's name or a Python type. Raises TypeError for anything
+    else."""
     if isinstance(kind, dtype):
         return kind.numpy
     if kind is float:
@@ -101,17 +100,17 @@ _default: list[np.dtype] = [float32]
 
 
 def default_dtype() -> np.dtype:
-    """The dtype of floats for which none is asked."""
+    """The default dtype of floating-point tensors."""
     return _default[0]
 
 
 def get_default_dtype() -> dtype:
-    """The dtype of floats for which none is asked."""
+    """The default dtype of floating-point tensors."""
     return dtype_of(_default[0])
 
 
 def set_default_dtype(kind: Any) -> None:
-    """Make `kind` the dtype of floats for which none is asked; raises TypeError if it is no float."""
+    """Set the default dtype of floating-point tensors. Raises TypeError for a dtype that is not floating point."""
     numpy_dtype = to_numpy(kind)
     if numpy_dtype.kind != "f":
         raise TypeError(f"only floating-point types are supported as the default type, not {kind}")
@@ -119,12 +118,12 @@ def set_default_dtype(kind: Any) -> None:
 
 
 def scalar_type_name(numpy_dtype: np.dtype) -> str:
-    """`Long` and its like, for error messages."""
+    """The name of a dtype as error messages have it: `Long`."""
     return TYPE_NAMES.get(numpy_dtype.name, numpy_dtype.name).removesuffix("Tensor")
 
 
 def torch_type_name(numpy_dtype: np.dtype) -> str:
-    """`torch.FloatTensor` and its like, for error messages."""
+    """The name of a tensor type as error messages have it: `torch.FloatTensor`."""
     return f"torch.{TYPE_NAMES.get(numpy_dtype.name, numpy_dtype.name)}"
 
 
@@ -133,10 +132,10 @@ def _category(numpy_dtype: np.dtype) -> int:
 
 
 def result_type(*operands: Any) -> np.dtype:
-    """The dtype that PyTorch computes in: operands are arrays or Python numbers.
+    """The dtype that PyTorch computes in. Operands are arrays and Python numbers.
 
-    An array of one or more dimensions decides over a 0-d array of its category, and both over a Python
-    number (PyTorch documentation, "Tensor Attributes: type promotion")."""
+    Arrays with dimensions have priority over 0-d arrays of the same category, and both have priority over Python
+    numbers (PyTorch documentation, "Tensor Attributes: type promotion")."""
     groups: list[list[np.dtype]] = [[], [], []]
     for operand in operands:
         if isinstance(operand, bool):
@@ -168,12 +167,12 @@ def _promote(dtypes: list[np.dtype]) -> np.dtype:
 
 
 def promote_types(type1: dtype, type2: dtype) -> dtype:
-    """The dtype that tensors of two dtypes are computed in."""
+    """The dtype of the result of an operation on tensors of two dtypes."""
     return dtype_of(result_type(np.empty(1, to_numpy(type1)), np.empty(1, to_numpy(type2))))
 
 
 class _Limits:
-    """The limits of a dtype, in Python's numbers."""
+    """The limits of a dtype, as Python numbers."""
 
     def __init__(self, type: Any = None) -> None:
         kind = to_numpy(type) if type is not None else default_dtype()
@@ -185,7 +184,7 @@ class _Limits:
 
 
 class finfo(_Limits):
-    """The limits of a floating-point dtype."""
+    """The limits of a floating-point dtype. Without an argument: of the default dtype."""
 
     def _fill(self, kind: np.dtype) -> None:
         limits = np.finfo(kind)

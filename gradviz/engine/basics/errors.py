@@ -1,7 +1,7 @@
-"""The errors of differentiation: PyTorch's message, and in a note below it what to do.
+"""The errors of differentiation. Each has PyTorch's message, and a note that says what to do.
 
-The advice is a note (PEP 678), which a traceback shows, so that a program that prints the exception prints what
-it prints with PyTorch.
+The advice is a note (PEP 678). A traceback shows notes, but a program that prints the exception prints PyTorch's
+message alone.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gradviz.engine.basics.dtypes import torch_type_name
 
 
 def with_advice(error: Exception, advice: str) -> Exception:
-    """The error with a note that says what to do."""
+    """The error, with advice as a note."""
     error.add_note(f"gradviz: {advice}")
     return error
 
 
 def backward_twice(node_name: str) -> Exception:
-    """A node whose saved tensors are freed was asked to run."""
+    """The error of a node that has to run, but whose saved tensors are freed."""
     error = RuntimeError(
         "Trying to backward through the graph a second time (or directly access saved tensors after they "
         "have already been freed). Saved intermediate values of the graph are freed when you call "
@@ -34,7 +34,7 @@ def backward_twice(node_name: str) -> Exception:
 
 
 def after_freeing() -> Exception:
-    """Hooks were to be put on a saved tensor that is freed."""
+    """The error of hooks for a saved tensor that is freed."""
     return RuntimeError(
         "Calling register_hooks on a saved tensor after it has been freed. Saved intermediate values of the graph "
         "are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward "
@@ -43,7 +43,8 @@ def after_freeing() -> Exception:
 
 
 def mutated_since_saved(node: Any, maker: Any, array: np.ndarray, expected: int, found: int) -> Exception:
-    """A tensor that `node` saved, made by node `maker` (None: a leaf), was modified in place before its use."""
+    """The error of a tensor that was modified in place after `node` saved it. `maker` is the node that made it, None
+    for a leaf; `expected` and `found` are versions."""
     kind = f"[{torch_type_name(np.asarray(array).dtype)} {list(np.shape(array))}]"
     origin = "" if maker is None else f", which is output 0 of {re.sub('Backward[0-9]*$', '', maker.name())},"
     error = RuntimeError(
@@ -60,7 +61,7 @@ def mutated_since_saved(node: Any, maker: Any, array: np.ndarray, expected: int,
 
 
 def detached_since_saved(node: Any) -> Exception:
-    """A tensor that `node` saved was taken out of the graph by `detach_()`."""
+    """The error of a tensor that was detached in place by `detach_()` after `node` saved it."""
     error = RuntimeError(
         "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
         "This is not supported, please use out-of-place `.detach()` instead"
@@ -69,7 +70,7 @@ def detached_since_saved(node: Any) -> Exception:
 
 
 def no_grad_fn(position: int) -> Exception:
-    """backward() was called on a tensor that no graph leads to."""
+    """The error of backward() on a tensor that does not require grad."""
     error = RuntimeError(f"element {position} of tensors does not require grad and does not have a grad_fn")
     return with_advice(
         error,
@@ -79,7 +80,7 @@ def no_grad_fn(position: int) -> Exception:
 
 
 def implicit_gradient() -> Exception:
-    """backward() without a gradient on a tensor of more than one element."""
+    """The error of backward() without a gradient on a tensor of more than one element."""
     return with_advice(
         RuntimeError("grad can be implicitly created only for scalar outputs"),
         "reduce the output with .sum() or .mean(), or pass gradient= with a tensor of its shape.",
@@ -87,7 +88,7 @@ def implicit_gradient() -> Exception:
 
 
 def unused_input() -> Exception:
-    """autograd.grad() was asked for the gradient of a tensor that the outputs do not depend on."""
+    """The error of autograd.grad() for a tensor that the outputs do not depend on."""
     return RuntimeError(
         "One of the differentiated Tensors appears to not have been used in the graph. "
         "Set allow_unused=True if this is the desired behavior."
@@ -95,7 +96,7 @@ def unused_input() -> Exception:
 
 
 def gradient_shape(position: int, node_name: str, got: tuple, expected: tuple) -> Exception:
-    """A node returned a gradient of a shape that its input does not have."""
+    """The error of a node that returned a gradient of the wrong shape."""
     return RuntimeError(
         f"Function {node_name} returned an invalid gradient at index {position} - got {list(got)} but "
         f"expected shape compatible with {list(expected)}"
@@ -103,7 +104,7 @@ def gradient_shape(position: int, node_name: str, got: tuple, expected: tuple) -
 
 
 def nan_gradient(node: Any, nr: int) -> Exception:
-    """In anomaly mode a node returned NaN."""
+    """The error of a node that returned NaN in anomaly mode."""
     inputs = ", ".join(f"{tuple(tensor.shape)}" for tensor, _ in node.saved() if tensor is not None)
     return with_advice(
         RuntimeError(f"Function '{node.name()}' returned nan values in its {nr}th output."),
@@ -113,7 +114,7 @@ def nan_gradient(node: Any, nr: int) -> Exception:
 
 
 def leaf_view_in_place() -> Exception:
-    """A view of a leaf that requires grad was about to be written over."""
+    """The error of an in-place operation on a view of a leaf that requires grad."""
     error = RuntimeError(
         "a view of a leaf Variable that requires grad is being used in an in-place operation."
     )
@@ -121,7 +122,7 @@ def leaf_view_in_place() -> Exception:
 
 
 def leaf_in_place() -> Exception:
-    """An in-place op on a leaf that requires grad, outside no_grad."""
+    """The error of an in-place operation on a leaf that requires grad, outside of no_grad."""
     return with_advice(
         RuntimeError("a leaf Variable that requires grad is being used in an in-place operation."),
         "wrap the update in `with no_grad():`, or compute a new tensor instead.",

@@ -1,4 +1,4 @@
-"""Arguments by PyTorch's names, and by those of NumPy's that PyTorch takes too: `input=`, `axis=`, `keepdims=`."""
+"""Keyword arguments under PyTorch's names, and under NumPy's names where PyTorch takes these too: `input=`, `axis=`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ THEIRS = {
 
 
 def theirs_to_ours(function: Callable) -> dict[str, str]:
-    """PyTorch's names for arguments of a function that calls them something else. Raises ValueError where the
-    function does not say what it calls them."""
+    """PyTorch's names for a function's arguments, mapped to the function's own names. Raises ValueError where the
+    function has no signature."""
     own = inspect.signature(function).parameters
     pairs = ((theirs, ours) for theirs, options in THEIRS.items() for ours in options)
     return {theirs: ours for theirs, ours in pairs if ours in own and theirs not in own}
 
 
 def with_pytorchs_names(function: Callable) -> Callable:
-    """The function, which takes its arguments by PyTorch's names as well as by its own.
+    """Wrap a function so that it takes its arguments under PyTorch's names too.
 
-    It raises TypeError for an argument given by both."""
+    The wrapped function raises TypeError where an argument is given under both names."""
     try:
         known = theirs_to_ours(function)
     except ValueError:  # a NumPy ufunc

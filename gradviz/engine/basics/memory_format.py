@@ -1,4 +1,4 @@
-"""How a tensor's elements lie in memory: `contiguous_format`, `channels_last`, or as they lay."""
+"""Memory formats: in which order a tensor's elements lie in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class memory_format:
-    """An order of a tensor's dimensions in memory, as PyTorch names it."""
+    """A memory format, as PyTorch names it: `torch.channels_last`."""
 
     def __init__(self, name: str, ndim: int = 0) -> None:
         self.name = name
@@ -31,7 +31,7 @@ PUBLIC = {
 
 
 def lies_in(array: np.ndarray, wanted: memory_format) -> bool:
-    """Whether an array's elements lie in that order; raises RuntimeError where its dimensions do not fit."""
+    """Whether an array has a memory format. Raises RuntimeError where the array has the wrong number of dimensions."""
     if wanted is preserve_format:
         return True
     if wanted is contiguous_format:
@@ -42,7 +42,7 @@ def lies_in(array: np.ndarray, wanted: memory_format) -> bool:
 
 
 def laid_out(array: np.ndarray, wanted: memory_format) -> np.ndarray:
-    """The array, or a copy of it with its elements in that order."""
+    """The array if it has that memory format, else a copy that has it."""
     if lies_in(array, wanted):
         return array
     if wanted is contiguous_format:

@@ -1,4 +1,4 @@
-"""What is said of a name that gradviz has not: which, and the nearest that it has."""
+"""The error messages for names that gradviz does not have. A message names a similar name that it has."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ _ELSEWHERE = ("", ".nn", ".nn.functional", ".optim", ".linalg", ".special", ".fu
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known public name that is most like `name`; "" where none is much like it."""
+    """The public name among `known` that is most similar to `name`, or "" where none is similar."""
     near = get_close_matches(name, [other for other in known if not other.startswith("_")], n=1, cutoff=0.75)
     return near[0] if near else ""
 
 
 def says_what_is_missing(module: str, names: dict[str, Any]) -> Callable[[str], Any]:
-    """The `__getattr__` of a module whose globals are `names`: it raises AttributeError with a better message."""
+    """A `__getattr__` for the module `module` whose globals are `names`. It raises AttributeError with a helpful
+    message."""
 
     def __getattr__(name: str) -> Any:
         message = f"module {module!r} has no attribute {name!r}"
         if not name.startswith("_"):
             message += _advice(name, names)
-        raise AttributeError(message, name=None, obj=None)  # else Python adds its own guess to ours
+        raise AttributeError(message, name=None, obj=None)  # else Python adds a guess of its own
 
     return __getattr__
 
 
 class Lacking:
-    """Stands on Tensor where PyTorch's has an attribute and ours has none: to ask for it raises AttributeError.
+    """A descriptor for an attribute that PyTorch's Tensor has and ours does not. Reading it raises AttributeError.
 
-    A `__getattr__` would do for every name, but Python 3.11 reads all attributes of such a class the slow way."""
+    One `__getattr__` could serve all names, but in Python 3.11 it slows down the attributes that a class has."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,7 +1,8 @@
-"""Arrays as text, to the letter as PyTorch prints a tensor, so that a lesson reads alike on either engine.
+"""Arrays as text, exactly as PyTorch prints a tensor.
 
-One number format serves a whole array, chosen from the numbers that will be shown: digits as they are, whole
-floats as `2.`, others with `precision` decimals, or scientific where the numbers are too unlike in size.
+One number format serves a whole array. It depends on the numbers that are shown: integers have no point, whole floats
+end in a point (`2.`), other floats have `precision` decimals, and scientific notation is used where the magnitudes
+differ too much.
 """
 
 from __future__ import annotations
@@ -48,11 +49,10 @@ def set_printoptions(
     profile: str | None = None,
     sci_mode: bool | None = None,
 ) -> None:
-    """Change how arrays are printed from now on: first to `profile`, then by whatever else is given.
+    """Set how arrays are printed: first the options of `profile`, then the other options that are given.
 
-    Without `sci_mode` the choice of notation goes back to automatic, and a profile of another name than
-    `default`, `short` or `full` changes nothing: both as in PyTorch.
-    """
+    As in PyTorch, a call without `sci_mode` makes the notation automatic again, and an unknown profile changes
+    nothing."""
     global _options
     given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -60,13 +60,13 @@ def set_printoptions(
 
 
 def get_printoptions() -> dict[str, Any]:
-    """Return the present options as keywords for `set_printoptions`."""
+    """The current options, as keyword arguments for `set_printoptions`."""
     return asdict(_options)
 
 
 @contextlib.contextmanager
 def printoptions(**changes: Any) -> Iterator[None]:
-    """Print with other options inside a `with` block; takes what `set_printoptions` takes."""
+    """Use other options inside a `with` block. The arguments are those of `set_printoptions`."""
     before = get_printoptions()
     set_printoptions(**changes)
     try:
@@ -76,25 +76,24 @@ def printoptions(**changes: Any) -> Iterator[None]:
 
 
 def format_array(array: np.ndarray, prefix: str = "tensor(", suffixes: Sequence[str] = ()) -> str:
-    """Return what PyTorch prints for a tensor of these elements.
+    """What PyTorch prints for a tensor of these elements.
 
-    `suffixes`, such as `requires_grad=True`, follow the elements and what size and dtype have to be told.
-    """
+    The text ends with the size and dtype where PyTorch shows them, and with `suffixes`, such as
+    `requires_grad=True`."""
     body = _elements(array, len(prefix)) if array.size else "[]"
     told = [*_size_told(array), *_dtype_told(array), *suffixes]
     return _with_suffixes(prefix + body, told, indent=len(prefix)) + ")"
 
 
 def format_scalar(value: np.ndarray | np.generic) -> str:
-    """Return what `f"{tensor}"` prints for a tensor of no dimensions: the bare number."""
+    """What `f"{tensor}"` prints for a 0-d tensor: the number alone."""
     return format(value.item(), "")
 
 
 def format_with_spec(array: np.ndarray, spec: str) -> str:
-    """Return what `format(tensor, spec)` gives: the formatted number, or the whole text of a tensor of many.
+    """What `format(tensor, spec)` returns: the formatted number of a 0-d tensor, else the whole text.
 
-    Raises TypeError for a spec that is not empty when there are dimensions, and ValueError for a bad spec.
-    """
+    Raises TypeError where a tensor with dimensions has a spec, and ValueError for an invalid spec."""
     if array.ndim == 0:
         return format(array.item(), spec)
     if spec:
@@ -114,7 +113,8 @@ def _size_told(array: np.ndarray) -> list[str]:
 
 
 def _dtype_told(array: np.ndarray) -> list[str]:
-    """Return the dtype unless the elements imply it; where there are none, only the default goes unsaid."""
+    """The dtype where it has to be shown, else None. The elements imply the default dtypes; without elements only the
+    default float dtype is implied."""
     default = default_dtype()
     implied = [default]
     if array.size:
@@ -123,7 +123,7 @@ def _dtype_told(array: np.ndarray) -> list[str]:
 
 
 def _with_suffixes(text: str, suffixes: Sequence[str], indent: int) -> str:
-    """Append suffixes to the last line of `text`, beginning another where one would pass the line width."""
+    """Append suffixes to the last line of `text`. Start a new line where one would be too long."""
     used = len(text) - text.rfind("\n") + 1
     for suffix in suffixes:
         if used + len(suffix) + 2 > _options.linewidth:
@@ -140,7 +140,7 @@ def _with_suffixes(text: str, suffixes: Sequence[str], indent: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """How to write one element, so that all of them are `width` wide."""
+    """How one element is written, so that all of them have the same `width`."""
 
     width: int
     text: Callable[[Any], str]
@@ -152,7 +152,7 @@ def _elements(array: np.ndarray, indent: int) -> str:
 
 
 def _ends(array: np.ndarray) -> np.ndarray:
-    """Return the elements that a shortened print of `array` shows."""
+    """The elements of `array` that are shown where it is shortened."""
     edge = _options.edgeitems
     for axis, length in enumerate(array.shape):
         if length > 2 * edge:
@@ -162,7 +162,7 @@ def _ends(array: np.ndarray) -> np.ndarray:
 
 
 def _block(array: np.ndarray, indent: int, cell: _Cell, shorten: bool) -> str:
-    """Return the elements between brackets, one pair for each dimension, the first at column `indent`."""
+    """The elements in brackets, one pair for each dimension. The first bracket is at column `indent`."""
     if array.ndim == 0:
         return cell.text(array.item())
     if array.ndim == 1:
@@ -197,7 +197,7 @@ def _row(array: np.ndarray, indent: int, cell: _Cell, shorten: bool) -> str:
 
 
 def _cell_for(array: np.ndarray) -> _Cell:
-    """Return the format that suits all elements of `array`."""
+    """The format for all elements of `array`."""
     if array.dtype.kind == "c":
         return _complex_cell(_real_cell(array.real), _real_cell(array.imag))
     return _real_cell(array)
@@ -215,7 +215,7 @@ def _complex_cell(real: _Cell, imag: _Cell) -> _Cell:
 def _real_cell(array: np.ndarray) -> _Cell:
     values = array.ravel().tolist()
     if array.dtype.kind == "f":
-        # Zeros, infinities and nan have no say in the format, and may stick out of the column.
+        # Zeros, infinities and nan do not influence the format, and may be wider than the column.
         values = [value for value in values if value and math.isfinite(value)]
         write = _float_writer(values)
     else:
@@ -225,7 +225,7 @@ def _real_cell(array: np.ndarray) -> _Cell:
 
 
 def _float_writer(values: list[float]) -> Callable[[float], str]:
-    """Return how to write floats, given those that are finite and not zero."""
+    """The function that writes floats, chosen by those that are finite and not zero."""
     digits = _options.precision
     if values and (_are_far_apart(values) if _options.sci_mode is None else _options.sci_mode):
         return lambda value: f"{value:.{digits}e}"
@@ -235,12 +235,12 @@ def _float_writer(values: list[float]) -> Callable[[float], str]:
 
 
 def _are_far_apart(values: list[float]) -> bool:
-    """Whether decimals would hide the smallest of `values` or spread the largest too wide."""
+    """Whether fixed decimals would hide the smallest value, or be too wide for the largest."""
     sizes = [abs(value) for value in values]
     least, most = min(sizes), max(sizes)
     return most / least > 1000.0 or most > 1.0e8 or least < 1.0e-4
 
 
 def _whole(value: float) -> str:
-    """Write a float without decimals; its point says that it is a float, as do the letters of `inf`."""
+    """A float without decimals. It ends in a point, except for `inf` and `nan`."""
     return f"{value:.0f}." if math.isfinite(value) else f"{value:.0f}"

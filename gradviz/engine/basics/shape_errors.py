@@ -1,4 +1,4 @@
-"""What is said of sizes, dimensions and places that do not fit: PyTorch's words for NumPy's errors."""
+"""The errors of shapes, dimensions and indices that do not fit: PyTorch's messages for NumPy's errors."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ Shape = Sequence[int]
 
 
 class LinAlgError(RuntimeError):
-    """There is no answer: the matrix is singular, or not positive-definite."""
+    """A matrix is singular, or not positive-definite."""
 
 
 def check_kernel(kernel: str, array: np.ndarray) -> None:
-    """Raise NotImplementedError where an array is not of floating-point numbers, which PyTorch's kernel asks for."""
+    """Raise NotImplementedError where an array is not floating point, but PyTorch's kernel of that name needs it to
+    be."""
     if array.dtype.kind not in "fc":
         error = NotImplementedError(f"\"{kernel}\" not implemented for '{scalar_type_name(array.dtype)}'")
         raise with_advice(error, "convert the input with .float() first.")
 
 
 def broadcast_shape(*shapes: Shape) -> tuple[int, ...]:
-    """The shape that several shapes have together; raises RuntimeError where they do not broadcast."""
+    """The shape that several shapes broadcast to. Raises RuntimeError where they do not broadcast."""
     first = tuple(shapes[0])
-    if all(tuple(shape) == first for shape in shapes[1:]):  # NumPy takes microseconds to say so
+    if all(tuple(shape) == first for shape in shapes[1:]):  # NumPy's function would take microseconds
         return first
     try:
         return np.broadcast_shapes(*map(tuple, shapes))
@@ -35,7 +36,7 @@ def broadcast_shape(*shapes: Shape) -> tuple[int, ...]:
 
 
 def mismatch(*shapes: Shape) -> RuntimeError | None:
-    """The error of the first shape that does not broadcast with those before it; None where all do."""
+    """The error for the first shape that does not broadcast with those before it, or None where all broadcast."""
     together: tuple[int, ...] = ()
     for shape in shapes:
         n = max(len(together), len(shape))
@@ -51,8 +52,7 @@ def mismatch(*shapes: Shape) -> RuntimeError | None:
 
 
 def explained(error: Exception, *shapes: Shape) -> Exception:
-    """NumPy's error in PyTorch's words, where it is that shapes do not broadcast or that bools are not subtracted;
-    else the error itself."""
+    """PyTorch's error for NumPy's error, where shapes do not broadcast or bools are subtracted; else NumPy's error."""
     text = str(error)
     if isinstance(error, TypeError):
         return bools_subtracted(2 if "subtract" in text else 0) if "boolean" in text else error
@@ -60,7 +60,8 @@ def explained(error: Exception, *shapes: Shape) -> Exception:
 
 
 def bools_subtracted(operands: int) -> RuntimeError:
-    """The error of bool tensors with a `-` before or between them; `operands` of them are bool, 0 for a negation."""
+    """The error of subtracting or negating bool tensors. `operands` is the number of bool operands; 0 is a
+    negation."""
     what, where = ("Subtraction", "with") if operands else ("Negation", "on")
     which = "two bool tensors" if operands == 2 else "a bool tensor"
     instead = (
@@ -72,7 +73,7 @@ def bools_subtracted(operands: int) -> RuntimeError:
 
 
 def too_few_sizes(array: np.ndarray, wanted: Shape) -> RuntimeError:
-    """The error of an array that was to be expanded to fewer dimensions than it has."""
+    """The error of expanding an array to fewer dimensions than it has."""
     return RuntimeError(
         f"expand({torch_type_name(array.dtype)}{{{list(array.shape)}}}, size={list(wanted)}): the number of sizes "
         f"provided ({len(wanted)}) must be greater or equal to the number of dimensions in the tensor ({array.ndim})"
@@ -80,7 +81,7 @@ def too_few_sizes(array: np.ndarray, wanted: Shape) -> RuntimeError:
 
 
 def not_expandable(shape: Shape, wanted: Shape) -> RuntimeError | None:
-    """The error of a tensor of `shape` that cannot be expanded to sizes `wanted`; None where it can."""
+    """The error of expanding a tensor of `shape` to the sizes `wanted`, or None where it can be expanded."""
     extra = len(wanted) - len(shape)
     for dim in reversed(range(len(shape))):
         n, size = shape[dim], wanted[dim + extra]
@@ -93,7 +94,7 @@ def not_expandable(shape: Shape, wanted: Shape) -> RuntimeError | None:
 
 
 def check_fits(value: np.ndarray, place: Shape, in_view: bool) -> None:
-    """Raise RuntimeError where a value cannot be written to a place of that shape: a view, or single elements."""
+    """Raise RuntimeError where a value cannot be written to a view or to elements of the shape `place`."""
     given = list(value.shape)
     while len(given) > len(place) and given[0] == 1:
         del given[0]
@@ -109,7 +110,7 @@ def check_fits(value: np.ndarray, place: Shape, in_view: bool) -> None:
 
 
 def check_cat(shapes: Sequence[Shape], dim: int) -> None:
-    """Raise RuntimeError where tensors cannot stand behind one another along `dim`."""
+    """Raise RuntimeError where tensors of these shapes cannot be concatenated along `dim`."""
     first = shapes[0]
     for position, shape in enumerate(shapes):
         if not shape:
@@ -128,7 +129,7 @@ def check_cat(shapes: Sequence[Shape], dim: int) -> None:
 
 
 def check_stack(shapes: Sequence[Shape]) -> None:
-    """Raise RuntimeError where tensors cannot stand side by side."""
+    """Raise RuntimeError where tensors of these shapes cannot be stacked."""
     for position, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise RuntimeError(

@@ -1,7 +1,7 @@
-"""Running an op: compute, record a node, tell the listener.
+"""Running an op: compute the result, record a node, tell the listener.
 
-`unary` and `binary` make the functions that programs call; they do only what an ordinary op needs. Anything
-out of the ordinary (a listener, `no_grad`, forward mode, arguments to convert) goes through `apply`.
+`unary` and `binary` make the functions that programs call. They do what an ordinary op needs, and nothing else.
+Everything else (a listener, `no_grad`, forward mode, arguments to convert) goes through `apply`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def unary(op: Op) -> Callable:
 
 
 def binary(op: Op) -> Callable:
-    """The function of an elementwise op of two tensors, one of which may be a number."""
+    """The function of an elementwise op of two tensors. One of them may be a Python number."""
     forward = op.forward
     node_class: Any = op.node_class
     (a_saves_x, a_saves_y), (b_saves_x, b_saves_y) = op.keeps((True, False)), op.keeps((False, True))
@@ -148,14 +148,16 @@ def binary(op: Op) -> Callable:
 
 
 def named_as(op: Op, function: Callable) -> Callable:
-    """`function`, known by the op's name."""
+    """Give `function` the name of an op."""
     function.__name__ = function.__qualname__ = op.name
     function.__doc__ = f"{op.name}: {op.formula}"
     return function
 
 
 def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
-    """Run any op on tensors, with its non-tensor arguments in the order of `op.args`."""
+    """Run an op on tensors. `args` are its other arguments, in the order of `op.args`.
+
+    Returns a tensor, or a tuple where the op has several outputs. Raises RuntimeError where the shapes do not fit."""
     if op.of_one and not state.special:
         return _apply_to_one(op, inputs[0], args)
     arrays = [tensor.array for tensor in inputs]
@@ -187,7 +189,7 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
 
 
 def _apply_to_one(op: Op, x: Tensor, args: tuple) -> Tensor:
-    """`apply` in fewer steps, where an op has one tensor, one output, and nothing is out of the ordinary."""
+    """`apply` for an op of one tensor with one output, while nothing is special. It takes fewer steps."""
     array = op.forward(x.array, *args)
     if type(array) is not ndarray:
         array = asarray(array)
@@ -225,7 +227,7 @@ def _apply_to_one(op: Op, x: Tensor, args: tuple) -> Tensor:
 def _push_and_tell(
     op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor], args: tuple, node: Node | None
 ) -> None:
-    """Push tangents through an op that has run, in forward mode, and tell the listener, if there is one."""
+    """In forward mode push tangents through an op that has run. Tell the listener, if there is one."""
     tangents: Sequence[tuple[Tensor, Tensor]] = ()
     if state.forward_mode is not None:
         tangents = state.forward_mode.push(op, inputs, outputs, args)
@@ -242,7 +244,7 @@ def make_node(
     args: tuple,
     outputs: Sequence[Tensor],
 ) -> Node:
-    """The node of an op that has run, linked to its outputs."""
+    """Make the node of an op that has run, and link the outputs to it."""
     node: Any = op.node_class()
     node.number = next_node_number()
     node.rare = None
@@ -277,19 +279,19 @@ def make_node(
 
 
 def _saved_outputs(op: Op, outputs: Sequence[Tensor]) -> tuple[np.ndarray | None, ...]:
-    """What a node saves of several outputs: of (values, indices), where it needs only the indices, those."""
+    """The outputs that a node saves: all of them, or only the indices of an op that gave (values, indices)."""
     return tuple(
         output.array if op.saves_all_outputs or nr == 1 else None for nr, output in enumerate(outputs)
     )
 
 
 def _were_converted(inputs: Sequence[Tensor], out: np.ndarray) -> bool:
-    """Whether an input was broadcast or cast to give `out`."""
+    """Whether an input was broadcast to the shape of `out`, or cast to its dtype."""
     return any(tensor.array.shape != out.shape or tensor.array.dtype != out.dtype for tensor in inputs)
 
 
 def saved_inputs(op: Op, inputs: Sequence[Tensor], edges: Sequence[Edge]) -> tuple[Tensor | None, ...]:
-    """The inputs that the derivatives which will be asked for need; None for the others."""
+    """The inputs to save for the gradients that will be asked for. None stands for the others."""
     if not op.saves_inputs:
         return (None,) * len(inputs)
     if op.variadic:
@@ -302,7 +304,7 @@ def saved_inputs(op: Op, inputs: Sequence[Tensor], edges: Sequence[Edge]) -> tup
 
 
 def as_tensor(value: Any) -> Tensor:
-    """`value` as a Tensor: itself, a number or an array."""
+    """`value` as a Tensor. It is a Tensor, a number or an array; raises TypeError for anything else."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, (int, float, complex)):
@@ -313,7 +315,7 @@ def as_tensor(value: Any) -> Tensor:
 
 
 def operands(x: Any, y: Any) -> tuple[Any, Any]:
-    """Both operands as Tensors, a number in the dtype that the other asks for; (None, None) if impossible."""
+    """Both operands as Tensors. A number takes its dtype from the other. (None, None) where they are no operands."""
     if isinstance(x, Tensor):
         y = _operand_beside(x, y)
     elif isinstance(y, Tensor):
@@ -345,9 +347,10 @@ _constants: dict[tuple, Tensor] = {}
 
 
 def constant(value: Any, beside: np.ndarray) -> Tensor:
-    """A Python number as a Tensor that no listener hears of, in the dtype it has beside an array.
+    """A Tensor for a Python number, in the dtype that the number has beside an array. The listener does not hear of
+    it.
 
-    It is kept, because loops use the same again; 0 is not, as −0.0 would be found in its place."""
+    Constants are cached, because loops use the same numbers again. 0 is not cached: −0.0 is equal to it."""
     tensor = new_tensor(np.array(value, result_type(beside, value)))
     tensor._number = 0
     if len(_constants) > 1000:
@@ -358,10 +361,10 @@ def constant(value: Any, beside: np.ndarray) -> Tensor:
 
 
 def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor], args: tuple = ()) -> np.ndarray:
-    """The op's result in PyTorch's dtype, where NumPy promotes otherwise.
+    """The op's result in PyTorch's dtype, where NumPy's type promotion gives another one.
 
-    Raises RuntimeError where a bool is subtracted from or by what is none: NumPy takes it for a number; and
-    NotImplementedError where PyTorch's op takes floating-point numbers alone."""
+    Raises RuntimeError where a bool tensor is subtracted, which NumPy permits, and NotImplementedError where
+    PyTorch's op takes floating-point numbers only."""
     arrays = [tensor.array for tensor in inputs]
     if op.kernel:
         check_kernel(op.kernel, arrays[0])

@@ -1,8 +1,11 @@
-"""Reverse accumulation: from the roots to the leaves, one pass at a time.
+"""Reverse accumulation: gradients flow from the roots to the leaves.
 
-Nodes run in PyTorch's order: of those that are ready (every gradient for them has arrived) the one with the
-highest number, AccumulateGrad before all. No recursion: a graph may be a million nodes deep. Here is the pass
-that nobody watches; one with hooks, a listener, chosen inputs or `create_graph` is in watched.py.
+Nodes run in PyTorch's order. A node is ready when all its gradients have arrived. Of the ready nodes the one with the
+highest number runs first, and AccumulateGrad runs before all others. There is no recursion, because a graph can be a
+million nodes deep.
+
+This file has the pass that nobody watches. A pass with hooks, a listener, chosen inputs or `create_graph` is in
+watched.py.
 """
 
 from __future__ import annotations
@@ -29,10 +32,13 @@ def backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """Add the gradients of `tensors` to the `.grad` of the leaves (or of `inputs` only).
+    """Add the gradients of `tensors` to the `.grad` of the leaves, or of `inputs` only.
 
-    `grad_tensors` are the upstream gradients, one a tensor; a scalar needs none. Raises RuntimeError where a
-    tensor has no graph, where a gradient is missing, and where the graph's buffers are freed already."""
+    `tensors` and `inputs` are tensors or GradientEdges, one or several. `grad_tensors` are the upstream gradients,
+    one for each tensor and of its shape; None stands for 1 where the tensor has one element.
+
+    Raises RuntimeError where a tensor does not require grad, where a gradient is missing or of the wrong shape, and
+    where the saved tensors of the graph are freed."""
     roots = as_sequence(tensors)
     given = as_gradients(grad_tensors, len(roots))
     _differentiate(as_tensors(roots, given), given, retain_graph, create_graph, inputs)
@@ -45,7 +51,8 @@ def backward_from(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """Differentiate this tensor with respect to the leaves, adding to their `.grad`; see `backward`."""
+    """Differentiate this tensor with respect to the leaves, and add the gradients to their `.grad`. See
+    `autograd.backward`."""
     _differentiate([self], [gradient], retain_graph, create_graph, inputs)
 
 
@@ -75,9 +82,10 @@ def grad(
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of `outputs` with respect to `inputs`; `.grad` stays as it is.
+    """The gradients of `outputs` with respect to `inputs`, in the inputs' shapes and dtypes. `.grad` does not change.
 
-    Raises RuntimeError as `backward`, and where an input is not used, unless `allow_unused`."""
+    `outputs` and `inputs` are tensors or GradientEdges, one or several. Raises RuntimeError as `backward` does, and
+    where an input is not used, unless `allow_unused` or `materialize_grads` is set."""
     roots, wanted = as_sequence(outputs), as_tensors(as_sequence(inputs))
     for tensor in wanted:
         if not tensor.requires_grad:
@@ -100,7 +108,8 @@ def grad(
 
 
 def as_gradients(gradients: Any, n: int) -> list[Any]:
-    """The upstream gradients given, None where none was."""
+    """The upstream gradients as a list of n, None where none was given. Raises RuntimeError for another number of
+    them."""
     if gradients is None:
         return [None] * n
     gradients = [gradients] if isinstance(gradients, (Tensor, int, float)) else list(gradients)
@@ -110,7 +119,8 @@ def as_gradients(gradients: Any, n: int) -> list[Any]:
 
 
 def initial_gradients(roots: Sequence[Tensor], given: Sequence[Any]) -> list[Tensor]:
-    """What each root starts with: the gradient given, or 1 for a scalar."""
+    """The gradient that each root starts with: the given one, or 1 for a scalar. Raises RuntimeError where it is
+    missing or of the wrong shape."""
     gradients = []
     for position, (root, gradient) in enumerate(zip(roots, given, strict=True)):
         if root._edge is None:
@@ -132,17 +142,17 @@ def initial_gradients(roots: Sequence[Tensor], given: Sequence[Any]) -> list[Ten
 
 
 def _hold(leaves: dict[AccumulateGrad, Any], leaf: AccumulateGrad, g: Any) -> None:
-    """Keep a gradient that has reached a leaf until the end of the pass."""
+    """Keep a gradient that has reached a leaf until the pass ends."""
     if g is not None:
         held = leaves.get(leaf)
         leaves[leaf] = g if held is None else held + g
 
 
 def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> None:
-    """A pass that nobody can watch; it need not count who waits for whom.
+    """A pass that nobody watches. It need not count how many gradients each node waits for.
 
-    A node's number is higher than those of all nodes it leads to, so that the highest number among the nodes
-    reached is always ready. Only leaves could come too early; they wait for the end."""
+    The number of a node is higher than the numbers of all nodes that it leads to. So the node with the highest
+    number, of those that have a gradient, is always ready. Only leaves could run too early; they wait for the end."""
     buffers: dict[Any, Any] = {}
     leaves: dict[AccumulateGrad, Any] = {}
     heap: list[tuple[int, Any]] = []
@@ -168,7 +178,7 @@ def flow(roots: Sequence[Any], starts: Sequence[Any], retain_graph: bool) -> Non
             and edge is not None
             and type(edge) is not Output
             and g is not None
-        ):  # nothing else is on its way: as in a chain
+        ):  # no other gradient is under way, as in a chain
             node, received = edge, g
         else:
             nearest: Any = None

@@ -1,4 +1,4 @@
-"""The transpose of broadcasting: the gradient of an input that was repeated, summed."""
+"""The transpose of broadcasting: the gradient of a repeated input is summed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ONES = {np.dtype(kind): np.ones(4096, kind) for kind in "fd"}
 
 
 def row_of_ones(n: int, dtype: np.dtype) -> np.ndarray:
-    """n ones in that dtype (float32 or float64)."""
+    """n ones of that dtype (float32 or float64)."""
     return _ONES[dtype][:n] if n <= 4096 else np.ones(n, dtype)
 
 
@@ -23,12 +23,12 @@ def is_for_blas(x: Any) -> bool:
 
 
 def sum_of_rows(x: Any) -> Any:
-    """Σ x along its first dimension: of a matrix as a product with ones, which takes half the time."""
+    """Σ x along its first dimension. Large matrices are multiplied by ones, which takes half the time."""
     return row_of_ones(len(x), x.dtype).dot(x) if x.ndim == 2 and is_for_blas(x) else x.sum(0)
 
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """The transpose of broadcasting: summed over what was repeated."""
+    """Sum g over what broadcasting repeated. g has the shape that `shape` was broadcast to; the result has `shape`."""
     if g.shape == shape:
         return g
     extra = g.ndim - len(shape)

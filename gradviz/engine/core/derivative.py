@@ -1,14 +1,14 @@
 """How a derivative is stated: as text, and beside it as a rule.
 
-The text is what people are shown, and says what the rule computes:
+The text is shown to people. It says what the rule computes:
 
 - Names are those of the op's inputs and arguments. `out` is the output, `g` the upstream gradient.
 - A text without `g` is the local derivative. The gradient is the upstream gradient times it.
 - A text with `g` is the whole gradient: `g yᵀ`.
-- A condition stands for 1 where it holds and for 0 elsewhere: `x > 0`. Cases read `A where C, B where D, else E`.
+- A condition stands for 1 where it holds, and for 0 elsewhere: `x > 0`. Cases read `A where C, B where D, else E`.
 - Words after a comma say what else happens to the product: `1, summed`.
 
-Where another value of an argument makes another formula, each has its own text and its own rule (`by`).
+Where the formula depends on the value of an argument, each value has its own text and its own rule (`by`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Choice:
 
     @property
     def variants(self) -> tuple[Derivative, ...]:
-        """All derivatives that may be chosen; the last is that of all values that are not named."""
+        """All derivatives that can be chosen. The last one is for all values that are not listed."""
         branches = (*self.by_value.values(), self.otherwise)
         return tuple(variant for branch in branches for variant in branch.variants)
 
@@ -85,17 +85,17 @@ def by(argument: str, by_value: Mapping[Any, AnyDerivative], otherwise: AnyDeriv
 
 
 def looked_up(table: Mapping[Any, Any], value: Any, otherwise: Any) -> Any:
-    """The entry for the value of an argument. An array has none."""
+    """The entry for the value of an argument. An array has no entry."""
     try:
         return table.get(value, otherwise)
-    except TypeError:  # an array cannot be a key
+    except TypeError:  # an array is not hashable
         return otherwise
 
 
 def selection(derivative: AnyDerivative, names: Sequence[str], args: str, scope: dict[str, Any]) -> str:
-    """The source of an expression that gives the position of the chosen variant among `variants`.
+    """The source of an expression for the position of the chosen variant among `variants`.
 
-    `args` is the source of the op's arguments. What the expression refers to is put into `scope`."""
+    `args` is the source of the op's arguments. Names that the expression uses are added to `scope`."""
     positions = iter(range(len(derivative.variants)))
     return _selection(derivative, names, args, scope, positions)
 

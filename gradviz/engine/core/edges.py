@@ -1,4 +1,4 @@
-"""Edges as values: `GradientEdge`, which stands for a tensor's place in the graph where the tensor is gone."""
+"""GradientEdge: an edge of the graph that programs can keep when the tensor is gone."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class _Edge(NamedTuple):
 
 
 class GradientEdge(_Edge):
-    """A node and which of its outputs: what `backward` and `grad` take in a tensor's place."""
+    """A node and one of its outputs. `backward` and `grad` take it in the place of a tensor."""
 
-    number = 0  # of the tensor it was made from, for a listener that knows that
+    number = 0  # of the tensor that it was made from, for a listener
 
 
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:
-    """Where gradients of a tensor go. Raises RuntimeError if it does not require grad."""
+    """The edge that gradients of a tensor flow to. Raises RuntimeError where the tensor does not require grad."""
     if not tensor.requires_grad:
         raise RuntimeError(
             "It is not possible to get the gradient edge for a Tensor that does not require gradients"
@@ -38,12 +38,13 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
 
 
 def as_sequence(tensors: Any) -> list[Any]:
-    """One tensor (or GradientEdge) or several, as a list."""
+    """One tensor or GradientEdge, or several of them, as a list."""
     return [tensors] if isinstance(tensors, (Tensor, GradientEdge)) else list(tensors)
 
 
 def as_tensors(things: Sequence[Any], gradients: Sequence[Any] | None = None) -> list[Tensor]:
-    """The tensors, and for each GradientEdge a tensor in that place, of its gradient's shape if that is known."""
+    """The tensors. A GradientEdge becomes a tensor with that edge, of its gradient's shape where the gradient is
+    given."""
     given = [None] * len(things) if gradients is None else gradients
     return [
         _stand_in(thing, gradient) if isinstance(thing, GradientEdge) else thing
@@ -53,8 +54,8 @@ def as_tensors(things: Sequence[Any], gradients: Sequence[Any] | None = None) ->
 
 def _stand_in(edge: GradientEdge, gradient: Any) -> Tensor:
     array = np.empty_like(gradient.array) if isinstance(gradient, Tensor) else np.empty(0, np.float32)
-    node = getattr(edge.node, "_node", edge.node)  # a custom Function's behind its ctx
+    node = getattr(edge.node, "_node", edge.node)  # the node of a custom Function is behind its ctx
     tensor = new_tensor(array, output_edge(node, edge.output_nr))
-    # Where the listener knows no tensor there, it hears of none: 0.
+    # 0 where the listener does not know the tensor.
     tensor._number = edge.number if edge.number >= state.first_number else 0
     return tensor

@@ -1,4 +1,4 @@
-"""Derivatives as they are shown: with the numbers that were given for arguments in the place of their names."""
+"""Derivatives as they are shown: numbers stand in the place of the arguments' names."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _NUMBERS = (int, float, np.integer, np.floating)
 
 
 def with_values(text: str, values: Mapping[str, Any]) -> str:
-    """A derivative's text, with the numbers among `values` (by their names in the text) put in.
+    """The text of a derivative, with numbers in the place of names. `values` has the arguments by their names.
 
-    `alpha · x` becomes `2 · x`, and `x` where alpha is 1. What is no number keeps its name."""
+    `alpha · x` becomes `2 · x`, and `x` where alpha is 1. An argument that is not a number keeps its name."""
     numbers = {
         name: _written(value)
         for name, value in values.items()
@@ -32,13 +32,13 @@ def with_values(text: str, values: Mapping[str, Any]) -> str:
 
 
 def _written(value: Any) -> str:
-    """A number in at most six digits, with a minus sign as formulas have it."""
+    """A number with at most six digits, and with `−` as its minus sign."""
     if value == np.inf or value == -np.inf:
         return "∞" if value > 0 else "−∞"
     return f"{value:.6g}".replace("-", "−")
 
 
 def _without_ones(text: str) -> str:
-    """A text without factors and divisors that are 1."""
+    """The text without factors and divisors that are 1."""
     text = re.sub(r"(?<![\w.^])(?<!/ )1 · ", "", text)
     return re.sub(r" [·/] 1(?![\w.^²³])", "", text)

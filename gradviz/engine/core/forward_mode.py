@@ -1,7 +1,8 @@
-"""Forward accumulation: dual numbers, whose tangents are pushed through each op as it runs.
+"""Forward accumulation with dual numbers: tangents are pushed through each op as it runs.
 
-The tangent of an op comes from its row in the table: an elementwise rule is its own transpose, a linear op
-applies itself, and any other rule is transposed by differentiating it in `g`, in which it is linear.
+The tangent comes from the op's row in the table. The rule of an elementwise op is its own transpose. A linear op is
+applied to the tangents. Any other rule is linear in the upstream gradient `g`, so its transpose is its derivative in
+`g`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from gradviz.engine.core.tensor import (
     tensor_rare,
 )
 
-_epoch = [1]  # tangents of an earlier level are dead
+_epoch = [1]  # tangents of an earlier level do not count any more
 
 
 def enter_dual_level() -> int:
-    """Open a level of forward mode; its number. Raises RuntimeError inside another, as PyTorch does."""
+    """Open a level of forward mode. Returns its number. Raises RuntimeError inside another level."""
     if state.dual_level:
         raise RuntimeError("Nested forward mode AD is not supported at the moment")
     note_special("dual_level", True)
@@ -42,7 +43,7 @@ def enter_dual_level() -> int:
 
 
 def exit_dual_level(level: int | None = None) -> None:
-    """Close the level; tangents are gone."""
+    """Close the level. Its tangents are gone. Raises RuntimeError where no level is open."""
     if not state.dual_level:
         raise RuntimeError("Trying to exit a forward AD level that was never entered.")
     state.dual_level, state.forward_mode = 0, None
@@ -61,14 +62,14 @@ class dual_level:
 
 
 class UnpackedDualTensor(NamedTuple):
-    """A value with its tangent, or None."""
+    """A value and its tangent. The tangent is None where there is none."""
 
     primal: Tensor
     tangent: Tensor | None
 
 
 def tangent_of(tensor: Tensor) -> Tensor | None:
-    """The tensor's tangent in the present level."""
+    """The tensor's tangent in the open level, or None."""
     rare = tensor._rare
     if rare is None or rare.tangent is None or not state.dual_level or rare.tangent[0] != _epoch[0]:
         return None
@@ -76,9 +77,9 @@ def tangent_of(tensor: Tensor) -> Tensor | None:
 
 
 def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> Tensor:
-    """`tensor` with `tangent`: a view of it that carries the tangent.
+    """A view of `tensor` that carries `tangent`.
 
-    Raises RuntimeError outside a level, and where shape or dtype differ."""
+    Raises RuntimeError outside of a level and where shape or dtype differ, and ValueError for an integer tensor."""
     if not state.dual_level:
         raise RuntimeError(
             "Trying to create a dual Tensor for forward AD but no level exists, make sure to enter_dual_level() first."
@@ -103,7 +104,7 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
 
 
 def set_tangent(tensor: Tensor, tangent: Tensor, how: str) -> None:
-    """Give a tensor a tangent, and tell the listener."""
+    """Give a tensor a tangent, and tell the listener. `how` says what made it."""
     tensor_rare(tensor).tangent = (_epoch[0], tangent)
     if state.listener is not None:
         number_of(tangent)
@@ -113,7 +114,9 @@ def set_tangent(tensor: Tensor, tangent: Tensor, how: str) -> None:
 def push_tangents(
     op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor], args: tuple
 ) -> list[tuple[Tensor, Tensor]]:
-    """Give an op's outputs their tangents; returns the pairs of output and tangent."""
+    """Give the outputs of an op their tangents. Returns the pairs of output and tangent.
+
+    Raises NotImplementedError where the op has no derivative."""
     tangents = [tangent_of(tensor) for tensor in inputs]
     if all(tangent is None for tangent in tangents) or outputs[0].array.dtype.kind not in "fc":
         return []
@@ -146,19 +149,19 @@ def keep_tangent(output: Tensor) -> None:
 
 
 def restore_tangent(output: Tensor, node: Node, nr: int = 0) -> None:
-    """Give a node's saved output, a tensor anew, the tangent that it had: what forward over reverse needs."""
+    """Give the tensor of a saved output the tangent that the output had. Forward over reverse needs it."""
     epoch, tangent = _of_saved_outputs.get(node, {}).get(nr, (0, None))
     if tangent is not None and epoch == _epoch[0]:
         tensor_rare(output).tangent = (epoch, tangent)
 
 
 def _pushed(op: Op, inputs: Any, outputs: Any, args: tuple, tangents: list[Tensor | None]) -> list[Tensor]:
-    """The tangents of the outputs; on arrays unless a graph of them has to be recorded."""
+    """The tangents of the outputs. They are computed on arrays, unless a graph of them has to be recorded."""
     recorded = state.modes.grad_enabled and any(
         tensor.requires_grad for tensor in (*inputs, *tangents) if tensor is not None
     )
     listener, level, forward_mode = state.listener, state.dual_level, state.forward_mode
-    # The rule's own ops are no events, and have no tangents.
+    # The ops of the rule itself are not told, and have no tangents.
     state.listener, state.dual_level, state.forward_mode = None, 0, None
     try:
         values: list[Any] = list(inputs if recorded else (tensor.array for tensor in inputs))
@@ -209,7 +212,7 @@ def _linear(op: Op, values: Any, args: tuple, tangents: Sequence[Any]) -> Any:
 def _transposed(
     op: Op, values: Any, outputs: Any, args: tuple, tangents: Sequence[Any], recorded: bool
 ) -> Any:
-    """The transpose of the rule: the derivative, in a cotangent g, of ⟨rule(g), tangent⟩."""
+    """The transpose of the rule, applied to the tangents: the derivative of Σ rule(g) · tangent in the cotangent g."""
     as_tensors = [value if recorded else new_tensor(value) for value in values]
     made = [output if recorded else new_tensor(output) for output in outputs]
     smooth = [output.array.dtype.kind in "fc" for output in made]
@@ -240,7 +243,7 @@ def _transposed(
 
 
 class _ForwardMode:
-    """What ops know of this module while a dual level is open."""
+    """What ops know of forward mode while a dual level is open (state.py)."""
 
     push = staticmethod(push_tangents)
     restore = staticmethod(restore_tangent)

@@ -1,4 +1,4 @@
-"""autograd.Function: operations whose derivative the user writes."""
+"""autograd.Function: operations whose derivative the program defines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from gradviz.engine.core.views import view_of_input
 
 
 class Function:
-    """Base of custom operations: static `forward` and `backward`, and `setup_context` where forward has no ctx."""
+    """The base class of custom operations. `forward` and `backward` are static methods. Where `forward` takes no ctx,
+    `setup_context` does."""
 
     _node_class: type[FunctionNode]
     _ctx_class: type[FunctionCtx]
@@ -43,12 +44,12 @@ class Function:
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Any) -> Any:
-        """Save what backward needs, where forward is not given ctx."""
+        """Save what backward needs, where forward does not take ctx."""
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Compute a gradient for each input of forward, None where there is none."""
+        """Compute the gradient of each input of forward, or None for it."""
         raise NotImplementedError(
             "You must implement either the backward or vjp method for your custom autograd.Function to use "
             "it with backward mode AD."
@@ -117,7 +118,7 @@ class Function:
 
 
 def node_output(node: FunctionNode, result: Any, args: tuple) -> Any:
-    """A forward's result as the tensor that the caller gets: a fresh one, or the input that was written over."""
+    """The tensor that the caller gets for a result of forward: a new one, or the input that forward wrote over."""
     if not isinstance(result, Tensor):
         return result
     if any(result is dirty for dirty in node._dirty):
@@ -137,7 +138,7 @@ def node_output(node: FunctionNode, result: Any, args: tuple) -> Any:
 
 
 class scope:
-    """Tell the listener that a module or function is entered, and left."""
+    """Tell the listener that a module or function is entered, and that it is left."""
 
     __slots__ = ("kind", "name", "number", "training", "type")
 
@@ -156,7 +157,7 @@ class scope:
 
 
 def once_differentiable(backward: Callable) -> Callable:
-    """Decorate a `backward` that must not be differentiated again."""
+    """Decorate a `backward` that cannot be differentiated again. Doing so raises RuntimeError."""
 
     @functools.wraps(backward)
     def run(ctx: Any, *gradients: Any) -> Any:
@@ -174,7 +175,7 @@ def once_differentiable(backward: Callable) -> Callable:
 
 
 class _Once(Function):
-    """Passes a gradient on, and refuses to be differentiated."""
+    """The identity. Its backward raises RuntimeError."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, *others: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the methods of a custom Function are given as `ctx`, and what its outputs show as `grad_fn`."""
+"""The `ctx` of a custom Function, which programs see as the `grad_fn` of its outputs too."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from gradviz.engine.core.tensor import Tensor
 
 
 class FunctionCtx:
-    """PyTorch's methods, and beside them whatever the program puts there, under any other name.
+    """PyTorch's methods, and all attributes that the program sets under other names.
 
-    It holds its node, which holds all that is put here, so that the two are no cycle. Two of one node are equal."""
+    The ctx holds its node, and the node holds the attributes, so there is no reference cycle. Two ctx of the same
+    node are equal."""
 
     __slots__ = ("__weakref__", "_node")
     _node: FunctionNode
@@ -22,26 +23,26 @@ class FunctionCtx:
         object.__setattr__(self, "_node", node)
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep tensors for backward, where `saved_tensors` gives them back."""
+        """Save tensors for backward, which finds them in `saved_tensors`."""
         self._node._to_save = tensors
 
     save_for_forward = save_for_backward
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
-        """Say that these outputs carry no gradient."""
+        """Declare that these outputs have no gradient."""
         self._node._constant = {id(output) for output in outputs}
 
     def mark_dirty(self, *inputs: Tensor) -> None:
-        """Say that forward wrote over these inputs."""
+        """Declare that forward modified these inputs in place."""
         self._node._dirty = inputs
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether backward is given zeros (the default) or None for outputs that no gradient reached."""
+        """Set whether backward gets zeros (the default) or None for outputs without a gradient."""
         self._node._materialize = value
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What was saved; raises RuntimeError once it is freed, or if it was modified in place since."""
+        """The saved tensors. Raises RuntimeError where they are freed, or where one was modified in place since."""
         return self._node.saved_tensors()
 
     @property
@@ -53,12 +54,12 @@ class FunctionCtx:
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
-        """Where gradients go: `(node, output_nr)` for each argument."""
+        """The edges as `(node, output_nr)`, one for each tensor argument."""
         return self._node.next_functions
 
     @property
     def metadata(self) -> dict:
-        """A dict for the user's own notes about this node."""
+        """A dict for the program's notes about this node."""
         return self._node.metadata
 
     def name(self) -> str:
@@ -66,11 +67,11 @@ class FunctionCtx:
         return self._node.name()
 
     def register_hook(self, hook: Callable) -> HookHandle:
-        """Call `hook(grad_inputs, grad_outputs)` after the node has run; it may return other grad_inputs."""
+        """Call `hook(grad_inputs, grad_outputs)` after the node has run. It may return other grad_inputs."""
         return self._node.register_hook(hook)
 
     def register_prehook(self, hook: Callable) -> HookHandle:
-        """Call `hook(grad_outputs)` before the node runs; it may return others."""
+        """Call `hook(grad_outputs)` before the node runs. It may return other grad_outputs."""
         return self._node.register_prehook(hook)
 
     # --- what the program puts here

@@ -17,7 +17,7 @@ from gradviz.engine.core.tensor import Tensor, counter_of, new_tensor, node_of
 
 
 class FunctionNode(Node):
-    """The node of a custom Function. The program sees of it the `ctx`, where names are the program's own."""
+    """The node of a custom Function. Programs see its `ctx` instead, whose attributes are the program's own."""
 
     function: Any  # the class that the program wrote
     takes_tensors = True
@@ -29,7 +29,7 @@ class FunctionNode(Node):
         self.attributes: dict[str, Any] = {}  # what the program put into ctx
         self._ctx: weakref.ref[Any] | None = None
         self._edges: tuple[Edge, ...] = ()
-        self._of_tensors: tuple[bool, ...] = ()  # which edges are of tensors, and not of other arguments
+        self._of_tensors: tuple[bool, ...] = ()  # which edges belong to tensors
         self._to_save: tuple = ()
         self._saved: list[tuple[Any, Any, int]] | None = []
         self._dirty: tuple = ()
@@ -40,7 +40,7 @@ class FunctionNode(Node):
         self.outputs = 1
 
     def as_shown(self) -> Any:
-        """The ctx: the same as long as somebody has it."""
+        """The ctx. It is the same object as long as somebody holds it."""
         ctx = None if self._ctx is None else self._ctx()
         if ctx is None:
             ctx = self.function._ctx_class(self)
@@ -50,7 +50,7 @@ class FunctionNode(Node):
     # --- what is saved
 
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What was saved; raises RuntimeError once it is freed, or if it was modified in place since."""
+        """The saved tensors. Raises RuntimeError where they are freed, or where one was modified in place since."""
         if self._saved is None:
             raise errors.backward_twice(self.name())
         return tuple(self._unpack(*entry) for entry in self._saved)
@@ -63,7 +63,7 @@ class FunctionNode(Node):
             raise errors.mutated_since_saved(self, maker, array, version, counter.n)
         if isinstance(tensor, Packed):
             return tensor.unpacked(self)
-        if isinstance(tensor, tuple):  # an output of ours: its tensor would make a cycle
+        if isinstance(tensor, tuple):  # an output of this node: its tensor would make a cycle
             nr, array = tensor
             output = new_tensor(array, output_edge(self, nr))
             if state.forward_mode is not None:
@@ -90,7 +90,7 @@ class FunctionNode(Node):
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
-        """Where gradients go: `(node, output_nr)` for each argument that is a tensor."""
+        """The edges as `(node, output_nr)`, one for each tensor argument."""
         return tuple(itertools.compress(super().next_functions, self._of_tensors))
 
     # --- what a pass calls
@@ -106,7 +106,9 @@ class FunctionNode(Node):
         return [(entry[0], entry[2]) for entry in self._saved or () if isinstance(entry[0], Tensor)]
 
     def vjp_recorded(self, gradients: tuple) -> tuple[Tensor | None, ...]:
-        """Call the user's backward with Tensors; its results, one an edge."""
+        """Call the program's backward with Tensors. Returns one gradient for each edge.
+
+        Raises RuntimeError for the wrong number of gradients, TypeError for what is neither a Tensor nor None."""
         if self._materialize:
             gradients = tuple(
                 new_tensor(np.zeros(*shape)) if g is None else g
@@ -135,7 +137,7 @@ class FunctionNode(Node):
         return gradient
 
     def vjp(self, gradient: Any) -> tuple[Any, ...]:
-        """As `vjp_recorded`, on arrays."""
+        """`vjp_recorded` on arrays."""
         given = gradient if isinstance(gradient, (tuple, list)) else (gradient,)
         tensors = tuple(None if g is None else new_tensor(np.asarray(g)) for g in given)
         with no_grad():

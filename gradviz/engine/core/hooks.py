@@ -1,7 +1,7 @@
-"""Hooks on tensors and nodes, run during a pass.
+"""Hooks on tensors and nodes, which run during a pass.
 
-They see Tensors, whatever the pass computes with, and a listener hears of each that changed a gradient. Order
-(PyTorch documentation, "Backward Hooks execution"): tensor hooks, then `retain_grad`, then the node's prehooks,
+Hooks get Tensors, even where the pass computes with arrays. A listener hears of each hook that changes a gradient.
+The order (PyTorch documentation, "Backward Hooks execution") is: tensor hooks, `retain_grad`, the node's prehooks,
 the node, its posthooks.
 """
 
@@ -25,7 +25,7 @@ class Run(Protocol):
 
 
 def run_tensor_hooks(run: Run, node: Any, gradients: list[Any], numbers: list[int]) -> None:
-    """Run the hooks on the tensors whose gradients have arrived, and keep those that are retained."""
+    """Run the hooks of the tensors whose gradients have arrived, and keep the gradients that are retained."""
     if node.runs_first:
         hooks = tensor_rare(node.variable).hooks
         number = number_of(node.variable) if run.listener is not None else 0
@@ -66,7 +66,7 @@ def _change(
     tensor: int,
     node: int,
 ) -> None:
-    """Put what a hook returned in the gradient's place."""
+    """Replace a gradient by what a hook returned. Raises TypeError and RuntimeError for a result that does not fit."""
     if not isinstance(after, Tensor):
         raise TypeError(
             f"expected Variable, but hook returned '{type(after).__name__}'. "
@@ -85,7 +85,7 @@ def _change(
 
 
 def _retain(run: Run, node: Node, tensor: Tensor, gradients: list, numbers: list, nr: int) -> None:
-    """Keep a gradient as the `.grad` of its non-leaf."""
+    """Keep the gradient of a non-leaf in its `.grad`."""
     rare = tensor_rare(tensor)
     kept = shown(run, gradients[nr], numbers[nr])
     if not run.create_graph:
@@ -100,7 +100,7 @@ def _retain(run: Run, node: Node, tensor: Tensor, gradients: list, numbers: list
 
 
 def run_node_prehooks(run: Run, node: Any, gradients: list[Any], numbers: list[int]) -> None:
-    """Run the node's prehooks, which see and may replace all its upstream gradients."""
+    """Run the node's prehooks. They get all upstream gradients, and may replace them."""
     for hook in list(node.rare.prehooks.values()):
         result = hook(_all_shown(run, gradients, numbers))
         if result is not None:
@@ -115,7 +115,7 @@ def run_node_posthooks(
     gradients: list[Any],
     numbers: list[int],
 ) -> tuple[list[Any], list[int]]:
-    """Run the node's posthooks, which see and may replace all its downstream gradients."""
+    """Run the node's posthooks. They get all downstream gradients, and may replace them."""
     produced = list(produced)
     for hook in list(node.rare.posthooks.values()):
         result = hook(_all_shown(run, produced, given), _all_shown(run, gradients, numbers))
@@ -149,7 +149,7 @@ def _all_shown(run: Run, gradients: Sequence[Any], numbers: list[int]) -> tuple[
 
 
 def shown(run: Run, gradient: Any, number: int) -> Any:
-    """A gradient as the user sees it: a Tensor, with the number that the listener knows it by."""
+    """A gradient as hooks get it: a Tensor with the number that the listener knows."""
     if gradient is None or isinstance(gradient, Tensor):
         return gradient
     tensor = new_tensor(np.asarray(gradient))
@@ -162,5 +162,5 @@ def shown(run: Run, gradient: Any, number: int) -> Any:
 
 
 def hook_name(hook: Callable) -> str:
-    """What to call a hook in messages."""
+    """The name of a hook in messages."""
     return getattr(hook, "__qualname__", type(hook).__name__)

@@ -1,4 +1,4 @@
-"""Leaves: where gradients end."""
+"""Leaves: gradients are accumulated in `.grad`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from gradviz.engine.core.apply import apply
 from gradviz.engine.core.registry import TABLE
 from gradviz.engine.core.tensor import Tensor, counter_of, new_tensor, tensor_rare
 
-_turn = threading.Lock()  # NumPy lets other threads run while it adds large arrays
+_turn = threading.Lock()  # NumPy releases the GIL while it adds large arrays
 
 
 def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
-    """Add the gradient in `box` to a leaf's `.grad`: in place where no graph is recorded, as PyTorch does.
+    """Add the gradient in `box` to the `.grad` of a leaf. It is added in place where no graph is recorded, as in
+    PyTorch.
 
     Threads that share the leaf take turns, as in PyTorch."""
-    if leaf._edge is None:  # it required grad when the graph was made, and does no longer
+    if leaf._edge is None:  # it does not require grad any more
         return
     with _turn:
         rare = tensor_rare(leaf)
@@ -28,7 +29,7 @@ def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
             held: Any = rare.grad
             rare.grad = apply(TABLE["copy"], (gradient,)) if held is None else held + gradient
             return
-        unshared = getrefcount(gradient) <= 2  # this frame's and the call's own
+        unshared = getrefcount(gradient) <= 2  # those of this frame and of the call
         array = gradient
         if type(gradient) is not np.ndarray or gradient.dtype is not leaf.array.dtype:
             array = np.asarray(gradient, leaf.array.dtype)
@@ -44,9 +45,9 @@ def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:
 
 
 def _has_its_own_memory(array: np.ndarray) -> bool:
-    """Whether nobody else can see the array's memory: it is no view, or the only one, and of the whole."""
+    """Whether no other array shares the memory: the array is not a view, or it is the only view of its whole base."""
     whole = array.base
     if whole is None:
         return True
-    referrers = getrefcount(whole) - 2  # this frame's and the call's own
+    referrers = getrefcount(whole) - 2  # those of this frame and of the call
     return referrers == 1 and whole.base is None and array.flags.c_contiguous and whole.size == array.size

@@ -1,16 +1,14 @@
-"""What a rule needs, one object for each of its parameters.
+"""What a rule needs: one object for each of its parameters.
 
-A rule `lambda g, x, out, dim: ...` says by the names of its parameters what it is to be given besides the upstream
-gradient `g`. Each name stands for one `Need`, and all that follows is stated there: where a node keeps it, how the
-node's derivative fetches it, how forward mode finds it, and what `grad_fn._saved_self` shows.
+A rule is a function `lambda g, x, out, dim: ...`. The names of its parameters say what it gets besides the upstream
+gradient `g`. Each name stands for one `Need`. The need says where a node keeps it, how the derivative fetches it, how
+forward mode finds it, and what `grad_fn._saved_self` shows.
 
-| parameter | stands for |
-|-|-|
-| `x`, the name of an input | that input, which the node saves |
-| `out` | the output, which the node saves; of several outputs a tuple |
-| `chosen` | of an op that gives (values, indices) the indices, which the node saves alone |
-| `dim`, the name of an argument | that argument |
-| `x_shape`, `x_dtype` | the shape or dtype of input `x`, of which nothing else is kept |
+- `x`, the name of an input: that input, which the node saves
+- `out`: the output, which the node saves; a tuple of several outputs
+- `chosen`: the indices of an op that gives (values, indices); the node saves them and not the values
+- `dim`, the name of an argument: that argument
+- `x_shape`, `x_dtype`: the shape or dtype of input `x`; the node keeps nothing else of it
 """
 
 from __future__ import annotations
@@ -25,35 +23,35 @@ from gradviz.engine.basics.errors import backward_twice
 from gradviz.engine.core.node import ManyInputsNode, output_edge, unchanged, unpack_out
 from gradviz.engine.core.tensor import Tensor, new_tensor
 
-_SLOTS = ("x", "y")  # of a node of one or two inputs
+_SLOTS = ("x", "y")  # the slots of a node of one or two inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The parameter `name` of a rule. `nr` says which input, output or argument of the op it stands for."""
+    """The parameter `name` of a rule. `nr` is the number of the input, output or argument that it stands for."""
 
     name: str
     nr: int = 0
-    is_tensor: ClassVar[bool] = False  # whether a node keeps it as a tensor, which hooks may take
+    is_tensor: ClassVar[bool] = False  # whether nodes keep it as a tensor, which hooks can pack
 
     def fetch(self, many: bool, recorded: bool) -> list[str]:
-        """The lines of source that assign it to its name, from a node `n`.
+        """The source lines that assign it to its name. The node is `n`.
 
-        `many` says that the node is a ManyInputsNode, `recorded` that the rule is to be given Tensors."""
+        `many` says that the node is a ManyInputsNode, `recorded` that the rule gets Tensors."""
         raise NotImplementedError
 
     def of_run(self, inputs: Sequence[Any], out: Any, args: tuple) -> Any:
-        """What it is in a run of the op, from the op's inputs, its output (a tuple of several) and arguments."""
+        """Its value in a run of the op with these inputs, this output (a tuple of several) and these arguments."""
         raise NotImplementedError
 
     def kept(self, node: Any) -> Any:
-        """What a node keeps of it: a Tensor, another value, or None where it kept nothing.
+        """What a node keeps: a Tensor, another value, or None where it kept nothing.
 
-        Raises RuntimeError where it is freed, and where it was modified in place since."""
+        Raises RuntimeError where it is freed, or was modified in place since."""
         raise NotImplementedError
 
     def put(self, node: Any, tensor: Tensor | None) -> None:
-        """Let a node keep another tensor in its place, or none. Only for what is kept as a tensor."""
+        """Replace the tensor that a node keeps, or remove it. Only for what is kept as a tensor."""
         raise NotImplementedError
 
 
@@ -115,7 +113,7 @@ class AllInputs(Need):
 
 
 class Output(Need):
-    """The output; of several all of them."""
+    """The output. Of several outputs: all of them, as a tuple."""
 
     __slots__ = ()
 
@@ -129,7 +127,7 @@ class Output(Need):
 
 
 class Indices(Need):
-    """The second of two outputs: where the values were that an op chose."""
+    """The second of two outputs: the indices of an op that gives (values, indices)."""
 
     __slots__ = ()
 
@@ -141,7 +139,7 @@ class Indices(Need):
 
 
 class OneOutput(Need):
-    """One output, as a node shows it. No rule asks for it by itself."""
+    """One output, as a node shows it. No rule asks for it."""
 
     __slots__ = ()
     is_tensor = True
@@ -158,7 +156,7 @@ class OneOutput(Need):
 
 
 class Argument(Need):
-    """An argument that is no tensor."""
+    """An argument that is no tensor in PyTorch."""
 
     __slots__ = ()
 
@@ -176,7 +174,7 @@ class Argument(Need):
 
 
 class ArrayArgument(Argument):
-    """An argument that is an array here and a tensor in PyTorch, which saves it."""
+    """An argument that is an array here, and a saved tensor in PyTorch."""
 
     __slots__ = ()
     is_tensor = True
@@ -225,7 +223,7 @@ class Dtype(Need):
 
 
 def needs_by_name(inputs: Sequence[str], args: Sequence[str], variadic: bool) -> dict[str, Need]:
-    """What each name stands for that a parameter of a rule may have, in an op of these inputs and arguments."""
+    """The needs by the names that parameters of rules can have, for an op with these inputs and arguments."""
     known: dict[str, Need] = {"out": Output("out"), "chosen": Indices("chosen", 1)}
     for nr, name in enumerate(inputs):
         of_input = AllInputs(name) if variadic else Input(name, nr)

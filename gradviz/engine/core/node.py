@@ -1,10 +1,10 @@
 """Nodes of the backward graph: what `grad_fn` and `next_functions` show.
 
-Every op has a class of its own (`MulBackward0`), made from its entry in the table of derivatives; an instance
-holds what one run of the op left behind. A node has slots for two inputs and no container, because two objects
-an op is what the garbage collector bears; ops with more inputs use `ManyInputsNode`.
+Every op has a node class of its own (`MulBackward0`), which is made from its row in the table. An instance keeps what
+one run of the op saved. Nodes of one or two inputs have slots and no containers, because every container is another
+object for the garbage collector. Nodes of more inputs are `ManyInputsNode`s.
 
-An edge is the node it leads to, or an `Output` where that node has several outputs, or None.
+An edge is the node that it leads to, or an `Output` where that node has several outputs, or None.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONG_NAMES = {"CopySlices", "CopyBackwards", "NotImplemented"}
 
 
 class SavedTensorLike(Protocol):
-    """What a node asks of a tensor that it saved. Tensor is built on nodes, and not the other way round."""
+    """What a node asks of a tensor that it saved. Tensor is built on nodes, so nodes do not import it."""
 
     array: np.ndarray
     _rare: Any
@@ -38,37 +38,37 @@ _Saved = TypeVar("_Saved", bound=SavedTensorLike)
 
 
 class Node:
-    """What all nodes have in common: a number (PyTorch's sequence number), edges and hooks."""
+    """What all nodes have: a number (PyTorch's sequence number), edges and hooks."""
 
     __slots__ = ("__weakref__", "number", "rare")
 
-    op: Any  # the row of the table that it was made from (op.py)
-    label: str  # PyTorch's name for it
+    op: Any  # the row of the table (op.py)
+    label: str  # PyTorch's name of it
     outputs = 1  # how many outputs the op has
     arity = 0  # 1 or 2 where edges are slots, else 0
-    runs_first = False  # before any node that is ready (AccumulateGrad)
-    saves = True  # whether there may be something to release
-    takes_tensors = False  # its rule is the user's own, who is shown Tensors
+    runs_first = False  # it runs before all others (AccumulateGrad)
+    saves = True  # whether it may have saved something
+    takes_tensors = False  # its rule is the program's own, and gets Tensors
     number: int
     rare: NodeRare | None
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """The edges, one for each input that could require grad; None where no gradient is wanted."""
+        """The edges, one for each input. None where no gradient is wanted."""
         raise NotImplementedError
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
-        """Where gradients go, as PyTorch shows it: `(node, output_nr)` for each input."""
+        """The edges as PyTorch shows them: `(node, output_nr)` for each input."""
         targets = ((edge_node(edge), edge_nr(edge)) for edge in self.edges)
         return tuple((None if node is None else node.as_shown(), nr) for node, nr in targets)
 
     def as_shown(self) -> Any:
-        """What the program sees of it: itself, but for a custom Function's (function_ctx.py)."""
+        """What programs see: the node itself, or the ctx of a custom Function (function_ctx.py)."""
         return self
 
     def name(self) -> str:
-        """The node's name, as PyTorch gives it."""
+        """The name of the node in PyTorch."""
         return f"torch::autograd::{self.label}" if self.label in _LONG_NAMES else self.label
 
     def __init_subclass__(cls) -> None:
@@ -78,20 +78,20 @@ class Node:
         """Free the saved tensors."""
 
     def saved(self) -> list[tuple[Any, int]]:
-        """The saved tensors with the versions they were saved at; None for an input that is no tensor."""
+        """The saved tensors and their versions at that time. None for an input that is no tensor."""
         return []
 
     @property
     def metadata(self) -> dict:
-        """A dict for the user's own notes about this node."""
+        """A dict for the program's notes about this node."""
         return node_rare(self).metadata
 
     def register_prehook(self, hook: Callable) -> HookHandle:
-        """Call `hook(grad_outputs)` before the node runs; it may return others."""
+        """Call `hook(grad_outputs)` before the node runs. It may return other grad_outputs."""
         return add_hook(node_rare(self).prehooks, hook)
 
     def register_hook(self, hook: Callable) -> HookHandle:
-        """Call `hook(grad_inputs, grad_outputs)` after the node has run; it may return other grad_inputs."""
+        """Call `hook(grad_inputs, grad_outputs)` after the node has run. It may return other grad_inputs."""
         return add_hook(node_rare(self).posthooks, hook)
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class Node:
 
 
 class NodeRare:
-    """What few nodes have: hooks, notes, tensors whose gradient passes through and is wanted, packed tensors."""
+    """What few nodes have: hooks, metadata, tensors that retain their gradients, packed tensors."""
 
     __slots__ = ("metadata", "packing", "posthooks", "prehooks", "retainers", "tensor_hooks")
 
@@ -112,18 +112,18 @@ class NodeRare:
         self.tensor_hooks: dict[int, tuple[int, dict[int, Callable]]] = {}  # by output_nr
         self.retainers: dict[int, weakref.ref[Any]] = {}  # by output_nr
         self.metadata: dict = {}
-        self.packing: Any = None  # the saved tensors that hooks have taken (packing.py)
+        self.packing: Any = None  # saved tensors that hooks have packed (packing.py)
 
 
 def node_rare(node: Node) -> NodeRare:
-    """The node's rare part, made if it has none yet."""
+    """The node's rare part. It is made if it is missing."""
     if node.rare is None:
         node.rare = NodeRare()
     return node.rare
 
 
 class HookHandle:
-    """What registering a hook returns: `remove()` takes the hook away."""
+    """The handle of a registered hook. `remove()` removes the hook."""
 
     _ids = iter(range(1, 2**62))
 
@@ -132,7 +132,7 @@ class HookHandle:
         self.id = next(self._ids)
 
     def remove(self) -> None:
-        """Take the hook away; doing so twice does no harm."""
+        """Remove the hook. Calling it twice does no harm."""
         self.hooks.pop(self.id, None)
 
     def __enter__(self) -> HookHandle:
@@ -143,7 +143,7 @@ class HookHandle:
 
 
 def add_hook(hooks: dict[int, Callable], hook: Callable) -> HookHandle:
-    """Put `hook` last among `hooks`."""
+    """Add `hook` at the end of `hooks`."""
     state.watched = True
     handle = HookHandle(hooks)
     hooks[handle.id] = hook
@@ -186,10 +186,9 @@ def edge_numbers(edge: Any) -> tuple[int, int]:
 
 
 class AccumulateGrad(Node):
-    """Adds the gradient that reaches a leaf to its `.grad`.
+    """The node of a leaf: it adds the gradient to the `.grad` of the leaf.
 
-    The leaf knows it by a weak reference only, so that neither keeps the other alive when the graph is gone.
-    """
+    The leaf has a weak reference to the node. So neither keeps the other alive when the graph is gone."""
 
     __slots__ = ("variable",)
     runs_first = True
@@ -200,7 +199,7 @@ class AccumulateGrad(Node):
         self.variable = variable
 
     def name(self) -> str:
-        """PyTorch's long name for it."""
+        """Its long name in PyTorch."""
         return "torch::autograd::AccumulateGrad"
 
     @property
@@ -209,18 +208,18 @@ class AccumulateGrad(Node):
 
 
 class OneInputNode(Node):
-    """The node of an op of one tensor: its edge `a`, the saved input `x` and output `out`.
+    """The node of an op of one tensor: its edge `a`, the saved input `x` and the saved output `out`.
 
-    What is not saved stays unset; what is released is None. A version that is 0 stays unset too."""
+    What is not saved is not set. What was freed is None. A version of 0 is not set."""
 
     __slots__ = ("a", "args", "out", "out_counter", "out_version", "spec", "x", "x_version")
     a: Edge
     x: Any
     x_version: int
-    out: Any  # the output's array: the tensor itself would make a cycle
-    out_counter: Any  # the output's version counter, once something can change it
+    out: Any  # the output's array: its tensor would make a reference cycle
+    out_counter: Any  # the output's version counter, once the output can be modified
     out_version: int
-    spec: Any  # shapes and dtypes of the inputs, where the gradient's differ
+    spec: Any  # shapes and dtypes of the inputs, where those of the gradient differ
     args: tuple
 
     @property
@@ -263,7 +262,7 @@ class ManyInputsNode(Node):
 
     __slots__ = ("_edges", "args", "out", "out_counter", "out_version", "spec", "tensors", "versions")
     _edges: tuple[Edge, ...]
-    tensors: tuple[Any, ...] | None  # None: released
+    tensors: tuple[Any, ...] | None  # None: freed
     versions: tuple[int, ...]
     out: Any
     out_counter: Any
@@ -284,9 +283,9 @@ class ManyInputsNode(Node):
 
 
 def unpack(node: Any, slot: str) -> Any:
-    """The tensor saved in `slot`, if it still is what was saved.
+    """The tensor saved in `slot`.
 
-    Raises RuntimeError when the buffers are freed or the tensor was modified in place."""
+    Raises RuntimeError where it is freed, or was modified in place since."""
     tensor = getattr(node, slot, None)
     if tensor is None:
         raise backward_twice(node.name())
@@ -294,14 +293,14 @@ def unpack(node: Any, slot: str) -> Any:
 
 
 def unpack_nth(node: Any, n: int) -> Any:
-    """The n-th saved tensor of a node of many inputs; raises as `unpack`."""
+    """The n-th saved tensor of a ManyInputsNode. Raises as `unpack` does."""
     if node.tensors is None:
         raise backward_twice(node.name())
     return unchanged(node, node.tensors[n], node.versions[n])
 
 
 def unchanged(node: Node, tensor: _Saved, version: int) -> _Saved:
-    """The tensor, if it is at that version; raises RuntimeError otherwise."""
+    """The tensor, after a check of its version. Raises RuntimeError where it was modified or detached in place."""
     if tensor._version != version:
         raise mutated_since_saved(node, tensor.grad_fn, tensor.array, version, tensor._version)
     if tensor._rare is not None and tensor._rare.detached > node.number:
@@ -310,14 +309,14 @@ def unchanged(node: Node, tensor: _Saved, version: int) -> _Saved:
 
 
 def unpack_indices(node: Any) -> Any:
-    """The saved indices of an op that gave (values, indices); raises RuntimeError when they are freed."""
+    """The saved indices of an op that gave (values, indices). Raises RuntimeError where they are freed."""
     if node.out is None:
         raise backward_twice(node.name())
     return node.out[1]
 
 
 def unpack_out(node: Any) -> Any:
-    """The saved output's array, if it still is what was saved; raises as `unpack`."""
+    """The array of the saved output. Raises as `unpack` does."""
     if node.out is None:
         raise backward_twice(node.name())
     if node.out_counter is not None and node.out_counter.n != node.out_version:

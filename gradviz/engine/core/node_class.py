@@ -1,4 +1,4 @@
-"""The class of an op's nodes, made from its row."""
+"""The node class of an op, which is made from its row in the table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ARITIES: dict[type[Node], int] = {OneInputNode: 1, TwoInputsNode: 2}
 
 
 class Row(Protocol):
-    """What is asked of a row of the table (op.py)."""
+    """What a node class is made from: the attributes of a row (op.py) that are used here."""
 
     inputs: tuple[str, ...]
     args: tuple[str, ...]
@@ -46,7 +46,7 @@ class Row(Protocol):
 
 
 def make_node_class(op: Row) -> type[Node]:
-    """The class of the op's nodes, with `vjp(g)` on arrays and `vjp_recorded(g)` on Tensors."""
+    """Make the class of an op's nodes. It has `vjp(g)` on arrays and `vjp_recorded(g)` on Tensors."""
     base: type[Node] = ManyInputsNode
     if not op.variadic and op.outputs == 1 and len(op.inputs) <= 2:
         base = OneInputNode if len(op.inputs) == 1 else TwoInputsNode
@@ -78,9 +78,10 @@ def _release_with_args(base: type[Node]) -> Callable:
 
 
 def compile_vjp(op: Row, base: type[Node], recorded: bool) -> Callable:
-    """Write the method that fetches what each rule needs from a node and calls it.
+    """Compile the method that fetches what each rule needs from a node, and calls the rule.
 
-    Written as source, as `dataclasses` does, because a call by position is what makes backward fast."""
+    The method is written as source, as in `dataclasses`. Calling rules with positional arguments makes backward
+    fast."""
     scope: dict[str, Any] = {
         "unpack": unpack,
         "unpack_nth": unpack_nth,
@@ -97,7 +98,7 @@ def compile_vjp(op: Row, base: type[Node], recorded: bool) -> Callable:
 
 
 def _of_each_input(op: Row, base: type[Node], scope: dict[str, Any], recorded: bool) -> list[str]:
-    """The lines that call one rule for each input whose gradient is wanted."""
+    """The lines that call a rule for each input whose gradient is wanted."""
     lines: list[str] = []
     for i, name in enumerate(op.inputs):
         if name not in op.derivatives:
@@ -113,7 +114,7 @@ def _of_each_input(op: Row, base: type[Node], scope: dict[str, Any], recorded: b
 
 
 def _of_all_inputs(op: Row, scope: dict[str, Any], recorded: bool) -> list[str]:
-    """The lines for an op of any number of tensors (`cat`), whose one rule gives the gradients of all."""
+    """The lines for an op of any number of tensors (`cat`). Its one rule gives all gradients."""
     (name,) = op.derivatives
     return [
         *_call(op, name, scope, True, recorded),
@@ -122,7 +123,8 @@ def _of_all_inputs(op: Row, scope: dict[str, Any], recorded: bool) -> list[str]:
 
 
 def _call(op: Row, name: str, scope: dict[str, Any], many: bool, recorded: bool) -> list[str]:
-    """The lines that fetch what the rule for an input needs, and call it: the rule that the arguments choose."""
+    """The lines that fetch what the rule for an input needs, and call it. The arguments may choose among several
+    rules."""
     choice = op.derivatives[name]
     asks_args = any(isinstance(need, Argument) for need in op.needs_of(choice)) or len(choice.variants) > 1
     lines = ["if n.args is None: raise backward_twice(n.name())"] if op.frees_args and asks_args else []
@@ -145,14 +147,14 @@ def _call(op: Row, name: str, scope: dict[str, Any], many: bool, recorded: bool)
 
 
 def reduced(gradient: Any, spec: tuple) -> Any:
-    """The gradient of an input that was broadcast or cast: summed over what broadcasting repeated."""
+    """The gradient of an input that was broadcast or cast: summed to its shape, and in its dtype."""
     shape, dtype = spec
     gradient = sum_to(gradient, shape)
     return gradient if gradient.dtype == dtype else gradient.astype(dtype)
 
 
 def out_tensor(node: Any, saved: Any) -> Any:
-    """The saved output as the Tensor it was: the node is its grad_fn. Of several outputs: all, as a tuple."""
+    """The saved output as a Tensor, whose grad_fn is the node. Of several outputs: a tuple of Tensors."""
     if isinstance(saved, tuple):
         return tuple(
             new_tensor(array, Output(node, nr) if array.dtype.kind in "fc" else None)

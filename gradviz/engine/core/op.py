@@ -1,7 +1,7 @@
 """A row of the table: what an operation computes, and its derivatives.
 
-The same rule serves twice: on plain arrays in an ordinary backward, and on Tensors under `create_graph`, where the
-NumPy functions it calls record themselves. What a rule's parameters mean is in `needs.py`.
+A rule serves twice. In an ordinary backward it runs on arrays. Under `create_graph` it runs on Tensors, and the NumPy
+functions that it calls record themselves. What the parameters of a rule mean is stated in `needs.py`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from gradviz.engine.core.node_class import make_node_class
 from gradviz.engine.core.saved import shown_names
 from gradviz.events.fields import Rule
 
-_MOST_RULES = 1000  # that are kept for one row
+_MOST_RULES = 1000  # how many of them are cached for a row
 
 
 @dataclass(eq=False)
 class Op:
-    """An operation: what it computes, and the derivative for each of its inputs.
+    """An operation: what it computes, and the derivative for each input.
 
-    `kind` tells how the tangent is pushed in forward mode: `elementwise` ops broadcast, and their rule is its
-    own transpose; `linear` ops apply themselves to the tangent; for the rest, `jvp` says it or the rule is
-    transposed by differentiating it once more.
-    """
+    `kind` says how a tangent is pushed in forward mode. An `elementwise` op broadcasts, and its rule is its own
+    transpose. A `linear` op is applied to the tangents. For any other op either `jvp` is given, or the rule is
+    transposed by differentiating it in `g`."""
 
     name: str
     forward: Callable
@@ -44,13 +43,13 @@ class Op:
     outputs: int = 1
     view: bool = False
     variadic: bool = False
-    kernel: str = ""  # PyTorch's, where it takes floating-point numbers alone
-    frees_args: bool = False  # arrays among the arguments are saved tensors, which a pass frees
-    elementwise: bool = False  # the gradient is upstream times local derivative, element by element
-    need: dict[str, Need] = field(init=False)  # what each name stands for that a rule may ask for
+    kernel: str = ""  # the name of PyTorch's kernel, where that takes floating-point numbers only
+    frees_args: bool = False  # arrays among the arguments are saved tensors: a pass frees them
+    elementwise: bool = False  # the gradient is upstream × local derivative, element by element
+    need: dict[str, Need] = field(init=False)  # what each name stands for that a rule may have as a parameter
     node_class: type[Node] = field(init=False)
     saves_out: bool = field(init=False)
-    saves_all_outputs: bool = field(init=False)  # and not the indices alone
+    saves_all_outputs: bool = field(init=False)  # and not only the indices
     saves_inputs: bool = field(init=False)
     kept_for_first: tuple[bool, ...] = field(init=False)  # `keeps` where only the first is differentiated
     of_one: bool = field(init=False)  # one tensor in, one out
@@ -58,7 +57,7 @@ class Op:
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
     _keeps: dict[tuple[bool, ...], tuple[bool, ...]] = field(init=False, default_factory=dict)
     _rules: dict[tuple, Rule] = field(init=False, default_factory=dict)
-    fixed_rule: Rule | None = field(init=False)  # where no argument makes a difference
+    fixed_rule: Rule | None = field(init=False)  # where it does not depend on the arguments
 
     def __post_init__(self) -> None:
         if {"n", "g"} & {*self.inputs, *self.args}:
@@ -93,11 +92,11 @@ class Op:
         return tuple(self.need[parameter] for parameter in derivative.parameters)
 
     def derivative(self, name: str, args: tuple) -> Derivative:
-        """The derivative for the input `name` where the op runs with these arguments."""
+        """The derivative for the input `name`, for a run with these arguments."""
         return self.derivatives[name].among(self.args, args)
 
     def keeps(self, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Which inputs have to be saved where the gradients of those `wanted` will be asked for."""
+        """Which inputs a node has to save so that the gradients of the `wanted` inputs can be computed."""
         known = self._keeps.get(wanted)
         if known is None:
             pairs = zip(self.inputs, wanted, strict=True)
@@ -108,15 +107,15 @@ class Op:
         return known
 
     def rule(self, args: tuple) -> Rule:
-        """The derivatives as text where the op runs with these arguments: (input, formula) for each input.
+        """The derivatives as text, for a run with these arguments: a pair (input, formula) for each input.
 
-        The formula is "" where there is none. An op of any number of tensors has one pair for all of them. How to read
-        a formula is in `derivative.py`; numbers among the arguments stand in the place of their names."""
+        The formula is "" where there is no derivative. An op of any number of tensors has one pair for all of them.
+        `derivative.py` says how a formula is read. Numbers among the arguments stand in the place of their names."""
         if self.fixed_rule is not None:
             return self.fixed_rule
         try:
             known = self._rules.get(args)
-        except TypeError:  # an array among the arguments cannot be a key
+        except TypeError:  # an array among the arguments is not hashable
             return self._rule_of(args)
         if known is None:
             if len(self._rules) > _MOST_RULES:
@@ -134,15 +133,16 @@ class Op:
 
     @property
     def formula(self) -> str:
-        """The derivatives as text, in the order of the inputs, whatever the arguments are: `∂/∂x = y, ∂/∂y = x`.
+        """The derivatives as text, in the order of the inputs and for no arguments in particular: `∂/∂x = y, ∂/∂y =
+        x`.
 
-        A number that is an exponent is called n."""
+        An exponent that is a number is called n."""
         texts = {name: choice.variants[-1].text for name, choice in self.derivatives.items()}
         known = [name for name in self.inputs if texts.get(name)]
         return ", ".join(f"∂/∂{name} = {re.sub(r'exponent', 'n', texts[name])}" for name in known)
 
     def arguments_text(self, args: tuple) -> str:
-        """Non-tensor arguments, as a person would write them: `dim=1, keepdim=True`."""
+        """The arguments that are no tensors, as one would write them: `dim=1, keepdim=True`."""
         return ", ".join(
             f"{name}={_short(value)}"
             for name, value in zip(self.args, args, strict=False)
@@ -154,7 +154,7 @@ class Op:
 
 
 def _short(value: Any) -> str:
-    """An argument as text; an array by its shape."""
+    """An argument as text. Of an array only the shape is shown."""
     return f"array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
 
 
@@ -170,7 +170,7 @@ _of_outputs: dict[tuple[Op, int], Op] = {}
 
 
 def with_outputs(op: Op, n: int) -> Op:
-    """The row of an op whose number of outputs depends on its arguments (`split`, `unbind`), for n of them."""
+    """The row for n outputs of an op whose number of outputs depends on its arguments (`split`, `unbind`)."""
     if (op, n) not in _of_outputs:
         forward, derivatives = op.forward, op.derivatives
         if n == 1:
@@ -188,7 +188,8 @@ _in_place: dict[Op, Op] = {}
 
 
 def in_place_form(op: Op) -> Op:
-    """The row of a view's in-place form (`t_` of `t`), whose node PyTorch counts on from those of the others."""
+    """The row of the in-place form of a view (`t_` of `t`). Its node has a higher number than the nodes of the other
+    forms."""
     if op not in _in_place:
         _in_place[op] = replace(with_next_node(op, 3 if op.name == "squeeze" else 1), name=f"{op.name}_")
     return _in_place[op]

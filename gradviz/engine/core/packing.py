@@ -1,7 +1,8 @@
-"""Saved tensors in the hands of the user: a pack hook takes each as it is saved, an unpack hook gives it back.
+"""Hooks on saved tensors: a pack hook takes a tensor when it is saved, and an unpack hook returns it when it is
+needed.
 
-A node that has such tensors is given another class of the same name, whose derivative first asks for them; the
-nodes of all others know nothing of hooks. See PyTorch's `torch.autograd.graph.saved_tensors_hooks`.
+A node with such tensors gets another class of the same name. The derivative of that class first calls the unpack
+hooks. All other nodes pay nothing for hooks. See PyTorch's `torch.autograd.graph.saved_tensors_hooks`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
 class Packed:
-    """What a pack hook returned for a tensor. `nr` says which output of the node itself the tensor is; `shown` is what
-    the hook is given in its place."""
+    """What a pack hook returned for a tensor.
+
+    `nr` is set where the tensor is an output of the node itself, and says which. The hook gets `shown` where it is
+    given, else the tensor."""
 
     __slots__ = ("edge", "nr", "thing", "unpack_hook")
 
@@ -45,7 +48,7 @@ class Packed:
         self.edge = gradient_edge(tensor) if nr is None else None
 
     def unpacked(self, node: Node) -> Tensor:
-        """The tensor, where it was in the graph. Raises TypeError where the unpack hook returns something else."""
+        """The tensor, with its edge in the graph. Raises TypeError where the unpack hook does not return a Tensor."""
         given = self.unpack_hook(self.thing)
         if not isinstance(given, Tensor):
             raise TypeError(
@@ -61,7 +64,7 @@ class Packed:
 
 
 class Packing:
-    """What is packed of one node, place by place; threads take turns with it."""
+    """What is packed of one node, by place. Threads take turns with it."""
 
     __slots__ = ("entries", "turn")
 
@@ -71,12 +74,12 @@ class Packing:
 
 
 def packing_of(node: Node) -> Packing | None:
-    """What is packed of a node, if anything is."""
+    """What is packed of a node, or None."""
     return None if node.rare is None else node.rare.packing
 
 
 def look_into(node: Any, place: Need) -> Any:
-    """What a node keeps in a place, through the unpack hook where there is one."""
+    """What a node keeps in a place. Where it is packed, the unpack hook is called."""
     packing = packing_of(node)
     packed = None if packing is None else packing.entries.get(place)
     return place.kept(node) if packed is None else packed.unpacked(node)
@@ -86,7 +89,8 @@ def look_into(node: Any, place: Need) -> Any:
 
 
 def pack(node: Any, outputs: Sequence[Tensor]) -> None:
-    """Give what a node has saved to the hooks in force; later, where an operation in place is not over yet."""
+    """Call the current pack hook for all that a node has saved. During an in-place operation this waits until its
+    end."""
     modes = state.modes
     if modes.held_nodes is not None:
         modes.held_nodes.append((node, outputs))
@@ -101,12 +105,12 @@ def pack(node: Any, outputs: Sequence[Tensor]) -> None:
 
 
 def _is_number(tensor: Tensor) -> bool:
-    """Whether it stands for a Python number: hooks do not see it, as in PyTorch."""
+    """Whether the tensor stands for a Python number. Hooks do not see it, as in PyTorch."""
     return getattr(tensor, "_number", None) == 0
 
 
 def _pack_place(node: Any, place: Need, tensor: Tensor, hooks: Hooks, shown: Tensor) -> None:
-    """Keep in a place what hooks make of its tensor, which they see as `shown`."""
+    """Replace the tensor in a place by what its pack hook returns. The hook gets `shown`."""
     packed = Packed(tensor, hooks, place.nr if isinstance(place, OneOutput) else None, shown)
     rare = node_rare(node)
     if rare.packing is None:
@@ -119,7 +123,7 @@ def _pack_place(node: Any, place: Need, tensor: Tensor, hooks: Hooks, shown: Ten
 
 @contextmanager
 def nodes_held() -> Iterator[None]:
-    """Pack what the block saves at its end: what is written over in place is to be copied first."""
+    """Pack what the block saves when the block ends, so that tensors which are written over are copied first."""
     modes = state.modes
     modes.held_nodes, nodes = [], []
     try:
@@ -150,7 +154,7 @@ def _packed_class(cls: Any) -> type:
 def _with_unpacked(vjp: Callable) -> Callable:
     def call(node: Any, g: Any) -> Any:
         packing = node.rare.packing
-        if packing is None:  # freed: the derivative says so
+        if packing is None:  # it is freed: the derivative raises the error
             return vjp(node, g)
         with packing.turn:
             try:
@@ -189,7 +193,7 @@ def push_hooks(hooks: Hooks) -> None:
 
 
 def pop_hooks() -> None:
-    """Use the pair before the last again."""
+    """Use the pair of hooks before the last one again."""
     modes = state.modes
     modes.saved_tensors_hooks = modes.saved_tensors_hooks[:-1]
     note_special(f"saved tensors hooks of thread {get_ident()}", bool(modes.saved_tensors_hooks))
@@ -197,7 +201,9 @@ def pop_hooks() -> None:
 
 @contextmanager
 def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
-    """Let `saved_tensors_hooks` raise RuntimeError with this message; at once, if some are in force."""
+    """Inside the block, `saved_tensors_hooks` raises RuntimeError with this message.
+
+    Raises it at once where hooks are in use already."""
     modes = state.modes
     if modes.saved_tensors_hooks:
         raise RuntimeError(error_message)
@@ -217,7 +223,7 @@ class SavedTensor:
     def register_hooks(self, pack_hook: Callable, unpack_hook: Callable) -> None:
         """Pack the tensor now, and unpack it when it is needed.
 
-        Raises RuntimeError where it has hooks, where it is freed, and where nothing was saved."""
+        Raises RuntimeError where it has hooks already, where it is freed, and where nothing was saved."""
         packing = packing_of(self._node)
         if packing is not None and self._place in packing.entries:
             raise RuntimeError(
@@ -233,12 +239,12 @@ class SavedTensor:
         _pack_place(self._node, self._place, tensor, (pack_hook, unpack_hook), tensor.detach())
 
     def unpack(self) -> Tensor | None:
-        """The tensor, as `_saved_self` gives it."""
+        """The tensor, as `_saved_self` shows it."""
         return look_into(self._node, self._place)
 
 
 def properties_of_saved(saved: Mapping[str, Need]) -> dict[str, property]:
-    """The attributes of a node class that show what its op saves; those that are tensors also with `_raw`."""
+    """The attributes of a node class that show what its op saves: `_saved_…`, and for tensors `_raw_saved_…`."""
     tensors = {name: place for name, place in saved.items() if place.is_tensor}
     shown = {f"_saved_{name}": _shown(place) for name, place in saved.items()}
     return shown | {f"_raw_saved_{name}": _raw(place) for name, place in tensors.items()}

@@ -1,4 +1,4 @@
-"""The rows of the table, by their keys. `table/derivatives/` fills it."""
+"""The rows of the table by their keys. `table/derivatives/` fills it."""
 
 from __future__ import annotations
 

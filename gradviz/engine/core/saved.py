@@ -1,6 +1,6 @@
-"""What nodes show of what they saved, under the names that PyTorch gives it: `y.grad_fn._saved_self`.
+"""What nodes show of the tensors and arguments that they saved, under PyTorch's names: `y.grad_fn._saved_self`.
 
-PyTorch's names are those of its operators' signatures (its file derivatives.yaml).
+PyTorch's names are those in the signatures of its operators (its file derivatives.yaml).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradviz.engine.core.needs import (
     Shape,
 )
 
-# Ours = PyTorch's; nothing where what we keep is not what PyTorch shows. Else x is self, y other, out result.
+# Our name = PyTorch's name. An empty name hides what PyTorch does not show. By default x is self, y other, out result.
 _TARGET = "y=target weight= pos_weight="
 _LAYER = "x=input"
 _NAMES = {
@@ -45,9 +45,9 @@ _NAMES = {
     "StdMeanBackward0": "out=result0", "TrilinearBackward0": "x=i1 w=i2 y=i3", "UnfoldBackward0": "dim=dimension",
     "CopySlices": "index=",
 }  # fmt: skip
-_ARRAYS = {"condition", "index", "indices", "mask", "result1", "target"}  # tensors, where a pass frees them
+_ARRAYS = {"condition", "index", "indices", "mask", "result1", "target"}  # in PyTorch these are saved tensors
 _DEFAULT = {"x": "self", "y": "other", "out": "result"}
-# Arguments that PyTorch's nodes show too, and which mean the same there.
+# The arguments that PyTorch's nodes show too, and that mean the same there.
 _ARGUMENTS = frozenset(
     """
     alpha beta condition correction delta diagonal dilation dim dim0 dim1 dim2 dims dimension downscale_factor eps
@@ -61,7 +61,7 @@ _ARGUMENTS = frozenset(
 def shown_names(
     node_name: str, needed: Collection[Need], inputs: Sequence[str], args: Sequence[str], frees_args: bool
 ) -> dict[str, Need]:
-    """What nodes of that name show, by PyTorch's names, where their rules need all of `needed`."""
+    """What nodes of that name show, by PyTorch's names. `needed` is what the rules of the op need."""
     renamed = dict(pair.split("=") for pair in _NAMES.get(node_name, "").split())
 
     def name(ours: str) -> str:

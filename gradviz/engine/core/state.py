@@ -1,7 +1,7 @@
 """What is switched on: grad mode, the listener, forward mode.
 
-An op's fast path asks one question, `state.special`: is anything in any thread other than ordinary? Only then
-does it look at the particulars, which are per thread where they are in PyTorch.
+The fast path of an op asks one question, `state.special`: is anything switched on in any thread? If so it looks at
+the details. The details are per thread where they are per thread in PyTorch.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ __all__ = [
 class _ThreadModes(threading.local):
     grad_enabled = True
     backward_depth = 0
-    saved_tensors_hooks: tuple = ()  # pairs; the last is in force
-    hooks_disabled: str | None = None  # what is said of an attempt to use hooks
-    running: Any = None  # the pass that somebody watches, while it runs
-    held_nodes: list | None = None  # whose saved tensors are packed when an operation in place is over
-    held_ops: list | None = None  # those of an operation in place, which is told as one when it is over
+    saved_tensors_hooks: tuple = ()  # pairs of hooks; the last pair is in use
+    hooks_disabled: str | None = None  # the message of the error where hooks are used
+    running: Any = None  # the watched pass that is running
+    held_nodes: list | None = None  # nodes whose saved tensors are packed when the in-place operation ends
+    held_ops: list | None = None  # ops of the in-place operation that is running, which is told as one op
 
 
 class ForwardMode(Protocol):
-    """Who pushes tangents while a dual level is open. Ops know it as this, because it is built on ops."""
+    """What ops know of forward mode while a dual level is open. It is built on ops, so it registers itself here."""
 
     def push(self, op: Any, inputs: Any, outputs: Any, args: tuple) -> list[tuple[Any, Any]]:
-        """Give an op's outputs their tangents. Returns the pairs of output and tangent."""
+        """Give the outputs of an op their tangents. Returns the pairs of output and tangent."""
 
     def restore(self, output: Any, node: Any, nr: int = 0) -> None:
-        """Give the nr-th output of a node, saved, which is a tensor anew, the tangent that it had."""
+        """Give `output`, a new tensor for the nr-th output that a node saved, the tangent that the output had."""
 
 
 class State:
-    """`special` counts the `reasons` for leaving an op's fast path; `listener` is whom to tell, or None."""
+    """The global state. `special` is the number of `reasons` to leave the fast path of ops. `listener` hears of
+    events; None: nobody does."""
 
     __slots__ = (
         "anomaly",
@@ -67,14 +68,14 @@ class State:
     def __init__(self) -> None:
         self.special = 0
         self.reasons: set[str | int] = set()
-        self.anomaly = False  # passes look at what every node returns
+        self.anomaly = False  # passes check what each node returns
         self.check_nan = True
         self.listener: Listener | None = None
-        self.only_listener: Listener | None = None  # the listener, when nothing else is special
-        self.first_number = 1  # tensors of a lower number the listener has not heard of
+        self.only_listener: Listener | None = None  # the listener, if nothing else is special
+        self.first_number = 1  # the listener has not heard of tensors with a lower number
         self.dual_level = 0
         self.forward_mode: ForwardMode | None = None  # while a dual level is open
-        self.watched = False  # user code has been given a way to see the order of a pass: hooks, Functions
+        self.watched = False  # the program can observe the order of a pass: it has hooks or custom Functions
         self.modes = _ThreadModes()
 
 
@@ -84,8 +85,9 @@ _ONLY_LISTENER = {"listener"}
 
 
 def note_special(reason: str | int, holds: bool) -> None:
-    """Note a reason for leaving the fast path, or that it holds no longer. What Ctrl-C keeps this from saying, the
-    next call says."""
+    """Add or remove a reason to leave the fast path.
+
+    Ctrl-C can interrupt this function. The next call repairs what is missing."""
     with _lock:
         (state.reasons.add if holds else state.reasons.discard)(reason)
         state.special = len(state.reasons)
@@ -93,7 +95,7 @@ def note_special(reason: str | int, holds: bool) -> None:
 
 
 def listen(listener: Listener | None) -> Listener | None:
-    """Tell `listener` every event from now on (None: nobody); returns whom was told before."""
+    """Tell `listener` of all events from now on; None stops it. Returns the listener before."""
     previous = state.listener
     state.first_number = next_tensor_number()
     state.listener = listener
@@ -115,12 +117,12 @@ def set_grad_mode(enabled: bool) -> None:
         modes.grad_enabled = True
         note_special(get_ident(), False)
     else:
-        note_special(get_ident(), True)  # before it is so: Ctrl-C between the two must not hide it from ops
+        note_special(get_ident(), True)  # first: after Ctrl-C in between ops must not miss the mode
         modes.grad_enabled = False
 
 
 class _GradMode:
-    """Context manager and decorator that sets grad mode, as in PyTorch; `no_grad` works without brackets."""
+    """A context manager and decorator that sets grad mode, as in PyTorch. `@no_grad` works without brackets."""
 
     enabled: bool
     previous: bool
@@ -165,14 +167,14 @@ class enable_grad(_GradMode):
 
 
 class inference_mode(_GradMode):
-    """Ops inside record no graph; `inference_mode(False)` is a normal region inside one that is."""
+    """Ops inside record no graph. `inference_mode(False)` is a normal region inside an inference mode region."""
 
     def __init__(self, mode: Any = True) -> None:
-        self.enabled = mode is False  # where it decorates without brackets, `mode` is the function
+        self.enabled = mode is False  # without brackets `mode` is the decorated function
 
 
 class set_grad_enabled:
-    """Set grad mode at once, and set it back where it is used as a context manager."""
+    """Set grad mode at once. As a context manager, set it back at the end."""
 
     def __init__(self, mode: bool) -> None:
         self.previous = is_grad_enabled()

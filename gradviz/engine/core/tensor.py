@@ -1,8 +1,8 @@
 """Tensor: an array with a place in the graph.
 
-A fresh tensor is three slots, because most tensors of a run are never looked at: `array`, the edge to the node
-that made it, and `_rare`, which is None until it is given something that few tensors have. Methods that are
-operations are attached by `methods.py`.
+A new tensor has three slots, because most tensors of a run are never looked at: `array`, `_edge` (to the node that
+made it) and `_rare`. `_rare` is None until the tensor gets something that few tensors have. Operations are attached
+as methods by `tensors/methods.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gradviz.events.listener import State
 
 
 class Counter:
-    """How often a memory was written over in place; a tensor and its views share one."""
+    """The version counter of a memory. A tensor and its views share it."""
 
     __slots__ = ("n",)
 
@@ -43,7 +43,7 @@ class Counter:
 
 
 class TensorRare:
-    """What few tensors have. It starts as the class says, and is quick to make: every view has one."""
+    """What few tensors have. The defaults are class attributes, so that it is quick to make: every view has one."""
 
     grad: Tensor | None = None
     retains_grad = False
@@ -52,18 +52,18 @@ class TensorRare:
     accumulator: weakref.ref[AccumulateGrad] | None = None
     counter: Counter | None = None
     base: Tensor | None = None
-    detached = 0  # the number of the first node that was made after it was detached in place
-    view_kind = ""  # of a view that may not be followed: why (see views.py)
-    spoiled = ""  # why a view cannot be used any more
-    maker = ""  # and which output of which node it was
+    detached = 0  # the number of the next node at the time when it was detached in place
+    view_kind = ""  # why autograd cannot follow an in-place operation on this view (see views.py)
+    spoiled = ""  # why this view cannot be used any more
+    maker = ""  # and which output of which node it was before
     views: list[weakref.ref[Tensor]] | None = None
     alias_of = 0  # the number of the tensor whose memory it shares, for the listener
     alias_whole = False  # whether it shows all of that memory's elements, in their order
-    tangent: tuple[int, Tensor] | None = None  # with its dual level
+    tangent: tuple[int, Tensor] | None = None  # the dual level, and the tangent
 
 
 class _Leaf:
-    """The edge of a leaf that requires grad; its AccumulateGrad is made when a graph first needs it."""
+    """The edge of a leaf that requires grad. Its AccumulateGrad is made when a graph needs it."""
 
     def __repr__(self) -> str:
         return "LEAF_EDGE"
@@ -80,14 +80,14 @@ class Tensor(Values):
     detach: Callable[[], Tensor]  # attached by `tensors/methods.py`, as are all operations
     _edge: Any  # Node, Output, LEAF_EDGE or None
     _rare: TensorRare | None
-    _number: int  # unset until a listener hears of the tensor; 0: a constant nobody hears of
-    name = None  # as in PyTorch, whose tensors have no name either
+    _number: int  # unset until a listener hears of the tensor; 0: a constant that is not told
+    name = None  # as in PyTorch
 
     # --- its place in the graph
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients are wanted for it, or for something it was computed from."""
+        """Whether the tensor requires grad: for itself, or because something that it was computed from does."""
         return self._edge is not None
 
     @requires_grad.setter
@@ -95,7 +95,7 @@ class Tensor(Values):
         self.requires_grad_(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Ask for gradients (or no longer); only a leaf can be changed.
+        """Set whether a leaf requires grad. Returns the tensor.
 
         Raises RuntimeError for a non-leaf, and for a dtype that is not floating point."""
         if bool(requires_grad) == self.requires_grad:
@@ -119,23 +119,25 @@ class Tensor(Values):
 
     @property
     def is_leaf(self) -> bool:
-        """True unless it was computed from something that requires grad."""
+        """False where the tensor was computed from something that requires grad."""
         return self._edge is None or self._edge is LEAF_EDGE
 
     @property
     def grad_fn(self) -> Node | None:
-        """The node that gradients of this tensor go to; None for a leaf."""
+        """The node that gradients of this tensor flow to. None for a leaf."""
         node = node_of(self)
         return None if node is None else node.as_shown()
 
     @property
     def output_nr(self) -> int:
-        """Which output of its `grad_fn` it is."""
+        """Which output of its `grad_fn` the tensor is."""
         return 0 if self.is_leaf else edge_nr(self._edge)
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient accumulated so far; for a non-leaf only after `retain_grad()`."""
+        """The accumulated gradient, of the tensor's shape. A non-leaf has one only after `retain_grad()`.
+
+        Setting it raises TypeError and RuntimeError for what cannot be a gradient of this tensor."""
         rare = self._rare
         if rare is not None and rare.grad is not None:
             return rare.grad
@@ -165,11 +167,11 @@ class Tensor(Values):
 
     @property
     def retains_grad(self) -> bool:
-        """Whether a non-leaf keeps its gradient in `.grad`."""
+        """Whether this non-leaf keeps its gradient in `.grad`."""
         return bool(self._rare and self._rare.retains_grad) and not self.is_leaf
 
     def retain_grad(self) -> None:
-        """Keep the gradient of this non-leaf in `.grad`; a leaf keeps its own anyway.
+        """Keep the gradient of this non-leaf in `.grad`. A leaf always does.
 
         Raises RuntimeError for a tensor that does not require grad."""
         if not self.requires_grad:
@@ -180,7 +182,7 @@ class Tensor(Values):
             node_rare(node_of(self)).retainers[self.output_nr] = weakref.ref(self)  # type: ignore[arg-type]
 
     def register_hook(self, hook: Callable) -> HookHandle:
-        """Call `hook(grad)` when this tensor's gradient is known; what it returns replaces the gradient.
+        """Call `hook(grad)` when the gradient of this tensor is known. What it returns replaces the gradient.
 
         Raises RuntimeError for a tensor that does not require grad."""
         if not self.requires_grad:
@@ -194,7 +196,9 @@ class Tensor(Values):
         return add_hook(rare.hooks, hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable) -> HookHandle:
-        """Call `hook(tensor)` after this leaf's `.grad` took in a gradient; raises RuntimeError otherwise."""
+        """Call `hook(tensor)` after a gradient was accumulated in `.grad`.
+
+        Raises RuntimeError where the tensor is not a leaf that requires grad."""
         if not (self.is_leaf and self.requires_grad):
             raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
         rare = tensor_rare(self)
@@ -206,7 +210,7 @@ class Tensor(Values):
 
     @property
     def data(self) -> Tensor:
-        """The same memory without a place in the graph, unseen by version checks."""
+        """The same memory, outside of the graph. Autograd does not notice when it is written over."""
         return alias(self, Counter(), "data")
 
     @data.setter
@@ -221,11 +225,12 @@ class Tensor(Values):
             state.listener.mutated(sys._getframe(1), "data", state_of(self), rare.alias_of, in_pass)
 
     def detach_(self) -> Tensor:
-        """Leave the graph: this tensor becomes a leaf that does not require grad; raises RuntimeError for a view."""
+        """Take this tensor out of the graph: it becomes a leaf that does not require grad. Raises RuntimeError for a
+        view."""
         if self._base is not None:
             raise RuntimeError("Can't detach views in-place. Use detach() instead.")
         if self._edge is not None and self._edge is not LEAF_EDGE:
-            counter_of(self)  # so that nodes look twice at what they saved
+            counter_of(self)  # so that nodes check what they saved
             tensor_rare(self).detached = next_node_number()
         self._edge = None
         if state.listener is not None:
@@ -246,7 +251,7 @@ class Tensor(Values):
         return self._base is not None
 
     def numpy(self) -> np.ndarray:
-        """Its memory as an array; raises RuntimeError while it requires grad."""
+        """The memory as an array. Raises RuntimeError where the tensor requires grad."""
         if self.requires_grad:
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
@@ -300,7 +305,7 @@ _allocate = object.__new__
 
 
 def new_tensor(array: np.ndarray, edge: Any = None, cls: type[Tensor] = Tensor) -> Any:
-    """A Tensor on `array`, with its place in the graph."""
+    """A Tensor on the memory of `array`, with its edge in the graph."""
     tensor = _allocate(cls)
     tensor.array = array
     tensor._edge = edge
@@ -309,16 +314,16 @@ def new_tensor(array: np.ndarray, edge: Any = None, cls: type[Tensor] = Tensor) 
 
 
 def tensor_rare(tensor: Tensor) -> TensorRare:
-    """The tensor's rare part, made if it has none yet."""
+    """The tensor's rare part. It is made if it is missing."""
     if tensor._rare is None:
         tensor._rare = TensorRare()
     return tensor._rare
 
 
 def counter_of(tensor: Tensor) -> Counter:
-    """The tensor's version counter, made if it has none yet.
+    """The tensor's version counter. It is made if it is missing.
 
-    A node that saved the tensor as its output is shown the counter, so that it can tell a later change."""
+    A node that saved the tensor as its output gets the counter too, so that it notices a later modification."""
     rare = tensor_rare(tensor)
     if rare.counter is None:
         rare.counter = Counter()
@@ -329,14 +334,14 @@ def counter_of(tensor: Tensor) -> Counter:
 
 
 def node_of(tensor: Tensor) -> Node | None:
-    """The node behind `grad_fn`; None for a leaf."""
+    """The node behind `grad_fn`. None for a leaf."""
     return None if tensor.is_leaf else edge_node(tensor._edge)
 
 
 def accumulator(leaf: Tensor) -> AccumulateGrad:
     """The AccumulateGrad node of a leaf that requires grad.
 
-    The leaf holds it by a weak reference: the graph keeps it, as in PyTorch."""
+    The leaf holds it by a weak reference. The graph keeps it alive, as in PyTorch."""
     rare = tensor_rare(leaf)
     node = rare.accumulator() if rare.accumulator is not None else None
     if node is None:
@@ -346,13 +351,13 @@ def accumulator(leaf: Tensor) -> AccumulateGrad:
 
 
 def gradient_edge(tensor: Tensor) -> Edge:
-    """Where gradients of this tensor go; None if it does not require grad."""
+    """The edge that gradients of this tensor flow to. None where it does not require grad."""
     edge = tensor._edge
     return accumulator(tensor) if edge is LEAF_EDGE else edge
 
 
 def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
-    """A tensor on the same memory, outside the graph."""
+    """A tensor on the same memory, outside of the graph, with that version counter."""
     twin = new_tensor(tensor.array)
     tensor_rare(twin).counter = counter
     if state.listener is not None:
@@ -393,7 +398,7 @@ def flags_state(tensor: Tensor) -> State:
 
 
 def number_of(tensor: Tensor) -> int:
-    """The tensor's number; it gets one now, and the listener hears of it, if it came before the recording."""
+    """The tensor's number. A tensor from before the recording gets its number now, and the listener hears of it."""
     number = getattr(tensor, "_number", -1)
     if number < state.first_number and number != 0:
         announce(tensor, "earlier")
@@ -402,8 +407,8 @@ def number_of(tensor: Tensor) -> int:
 
 
 def announce(tensor: Tensor, how: str, source: Tensor | None = None) -> None:
-    """Tell the listener, if there is one, that a tensor came to be other than by an op; from `source`, if it is a copy
-    or was made from one."""
+    """Number a tensor that no op made, and tell the listener, if there is one. `how` says what made it, `source` is
+    the tensor that it was copied or made from."""
     if state.listener is not None:
         origin = 0 if source is None else number_of(source)
         tensor._number = next_tensor_number()

@@ -1,4 +1,4 @@
-"""The value of a tensor: its array, and what Python can read from it."""
+"""The value of a tensor: its array, and what Python reads from it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gradviz.engine.basics.dtypes import dtype, dtype_of
 
 
 class Size(tuple):
-    """A tensor's shape."""
+    """The shape of a tensor."""
 
     __slots__ = ()
 
     def numel(self) -> int:
-        """How many elements a tensor of this shape has."""
+        """The number of elements of a tensor of this shape."""
         return int(np.prod(self, dtype=np.int64))
 
     def __repr__(self) -> str:
@@ -24,47 +24,47 @@ class Size(tuple):
 
 
 class Values:
-    """A NumPy array under PyTorch's names. Tensor adds a place in the graph."""
+    """A NumPy array under PyTorch's names. Tensor adds the place in the graph."""
 
     __slots__ = ("array",)
     array: np.ndarray
 
     @property
     def shape(self) -> Size:
-        """Its sizes, one a dimension."""
+        """The sizes, one for each dimension."""
         return Size(self.array.shape)
 
     def size(self, dim: int | None = None) -> Size | int:
-        """Its shape, or the size of one dimension."""
+        """The shape, or the size of dimension `dim`. Raises IndexError where there is no such dimension."""
         return self.shape if dim is None else self.array.shape[dim]
 
     @property
     def dtype(self) -> dtype:
-        """The type of its elements."""
+        """The dtype of the elements."""
         return dtype_of(self.array.dtype)
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return self.array.ndim
 
     def dim(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return self.array.ndim
 
     def numel(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return self.array.size
 
     nelement = numel
 
     @property
     def device(self) -> device:
-        """Where it lives: always the CPU."""
+        """The device, which is always the CPU."""
         return CPU
 
     def item(self) -> Any:
-        """Its one element as a Python number; raises RuntimeError if it has more."""
+        """The only element as a Python number. Raises RuntimeError where there is more than one element."""
         if self.array.size != 1:
             raise RuntimeError(
                 f"a Tensor with {self.array.size} elements cannot be converted to Scalar. Use .tolist()."
@@ -72,7 +72,7 @@ class Values:
         return self.array.item()
 
     def tolist(self) -> Any:
-        """Its elements as nested lists."""
+        """The elements as nested lists."""
         return self.array.tolist()
 
     def __len__(self) -> int:

@@ -1,8 +1,9 @@
-"""Views that a later operation in place is to be seen by.
+"""Views, and what becomes of them when the memory that they share is modified in place.
 
-A view knows its base, the base its views (weakly). When one of them is written over, the base's `grad_fn`
-becomes CopySlices, or the op that wrote over it, and each view's becomes AsStridedBackward0 of the base. A view
-that was made so that this would be ambiguous, or wrong, is spoiled instead: using it raises, as in PyTorch.
+A view knows its base, and the base knows its views by weak references. When one of them is modified, the `grad_fn` of
+the base becomes CopySlices, or the op that modified it. The `grad_fn` of each view becomes AsStridedBackward0 of the
+base. For some views this would be ambiguous or wrong. Such a view is spoiled: using it raises RuntimeError, as in
+PyTorch.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ MADE_IN_FUNCTION = (
 
 
 def share_memory(op: Op, source: Tensor, view: Tensor) -> None:
-    """Make `view` a view of `source` where NumPy made it one: one version counter, one base."""
+    """Make `view` a view of `source` where their arrays share memory: they get one version counter and one base."""
     if not _is_seen_in(source.array, view.array):
         return
     rare = tensor_rare(view)
     rare.counter = counter_of(source)
     if state.special and state.listener is not None:
         rare.alias_of, rare.alias_whole = number_of(source), _shows_all(source.array, view.array)
-    if not op.derivatives:  # detach: the memory is shared, but no gradient is
+    if not op.derivatives:  # detach shares the memory, but the result is no view for autograd
         return
     of_source: TensorRare = source._rare  # type: ignore[assignment]  # it has a counter
     rare.base = base = source if of_source.base is None else of_source.base
@@ -72,7 +73,7 @@ def _steps(array: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _is_seen_in(source: np.ndarray, array: np.ndarray) -> bool:
-    """Whether two arrays share memory; most often the one's `base` says so."""
+    """Whether two arrays share memory. Mostly the attribute `base` of one of them tells."""
     memory = array.base
     if array is source or (memory is not None and (memory is source or memory is source.base)):
         return True
@@ -80,7 +81,7 @@ def _is_seen_in(source: np.ndarray, array: np.ndarray) -> bool:
 
 
 def view_of_input(view: Tensor, source: Tensor) -> None:
-    """Make the output of a custom Function a view of its input; it must not be written over."""
+    """Make an output of a custom Function a view of its input. Modifying that view raises an error."""
     rare = tensor_rare(view)
     rare.counter, rare.view_kind = counter_of(source), MADE_IN_FUNCTION
     rare.base = source if source._base is None else source._base
@@ -88,7 +89,7 @@ def view_of_input(view: Tensor, source: Tensor) -> None:
 
 
 def remember(base: Tensor, view: Tensor) -> None:
-    """Let the base know its view, for as long as it lives."""
+    """Let the base know its view for as long as the view lives."""
     rare = tensor_rare(base)
     if rare.views is None:
         rare.views = []
@@ -99,7 +100,7 @@ def remember(base: Tensor, view: Tensor) -> None:
 
 
 def views_of(base: Tensor) -> list[Tensor]:
-    """The views of a tensor that are still there."""
+    """The views of a tensor that still exist."""
     rare = base._rare
     if rare is None or rare.views is None:
         return []
@@ -107,7 +108,8 @@ def views_of(base: Tensor) -> list[Tensor]:
 
 
 def complaint(view: Tensor, what: str) -> str:
-    """Why a view cannot be followed through an operation in place; "" if it can."""
+    """Why autograd cannot follow an in-place operation on a view, or "" where it can. `what` says what happens to the
+    view."""
     rare = tensor_rare(view)
     if not rare.view_kind:
         return ""
@@ -119,7 +121,7 @@ def complaint(view: Tensor, what: str) -> str:
 
 
 def _maker(view: Tensor) -> str:
-    """Which output of which node a view is: `Output 0 of Split`; "" where no node made it."""
+    """Which output of which node a view is: `Output 0 of Split`. "" where no node made it."""
     if isinstance(view, SpoiledView):
         return tensor_rare(view).maker
     edge: Any = view._edge
@@ -130,8 +132,8 @@ def _maker(view: Tensor) -> str:
 
 
 class SpoiledView(Tensor):
-    """A view that cannot be differentiated any more: to ask for its place in the graph raises RuntimeError, which
-    says why. Its numbers can still be read."""
+    """A view that cannot be differentiated any more. Using its place in the graph raises RuntimeError, which says
+    why. Its values can be read."""
 
     __slots__ = ()
 
@@ -139,7 +141,7 @@ class SpoiledView(Tensor):
     def _edge(self) -> Any:
         raise RuntimeError(tensor_rare(self).spoiled)
 
-    requires_grad = property(lambda self: True)  # though nothing can be done with it
+    requires_grad = property(lambda self: True)  # although it cannot be used
     grad = property(lambda self: None)
 
     def __repr__(self) -> str:
@@ -150,7 +152,7 @@ SpoiledView.__name__ = SpoiledView.__qualname__ = "Tensor"
 
 
 def spoil(view: Tensor, why: str) -> None:
-    """Let a view not be used any more."""
+    """Make a view unusable for autograd."""
     rare = tensor_rare(view)
     rare.spoiled, rare.maker = why, _maker(view)
     if not isinstance(view, SpoiledView):

@@ -1,7 +1,7 @@
-"""A backward pass that somebody watches: a listener, hooks, chosen inputs, `create_graph`.
+"""A backward pass that somebody watches: it has a listener, hooks, chosen inputs or `create_graph`.
 
-It counts first how many gradients each node will be given, so that a leaf accumulates as soon as its last one
-has come, and it knows every gradient in flight by its number.
+The pass first counts how many gradients each node will get. So a leaf accumulates as soon as its last gradient has
+arrived. The pass knows the number of every gradient that is under way.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from gradviz.events.fields import Root
 
 
 class WatchedPass:
-    """One pass. Gradients are arrays, or Tensors that record themselves under `create_graph`; beside each goes
-    the number that the listener knows it by, 0 while it knows it not. `how` is `backward` (leaves accumulate)
-    or `grad` (the gradients of `wanted` are returned)."""
+    """One pass.
+
+    Gradients are arrays, or Tensors that record themselves under `create_graph`. Beside each gradient goes the number
+    that the listener knows, or 0. `how` is `backward` (leaves accumulate) or `grad` (the gradients of `wanted` are
+    returned)."""
 
     def __init__(
         self,
@@ -54,13 +56,13 @@ class WatchedPass:
         self.listener = state.listener
         self.number = next_pass_number()
         self.current = 0  # the number of the node that is running
-        self.waiting: dict[Node, int] = {}  # how many gradients each node is still to be given
-        self.needed: set[Node] | None = None  # the nodes that have to run, where not all do
-        self.buffers: dict[Any, Any] = {}  # node -> what waits for it; a list where it has several outputs
-        self.numbers: dict[Any, Any] = {}  # the same for the gradients' numbers
+        self.waiting: dict[Node, int] = {}  # how many gradients each node still waits for
+        self.needed: set[Node] | None = None  # the nodes that have to run; None: all of them
+        self.buffers: dict[Any, Any] = {}  # what has arrived, by node; a list where it has several outputs
+        self.numbers: dict[Any, Any] = {}  # the numbers of these gradients
 
     def run(self) -> list[Tensor | None]:
-        """Run the pass; returns the gradients of the tensors asked for, None where none came."""
+        """Run the pass. Returns the gradients of the tensors asked for, None where there is none."""
         listener = self.listener
         if listener is not None:
             self._tell_beginning()
@@ -79,7 +81,7 @@ class WatchedPass:
             raise
         finally:
             state.modes.running = outer
-            set_grad_mode(mode)  # where Ctrl-C kept `with` from doing so
+            set_grad_mode(mode)  # Ctrl-C can keep `with` from doing so
             if self.create_graph:
                 note_special(f"pass {self.number}", False)
             if listener is not None:
@@ -87,7 +89,7 @@ class WatchedPass:
         return [self.captured.get((id(edge_node(edge)), edge_nr(edge))) for edge in self.wanted_edges]
 
     def reaches(self, node: Node) -> bool:
-        """Whether a gradient comes to a node in this pass."""
+        """Whether a gradient reaches a node in this pass."""
         wanted = self.needed is None or node in self.needed
         return node in self.waiting and (wanted or any(edge_node(edge) is node for edge in self.wanted_edges))
 
@@ -108,7 +110,7 @@ class WatchedPass:
                 heappush(ready, (priority(node), node))
         simple = needed is None and self.listener is not None and not (self.create_graph or state.anomaly)
         buffers, numbers = self.buffers, self.numbers
-        following: Any = None  # the one node that is ready, where there is only one
+        following: Any = None  # the only node that is ready
         while ready or following is not None:
             if not ready:
                 node = following
@@ -119,7 +121,7 @@ class WatchedPass:
             following = None
             self.current = node.number
             if node.runs_first:
-                if node in buffers:  # in a box, so that no frame holds the gradient: the leaf may keep it
+                if node in buffers:  # in a list, so that no frame holds the gradient and the leaf may keep it
                     self._reach_leaf(node, [buffers.pop(node)], [numbers.pop(node)])
                 continue
             if simple and node.arity and node.rare is None and node in buffers:
@@ -150,7 +152,7 @@ class WatchedPass:
             gradient, gradients = None, ()
 
     def _arrive(self, edge: Edge, gradient: Any, number: int) -> None:
-        """Add a gradient to what waits for a node, output by output where it has several."""
+        """Add a gradient to those that wait for a node, separately for each of its outputs."""
         node, nr = edge_node(edge), edge_nr(edge)
         assert node is not None
         if node.outputs == 1:
@@ -236,7 +238,7 @@ class WatchedPass:
         return n, m
 
     def _run(self, node: Any, needed: set[Node] | None) -> tuple[Sequence[Any], Sequence[int]]:
-        """Run any node, with its hooks."""
+        """Run any node, and its hooks."""
         gradients = self.buffers.pop(node, None)
         numbers = self.numbers.pop(node, 0)
         if node.outputs == 1:
@@ -284,7 +286,7 @@ class WatchedPass:
         return next((n for g, n in zip(upstream, numbers, strict=True) if g is gradient), 0)
 
     def _reach_leaf(self, node: AccumulateGrad, box: list[Any], numbers: list[int]) -> None:
-        """Give a leaf its gradient: into `.grad`, or to whoever asked for it."""
+        """Give a leaf its gradient: add it to `.grad`, or keep it for the caller of `grad`."""
         leaf = node.variable
         rare = tensor_rare(leaf)
         if rare.hooks:
@@ -367,12 +369,12 @@ def check_for_nan(node: Node, gradients: Sequence[Any]) -> None:
 
 
 def priority(node: Node) -> int:
-    """AccumulateGrad first, then the highest number; smaller runs earlier."""
+    """The order of nodes: AccumulateGrad first, then the highest number. Smaller values run earlier."""
     return -(1 << 62) + node.number if node.runs_first else -node.number
 
 
 def count_dependencies(roots: Sequence[Any]) -> dict[Node, int]:
-    """How many gradients each node that the roots lead to will be given."""
+    """How many gradients each node will get, for all nodes that the roots lead to."""
     waiting: dict[Node, int] = dict.fromkeys(roots, 0)
     stack = list(waiting)
     while stack:
@@ -391,7 +393,7 @@ def count_dependencies(roots: Sequence[Any]) -> dict[Node, int]:
 
 
 def nodes_towards(edges: Sequence[Edge], reached: dict[Node, int]) -> set[Node]:
-    """The nodes that have to run for the gradients of `edges` to be known."""
+    """The nodes that have to run to compute the gradients of `edges`."""
     targets = {edge_node(edge) for edge in edges}
     needed: set[Node] = set()
     for node in sorted(reached, key=lambda node: (not node.runs_first, node.number)):

@@ -1,4 +1,4 @@
-"""Functions of functions, and modules as functions. See PyTorch's `torch.func`."""
+"""Function transforms, and modules as functions. See PyTorch's `torch.func`."""
 
 from gradviz.engine.basics.missing import says_what_is_missing
 from gradviz.engine.func.functional_call import functional_call

@@ -1,4 +1,4 @@
-"""A module called with other parameters than its own."""
+"""Calling a module with other parameters."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ def functional_call(
     tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
-    """What the module gives with other parameters and buffers, by name; it has its own again afterwards.
+    """Call a module with other parameters and buffers, given by name. Afterwards it has its own again.
 
-    With `tie_weights`, a tensor that the module has under several names is replaced under all of them. Raises
-    RuntimeError, if `strict`, where a name is missing or is not the module's; AttributeError for the latter anyway."""
+    With `tie_weights`, a tensor that the module has under several names is replaced under all of them.
+
+    Raises RuntimeError, if `strict`, where a name is missing or unknown, and AttributeError where it is unknown."""
     several = isinstance(parameter_and_buffer_dicts, (tuple, list))
     given = {name: value for part in (parameter_and_buffer_dicts if several else [parameter_and_buffer_dicts])
              for name, value in part.items()}  # fmt: skip
@@ -45,7 +46,7 @@ def functional_call(
 
 
 def _slots_of(module: Any, kind: str) -> list[tuple[str, tuple[dict, str]]]:
-    """Where a module and those in it hold their parameters, or buffers: the dict and the key, by full name."""
+    """Where a module and its submodules hold their parameters, or buffers: dict and key by full name."""
     return [
         (f"{path}.{key}" if path else key, (getattr(part, kind), key))
         for path, part in module.named_modules(remove_duplicate=False)

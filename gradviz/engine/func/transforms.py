@@ -1,4 +1,4 @@
-"""Functions of functions: their gradients, Jacobians and Hessians.
+"""Function transforms: gradients, Jacobians and Hessians.
 
 They nest: `grad(grad(f))`, `jacrev(jacrev(f))`. Forward mode does not nest within itself.
 """
@@ -33,7 +33,8 @@ def _positions(argnums: Argnums, n: int) -> tuple[int, ...]:
 
 
 def _fresh(value: Any) -> Any:
-    """A tensor to differentiate by: in the graph that its argument is in, and a leaf where that is in none."""
+    """A new tensor to differentiate with respect to. It is in the graph of its argument, or a leaf where that is in
+    none."""
     if not isinstance(value, Tensor):
         return value
     twin = ops.view_as_self(value)
@@ -50,7 +51,8 @@ def _replaced(args: Sequence[Any], positions: Sequence[int], values: Sequence[An
 
 
 def _settled(result: Any, fresh: Sequence[Any]) -> Any:
-    """A result in the graph only if something other than the fresh leaves asks for gradients of it."""
+    """The result, which stays in the graph only where something other than the fresh leaves requires gradients of
+    it."""
     own = {id(leaf) for leaf in fresh if isinstance(leaf, Tensor) and leaf.is_leaf}
 
     def settle(value: Any) -> Any:
@@ -62,7 +64,7 @@ def _settled(result: Any, fresh: Sequence[Any]) -> Any:
 
 
 def _detached(value: Tensor, own: set[int]) -> Tensor:
-    """The value without a place in the graph; its tangent stays, and is taken out of the graph likewise."""
+    """The value outside of the graph. It keeps its tangent, which is detached too."""
     out = new_tensor(value.array)
     tangent = tangent_of(value)
     if tangent is not None:
@@ -98,7 +100,7 @@ def _split(result: Any, has_aux: bool, name: str) -> tuple[Any, Any]:
 
 
 def _gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Sequence[Any]) -> list[Tensor]:
-    """Gradients that are in the graph; zeros for inputs that are not used."""
+    """The gradients, in the graph. Unused inputs have zeros."""
     pairs = [(out, v) for out, v in zip(outputs, vectors, strict=True) if out.requires_grad]
     found: tuple[Any, ...] = (None,) * len(inputs)
     if pairs:
@@ -112,8 +114,7 @@ def _gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Seq
 def _evaluated(
     name: str, func: Callable, argnums: Argnums, args: tuple, kwargs: dict[str, Any], has_aux: bool
 ) -> tuple[list[Any], Any, Any]:
-    """Fresh leaves in place of the arguments `argnums`, and the value of `func` of them, apart from what it gives
-    besides."""
+    """Fresh leaves for the arguments `argnums`, the value of `func` for them, and its auxiliary output."""
     positions = _positions(argnums, len(args))
     chosen = [mapped(_fresh, args[position]) for position in positions]
     return chosen, *_split(func(*_replaced(args, positions, chosen), **kwargs), has_aux, name)
@@ -123,7 +124,7 @@ def _evaluated(
 
 
 def grad_and_value(func: Callable, argnums: Argnums = 0, has_aux: bool = False) -> Callable:
-    """A function that gives the gradient of `func`, and its value."""
+    """A function that returns the gradient of `func`, and its value."""
 
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -151,7 +152,9 @@ def grad_and_value(func: Callable, argnums: Argnums = 0, has_aux: bool = False) 
 
 
 def grad(func: Callable, argnums: Argnums = 0, has_aux: bool = False) -> Callable:
-    """A function that gives the gradient of `func`, a scalar, with respect to the arguments `argnums`."""
+    """A function that returns the gradient of `func` with respect to the arguments `argnums`.
+
+    Raises RuntimeError where `func` does not return a tensor of no dimensions."""
     both = grad_and_value(func, argnums, has_aux)
 
     @functools.wraps(func)
@@ -163,7 +166,7 @@ def grad(func: Callable, argnums: Argnums = 0, has_aux: bool = False) -> Callabl
 
 
 def vjp(func: Callable, *primals: Any, has_aux: bool = False) -> Any:
-    """The value of `func`, and the function that takes an upstream gradient to those of the primals."""
+    """The value of `func`, and a function from upstream gradients to the gradients of the primals."""
     with enable_grad():
         chosen = mapped(_fresh, primals)
         inputs = leaves(chosen)
@@ -183,7 +186,9 @@ def vjp(func: Callable, *primals: Any, has_aux: bool = False) -> Any:
 
 
 def jvp(func: Callable, primals: tuple, tangents: tuple, *, has_aux: bool = False) -> Any:
-    """The value of `func`, and its tangent for the tangents of the primals, by forward mode."""
+    """The value of `func`, and its tangent for the tangents of the primals, in forward mode.
+
+    Tangents have the shapes of their primals."""
     if not isinstance(primals, tuple) or not isinstance(tangents, tuple):
         raise RuntimeError("jvp(f, primals, tangents): Expected primals and tangents to be tuples")
     pushed = list(zip(leaves(primals), leaves(tangents), strict=True))
@@ -199,7 +204,8 @@ def jvp(func: Callable, primals: tuple, tangents: tuple, *, has_aux: bool = Fals
 
 
 def jacrev(func: Callable, argnums: Argnums = 0, *, has_aux: bool = False, **_: Any) -> Callable:
-    """A function that gives the Jacobian of `func`, one backward for each element of the output."""
+    """A function that returns the Jacobian of `func`, of shape (*output, *input). There is one backward for each
+    output element."""
 
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -219,7 +225,7 @@ def jacrev(func: Callable, argnums: Argnums = 0, *, has_aux: bool = False, **_: 
 
 
 def _jacobian(out: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The Jacobian of one output in each input."""
+    """The Jacobian of one output with respect to each input."""
     if not out.array.size:
         return [new_tensor(np.zeros((*out.array.shape, *x.array.shape), x.array.dtype)) for x in inputs]
     by_element = [_gradients([out], inputs, [one]) for one in _unit_tensors(out)]
@@ -231,12 +237,13 @@ def _jacobian(out: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _unit_tensors(x: Tensor) -> list[Tensor]:
-    """For each element of x, zeros with a 1 there."""
+    """For each element of x, a tensor of zeros with a 1 at that element."""
     return [new_tensor(row.reshape(x.array.shape)) for row in np.eye(x.array.size, dtype=x.array.dtype)]
 
 
 def jacfwd(func: Callable, argnums: Argnums = 0, has_aux: bool = False, **_: Any) -> Callable:
-    """A function that gives the Jacobian of `func`, one run in forward mode for each element of the input."""
+    """A function that returns the Jacobian of `func`, of shape (*output, *input). It runs once in forward mode for
+    each input element."""
 
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -263,14 +270,14 @@ def jacfwd(func: Callable, argnums: Argnums = 0, has_aux: bool = False, **_: Any
 
 
 def _stacked(columns: list[Any], x: Tensor) -> Any:
-    """Tangents, one for each element of x, as Jacobians (output, x)."""
+    """Tangents, one for each element of x, as a Jacobian of shape (*output, *x)."""
     parts = zip(*(leaves(column) for column in columns), strict=True)
     made = [ops.reshape(ops.stack(part, -1), *part[0].array.shape, *x.array.shape) for part in parts]
     return rebuilt(columns[0], made)
 
 
 def _by_output(results: list[Any]) -> Any:
-    """Jacobians by argument and output, as by output and argument."""
+    """Jacobians by argument and output, regrouped by output and argument."""
     if isinstance(results[0], Tensor):
         return tuple(results)
     pairs = zip(*(leaves(result) for result in results), strict=True)
@@ -278,5 +285,5 @@ def _by_output(results: list[Any]) -> Any:
 
 
 def hessian(func: Callable, argnums: Argnums = 0) -> Callable:
-    """A function that gives the Hessian of `func`."""
+    """A function that returns the Hessian of `func`."""
     return jacrev(jacrev(func, argnums), argnums)

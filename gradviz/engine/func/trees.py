@@ -15,7 +15,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def rebuilt(tree: Any, leaves: list[Any]) -> Any:
-    """A tree like `tree` with other leaves, which are taken from the front of the list."""
+    """A tree of the structure of `tree`. Its leaves are taken from the front of the list."""
     if isinstance(tree, dict):
         return {key: rebuilt(part, leaves) for key, part in tree.items()}
     if isinstance(tree, (tuple, list)):

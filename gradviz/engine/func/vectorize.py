@@ -1,7 +1,8 @@
-"""A function of one element as a function of a batch of them. See PyTorch's `torch.vmap`.
+"""A function of one element as a function of a batch. See PyTorch's `torch.vmap`.
 
-The function runs once for each element, and what it gives is stacked: right for whatever it does, and no quicker than
-the loop that it is. Where speed matters, write the batch into the operations."""
+The function runs once for each element, and the results are stacked. This is right for any function, but as slow as a
+loop. Where speed matters, write operations on batches.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ def vmap(
     *,
     chunk_size: int | None = None,
 ) -> Callable:
-    """`func` over the slices of its tensors along `in_dims` (None: the whole is given each time), the results stacked
-    along `out_dims`. `randomness` other than "same" draws anew for each element.
+    """Run `func` on the slices of its tensors along `in_dims`, and stack the results along `out_dims`.
 
-    Raises ValueError where dimensions do not fit the arguments, and NotImplementedError for the same draws."""
+    An argument whose entry in `in_dims` is None is passed as it is. With a `randomness` other than "same" each
+    element draws new random numbers. Raises ValueError where dimensions do not fit the arguments, and
+    NotImplementedError for randomness "same"."""
     name = getattr(func, "__name__", repr(func))
     if randomness == "same":
         raise NotImplementedError(
@@ -43,7 +45,7 @@ def vmap(
         inputs = (args, kwargs)
         tensors = leaves(inputs)
         dims = [*_spread(in_dims, args, f"{said}: in_dims is not compatible with the structure of `inputs`")]
-        dims += [None] * (len(tensors) - len(dims))  # keywords are given as they are
+        dims += [None] * (len(tensors) - len(dims))  # keyword arguments are passed as they are
         n = _size(tensors, dims, said)
         results = [
             func(*part, **words) for part, words in (_slices(inputs, tensors, dims, i) for i in range(n))
@@ -54,7 +56,7 @@ def vmap(
 
 
 def _spread(dims: Any, tree: Any, said: str) -> list[Any]:
-    """A dimension for each leaf of a tree, from one for all or a tree of them that begins alike."""
+    """A dimension for each leaf of a tree, from one dimension for all or from a tree that is a prefix of it."""
     if isinstance(dims, int) or dims is None:
         return [dims] * len(leaves(tree))
     if isinstance(dims, dict) and isinstance(tree, dict) and dims.keys() == tree.keys():
@@ -65,7 +67,7 @@ def _spread(dims: Any, tree: Any, said: str) -> list[Any]:
 
 
 def _size(tensors: list[Any], dims: list[Any], said: str) -> int:
-    """How many slices there are."""
+    """The number of slices."""
     sizes = []
     for tensor, dim in zip(tensors, dims, strict=True):
         if dim is None:
@@ -98,7 +100,8 @@ def _slices(inputs: Any, tensors: list[Any], dims: list[Any], i: int) -> Any:
 
 
 def _stacked(results: list[Any], out_dims: Any, name: str) -> Any:
-    """Results as one, each of their tensors stacked along its dimension; for None the first stands for all."""
+    """The results as one result: tensors are stacked along their dimension. Where that is None, the first stands for
+    all."""
     if not results:
         raise ValueError(
             f"vmap({name}, ...): a batch without elements says nothing of what the results are like"

@@ -1,4 +1,8 @@
-"""Layers and losses. See PyTorch's `torch.nn`."""
+"""Layers, containers and losses. See PyTorch's `torch.nn`.
+
+A module computes what the function of the same name in `nn.functional` computes. Shapes and errors are described
+there.
+"""
 
 from gradviz.engine.basics.missing import says_what_is_missing
 from gradviz.engine.nn import functional, init, utils

@@ -10,7 +10,7 @@ from gradviz.engine.nn.module import Module
 
 
 class _Activation(Module):
-    """An activation with settings: their names are told in `shown`, in the order of the function's arguments."""
+    """An activation with settings. `shown` has their names, in the order of the function's arguments."""
 
     shown: tuple[str, ...] = ()
 
@@ -66,7 +66,7 @@ class ReLU(_Activation):
 
 
 class ReLU6(_Activation):
-    """x within [0, 6]."""
+    """x clamped to [0, 6]."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class SiLU(_Activation):
 
 
 class SELU(_Activation):
-    """`ELU` with the scale at which activations normalize themselves."""
+    """`ELU` with constants that keep mean 0 and variance 1."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class SELU(_Activation):
 
 
 class Hardsigmoid(_Activation):
-    """x/6 + 1/2 within [0, 1]."""
+    """x/6 + 1/2, clamped to [0, 1]."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class CELU(_Activation):
 
 
 class Hardtanh(_Activation):
-    """x within [min_val, max_val]."""
+    """x clamped to [min_val, max_val]."""
 
     shown = ("min_val", "max_val")
 
@@ -267,7 +267,7 @@ class LogSoftmax(_Activation):
 
 
 class GLU(_Activation):
-    """The first half along `dim`, times σ of the second."""
+    """The first half of x along `dim`, times σ of the second half."""
 
     shown = ("dim",)
 
@@ -280,7 +280,7 @@ class GLU(_Activation):
 
 
 class Softshrink(_Activation):
-    """x nearer to 0 by λ, 0 where |x| ≤ λ."""
+    """x moved towards 0 by λ; 0 where |x| ≤ λ."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -294,7 +294,7 @@ class Softshrink(_Activation):
 
 
 class Hardshrink(_Activation):
-    """x, 0 where |x| ≤ λ."""
+    """x; 0 where |x| ≤ λ."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -308,7 +308,7 @@ class Hardshrink(_Activation):
 
 
 class PReLU(_Activation):
-    """x where it is positive, else a learned weight · x."""
+    """x where it is positive, else x times a learned weight."""
 
     shown = ("num_parameters",)
 

@@ -15,11 +15,11 @@ from gradviz.engine.table import ops
 
 
 class NonDynamicallyQuantizableLinear(Linear):
-    """`Linear`, by the name that PyTorch prints for the last one in attention."""
+    """`Linear`, with the name that PyTorch prints for the output layer of attention."""
 
 
 class MultiheadAttention(Module):
-    """Attention in several heads (Vaswani et al. 2017)."""
+    """Attention with several heads (Vaswani et al. 2017)."""
 
     def __init__(
         self,
@@ -66,7 +66,8 @@ class MultiheadAttention(Module):
             init.zeros_(self.out_proj.bias)
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values; of one tensor by one product, as PyTorch's `_in_projection_packed`."""
+        """Queries, keys and values. Where they are the same tensor, one product computes them, as in PyTorch's
+        `_in_projection_packed`."""
         weight, bias, e = self.in_proj_weight, self.in_proj_bias, self.embed_dim
         if self._same_width and key is value:
             if query is key:
@@ -118,13 +119,13 @@ class MultiheadAttention(Module):
 
 
 def _each_once(change: Callable, *tensors: Tensor) -> Any:
-    """Each tensor changed; one that is given several times, once."""
+    """Each tensor changed by a function. A tensor that is given several times is changed once."""
     changed = {id(tensor): change(tensor) for tensor in dict.fromkeys(tensors)}
     return tuple(changed[id(tensor)] for tensor in tensors)
 
 
 def _parts(x: Tensor, n: int) -> Any:
-    """The n parts of what was projected together: (..., n E) as n tensors (..., E)."""
+    """A projection (..., n E) split into n tensors (..., E)."""
     apart = ops.unsqueeze(ops.unflatten(x, -1, (n, x.array.shape[-1] // n)), 0)
     together = ops.contiguous(ops.squeeze(ops.transpose(apart, 0, -2), -2))
     return tuple(ops.getitem(together, i) for i in range(n))

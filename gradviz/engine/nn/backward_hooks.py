@@ -1,4 +1,5 @@
-"""Hooks on a module's backward: its inputs and outputs pass through a node that sees their gradients."""
+"""Full backward hooks of modules. The inputs and outputs of the module pass through nodes that see their
+gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from gradviz.engine.core.tensor import Tensor, new_tensor
 
 
 class BackwardHookFunction(Function):
-    """Passes tensors on, and gives their gradients to a function that may replace them."""
+    """The identity on tensors. Its backward passes their gradients to a function, which may replace them."""
 
     @staticmethod
     def forward(ctx: Any, seen: Callable, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -24,7 +25,7 @@ class BackwardHookFunction(Function):
 
 
 class HookedCall:
-    """One call of a module: what its backward hooks are given."""
+    """One call of a module with backward hooks, and the gradients that the hooks get."""
 
     def __init__(self, module: Any, hooks: list[Callable]) -> None:
         self.module, self.hooks = module, hooks
@@ -33,7 +34,7 @@ class HookedCall:
         self.positions: list[int] = []
 
     def inputs(self, args: tuple) -> tuple:
-        """The arguments, those that require grad through a node."""
+        """The arguments. Those that require grad have passed through a node."""
         self.n_inputs = len(args)
         self.positions = [i for i, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad]
         if not self.positions:
@@ -45,7 +46,7 @@ class HookedCall:
         return tuple(changed)
 
     def outputs(self, output: Any) -> Any:
-        """The output, a tensor or tuple of tensors, through a node."""
+        """The output, a tensor or a tuple of tensors, which have passed through a node."""
         listed = output if isinstance(output, tuple) else (output,)
         if not all(isinstance(out, Tensor) for out in listed):
             raise TypeError("a module with backward hooks has to return a Tensor or a tuple of Tensors")

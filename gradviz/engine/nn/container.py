@@ -1,4 +1,4 @@
-"""Modules and parameters in order or by key."""
+"""Modules and parameters in lists and dicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradviz.engine.nn.parameter import Parameter
 
 
 class _Ordered(Module):
-    """Modules under the names 0, 1, 2, ... and what a list can do with them."""
+    """Modules named 0, 1, 2, ..., with the methods of a list."""
 
     def _renamed(self, modules: Iterable[Module]) -> None:
         self._modules.clear()
@@ -52,18 +52,18 @@ class _Ordered(Module):
         return iter(self._modules.values())
 
     def append(self, module: Module) -> Any:
-        """Put a module last."""
+        """Add a module at the end."""
         self.add_module(str(len(self)), module)
         return self
 
     def extend(self, modules: Iterable[Module]) -> Any:
-        """Put modules last."""
+        """Add modules at the end."""
         for module in modules:
             self.append(module)
         return self
 
     def insert(self, index: int, module: Module) -> Any:
-        """Put a module before the one at `index`."""
+        """Insert a module before the one at `index`."""
         modules = list(self._modules.values())
         modules.insert(index, module)
         self._renamed(modules)
@@ -77,7 +77,7 @@ class _Ordered(Module):
 
 
 class Sequential(_Ordered):
-    """Modules one after the other; given as arguments, or by name in an OrderedDict."""
+    """Modules that run one after another. They are given as arguments, or by name in an OrderedDict."""
 
     def __init__(self, *modules: Any) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Sequential(_Ordered):
 
 
 class ModuleList(_Ordered):
-    """A list of modules; it has no forward."""
+    """A list of modules. It has no forward."""
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class ModuleList(_Ordered):
 
 
 def _runs(texts: list[str]) -> list[tuple[int, int, str]]:
-    """Where equal texts follow one another: first, last, text."""
+    """The runs of equal texts: first, last, text."""
     runs: list[tuple[int, int, str]] = []
     for i, text in enumerate(texts):
         if runs and runs[-1][2] == text:
@@ -136,7 +136,7 @@ def _runs(texts: list[str]) -> list[tuple[int, int, str]]:
 
 
 class ModuleDict(Module):
-    """Modules by key; it has no forward."""
+    """A dict of modules. It has no forward."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class ModuleDict(Module):
         return self._modules.items()
 
     def clear(self) -> None:
-        """Take all modules out."""
+        """Remove all modules."""
         self._modules.clear()
 
     def pop(self, key: str) -> Module:
@@ -181,7 +181,7 @@ class ModuleDict(Module):
         return self._modules.pop(key)
 
     def update(self, modules: Any) -> None:
-        """Put in modules by key: of a mapping, or of pairs."""
+        """Add modules from a mapping or from pairs."""
         for key, module in modules.items() if hasattr(modules, "items") else modules:
             self[key] = module
 
@@ -213,12 +213,12 @@ class ParameterList(Module):
         return iter(self._parameters.values())
 
     def append(self, value: Any) -> ParameterList:
-        """Put a parameter last."""
+        """Add a parameter at the end."""
         self.register_parameter(str(len(self)), _as_parameter(value))
         return self
 
     def extend(self, values: Iterable[Any]) -> ParameterList:
-        """Put parameters last."""
+        """Add parameters at the end."""
         for value in values:
             self.append(value)
         return self
@@ -232,7 +232,7 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """Parameters by key."""
+    """A dict of parameters."""
 
     def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
         super().__init__()
@@ -269,7 +269,7 @@ class ParameterDict(Module):
         return self._parameters.items()
 
     def update(self, parameters: Any) -> None:
-        """Put in parameters by key: of a mapping, or of pairs."""
+        """Add parameters from a mapping or from pairs."""
         for key, value in parameters.items() if hasattr(parameters, "items") else parameters:
             self[key] = value
 

@@ -1,4 +1,4 @@
-"""Convolution, and its transpose."""
+"""Convolution and its transpose as modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradviz.engine.nn.module import Module
 
 
 class _Conv(Module):
-    n: int  # over how many dimensions
+    n: int  # the number of dimensions it works over
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class _Conv(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Initialize the weight and the bias."""
         init.default_(self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -80,7 +80,7 @@ class _Conv(Module):
         return convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
     def _border(self) -> list[int]:
-        """The widths of the border, the last dimension first, as `pad` takes them."""
+        """The widths of the border in the order of `pad`, the last dimension first."""
         if not isinstance(self.padding, str):
             return [p for p in reversed(self.padding) for _ in (0, 1)]
         totals = [
@@ -109,7 +109,7 @@ class Conv3d(_Conv):
 
 
 class _ConvTranspose(Module):
-    n: int  # over how many dimensions
+    n: int  # the number of dimensions it works over
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _ConvTranspose(Module):
         return convolve(input, self.weight, self.bias, *settings)
 
     def _padding_for(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
-        """The output padding that gives a size; raises ValueError where none does."""
+        """The output padding for an output size. Raises ValueError where no padding gives that size."""
         wanted = tuple(output_size)[-self.n :]
         least = [
             (i - 1) * s - 2 * p + d * (k - 1) + 1
@@ -198,7 +198,7 @@ class ConvTranspose3d(_ConvTranspose):
 
 
 class Unfold(Module):
-    """The windows of (N, C, H, W) as columns: (N, C · kernel, windows)."""
+    """The windows of (N, C, H, W) as columns (N, C · kernel, windows)."""
 
     def __init__(self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ class Unfold(Module):
 
 
 class Fold(Unfold):
-    """Columns (N, C · kernel, windows) added back into (N, C, H, W)."""
+    """Columns (N, C · kernel, windows), added to an image (N, C, H, W)."""
 
     def __init__(
         self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1

@@ -1,4 +1,4 @@
-"""Distances as modules, and the losses that compare them."""
+"""Distances and the losses that compare them, as modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradviz.engine.nn.module import Module
 
 
 class CosineSimilarity(Module):
-    """x1 · x2 over the product of their lengths."""
+    """The cosine of the angle between x1 and x2."""
 
     def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class TripletMarginLoss(Module):
 
 
 class TripletMarginWithDistanceLoss(Module):
-    """`TripletMarginLoss` with any function as the distance."""
+    """`TripletMarginLoss` with a given distance function."""
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""Initial values of parameters. See PyTorch's `torch.nn.init`; with one seed the numbers are the same."""
+"""Initial values of parameters. See PyTorch's `torch.nn.init`. With the same seed the values are the same.
+
+All functions fill the tensor in place, outside of the graph, and return it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from gradviz.engine.tensors.writing import overwrite
 
 
 def _fill(tensor: Tensor, array: Any, how: str) -> Tensor:
-    if tensor.__dict__.pop("unfilled", False):  # a layer's own: these are the first values it has
+    if tensor.__dict__.pop("unfilled", False):  # the layer's own: they have no values before
         tensor.array[...] = array
         announce(tensor, "Parameter")
         return tensor
@@ -26,7 +29,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     kind = tensor.array.dtype
     draws = distributions.uniform(tensor.array.shape, kind)
     low, high = kind.type(a), kind.type(b)
-    exact = draws.astype(np.float64) * np.float64(high - low) + np.float64(low)  # one rounding, as PyTorch's
+    exact = draws.astype(np.float64) * np.float64(high - low) + np.float64(low)  # one rounding, as in PyTorch
     return _fill(tensor, exact, "uniform_")
 
 
@@ -39,12 +42,12 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
 ) -> Tensor:
-    """Not there yet."""
+    """Raise NotImplementedError: gradviz does not have it."""
     raise NotImplementedError("gradviz has no trunc_normal_: use normal_ with a clamp.")
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """One value everywhere."""
+    """The same value everywhere."""
     return _fill(tensor, val, "constant_")
 
 
@@ -59,14 +62,14 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """The identity; raises ValueError unless the tensor is a matrix."""
+    """The identity matrix. Raises ValueError where the tensor is no matrix."""
     if tensor.array.ndim != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     return _fill(tensor, np.eye(*tensor.array.shape), "eye_")
 
 
 def _fans(tensor: Tensor) -> tuple[int, int]:
-    """How many inputs each output has, and how many outputs each input."""
+    """The number of inputs of each output, and the number of outputs of each input."""
     shape = tensor.array.shape
     if len(shape) < 2:
         raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
@@ -79,7 +82,7 @@ _LINEAR = {f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)} 
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor that keeps the variance through an activation; raises ValueError for an unknown one."""
+    """The factor that keeps the variance through an activation. Raises ValueError for an unknown one."""
     if nonlinearity in _LINEAR:
         return 1.0
     if nonlinearity == "leaky_relu":
@@ -93,13 +96,13 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Uniform, with the variance 2 gain² / (fan in + fan out) (Glorot and Bengio 2010)."""
+    """Uniform with the variance 2 gain² / (fan in + fan out) (Glorot and Bengio 2010)."""
     bound = math.sqrt(3.0) * gain * math.sqrt(2.0 / sum(_fans(tensor)))
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Normal, with the variance 2 gain² / (fan in + fan out) (Glorot and Bengio 2010)."""
+    """Normal with the variance 2 gain² / (fan in + fan out) (Glorot and Bengio 2010)."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor))))
 
 
@@ -113,7 +116,7 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
 def kaiming_uniform_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Uniform, with the variance gain² / fan (He et al. 2015)."""
+    """Uniform with the variance gain² / fan (He et al. 2015)."""
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound)
 
@@ -121,12 +124,12 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Normal, with the variance gain² / fan (He et al. 2015)."""
+    """Normal with the variance gain² / fan (He et al. 2015)."""
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
-    """Orthogonal rows or columns, whichever are fewer (Saxe et al. 2013)."""
+    """A matrix with orthonormal rows or columns, whichever are fewer (Saxe et al. 2013)."""
     if tensor.array.ndim < 2:
         raise ValueError("Only tensors with 2 or more dimensions are supported")
     rows = tensor.array.shape[0]
@@ -139,7 +142,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
 
 
 def default_(weight: Tensor, bias: Tensor | None) -> None:
-    """What Linear and convolutions begin with: uniform within ±1/√(fan in)."""
+    """The initial values of Linear and of convolutions: uniform within ±1/√(fan in)."""
     kaiming_uniform_(weight, a=math.sqrt(5))
     if bias is not None:
         fan = _fans(weight)[0]

@@ -1,4 +1,4 @@
-"""Linear maps, and modules that only reshape or pass on."""
+"""Linear maps, embeddings, dropout, and modules that only reshape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradviz.engine.table import ops
 
 
 def empty_parameter(*size: int, dtype: Any = None) -> Parameter:
-    """A parameter that is yet to be filled."""
+    """A parameter whose values are set later."""
     kind = default_dtype() if dtype is None else to_numpy(dtype)
     parameter = new_tensor(np.zeros(size, kind), LEAF_EDGE, Parameter)
     parameter.unfilled = True
@@ -79,7 +79,7 @@ class Identity(Module):
 
 
 class Flatten(Module):
-    """The dimensions from `start_dim` to `end_dim` made one."""
+    """The dimensions from `start_dim` to `end_dim` merged."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """One dimension made several."""
+    """One dimension split into several."""
 
     def __init__(self, dim: int, unflattened_size: Any) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Unflatten(Module):
 
 
 class _Table(Module):
-    """A table of rows, of which one may be padding: zeros that stay as they are."""
+    """A table of rows. The row `padding_idx` is zeros and does not change."""
 
     def _make(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None, dtype: Any) -> None:
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
@@ -130,7 +130,8 @@ class _Table(Module):
 
 
 class EmbeddingBag(_Table):
-    """A table of rows, of which bags are summed or averaged; the row `padding_idx` does not count."""
+    """A table of rows. Bags of rows are summed, averaged, or their maximum is taken. The row `padding_idx` does not
+    count."""
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class EmbeddingBag(_Table):
 
 
 class Embedding(_Table):
-    """A table of rows, taken by index; the row `padding_idx` is zeros and stays as it is."""
+    """A table of rows, taken by index. The row `padding_idx` is zeros and does not change."""
 
     def __init__(
         self,
@@ -190,7 +191,7 @@ class Embedding(_Table):
     def from_pretrained(
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
-        """A table of given rows, trained unless `freeze`."""
+        """A table with given rows. They are trained unless `freeze` is set."""
         module = cls(embeddings.array.shape[0], embeddings.array.shape[1], padding_idx)
         module.weight = Parameter(embeddings, requires_grad=not freeze)
         return module
@@ -203,7 +204,7 @@ class Embedding(_Table):
 
 
 class Dropout(Module):
-    """In training, each element 0 with probability p."""
+    """In training, set each element to 0 with probability p."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -219,28 +220,28 @@ class Dropout(Module):
 
 
 class Dropout1d(Dropout):
-    """`Dropout` of whole channels, (N, C, L)."""
+    """`Dropout` of whole channels of (N, C, L)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout1d(input, self.p, self.training)
 
 
 class Dropout2d(Dropout):
-    """`Dropout` of whole channels, (N, C, H, W)."""
+    """`Dropout` of whole channels of (N, C, H, W)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout2d(input, self.p, self.training)
 
 
 class Dropout3d(Dropout):
-    """`Dropout` of whole channels, (N, C, D, H, W)."""
+    """`Dropout` of whole channels of (N, C, D, H, W)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout3d(input, self.p, self.training)
 
 
 class AlphaDropout(Dropout):
-    """`Dropout` to the least value of SELU instead of 0."""
+    """`Dropout` that sets elements to the minimum of SELU instead of 0."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training, self.inplace)

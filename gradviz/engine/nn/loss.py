@@ -1,4 +1,4 @@
-"""Losses as modules."""
+"""Losses as modules. `reduction` is "mean", "sum" or "none"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gradviz.engine.nn.module import Module
 
 
 class _Loss(Module):
-    """A loss with a `reduction`: mean, sum or none."""
+    """A loss with a `reduction`."""
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
@@ -24,14 +24,14 @@ class _WeightedLoss(_Loss):
 
 
 class MSELoss(_Loss):
-    """The mean squared difference."""
+    """The squared differences."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(input, target, self.reduction)
 
 
 class L1Loss(_Loss):
-    """The mean absolute difference."""
+    """The absolute differences."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.l1_loss(input, target, self.reduction)
@@ -45,7 +45,7 @@ class SoftMarginLoss(_Loss):
 
 
 class SmoothL1Loss(_Loss):
-    """Squared near 0, absolute from β on."""
+    """Quadratic near 0, linear from β on."""
 
     def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction)
@@ -56,7 +56,7 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """Squared near 0, straight from δ on."""
+    """Quadratic near 0, linear from δ on."""
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)
@@ -157,7 +157,7 @@ class BCEWithLogitsLoss(_WeightedLoss):
 
 
 class PoissonNLLLoss(_Loss):
-    """Minus the log-likelihood of counts, of a rate or its logarithm."""
+    """Minus the log-likelihood of counts, given a rate or its logarithm."""
 
     def __init__(
         self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
@@ -170,7 +170,7 @@ class PoissonNLLLoss(_Loss):
 
 
 class GaussianNLLLoss(_Loss):
-    """Minus the log-likelihood of a normal distribution with the variance given."""
+    """Minus the log-likelihood of a normal distribution with a given variance."""
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
         super().__init__(reduction)

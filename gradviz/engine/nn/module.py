@@ -1,4 +1,4 @@
-"""Module: parameters, buffers and modules under names, and a scope in the record of a run."""
+"""Module: parameters, buffers and submodules by name. A call of a module is a scope in the record of a run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ _DICTS = (*_KINDS, "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 
 class Module(Tree, StateDict):
-    """Base of layers and models: what is assigned to it is found by name."""
+    """The base class of layers and models. Parameters, buffers and modules that are assigned to it are found by
+    name."""
 
     training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Any]  # a Module, or None
-    _transient: set[str]  # the buffers that are not saved
-    _forward_hooks: dict[int, tuple[Callable, bool]]  # with whether it is given the keywords too
+    _transient: set[str]  # the names of buffers that are not saved
+    _forward_hooks: dict[int, tuple[Callable, bool]]  # and whether it gets the keyword arguments
     _forward_pre_hooks: dict[int, tuple[Callable, bool]]
     _backward_hooks: dict[int, Callable]
     _scope_name: str
@@ -76,7 +77,8 @@ class Module(Tree, StateDict):
             object.__setattr__(self, name, value)
 
     def _replace(self, name: str, value: Any) -> None:
-        """Assign to a name that a parameter, buffer or module has."""
+        """Assign to the name of a parameter, buffer or module. Raises TypeError where the value does not fit
+        there."""
         kind = next(kind for kind in _KINDS if name in self.__dict__[kind])
         fits = value is None or (kind == "_buffers" and isinstance(value, Tensor))
         if not fits:
@@ -111,7 +113,7 @@ class Module(Tree, StateDict):
         return sorted(name for name in names if not name[:1].isdigit())
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Keep a parameter (or None) under a name; raises KeyError for a name that cannot be one."""
+        """Add a parameter (or None) under a name. Raises KeyError for an invalid name."""
         self._check_name(name, "_parameters", "parameter")
         if param is not None and not isinstance(param, Parameter):
             raise TypeError(
@@ -121,7 +123,7 @@ class Module(Tree, StateDict):
         self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Keep a tensor that is not trained; unless `persistent`, `state_dict` leaves it out."""
+        """Add a tensor that is not trained. Without `persistent` it is not in `state_dict`."""
         self._check_name(name, "_buffers", "buffer")
         if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(
@@ -134,7 +136,7 @@ class Module(Tree, StateDict):
             self._transient.add(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Keep a module (or None) under a name."""
+        """Add a module (or None) under a name."""
         self._check_name(name, "_modules", "module")
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"{type(module).__name__} is not a Module subclass")
@@ -157,14 +159,14 @@ class Module(Tree, StateDict):
     # --- changing all at once
 
     def apply(self, fn: Callable[[Module], Any]) -> Module:
-        """Call `fn` with every module within, and with this one last."""
+        """Call `fn` with all submodules, and then with this module."""
         for module in self.children():
             module.apply(fn)
         fn(self)
         return self
 
     def to(self, *args: Any, dtype: Any = None, device: Any = None, **_: Any) -> Module:
-        """Convert all floating-point parameters and buffers to a dtype; the only device is the CPU."""
+        """Convert floating-point parameters and buffers to a dtype. The device has to be the CPU."""
         for arg in args:
             if isinstance(arg, Tensor):
                 dtype = arg.dtype
@@ -189,19 +191,19 @@ class Module(Tree, StateDict):
         return self
 
     def float(self) -> Module:
-        """All floating-point parameters and buffers in float32."""
+        """Convert floating-point parameters and buffers to float32."""
         return self._convert("float32")
 
     def double(self) -> Module:
-        """All floating-point parameters and buffers in float64."""
+        """Convert floating-point parameters and buffers to float64."""
         return self._convert("float64")
 
     def half(self) -> Module:
-        """All floating-point parameters and buffers in float16."""
+        """Convert floating-point parameters and buffers to float16."""
         return self._convert("float16")
 
     def cpu(self) -> Module:
-        """This module: everything is on the CPU."""
+        """This module. Everything is on the CPU."""
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -209,7 +211,7 @@ class Module(Tree, StateDict):
         clear_grads(type(self).__name__, self.parameters(), set_to_none)
 
     def train(self, mode: bool = True) -> Module:
-        """Switch to training (or evaluation)."""
+        """Switch to training mode, or to evaluation mode."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
         for module in self.modules():
@@ -217,11 +219,11 @@ class Module(Tree, StateDict):
         return self
 
     def eval(self) -> Module:
-        """Switch to evaluation."""
+        """Switch to evaluation mode."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Module:
-        """Ask for the parameters' gradients, or freeze them."""
+        """Set whether the parameters require grad."""
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
         return self
@@ -229,7 +231,7 @@ class Module(Tree, StateDict):
     # --- running
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the module's output; subclasses say how."""
+        """Compute the output of the module. Subclasses define it."""
         raise NotImplementedError(
             f'Module [{type(self).__name__}] is missing the required "forward" function'
         )
@@ -247,17 +249,17 @@ class Module(Tree, StateDict):
     def register_forward_pre_hook(
         self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """Call `hook(module, args)` before forward; what it returns replaces the arguments."""
+        """Call `hook(module, args)` before forward. What it returns replaces the arguments."""
         return _add(self._forward_pre_hooks, (hook, with_kwargs), prepend)
 
     def register_forward_hook(
         self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """Call `hook(module, args, output)` after forward; what it returns replaces the output."""
+        """Call `hook(module, args, output)` after forward. What it returns replaces the output."""
         return _add(self._forward_hooks, (hook, with_kwargs), prepend)
 
     def register_full_backward_hook(self, hook: Callable) -> HookHandle:
-        """Call `hook(module, grad_input, grad_output)` in backward; what it returns replaces grad_input."""
+        """Call `hook(module, grad_input, grad_output)` in backward. What it returns replaces grad_input."""
         handle = HookHandle(self._backward_hooks)
         self._backward_hooks[handle.id] = hook
         return handle
@@ -279,8 +281,8 @@ class Module(Tree, StateDict):
         return output if watched is None else watched.outputs(output)
 
     def _name_all(self) -> None:
-        """Tell the listener the names of all parameters and buffers. They begin with the variable that holds the
-        module, or with its class."""
+        """Tell the listener the names of all parameters and buffers. The outermost module that is called does it. The
+        names begin with the variable that holds this module, or with its class."""
         assert state.listener is not None
         root = holder_of(self, sys._getframe(2)) or type(self).__name__
         for path, module in self.named_modules():
@@ -296,7 +298,7 @@ class Module(Tree, StateDict):
         return type(self).__name__
 
     def extra_repr(self) -> str:
-        """What stands in the module's brackets when it is printed."""
+        """The text in brackets where the module is printed."""
         return ""
 
     def __repr__(self) -> str:

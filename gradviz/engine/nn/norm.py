@@ -1,4 +1,4 @@
-"""Normalization."""
+"""Normalization as modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradviz.engine.tensors.writing import overwrite
 
 
 class _BatchNorm(Module):
-    dims: tuple[int, ...]  # what inputs may have
+    dims: tuple[int, ...]  # the numbers of dimensions that inputs may have
 
     def __init__(
         self,
@@ -70,25 +70,25 @@ def _buffer(array: Any) -> Tensor:
 
 
 class BatchNorm1d(_BatchNorm):
-    """Each channel of (N, C) or (N, C, L) normalized over the batch."""
+    """Normalize each channel of (N, C) or (N, C, L) over the batch."""
 
     dims = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    """Each channel of (N, C, H, W) normalized over the batch."""
+    """Normalize each channel of (N, C, H, W) over the batch."""
 
     dims = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
-    """Each channel of (N, C, D, H, W) normalized over the batch."""
+    """Normalize each channel of (N, C, D, H, W) over the batch."""
 
     dims = (5,)
 
 
 class _InstanceNorm(_BatchNorm):
-    """Each channel of each sample normalized by itself."""
+    """Normalize each channel of each sample."""
 
     def __init__(
         self,
@@ -116,25 +116,25 @@ class _InstanceNorm(_BatchNorm):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Each channel of each sample of (N, C, L) normalized by itself."""
+    """Normalize each channel of each sample of (N, C, L)."""
 
     dims = (3,)
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """Each channel of each sample of (N, C, H, W) normalized by itself."""
+    """Normalize each channel of each sample of (N, C, H, W)."""
 
     dims = (4,)
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Each channel of each sample of (N, C, D, H, W) normalized by itself."""
+    """Normalize each channel of each sample of (N, C, D, H, W)."""
 
     dims = (5,)
 
 
 class LocalResponseNorm(Module):
-    """x over (k + alpha · the mean square of `size` neighbouring channels)^beta."""
+    """x / (k + alpha · the mean square of `size` neighbouring channels)^beta."""
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class LocalResponseNorm(Module):
 
 
 class LayerNorm(Module):
-    """Normalized over the last dimensions."""
+    """Normalize over the last dimensions."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """Divided by the root of the mean square over the last dimensions."""
+    """Divide by the root of the mean square over the last dimensions."""
 
     def __init__(
         self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True
@@ -209,7 +209,7 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """(N, C, ...) normalized over each group of channels."""
+    """Normalize each group of channels of (N, C, ...)."""
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Borders around signals, images and volumes."""
+"""Borders around signals, images and volumes, as modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradviz.engine.nn.module import Module
 
 
 class _Pad(Module):
-    """A border of given widths, (left, right, top, bottom, ...), or one width on all sides."""
+    """A border with given widths (left, right, top, bottom, ...), or with one width on all sides."""
 
     dims: int
     mode = "constant"
@@ -40,90 +40,90 @@ class _ConstantPad(_Pad):
 
 
 class ZeroPad1d(_Pad):
-    """A border around (N, C, L): zeros."""
+    """A border of zeros around (N, C, L)."""
 
     dims = 1
 
 
 class ZeroPad2d(_Pad):
-    """A border around (N, C, H, W): zeros."""
+    """A border of zeros around (N, C, H, W)."""
 
     dims = 2
 
 
 class ZeroPad3d(_Pad):
-    """A border around (N, C, D, H, W): zeros."""
+    """A border of zeros around (N, C, D, H, W)."""
 
     dims = 3
 
 
 class ConstantPad1d(_ConstantPad):
-    """A border around (N, C, L): `value`."""
+    """A border of `value` around (N, C, L)."""
 
     dims = 1
 
 
 class ConstantPad2d(_ConstantPad):
-    """A border around (N, C, H, W): `value`."""
+    """A border of `value` around (N, C, H, W)."""
 
     dims = 2
 
 
 class ConstantPad3d(_ConstantPad):
-    """A border around (N, C, D, H, W): `value`."""
+    """A border of `value` around (N, C, D, H, W)."""
 
     dims = 3
 
 
 class ReflectionPad1d(_Pad):
-    """A border around (N, C, L): what is inside, mirrored at the edge."""
+    """A border around (N, C, L) that mirrors the inside."""
 
     dims, mode = 1, "reflect"
 
 
 class ReflectionPad2d(_Pad):
-    """A border around (N, C, H, W): what is inside, mirrored at the edge."""
+    """A border around (N, C, H, W) that mirrors the inside."""
 
     dims, mode = 2, "reflect"
 
 
 class ReflectionPad3d(_Pad):
-    """A border around (N, C, D, H, W): what is inside, mirrored at the edge."""
+    """A border around (N, C, D, H, W) that mirrors the inside."""
 
     dims, mode = 3, "reflect"
 
 
 class ReplicationPad1d(_Pad):
-    """A border around (N, C, L): the edge, repeated."""
+    """A border around (N, C, L) that repeats the edge."""
 
     dims, mode = 1, "replicate"
 
 
 class ReplicationPad2d(_Pad):
-    """A border around (N, C, H, W): the edge, repeated."""
+    """A border around (N, C, H, W) that repeats the edge."""
 
     dims, mode = 2, "replicate"
 
 
 class ReplicationPad3d(_Pad):
-    """A border around (N, C, D, H, W): the edge, repeated."""
+    """A border around (N, C, D, H, W) that repeats the edge."""
 
     dims, mode = 3, "replicate"
 
 
 class CircularPad1d(_Pad):
-    """A border around (N, C, L): the other side."""
+    """A border around (N, C, L) that continues from the other side."""
 
     dims, mode = 1, "circular"
 
 
 class CircularPad2d(_Pad):
-    """A border around (N, C, H, W): the other side."""
+    """A border around (N, C, H, W) that continues from the other side."""
 
     dims, mode = 2, "circular"
 
 
 class CircularPad3d(_Pad):
-    """A border around (N, C, D, H, W): the other side."""
+    """A border around (N, C, D, H, W) that continues from the other side."""
 
     dims, mode = 3, "circular"

@@ -1,4 +1,4 @@
-"""Parameter: a leaf that a Module counts among its parameters."""
+"""Parameter and Buffer: tensors that belong to a Module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, announce, new_tensor
 
 
 class Parameter(Tensor):
-    """A leaf that a Module counts among its parameters."""
+    """A leaf that is a parameter of the Module it is assigned to. It requires grad by default."""
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Any:
         array = new_tensor(data.array) if data is not None else Tensor()

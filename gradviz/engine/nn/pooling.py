@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Pooling as modules."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ class _AdaptiveAvgPool(Module):
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """(N, C, L) averaged to a size."""
+    """The means of parts of (N, C, L)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.adaptive_avg_pool1d(input, self.output_size)
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """(N, C, H, W) averaged to a size."""
+    """The means of parts of (N, C, H, W)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.adaptive_avg_pool2d(input, self.output_size)
@@ -133,14 +133,14 @@ class _AdaptiveMaxPool(Module):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """The maxima of (N, C, L) cut into so many parts."""
+    """The maxima of parts of (N, C, L)."""
 
     def forward(self, input: Tensor) -> Any:
         return F.adaptive_max_pool1d(input, self.output_size, self.return_indices)
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The maxima of (N, C, H, W) cut into so many parts."""
+    """The maxima of parts of (N, C, H, W)."""
 
     def forward(self, input: Tensor) -> Any:
         return F.adaptive_max_pool2d(input, self.output_size, self.return_indices)

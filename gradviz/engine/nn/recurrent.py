@@ -1,4 +1,4 @@
-"""Recurrent networks: cells, and networks of one or several layers in one or both directions."""
+"""Recurrent networks: cells, and networks of several layers in one or both directions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lstm_step(from_x: Tensor, from_h: Tensor, state: State, _: str) -> State:
 
 
 def gru_step(from_x: Tensor, from_h: Tensor, state: State, _: str) -> State:
-    """Reset and update gates (Cho et al. 2014); the reset is applied after the product, as in PyTorch."""
+    """Reset and update gates (Cho et al. 2014). The reset gate is applied after the product, as in PyTorch."""
     (r_x, z_x, n_x), (r_h, z_h, n_h) = (ops.unsafe_chunk(part, 3, -1) for part in (from_x, from_h))
     reset, update = ops.sigmoid(ops.add(r_h, r_x)), ops.sigmoid(ops.add(z_h, z_x))
     new = ops.tanh(ops.add(n_x, ops.mul(n_h, reset)))
@@ -86,7 +86,7 @@ class _Cell(Module):
 
 
 def _each(state: State, function: Any) -> State:
-    """The function of each tensor of a state; None of none."""
+    """A function of each tensor of a state. None stays None."""
     if state is None:
         return None
     return tuple(function(part) for part in state) if isinstance(state, tuple) else function(state)
@@ -114,7 +114,7 @@ class RNNCell(_Cell):
 
 
 class LSTMCell(_Cell):
-    """One step of an LSTM: (h, c) from x and (h, c)."""
+    """One step of an LSTM: a new (h, c) from x and (h, c)."""
 
     kind = "LSTM"
 
@@ -170,7 +170,7 @@ class _Recurrent(Module):
         return [f"l{layer}", f"l{layer}_reverse"][: self._directions]
 
     def flatten_parameters(self) -> None:
-        """Nothing: there is no GPU to arrange the weights for."""
+        """Do nothing: the memory layout of the weights matters on a GPU only."""
 
     def forward(self, input: Tensor, state: State = None) -> tuple[Tensor, State]:
         if input.array.ndim not in (2, 3):
@@ -203,7 +203,8 @@ class _Recurrent(Module):
         return state
 
     def _run(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """All layers over (L, N, width); the output of the last, and the last states of all."""
+        """Run all layers over (L, N, width). Returns the output of the last layer, and the last states of all
+        layers."""
         lasts = []
         if isinstance(state, tuple):
             firsts: Any = list(zip(*(ops.unbind(part) for part in state), strict=True))
@@ -224,7 +225,7 @@ class _Recurrent(Module):
         return x, ops.stack(lasts)
 
     def _one_way(self, x: Tensor, state: State, suffix: str, backwards: bool) -> tuple[Tensor, State]:
-        """One layer in one direction over all steps."""
+        """Run one layer in one direction over all steps."""
         own: dict[str, Any] = self._parameters
         from_x = F.linear(x, own[f"weight_ih_{suffix}"], own.get(f"bias_ih_{suffix}"))
         w_h, b_h = own[f"weight_hh_{suffix}"], own.get(f"bias_hh_{suffix}")
@@ -253,12 +254,12 @@ class _Recurrent(Module):
 
 
 class RNN(_Recurrent):
-    """A network of RNN cells: output (L, N, hidden) and the last h."""
+    """A network of RNN cells. Returns the output (L, N, hidden) and the last h."""
 
     kind = "RNN"
 
     def __init__(self, *args: Any, nonlinearity: str = "tanh", **settings: Any) -> None:
-        if len(args) > 3:  # the fourth by position is the nonlinearity
+        if len(args) > 3:  # the fourth positional argument is the nonlinearity
             nonlinearity, args = args[3], (*args[:3], *args[4:])
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
@@ -267,12 +268,12 @@ class RNN(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    """A network of LSTM cells: output (L, N, hidden) and the last (h, c)."""
+    """A network of LSTM cells. Returns the output (L, N, hidden) and the last (h, c)."""
 
     kind = "LSTM"
 
 
 class GRU(_Recurrent):
-    """A network of GRU cells: output (L, N, hidden) and the last h."""
+    """A network of GRU cells. Returns the output (L, N, hidden) and the last h."""
 
     kind = "GRU"

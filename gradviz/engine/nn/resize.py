@@ -1,4 +1,4 @@
-"""Images of another size, as modules."""
+"""Resizing images, as modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradviz.engine.nn.module import Module
 
 
 class Upsample(Module):
-    """(N, C, ...) resized to `size`, or by `scale_factor`."""
+    """Resize (N, C, ...) to `size`, or by `scale_factor`."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class PixelUnshuffle(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """(N, C, H, W) resized; each element is the nearest."""
+    """Resize (N, C, H, W). Each element is the nearest one."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, "nearest")
 
 
 class UpsamplingBilinear2d(Upsample):
-    """(N, C, H, W) resized, between the four nearest; corners on corners."""
+    """Resize (N, C, H, W) by bilinear interpolation with aligned corners."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, "bilinear", align_corners=True)

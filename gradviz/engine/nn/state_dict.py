@@ -1,4 +1,4 @@
-"""What a Module saves and loads: its tensors by path."""
+"""`state_dict` and `load_state_dict` of a Module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradviz.engine.tensors.writing import overwrite
 
 
 class _IncompatibleKeys(namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])):
-    """What `load_state_dict` found in one of the two only."""
+    """The keys that only the module, or only the saved state, has."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class StateDict:
     """`state_dict` and `load_state_dict` of a Module."""
 
     def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> OrderedDict[str, Any]:
-        """Parameters and persistent buffers by path; they share memory with the module's own."""
+        """Parameters and persistent buffers by path. They share memory with those of the module."""
         return OrderedDict(
             (path, tensor if keep_vars else tensor.detach()) for path, tensor in self._saved_tensors(prefix)
         )
@@ -48,10 +48,10 @@ class StateDict:
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> _IncompatibleKeys:
-        """Copy saved tensors into this module's own.
+        """Copy saved tensors into those of this module.
 
-        Raises RuntimeError that names every key that is missing, unexpected or of another shape; the module
-        keeps its own values then. Unless `strict`, only shapes have to agree."""
+        Raises RuntimeError that names all keys that are missing, unexpected or of another shape. Then the module does
+        not change. Without `strict` only the shapes have to agree."""
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
         if assign:

@@ -21,7 +21,7 @@ from gradviz.engine.tensors.creation import full
 
 
 class _Layer(Module):
-    """What encoder and decoder layers share: attention to itself, and two Linears."""
+    """What encoder and decoder layers share: self-attention and two Linears."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class _Layer(Module):
     attentions: tuple[str, ...]
 
     def _residual(self, part: int, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """x and a function of it, with dropout, added; the norm before the function or after the sum."""
+        """x + function(x), with dropout. The norm comes before the function, or after the sum."""
         norm, dropout = getattr(self, f"norm{part}"), getattr(self, f"dropout{part}")
         if self.norm_first:
             return ops.add(x, dropout(function(norm(x))))
@@ -69,7 +69,7 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Attention to itself and two Linears, each with a residual and a norm."""
+    """Self-attention and two Linears, each with a residual connection and a norm."""
 
     attentions = ("self_attn",)
 
@@ -87,7 +87,8 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Attention to itself, attention to an encoder's `memory`, two Linears, each with a residual and a norm."""
+    """Self-attention, attention to an encoder's `memory`, and two Linears, each with a residual connection and a
+    norm."""
 
     attentions = ("self_attn", "multihead_attn")
 
@@ -113,7 +114,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Stack(Module):
-    """Layers like the given one, one after another, and a norm if one is given."""
+    """Copies of a layer, one after another, and a final norm if one is given."""
 
     def __init__(self, layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
@@ -127,9 +128,9 @@ class _Stack(Module):
 
 
 class TransformerEncoder(_Stack):
-    """Layers like `encoder_layer`, one after another, and a norm if one is given.
+    """Copies of `encoder_layer`, one after another, and a final norm if one is given.
 
-    `enable_nested_tensor` and `mask_check` are taken as PyTorch takes them, and change nothing."""
+    `enable_nested_tensor` and `mask_check` have no effect."""
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """Layers like `decoder_layer`, one after another, and a norm if one is given."""
+    """Copies of `decoder_layer`, one after another, and a final norm if one is given."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__(decoder_layer, num_layers, norm)
@@ -231,5 +232,5 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """Shape (sz, sz): −inf above the diagonal, 0 elsewhere; added to scores it hides what comes later."""
+        """A mask (sz, sz) that hides later elements: −inf above the diagonal, 0 elsewhere."""
         return ops.triu(full((sz, sz), -np.inf, dtype=dtype, device=device), 1)

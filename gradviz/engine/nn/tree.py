@@ -1,4 +1,4 @@
-"""What is inside a Module: modules, parameters and buffers, by path."""
+"""What a Module consists of: modules, parameters and buffers, by path."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gradviz.engine.nn.parameter import Parameter
 
 
 class Tree:
-    """The walks over a Module and all within it."""
+    """Iterators over a Module and all its submodules."""
 
     _modules: dict[str, Any]
 
     def named_modules(
         self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Any]]:
-        """This module and all within, each with its path; a shared one once."""
+        """This module and all submodules, each with its path. A shared module comes once."""
         memo = set() if memo is None else memo
         if self in memo:
             return
@@ -44,7 +44,7 @@ class Tree:
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """All parameters, each with its path; a shared one once."""
+        """All parameters, each with its path. A shared parameter comes once."""
         return self._named_members("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
@@ -54,7 +54,7 @@ class Tree:
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """All buffers, each with its path; a shared one once."""
+        """All buffers, each with its path. A shared buffer comes once."""
         return self._named_members("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
@@ -62,7 +62,7 @@ class Tree:
         return (buffer for _, buffer in self.named_buffers(recurse=recurse))
 
     def named_children(self) -> Iterator[tuple[str, Any]]:
-        """The modules directly within, each with its name; a shared one once."""
+        """The direct submodules, each with its name. A shared module comes once."""
         seen: set[int] = set()
         for name, module in self._modules.items():
             if module is not None and id(module) not in seen:
@@ -70,15 +70,15 @@ class Tree:
                 yield name, module
 
     def children(self) -> Iterator[Any]:
-        """The modules directly within."""
+        """The direct submodules."""
         return (module for _, module in self.named_children())
 
     def modules(self) -> Iterator[Any]:
-        """This module and all within."""
+        """This module and all submodules."""
         return (module for _, module in self.named_modules())
 
     def get_submodule(self, target: str) -> Any:
-        """The module at a path such as `net.0`; raises AttributeError where there is none."""
+        """The module at a path such as `net.0`. Raises AttributeError where there is none."""
         module: Any = self
         for name in target.split(".") if target else ():
             if not hasattr(module, name):
@@ -89,7 +89,7 @@ class Tree:
         return module
 
     def get_parameter(self, target: str) -> Parameter:
-        """The parameter at a path such as `net.0.weight`; raises AttributeError where there is none."""
+        """The parameter at a path such as `net.0.weight`. Raises AttributeError where there is none."""
         path, _, name = target.rpartition(".")
         owner = self.get_submodule(path)
         if name not in owner._parameters:
@@ -97,7 +97,7 @@ class Tree:
         return owner._parameters[name]
 
     def get_buffer(self, target: str) -> Tensor:
-        """The buffer at a path such as `norm.running_mean`; raises AttributeError where there is none."""
+        """The buffer at a path such as `norm.running_mean`. Raises AttributeError where there is none."""
         path, _, name = target.rpartition(".")
         owner = self.get_submodule(path)
         if name not in owner._buffers:

@@ -1,4 +1,4 @@
-"""Adam, and those made after it."""
+"""Adam and its variants."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gradviz.engine.optim.optimizer import Optimizer, check, check_betas, settin
 
 
 def _decayed(value: Any, gradient: Any, group: dict[str, Any]) -> tuple[Any, Any]:
-    """Value and gradient with weight decay in one of them: in the value where it is decoupled."""
+    """The value and the gradient after weight decay. Decoupled decay changes the value, else the gradient changes."""
     if group["weight_decay"] and group.get("decoupled_weight_decay"):
         return value * (1 - group["lr"] * group["weight_decay"]), gradient
     return value, gradient + group["weight_decay"] * value if group["weight_decay"] else gradient
 
 
 def _remember(mean: Any, square: Any, gradient: Any, beta1: float, beta2: float) -> None:
-    """Move the running means of the gradient and of its square."""
+    """Update the running means of the gradient and of its square."""
     mean += (1 - beta1) * (gradient - mean)
     square *= beta2
     square += (1 - beta2) * gradient * gradient
 
 
 class Adam(Optimizer):
-    """Steps in units of each gradient's own size (Kingma and Ba 2015)."""
+    """Adam (Kingma and Ba 2015): steps are scaled by the size of recent gradients."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay is apart from the gradient (Loshchilov and Hutter 2019)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class AdamW(Adam):
 
 
 class NAdam(Optimizer):
-    """Adam with Nesterov's momentum (Dozat 2016)."""
+    """Adam with Nesterov momentum (Dozat 2016)."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class NAdam(Optimizer):
 
 
 class RAdam(Optimizer):
-    """Adam that trusts a gradient's size only once it has seen enough of them (Liu et al. 2020)."""
+    """Adam that scales steps only after it has seen enough gradients (Liu et al. 2020)."""
 
     def __init__(
         self,
@@ -156,7 +156,8 @@ class RAdam(Optimizer):
 
 
 class Adamax(Optimizer):
-    """Adam by the greatest recent gradient instead of the mean of the squares (Kingma and Ba 2015, section 7.1)."""
+    """Adam with the maximum of recent gradients instead of the mean of their squares (Kingma and Ba 2015, section
+    7.1)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Optimizers that divide by what each gradient was before."""
+"""Optimizers that scale steps by earlier gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradviz.engine.optim.optimizer import Optimizer, check, settings_in
 
 
 class RMSprop(Optimizer):
-    """Divides by the root of the mean square of recent gradients (Hinton 2012)."""
+    """RMSprop (Hinton 2012): steps are divided by the root of the mean square of recent gradients."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RMSprop(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Divides by the root of the sum of all squared gradients (Duchi et al. 2011)."""
+    """Adagrad (Duchi et al. 2011): steps are divided by the root of the sum of all squared gradients."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Adagrad(Optimizer):
 
 
 class Adadelta(Optimizer):
-    """Steps in units of the steps before (Zeiler 2012)."""
+    """Adadelta (Zeiler 2012): steps are scaled by the size of earlier steps."""
 
     def __init__(
         self,

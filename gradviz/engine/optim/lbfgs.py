@@ -1,4 +1,4 @@
-"""L-BFGS: Newton's direction from the last few changes of the gradient."""
+"""L-BFGS: a Newton direction that is estimated from the last few changes of the gradient."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from gradviz.engine.tensors.writing import overwrite
 
 
 class LBFGS(Optimizer):
-    """Steps of `lr` along the direction of the two-loop recursion (Nocedal and Wright 2006, algorithm 7.4).
+    """L-BFGS with steps of `lr` along the direction of the two-loop recursion (Nocedal and Wright 2006, algorithm
+    7.4).
 
-    `step` takes a closure that clears the gradients, computes the loss, differentiates it and returns it; it is
-    called up to `max_eval` times. Raises NotImplementedError for a line search, ValueError for parameter groups."""
+    `step` takes a closure that clears the gradients, computes the loss, calls backward and returns the loss. The
+    closure is called up to `max_eval` times. Raises NotImplementedError for a line search, ValueError for parameter
+    groups."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class LBFGS(Optimizer):
             raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
 
     def step(self, closure: Callable | None = None) -> Any:
-        """Take up to `max_iter` steps; returns the first loss. Raises TypeError without a closure."""
+        """Take up to `max_iter` steps. Returns the first loss. Raises TypeError without a closure."""
         if closure is None:
             raise TypeError("LBFGS.step() missing 1 required positional argument: 'closure'")
         with no_grad():
@@ -74,14 +76,14 @@ class LBFGS(Optimizer):
             return closure()
 
     def _gradient(self) -> np.ndarray:
-        """The gradients of all parameters, in one row; 0 where there is none."""
+        """The gradients of all parameters as one vector, 0 where there is none."""
         (group,) = self.param_groups
         return np.concatenate(
             [(np.zeros_like(p.array) if p.grad is None else p.grad.array).ravel() for p in group["params"]]
         )
 
     def _direction(self, gradient: np.ndarray, group: dict[str, Any]) -> tuple[np.ndarray, float]:
-        """Where to go, and how far; what is known of the curvature is kept in the state."""
+        """The direction and the length of the next step. What is known of the curvature is kept in the state."""
         memory = self.state.setdefault(group["params"][0], {})
         if not memory:
             memory.update(changes=[], steps=[], scale=1.0)
@@ -95,7 +97,7 @@ class LBFGS(Optimizer):
         return direction, size
 
     def _learn(self, memory: dict[str, Any], change: np.ndarray, history_size: int) -> None:
-        """Remember one more pair of a step and the gradient's change, where it curves upwards."""
+        """Remember a step and the change of the gradient, where the curvature along the step is positive."""
         curvature = float(np.dot(change, memory["step"]))
         if curvature <= 1e-10:
             return
@@ -114,7 +116,7 @@ class LBFGS(Optimizer):
 
 
 def _two_loops(gradient: np.ndarray, changes: list, steps: list, scale: float) -> np.ndarray:
-    """Minus the inverse Hessian, as the changes of the gradient along the steps tell it, times the gradient."""
+    """Minus the estimated inverse Hessian times the gradient."""
     direction = -gradient
     pairs = [(y, s, 1.0 / np.dot(y, s)) for y, s in zip(changes, steps, strict=True)]
     weights = []

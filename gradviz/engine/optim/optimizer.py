@@ -1,4 +1,4 @@
-"""What all optimizers share: parameter groups, state, `zero_grad`, telling the listener of a step."""
+"""What all optimizers share: parameter groups, state, `zero_grad`, and telling the listener of a step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradviz.engine.tensors.clearing import clear_grads
 from gradviz.engine.tensors.writing import overwrite
 from gradviz.events.fields import Group
 
-_HINTS = ("capturable", "differentiable", "foreach", "fused")  # what PyTorch's speed depends on, and ours not
+_HINTS = ("capturable", "differentiable", "foreach", "fused")  # options of PyTorch that change its speed only
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
@@ -30,9 +30,9 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 
 class Optimizer:
-    """Base of optimizers: a subclass says in `update` what one parameter becomes.
+    """The base class of optimizers. A subclass computes the new value of one parameter in `update`.
 
-    Raises ValueError for an empty list of parameters, TypeError for what are no tensors."""
+    Raises ValueError for an empty list of parameters, TypeError for parameters that are no tensors."""
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
@@ -55,7 +55,7 @@ class Optimizer:
             self.add_param_group(group)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Optimize more parameters, with settings of their own where the group has them."""
+        """Add a group of parameters. Its own settings override the defaults."""
         given = param_group["params"]
         tensors = [given] if isinstance(given, Tensor) else [_unnamed(entry) for entry in given]
         for tensor in tensors:
@@ -71,12 +71,12 @@ class Optimizer:
         self.param_groups.append({**self.defaults, **param_group, "params": tensors})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the parameters' `.grad`."""
+        """Clear the `.grad` of all parameters: set it to None, or to zeros."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         clear_grads(type(self).__name__, parameters, set_to_none)
 
     def step(self, closure: Callable | None = None) -> Any:
-        """Update every parameter that has a gradient; `closure` computes the loss first."""
+        """Update every parameter that has a gradient. `closure` computes the loss first; the loss is returned."""
         loss = None
         if closure is not None:
             with enable_grad():
@@ -115,13 +115,13 @@ class Optimizer:
         )
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
-        """The parameter's new value, an array; `gradient` is an array too."""
+        """The new value of a parameter, as an array. `gradient` is an array of its shape."""
         raise NotImplementedError
 
     # --- what an optimizer remembers of a parameter
 
     def memory(self, parameter: Tensor, *names: str, value: float = 0.0) -> dict[str, Any]:
-        """What is remembered of the parameter; at first the step 0 and arrays of `value` under the names."""
+        """What is remembered of a parameter. At first: the step 0, and arrays of `value` under the given names."""
         memory = self.state.get(parameter)
         if memory is None:
             memory = self.state[parameter] = {"step": new_tensor(np.zeros((), np.float32))}
@@ -130,14 +130,14 @@ class Optimizer:
         return memory
 
     def count(self, memory: dict[str, Any]) -> int:
-        """One step more; how many it is now."""
+        """Increment the step of a parameter, and return it."""
         memory["step"].array[...] += 1
         return int(memory["step"].array)
 
     # --- saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Settings and memory, parameters by their position."""
+        """The settings and what is remembered. Parameters are identified by their position."""
         position = {id(p): i for i, p in enumerate(p for group in self.param_groups for p in group["params"])}
         groups = [
             {**{name: value for name, value in group.items() if name != "params"},
@@ -150,7 +150,7 @@ class Optimizer:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over settings and memory; raises ValueError where the groups are not alike."""
+        """Restore settings and memory. Raises ValueError where the groups differ."""
         saved = deepcopy(state_dict)
         groups = saved["param_groups"]
         if len(groups) != len(self.param_groups):
@@ -178,7 +178,7 @@ class Optimizer:
 
 
 def _unnamed(entry: Any) -> Any:
-    """The parameter of a pair (name, parameter), or the parameter."""
+    """The parameter, without its name where it comes as a pair (name, parameter)."""
     return entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
 
 
@@ -188,7 +188,7 @@ def settings_in(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(**settings: float) -> None:
-    """Raise ValueError for a setting below 0."""
+    """Raise ValueError for a negative setting."""
     for name, value in settings.items():
         if not value >= 0:
             words = {"lr": "learning rate", "eps": "epsilon value"}.get(name, f"{name} value")

@@ -10,9 +10,9 @@ from gradviz.engine.optim.optimizer import Optimizer, check, settings_in
 
 
 class SGD(Optimizer):
-    """Gradient descent with momentum (PyTorch documentation, `torch.optim.SGD`).
+    """Stochastic gradient descent with momentum (PyTorch documentation, `torch.optim.SGD`).
 
-    Raises ValueError for settings that make no sense."""
+    Raises ValueError for invalid settings."""
 
     def __init__(
         self,

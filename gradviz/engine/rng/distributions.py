@@ -1,7 +1,7 @@
-"""Arrays of random numbers, equal to PyTorch's to the last bit.
+"""Arrays of random numbers. They are equal to PyTorch's to the last bit.
 
-Floats take 24 bits of a draw, doubles 53 of two (`aten/src/ATen/core/TransformationHelper.h`). `normal` follows Box
-and Muller as PyTorch does below and above 16 elements.
+A float takes 24 bits of one draw, a double 53 bits of two draws (`aten/src/ATen/core/TransformationHelper.h`).
+`normal` follows Box and Muller, as PyTorch does, differently for fewer than 16 elements and for more.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def _float64(n: int) -> np.ndarray:
 
 
 def uniform(size: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Uniform on [0, 1)."""
+    """An array of uniform numbers on [0, 1)."""
     n = int(np.prod(size, dtype=np.int64))
     return (_float64(n) if dtype == np.float64 else _float32(n).astype(dtype)).reshape(size)
 
 
 def normal(size: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Standard normal."""
+    """An array of standard normal numbers."""
     n = int(np.prod(size, dtype=np.int64))
     values = _few_normals(n) if n < 16 else _many_normals(n, dtype)
     return values.astype(dtype).reshape(size)
@@ -66,30 +66,30 @@ def _box_muller(u: np.ndarray) -> np.ndarray:
 
 
 def bernoulli(size: tuple[int, ...], p: float) -> np.ndarray:
-    """True with probability p."""
+    """A bool array, True with probability p."""
     n = int(np.prod(size, dtype=np.int64))
     return (_float64(n) < p).reshape(size)
 
 
 def uniform_to_compare(size: tuple[int, ...], chances: np.ndarray) -> np.ndarray:
-    """Uniform on [0, 1), as PyTorch draws them to compare with probabilities that are a tensor."""
+    """Uniform numbers on [0, 1), as PyTorch draws them to compare with a tensor of probabilities."""
     return uniform(size, chances.dtype)
 
 
 def integers(low: int, high: int, size: tuple[int, ...]) -> np.ndarray:
-    """Integers from low to high, high excluded."""
+    """An int64 array of integers from low to high − 1."""
     n = int(np.prod(size, dtype=np.int64))
     return (stream().draws(n) % np.uint64(high - low)).astype(np.int64).reshape(size) + low
 
 
 def seed_of_a_stream() -> int:
-    """A whole number of 63 bits, as PyTorch draws the seed of a stream of its own."""
+    """An integer of 63 bits, as PyTorch draws the seed of another generator."""
     high, low = stream().draws(2).tolist()
     return (high << 32 | low) % 2**63
 
 
 def permutation(n: int) -> np.ndarray:
-    """0 ... n−1 in random order (Fisher and Yates)."""
+    """0 ... n−1 in random order (Fisher and Yates), as an int64 array."""
     order = np.arange(n)
     draws = stream().draws(max(n - 1, 0))
     for i in range(n - 1):

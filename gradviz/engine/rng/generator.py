@@ -1,6 +1,6 @@
-"""PyTorch's CPU generator, so that a seeded lesson prints what its author saw.
+"""PyTorch's CPU generator, so that a seeded program draws the same numbers as with PyTorch.
 
-It is the 32-bit Mersenne Twister (Matsumoto and Nishimura 1998), seeded as PyTorch seeds it.
+It is the 32-bit Mersenne Twister (Matsumoto and Nishimura 1998), and it is seeded as PyTorch seeds it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradviz.engine.rng.generator_state import packed, unpacked
 
 
 class Generator:
-    """A stream of 32-bit draws that can be seeded; draws are taken under a lock."""
+    """A stream of 32-bit draws that can be seeded. Threads take turns to draw."""
 
     def __init__(self, where: Any = None) -> None:
         self.lock = threading.Lock()
@@ -26,7 +26,7 @@ class Generator:
         self.manual_seed(67280421310721)  # PyTorch's default
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start the stream that belongs to `seed` anew; returns the generator."""
+        """Seed the generator. Returns the generator."""
         self.initial = int(seed)
         self.bits = np.random.MT19937()
         self.bits._legacy_seeding(self.initial % 2**32)
@@ -34,19 +34,19 @@ class Generator:
         return self
 
     def initial_seed(self) -> int:
-        """The seed that the stream began with."""
+        """The last seed."""
         return self.initial
 
     def seed(self) -> int:
-        """Start anew with a seed that nobody chose; returns it."""
+        """Seed the generator with a random number. Returns the seed."""
         return self.manual_seed(int(np.random.SeedSequence().generate_state(1)[0])).initial
 
     def get_state(self) -> Tensor:
-        """Where the stream is, as a tensor of bytes: PyTorch's generator can go on from it."""
+        """The state of the generator, as a uint8 tensor. PyTorch's generator can continue from it."""
         return new_tensor(packed(self.initial, self.bits, self.next_normal))
 
     def set_state(self, new_state: Tensor) -> None:
-        """Go on from a state. Raises TypeError for what is no tensor of bytes, RuntimeError for what is no state."""
+        """Set the state. Raises TypeError for what is no uint8 tensor, RuntimeError for an invalid state."""
         if not isinstance(new_state, Tensor):
             raise TypeError(f"expected a torch.ByteTensor, but got {type(new_state).__name__}")
         if new_state.array.dtype != np.uint8:
@@ -54,7 +54,7 @@ class Generator:
         self.initial, self.bits, self.next_normal = unpacked(new_state.array)
 
     def draws(self, n: int) -> np.ndarray:
-        """The next n draws."""
+        """The next n draws, as a uint64 array."""
         with self.lock:
             return self.bits.random_raw(n).astype(np.uint64)
 
@@ -75,7 +75,7 @@ def stream() -> Generator:
 
 @contextmanager
 def drawing_from(generator: Generator | None) -> Iterator[None]:
-    """Draw from a generator of the program's own (None: from the common one)."""
+    """Draw from this generator inside the block; None: from the default generator."""
     previous, _chosen.generator = _chosen.generator, generator
     try:
         yield

@@ -1,7 +1,7 @@
-"""The state of a generator as bytes: those of PyTorch's `Generator.get_state()`, which either can go on from.
+"""The state of a generator as bytes, in the layout of PyTorch's `Generator.get_state()`.
 
-The layout is that of `CPUGeneratorImplState` (aten/src/ATen/CPUGeneratorImpl.cpp): the Mersenne Twister as PyTorch
-counts it, and the second of two normal draws, where one was made and not taken.
+The layout is that of `CPUGeneratorImplState` (aten/src/ATen/CPUGeneratorImpl.cpp). It has the state of the Mersenne
+Twister as PyTorch counts it. It also has the second of two normal draws, if only the first one was taken.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-_WORDS = 624  # of the twister
+_WORDS = 624  # words in the state of the twister
 LAYOUT = np.dtype(
     [
         ("seed", "<u8"), ("left", "<i4"), ("seeded", "<i4"), ("next", "<u8"), ("words", "<u8", _WORDS),
@@ -33,7 +33,7 @@ def packed(seed: int, bits: np.random.MT19937, next_normal: float | None) -> np.
 
 
 def unpacked(state: np.ndarray) -> tuple[int, np.random.MT19937, float | None]:
-    """The seed, the twister and the normal draw of a state. Raises RuntimeError where it is none."""
+    """The seed, the twister and the saved normal draw. Raises RuntimeError for an invalid state."""
     if state.size != LAYOUT.itemsize:
         raise RuntimeError(
             f"Expected a CPUGeneratorImplState of size {LAYOUT.itemsize} but found the input RNG state size to be "

@@ -1,4 +1,4 @@
-"""How programs meet tensors: creation, methods, operations in place, NumPy's functions, files."""
+"""What programs do with tensors: creation, methods, operations in place, NumPy's functions, files."""
 
 from gradviz.engine.tensors import methods, numpy_bridge
 

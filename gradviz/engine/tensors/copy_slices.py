@@ -1,4 +1,4 @@
-"""CopySlices: the node of a tensor of which a view was written over."""
+"""CopySlices: the node of a tensor after one of its views was modified in place."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradviz.engine.table import kernels as k
 
 
 class CopySlices(Node):
-    """The node of a base after an op in place on a view: the op's node `inner` works on the view's part alone.
+    """The node of a base after an in-place op on a view. The op's node `inner` works on the part of the view only.
 
-    As in PyTorch, the edge of the op's first input is replaced by that of the base."""
+    As in PyTorch, the edge of the op's first input is replaced by the edge of the base."""
 
     __slots__ = ("_edges", "geometry", "inner")
     inner: Any  # None: released
@@ -30,7 +30,7 @@ class CopySlices(Node):
         return self._edges
 
     def release(self) -> None:
-        """Let go of the op, whether it saved anything or not: PyTorch does."""
+        """Free the op's node, even where it saved nothing, as PyTorch does."""
         self.inner = None
 
     def saved(self) -> list:
@@ -38,11 +38,12 @@ class CopySlices(Node):
         return [] if self.inner is None else self.inner.saved()
 
     def vjp(self, g: Any) -> tuple:
-        """The gradient of the base, in the view's part that of the op's input; those of the other inputs."""
+        """The gradients of the base and of the op's other inputs. In the part of the view, the base gets the gradient
+        of the op's first input."""
         return self._through(g, "vjp")
 
     def vjp_recorded(self, g: Any) -> tuple:
-        """As `vjp`, on Tensors."""
+        """`vjp` on Tensors."""
         return self._through(g, "vjp_recorded")
 
     def _through(self, g: Any, way: str) -> tuple:

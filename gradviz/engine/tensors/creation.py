@@ -1,4 +1,8 @@
-"""Tensors from nothing: from data, of ones, at random."""
+"""Creating tensors: from data, filled, random.
+
+`dtype=None` takes the dtype from the data, or the default dtype. `device` has to be the CPU: RuntimeError is raised
+for another device. `requires_grad=True` raises RuntimeError for a dtype that is not floating point.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from gradviz.engine.table.ops import sizes, to
 
 
 def made(array: Any, how: str, requires_grad: bool = False) -> Tensor:
-    """A new leaf on `array`, told to the listener."""
+    """A new leaf on the memory of `array`. The listener hears of it; `how` says what made it."""
     tensor = new_tensor(np.asarray(array))
     if requires_grad:
         if tensor.array.dtype.kind not in "fc":
@@ -30,7 +34,8 @@ def made(array: Any, how: str, requires_grad: bool = False) -> Tensor:
 
 
 def array_of(data: Any, dtype: Any = None) -> np.ndarray:
-    """A new array of `data`: Python floats in the default dtype, the rest as it is."""
+    """A new array of `data`. Python floats get the default dtype. Raises ValueError for what is not numbers of equal
+    shape."""
     if isinstance(data, Tensor):
         data = data.array
     _check_equal_lengths(data)
@@ -45,7 +50,7 @@ def array_of(data: Any, dtype: Any = None) -> np.ndarray:
 
 
 def _check_equal_lengths(data: Any) -> None:
-    """Raise ValueError where lists within lists are not of equal length."""
+    """Raise ValueError where nested lists differ in length."""
     level, dim = [data], 0
     while level and all(isinstance(part, (list, tuple)) for part in level):
         if (wrong := next((part for part in level if len(part) != len(level[0])), None)) is not None:
@@ -60,12 +65,12 @@ def _without_tensors(data: Any) -> Any:
 
 
 def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A leaf with a copy of `data` (numbers, nested lists, an array)."""
+    """A leaf with a copy of `data`: a number, nested lists, an array or a tensor."""
     return made(array_of(data, dtype), "tensor", requires_grad)
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """`data` as a tensor; shares memory where it is a tensor or an array already."""
+    """`data` as a tensor. Where it is a tensor or an array of that dtype, memory is shared."""
     if isinstance(data, Tensor):
         return data if dtype is None else to(data, dtype)
     if isinstance(data, np.ndarray) and (dtype is None or to_numpy(dtype) == data.dtype):
@@ -74,14 +79,14 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """A tensor on the array's own memory; raises TypeError for anything but an array."""
+    """A tensor on the memory of an array. Raises TypeError for anything else."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
     return made(array, "from_numpy")
 
 
 def legacy_tensor(*args: Any) -> Tensor:
-    """`torch.Tensor(...)`: of data in the default dtype, or uninitialised (here: zeros) of given sizes."""
+    """`torch.Tensor(...)`: data in the default dtype, or zeros of the given sizes (uninitialized in PyTorch)."""
     if args and all(isinstance(arg, int) for arg in args):
         return made(np.zeros(args, default_dtype()), "Tensor")
     if len(args) > 1:
@@ -153,7 +158,7 @@ def arange(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """start, start + step, ... below end."""
+    """The numbers start, start + step, ... below end, in one dimension. Raises RuntimeError for a step of 0."""
     if len(bounds) == 1:
         start, end = (start, bounds[0]) if end is None else (bounds[0], end)
     elif bounds:
@@ -189,7 +194,7 @@ def _between(
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """`steps` values from start to end, both included."""
+    """`steps` evenly spaced numbers from start to end, both included."""
     return _between("linspace", start, end, steps, np.linspace, dtype, requires_grad)
 
 
@@ -203,7 +208,7 @@ def logspace(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """base to the power of `steps` values from start to end, both included."""
+    """base to the power of `steps` evenly spaced numbers from start to end, both included."""
     make = lambda low, high, n: float(base) ** np.linspace(low, high, n)
     return _between("logspace", start, end, steps, make, dtype, requires_grad)
 
@@ -211,19 +216,19 @@ def logspace(
 def eye(
     n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Ones on the diagonal, zeros elsewhere."""
+    """A matrix (n, m) with 1 on the diagonal and 0 elsewhere. m is n by default."""
     kind = default_dtype() if dtype is None else to_numpy(dtype)
     return made(np.eye(n, m, dtype=kind), "eye", requires_grad)
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """The places of a matrix that `tril` keeps: their rows, and their columns."""
+    """The row and column indices of the lower triangle of a matrix, of shape (2, n)."""
     array = np.stack(np.tril_indices(row, offset, col))
     return made(array.astype(np.int64 if dtype is None else to_numpy(dtype)), "tril_indices")
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """The places of a matrix that `triu` keeps: their rows, and their columns."""
+    """The row and column indices of the upper triangle of a matrix, of shape (2, n)."""
     array = np.stack(np.triu_indices(row, offset, col))
     return made(array.astype(np.int64 if dtype is None else to_numpy(dtype)), "triu_indices")
 
@@ -249,7 +254,7 @@ def randint(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Integers from low (or 0) to high, high excluded."""
+    """Random integers from low (default 0) to high − 1, of the given size."""
     if size is None:
         low, high, size = 0, low, high
     with drawing_from(generator):
@@ -258,14 +263,14 @@ def randint(
 
 
 def randperm(n: int, *, generator: Any = None, dtype: Any = None, device: Any = None) -> Tensor:
-    """The integers below n in random order."""
+    """A random permutation of the integers from 0 to n − 1."""
     with drawing_from(generator):
         order = distributions.permutation(n)
     return made(order if dtype is None else order.astype(to_numpy(dtype)), "randperm")
 
 
 def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
-    """Old spelling of a tensor with `requires_grad`: a leaf on the memory of `data`."""
+    """The old form of a tensor with `requires_grad`: a leaf on the memory of `data`."""
     twin = new_tensor(data.array)
     twin._edge = LEAF_EDGE if requires_grad else None
     announce(twin, "Variable", data)
@@ -273,7 +278,7 @@ def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
 
 
 def _new(name: str, create: Callable) -> Callable:
-    """`x.new_zeros(...)`: a tensor in the dtype of x."""
+    """`x.new_zeros(...)` and the like: a tensor in the dtype of x."""
 
     def call(
         x: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False

@@ -1,7 +1,7 @@
-"""Operations that write over a tensor's memory: `add_`, `zero_`, `x[i] = v`.
+"""In-place operations: `add_`, `zero_`, `x[i] = v`.
 
-Each bumps the version that saved tensors are checked against. One that is differentiated gives the tensor the
-node of the op that it is: after `y.mul_(2)`, y's `grad_fn` is MulBackward0.
+Each increments the version of the tensor. The node of an in-place operation is that of the op: after `y.mul_(2)` the
+`grad_fn` of y is MulBackward0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gradviz.engine.tensors.writing import (
 
 
 def _check_result_fits(x: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise RuntimeError where what is to be written over x has not its shape."""
+    """Raise RuntimeError where the result has another shape than x, which it would be written to."""
     if shape != x.array.shape:
         raise RuntimeError(
             f"output with shape {list(x.array.shape)} doesn't match the broadcast shape {list(shape)}"
@@ -43,7 +43,7 @@ def _check_result_fits(x: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def _in_place(name: str, function: Callable) -> Callable:
-    """The in-place form of a function: the same op, written over its first tensor."""
+    """The in-place form of a function. The same op runs, and its result is written to its first tensor."""
 
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if state.special and state.modes.saved_tensors_hooks and state.modes.held_nodes is None:
@@ -85,7 +85,8 @@ def _in_place(name: str, function: Callable) -> Callable:
 
 
 def _plain_in_place(name: str, function: Callable) -> Callable:
-    """The in-place form of an op that has no derivative: of what requires grad it raises."""
+    """The in-place form of an op without a derivative. It raises NotImplementedError where the tensor requires
+    grad."""
     call = _in_place(name, function)
 
     def checked(x: Tensor, *args: Any) -> Tensor:
@@ -100,9 +101,9 @@ def _plain_in_place(name: str, function: Callable) -> Callable:
 
 
 def _reshaping(name: str, plan: Callable) -> Callable:
-    """The in-place form of a view: x itself is seen in the other shape.
+    """The in-place form of a view: x gets the other shape.
 
-    Raises NotImplementedError for a view that is differentiated: its base would have to follow."""
+    Raises NotImplementedError for a view that requires grad, because its base would have to follow."""
 
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         check_writable(x)
@@ -128,13 +129,15 @@ def _reshaping(name: str, plan: Callable) -> Callable:
 
 
 def zero_(x: Tensor) -> Tensor:
-    """Write 0 over x; no gradient flows to what it was."""
+    """Set all elements of x to 0. No gradient flows to its former value."""
     check_writable(x)
     return _filled(x, 0, "zero_", lambda: apply(TABLE["zero"], (x,)))
 
 
 def fill_(x: Tensor, value: Any) -> Tensor:
-    """Write one value over x, a number or a tensor of no dimension, which gradients flow to."""
+    """Set all elements of x to a value: a number, or a 0-d tensor that gradients flow to.
+
+    Raises RuntimeError for a tensor with dimensions."""
     if not isinstance(value, Tensor):
         check_writable(x)
         return _filled(x, value, "fill_", lambda: apply(TABLE["fill"], (x,), (value,)))
@@ -161,7 +164,7 @@ def _filled(x: Tensor, value: Any, name: str, record: Callable, *others: Tensor)
 
 
 def copy_(x: Tensor, source: Any) -> Tensor:
-    """Write the values of `source` over x; gradients flow to `source`."""
+    """Copy the values of `source`, which broadcasts, into x. Gradients flow to `source`."""
     source = as_tensor(source)
     check_writable(x, source)
     with_graph = (is_grad_enabled() and (x.requires_grad or source.requires_grad)) or state.dual_level
@@ -178,7 +181,10 @@ def copy_(x: Tensor, source: Any) -> Tensor:
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
-    """x[index] = value. Gradients flow to the value, and to what x was where it is not written over."""
+    """x[index] = value. Gradients flow to the value, and to the elements of x that are kept.
+
+    Raises IndexError where the index does not fit x, RuntimeError where the value does not fit, or autograd forbids
+    it."""
     value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
     place = ops.places(x.array.shape, index)
     in_view = takes_each_once(place)
@@ -213,7 +219,8 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
 
 
 def _check_dtype_to_put(x: Tensor, value: Tensor, place: Any) -> None:
-    """Raise RuntimeError where the elements put at places are of another dtype: one number at a mask is converted."""
+    """Raise RuntimeError where elements of another dtype are put at indices. A single number at a mask is
+    converted."""
     filled = not value.array.ndim and isinstance(place, np.ndarray) and place.dtype.kind == "b"
     if value.array.dtype != x.array.dtype and not filled:
         there, given = (scalar_type_name(tensor.array.dtype) for tensor in (x, value))
@@ -224,14 +231,14 @@ def _check_dtype_to_put(x: Tensor, value: Tensor, place: Any) -> None:
 
 
 def _for_index(value: Tensor, there: np.ndarray) -> Tensor:
-    """A value for elements chosen one by one: without dimensions of size 1 at its front, as PyTorch views it."""
+    """A value for elements at indices, without its leading dimensions of size 1, as PyTorch views it."""
     shape = value.array.shape
     front = next((i for i, n in enumerate(shape) if n != 1), len(shape))
     return _fitting(ops.view(value, *shape[front:]) if front else value, there)
 
 
 def _fitting(value: Tensor, there: np.ndarray, cast: bool = True) -> Tensor:
-    """A value in x's dtype, without dimensions of size 1 that the place has not."""
+    """A value in the dtype of x, without leading dimensions that its place does not have."""
     extra = value.array.ndim - there.ndim
     if extra > 0:
         value = ops.reshape(value, *value.array.shape[extra:])
@@ -243,7 +250,7 @@ _ELEMENTWISE = """
     floor fmod frac hypot i0 lgamma log log10 log1p log2 mul neg rad2deg reciprocal relu remainder rsqrt sgn sigmoid
     sign sin sinc sinh sqrt tan tanh trunc xlogy
 """.split()
-# Those whose node PyTorch counts on from that of the function: after `x.acosh_()` it is AcoshBackward1.
+# Functions whose in-place form has a node with a higher number: after `x.acosh_()` it is AcoshBackward1.
 _OF_THEIR_OWN = {"acosh": "arccosh", "asinh": "arcsinh", "atanh": "arctanh"}
 _polygamma = with_next_node(TABLE["polygamma"])
 _CHOSEN = """
@@ -281,7 +288,7 @@ in_place: dict[str, Callable] = {f"{name}_": _in_place(f"{name}_", fn) for name,
 in_place |= {f"{name}_": _plain_in_place(f"{name}_", ops.plain[name]) for name in _PLAIN}
 in_place["floor_divide_"] = _plain_in_place("floor_divide_", ops.floor_divide)
 in_place |= {f"{name}_": _reshaping(f"{name}_", plan) for name, plan in _SHAPES.items()}
-# Those that are functions too: `torch.relu_(x)`.
+# In-place operations that are functions too: `torch.relu_(x)`.
 FUNCTIONS = """
     abs_ acos_ acosh_ addmv_ arccos_ arccosh_ arcsin_ arcsinh_ arctan_ arctanh_ asin_ asinh_ atan_ atanh_ ceil_ clamp_
     clamp_max_ clamp_min_ clip_ cos_ cosh_ deg2rad_ erf_ erfc_ exp2_ exp_ expm1_ fill_ fix_ floor_ frac_ gcd_ i0_

@@ -1,4 +1,4 @@
-"""The methods and operators of Tensor: functions of ops.py and inplace.py under PyTorch's names."""
+"""The methods and operators of Tensor. They are functions of other files, attached under PyTorch's names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradviz.engine.tensors.inplace import in_place, setitem
 
 
 def flipped(function: Callable) -> Callable:
-    """The reflected operator: `2 * x`."""
+    """The reflected form of an operator: `2 * x`."""
     return lambda x, y: function(y, x)
 
 
@@ -49,7 +49,7 @@ def _to(
     copy: bool = False,
     memory_format: Any = None,
 ) -> Tensor:
-    """x in a dtype (a tensor's, if one is given), on a device (there is only the CPU)."""
+    """x converted to a dtype (or the dtype of a tensor). The device has to be the CPU."""
     flags = [arg for arg in args if isinstance(arg, bool)]
     for arg in args:
         if isinstance(arg, Tensor):
@@ -136,7 +136,7 @@ _SHARED = """
     allclose argwhere bincount diff equal isclose isin nonzero
 """.split()
 
-# Functions that are methods under another name, or none.
+# Functions that are no methods, or are methods with other arguments.
 FUNCTIONS: dict[str, Callable] = {
     name: with_pytorchs_names(getattr(ops, name))
     for name in """
@@ -169,7 +169,7 @@ METHODS: dict[str, Callable] = {
     "view_as": _size_like(ops.view),
     "reshape_as": _size_like(ops.reshape),
     "expand_as": _size_like(ops.expand),
-    "astype": ops.to,  # as the rules say it, in NumPy's words
+    "astype": ops.to,  # rules use NumPy's name
     "to": _to,
     "cpu": lambda x: x,
     "type_as": lambda x, other: ops.to(x, other.dtype),

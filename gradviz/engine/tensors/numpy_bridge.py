@@ -1,6 +1,6 @@
-"""NumPy's functions on Tensors: `np.sin(t)` is `sin(t)`, and records itself.
+"""NumPy's functions on Tensors: `np.sin(t)` runs `sin(t)`, which records itself.
 
-This is also what lets a rule of the table, written in plain NumPy, differentiate itself once more.
+So the rules of the table, which are written in NumPy, can be differentiated again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UFUNCS |= _OTHERS
 
 
 def _by_axis(function: Callable) -> Callable:
-    """A reduction, with NumPy's words for its arguments."""
+    """A reduction that takes NumPy's names for its arguments."""
 
     def call(x: Tensor, axis: Any = None, keepdims: Any = False, **_: Any) -> Tensor:
         return function(x, axis, bool(keepdims) if keepdims is not np._NoValue else False)
@@ -69,7 +69,7 @@ def _einsum(equation: str, *operands: Tensor) -> Tensor:
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    """Tensors and arrays, as Tensors."""
+    """Tensors and arrays as Tensors."""
     return [as_tensor(value) for value in values]
 
 
@@ -135,7 +135,7 @@ FUNCTIONS: dict[Any, Callable] = {
 
 
 def _on_arrays(function: Callable, args: Any, kwargs: Any) -> Any:
-    """What NumPy itself makes of the tensors' values: for a function of which gradviz has no op.
+    """The result of NumPy's function on the values of the tensors, for a function that gradviz has no op for.
 
     Raises RuntimeError for a tensor that requires grad, as `numpy()` does, and for one with a tangent."""
     return function(*_arrays(args), **_arrays(kwargs))
@@ -152,7 +152,7 @@ def _arrays(value: Any) -> Any:
 
 
 def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """Answer a NumPy ufunc with the op of the table; where there is none, with NumPy's own of the values."""
+    """Run the op for a NumPy ufunc. Where there is no op, run the ufunc on the values."""
     function = UFUNCS.get(ufunc)
     kwargs = {name: value for name, value in kwargs.items() if not (name == "out" and value is ...)}
     if function is not None and method == "__call__" and not kwargs:
@@ -163,7 +163,7 @@ def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: A
 
 
 def array_function(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    """Answer a NumPy function with the op of the table; where there is none, with NumPy's own of the values."""
+    """Run the op for a NumPy function. Where there is no op, run the function on the values."""
     ours = FUNCTIONS.get(function)
     return _on_arrays(function, args, kwargs) if ours is None else ours(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""What programs ask of tensors: `is_complex`, `can_cast`, `type`."""
+"""Queries about tensors and dtypes: `is_complex`, `can_cast`, `type`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def is_complex(input: Tensor) -> bool:
 
 
 def is_signed(input: Tensor) -> bool:
-    """Whether the dtype has numbers below 0."""
+    """Whether the dtype has negative numbers."""
     return input.array.dtype.kind in "ifc"
 
 
 def is_same_size(input: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have one shape."""
+    """Whether two tensors have the same shape."""
     return input.array.shape == other.array.shape
 
 
 def is_nonzero(input: Tensor) -> bool:
-    """Whether the only element is not 0. Raises RuntimeError where there is not exactly one."""
+    """Whether the only element is not 0. Raises RuntimeError where there is not exactly one element."""
     if input.array.size == 0:
         raise RuntimeError("Boolean value of Tensor with no values is ambiguous")
     if input.array.size > 1:
@@ -40,23 +40,25 @@ def is_nonzero(input: Tensor) -> bool:
 
 
 def get_device(input: Tensor) -> int:
-    """−1: on the CPU."""
+    """−1, which stands for the CPU."""
     return -1
 
 
 def result_dtype(tensor1: Any, tensor2: Any) -> Dtype:
-    """`torch.result_type`: the dtype of an operation on both, tensors or numbers."""
+    """`torch.result_type`: the dtype of the result of an operation on two tensors or numbers."""
     plain = [value.array if isinstance(value, Tensor) else value for value in (tensor1, tensor2)]
     return dtype_of(result_type(*plain))
 
 
 def can_cast(from_: Any, to: Any) -> bool:
-    """Whether a dtype may become another in an operation in place (PyTorch documentation, `torch.can_cast`)."""
+    """Whether an in-place operation may convert one dtype to another (PyTorch documentation, `torch.can_cast`)."""
     return bool(np.can_cast(to_numpy(from_), to_numpy(to), "same_kind"))
 
 
 def type_of(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """`x.type()`: the name of the tensor's type; with a dtype or such a name, x in that dtype."""
+    """`x.type()`: the name of the tensor's type. With a dtype or such a name: x converted.
+
+    Raises ValueError for an unknown name."""
     if dtype is None:
         return f"torch.{TYPE_NAMES[x.array.dtype.name]}"
     if isinstance(dtype, str):
@@ -69,12 +71,12 @@ def type_of(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
 
 
 def storage_offset(x: Tensor) -> int:
-    """How many elements of the memory come before the first of x."""
+    """The number of elements in the memory before the first element of x."""
     return 0 if x._base is None else geometry_of(x.array, x._base.array).offset
 
 
 def numel(input: Tensor) -> int:
-    """How many elements a tensor has."""
+    """The number of elements."""
     return input.numel()
 
 
@@ -92,7 +94,7 @@ def broadcast_shapes(*shapes: Any) -> Size:
 
 
 def never(input: Tensor) -> bool:
-    """False: what is asked for is a kind of tensor that there is not."""
+    """False: gradviz has no such tensors."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""Tensors drawn at random: from parameters that are tensors, and written over what is there."""
+"""Random tensors with tensors as parameters, and random values in place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from gradviz.engine.tensors.writing import check_writable, overwrite
 
 
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None) -> Tensor:
-    """Normal with a mean and a standard deviation, each a number or a tensor."""
+    """Normal numbers. Mean and standard deviation are numbers or tensors, which broadcast.
+
+    `size` is for two numbers. Raises RuntimeError for a negative standard deviation."""
     means, deviations = (value.array if isinstance(value, Tensor) else value for value in (mean, std))
     kind = next((a.dtype for a in (means, deviations) if isinstance(a, np.ndarray)), default_dtype())
     shape = sizes((size,)) if size is not None else np.broadcast_shapes(np.shape(means), np.shape(deviations))
@@ -28,7 +30,9 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any 
 
 
 def bernoulli(x: Tensor, p: float | None = None, *, generator: Any = None) -> Tensor:
-    """1 with the probability that each element of x says (or p), else 0."""
+    """1 with the probability given by each element of x (or p), else 0, in the shape and dtype of x.
+
+    Raises RuntimeError for a probability outside of [0, 1]."""
     chances = np.full(x.array.shape, p) if p is not None else x.array
     if ((chances < 0) | (chances > 1)).any():
         raise RuntimeError("Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
@@ -40,7 +44,7 @@ def bernoulli(x: Tensor, p: float | None = None, *, generator: Any = None) -> Te
 
 
 def multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
-    """Indices drawn by the weights that each row of x has. The draws are not those of PyTorch."""
+    """`num_samples` indices for each row of x, whose elements are weights. The draws differ from PyTorch's."""
     weights = np.atleast_2d(x.array).astype(np.float64)
     if (weights < 0).any() or not np.isfinite(weights).all() or (weights.sum(-1) <= 0).any():
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0, or sums to 0")
@@ -51,7 +55,7 @@ def multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, gener
             ends = np.cumsum(weights, -1) / weights.sum(-1, keepdims=True)
             draws = distributions.uniform((len(weights), num_samples), np.dtype(np.float64))
             picked = (draws[:, :, None] >= ends[:, None, :]).sum(-1)
-        else:  # the greatest of ln u / w are a sample (Efraimidis and Spirakis 2006)
+        else:  # the greatest values of ln u / w are a sample (Efraimidis and Spirakis 2006)
             draws = distributions.uniform(weights.shape, np.dtype(np.float64))
             with np.errstate(divide="ignore"):
                 keys = np.where(weights > 0, np.log1p(-draws) / weights, -np.inf)
@@ -62,14 +66,14 @@ def multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, gener
 def randint_like(
     x: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None
 ) -> Tensor:
-    """Integers from low (or 0) to high, in the shape and dtype of x."""
+    """Integers from low (default 0) to high − 1, in the shape and dtype of x."""
     low, high = (0, low) if high is None else (low, high)
     draws = distributions.integers(low, high, x.array.shape)
     return made(draws.astype(x.array.dtype if dtype is None else dtype.numpy), "randint_like")
 
 
 def _drawn(name: str, draw: Callable) -> Callable:
-    """A method that writes draws over a tensor; no gradient flows to what it was."""
+    """A method that fills a tensor with random values. No gradient flows to its former value."""
 
     def fill(x: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
         check_writable(x)
@@ -101,18 +105,18 @@ def _bernoulli(shape: tuple, kind: np.dtype, p: Any = 0.5) -> np.ndarray:
 
 
 def _exponential(shape: tuple, kind: np.dtype, lambd: float = 1.0) -> np.ndarray:
-    """Exponential with a rate. The draws are not those of PyTorch."""
+    """Exponential with a rate. The draws differ from PyTorch's."""
     return -np.log1p(-distributions.uniform(shape, np.dtype(np.float64))) / lambd
 
 
 def _integers(shape: tuple, kind: np.dtype, low: int = 0, to: int | None = None) -> np.ndarray:
-    """Whole numbers from low to `to`, `to` excluded. The draws are not those of PyTorch."""
+    """Integers from low to `to` − 1. The draws differ from PyTorch's."""
     low, to = (0, low) if to is None and low else (low, to)
     return distributions.integers(low, 2**24 if to is None else to, shape)
 
 
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
-    """Write a value over the diagonal of x."""
+    """Set the diagonal of x to a value."""
     n = min(x.array.shape)
     x.as_strided((n,), (sum(s // x.array.itemsize for s in x.array.strides),)).fill_(fill_value)  # type: ignore[attr-defined]
     return x

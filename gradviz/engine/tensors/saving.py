@@ -1,7 +1,7 @@
-"""`save` and `load`: tensors in dicts, lists and tuples, as one NumPy archive (.npz) without pickle.
+"""`save` and `load`: tensors in dicts, lists and tuples, as a NumPy archive (.npz) without pickle.
 
-The archive holds each tensor as an array and, under `tree`, JSON that says where each belongs. What a stranger made
-is data: nothing in it is run.
+The archive has each tensor as an array. Its entry `tree` is JSON that says where each tensor belongs. Loading a file
+executes nothing in it.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def _key(key: Any) -> Any:
 
 
 def load(f: Any, map_location: Any = None, *, weights_only: bool = True, **_: Any) -> Any:
-    """What `save` wrote to a path or binary file.
+    """Read what `save` wrote, from a path or a binary file.
 
-    Raises RuntimeError with one clear sentence for a file that `save` did not write."""
+    Raises RuntimeError for a file that `save` did not write, and FileNotFoundError."""
     try:
         with np.load(f, allow_pickle=False) as archive:
             return _read(archive)

@@ -1,6 +1,7 @@
-"""Writing over a tensor's memory: whether it is allowed, and what becomes of the graph and of the tensor's views.
+"""Writing to the memory of a tensor: whether that is allowed, and what it changes in the graph and in the views.
 
-Each write bumps the version that saved tensors are checked against."""
+Each write increments the version that saved tensors are checked against.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ from gradviz.engine.tensors.copy_slices import CopySlices
 
 
 def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -> None:
-    """Raise RuntimeError where autograd forbids writing over `x`, or over `part` of its array alone; have its versions
-    counted from here on."""
-    counter_of(x)  # before its node changes: the node that made it is to learn of the change
+    """Raise RuntimeError where autograd forbids an in-place operation on `x`, or on `part` of its array.
+
+    From here on the versions of x are counted."""
+    counter_of(x)  # this comes before its node changes: the node that made it has to notice
     if is_grad_enabled():
         _check_place_in_graph(x, others)
     if is_overlapping(x.array if part is None else part):
@@ -61,9 +63,10 @@ def _check_place_in_graph(x: Tensor, others: tuple[Tensor, ...]) -> None:
 
 
 def rebase(x: Tensor, result: Tensor, how: str, told: InPlace) -> None:
-    """Put x, which `result` was written over, in the graph where `result` is; and all that shares its memory.
+    """Move x, which `result` was written to, to the place of `result` in the graph, with all that shares its memory.
 
-    Of a view, the base becomes CopySlices of itself and the result. Every view is seen anew, by strides."""
+    For a view, the base becomes CopySlices of itself and the result. Every view gets a new node,
+    AsStridedBackward0."""
     base = x._base
     if base is None:
         move_to(x, result._edge)
@@ -86,9 +89,9 @@ def rebase(x: Tensor, result: Tensor, how: str, told: InPlace) -> None:
 
 
 def with_slices(base: Tensor, view: Tensor, result: Tensor) -> Tensor:
-    """The base with `result` written over its view: PyTorch's CopySlices of the op that made the result.
+    """The base after `result` was written to its view: PyTorch's CopySlices of the op that made the result.
 
-    Where that op is composed of several, or tangents flow, CopySlices stands beside it instead."""
+    Where several ops made the result, or tangents flow, CopySlices is a node of its own."""
     geometry = geometry_of(view.array, base.array)
     inner = edge_node(result._edge)
     fused = inner is not None and inner.outputs == 1 and inner.edges[0] is view._edge
@@ -102,7 +105,7 @@ def with_slices(base: Tensor, view: Tensor, result: Tensor) -> Tensor:
 
 
 def move_to(x: Tensor, edge: Any) -> None:
-    """Give x another place in the graph. Its hooks stay where it was; that it retains its gradient goes with it."""
+    """Move x to another edge of the graph. Its hooks stay with the old node. `retain_grad` moves with it."""
     rare = x._rare
     if rare is not None and x._edge is not None and x._edge is not LEAF_EDGE:
         rare.hooks = None
@@ -115,15 +118,14 @@ def move_to(x: Tensor, edge: Any) -> None:
 
 
 def write(x: Tensor, array: Any) -> None:
-    """Write `array` into the tensor's memory; count a version."""
+    """Write `array` to the memory of x, and increment the version."""
     if array is not x.array:
         x.array[...] = array
     counter_of(x).n += 1
 
 
 def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> Tensor:
-    """Write `array` (the value of `source`, if one is told of) into the tensor's memory other than by an op, and tell
-    the listener."""
+    """Write `array`, which is the value of `source`, to the memory of x other than by an op, and tell the listener."""
     write(x, array)
     if state.listener is not None:
         number_of(x)
@@ -135,7 +137,7 @@ def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> 
 
 
 def keep_original(node: Any, x: Tensor) -> None:
-    """Let a node that saved x keep a copy of what x is now, before x is written over."""
+    """Replace x, where a node saved it, by a copy of its value before x is written over."""
     copy = None
     for slot in ("x", "y"):
         if getattr(node, slot, None) is x:
@@ -153,7 +155,7 @@ def keep_original(node: Any, x: Tensor) -> None:
 
 
 def take_tangent(x: Tensor, result: Tensor, how: str) -> None:
-    """Give x, which was written over, the tangent of the result; none if that has none."""
+    """Give x, which was written over, the tangent of the result, or none."""
     if not state.dual_level:
         return
     tangent = tangent_of(result)
@@ -164,8 +166,8 @@ def take_tangent(x: Tensor, result: Tensor, how: str) -> None:
 
 
 def overlap_in_part(written: np.ndarray, read: np.ndarray) -> bool:
-    """Whether what is written and what is read share some of their memory, but not all in the same way: of arrays
-    without gaps, as PyTorch has it (`get_overlap_status` in aten/src/ATen/MemoryOverlap.cpp)."""
+    """Whether two arrays without gaps share part of their memory, or all of it in another order (`get_overlap_status`
+    in aten/src/ATen/MemoryOverlap.cpp)."""
     if written is read or not (written.size and read.size):
         return False
     (low, high), (first, last) = byte_bounds(written), byte_bounds(read)
@@ -177,7 +179,7 @@ def overlap_in_part(written: np.ndarray, read: np.ndarray) -> bool:
 
 
 def is_overlapping(array: np.ndarray) -> bool:
-    """Whether several elements are one place in memory, as after `expand`."""
+    """Whether several elements have the same place in memory, as after `expand`."""
     return array.size > 0 and any(
         stride == 0 and n > 1 for n, stride in zip(array.shape, array.strides, strict=True)
     )

@@ -1,5 +1,8 @@
-"""Saving memory by computing again: what a function saves is thrown away, and computed once more when backward
-needs it (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). See `torch.utils.checkpoint`."""
+"""Checkpoints: what a function saves is not kept, but computed again when backward needs it.
+
+This saves memory and costs time (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). See PyTorch's
+`torch.utils.checkpoint`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _NOT_BACKWARD = (
 
 
 class CheckpointError(RuntimeError):
-    """What was computed again is not what was computed at first."""
+    """The second run did not save the same tensors as the first."""
 
 
 def checkpoint(
@@ -47,11 +50,13 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """`function(*args, **kwargs)`, of which backward computes again what it needs.
+    """Run `function(*args, **kwargs)` so that backward computes again what the function would save.
 
-    With `use_reentrant` the function runs without a graph, as one node, and backward runs it with one; it serves
-    `backward()` alone. Without, hooks on what it saves do the same, for `grad` and gradients of gradients too;
-    `context_fn` gives the contexts of the two runs. Random draws are the same both times where `preserve_rng_state`.
+    With `use_reentrant` the function runs without a graph and is one node. Its backward runs the function again with
+    a graph. This works for `backward()` only. Otherwise hooks on saved tensors do it, which work for `grad` and for
+    gradients of gradients too. `context_fn` returns the contexts of the two runs. With `preserve_rng_state` both runs
+    draw the same random numbers.
+
     Raises CheckpointError where the second run saves other tensors, and ValueError for options that do not fit."""
     if use_reentrant is None:
         warnings.warn(_UNSAID, UserWarning, stacklevel=2)
@@ -77,7 +82,7 @@ def checkpoint_sequential(
     use_reentrant: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """The functions one after another, in so many segments of which all but the last are checkpoints."""
+    """Run functions one after another, in `segments` parts. All parts but the last are checkpoints."""
     steps: list[Any] = list(functions)
     size = len(steps) // segments
     starts = range(0, size * (segments - 1), size) if size else ()
@@ -101,11 +106,12 @@ def _one_after_another(steps: Sequence[Callable]) -> Callable:
 
 
 class _Enough(Exception):
-    """All that the first run saved is there again."""
+    """All tensors that the first run saved are there again."""
 
 
 class _Again:
-    """A call that can be made once more for what it saves. Tensors are known by the order in which they are saved."""
+    """A call that can run again for what it saves. A tensor is identified by its position among those that are
+    saved."""
 
     def __init__(
         self,
@@ -121,10 +127,10 @@ class _Again:
         self.stops_early, self.checks = stops_early, checks
         self.context: Any = nullcontext()
         self.saved: list[tuple] = []  # shape and dtype of each
-        self.computed: dict[int, dict[int, Tensor]] = {}  # by the pass that asked
+        self.computed: dict[int, dict[int, Tensor]] = {}  # by the pass that asked for them
 
     def packing(self) -> saved_tensors_hooks:
-        """The hooks of the first run, which keep nothing but the order."""
+        """The hooks of the first run. They keep only the order of the tensors."""
         return saved_tensors_hooks(self._note, self._fetch)
 
     def _note(self, tensor: Tensor) -> int:
@@ -179,7 +185,7 @@ def _not_unpacked(_: Any) -> Tensor:
 
 @contextmanager
 def _draws_again(draws: Tensor | None) -> Iterator[None]:
-    """Draw in the block from where the first run drew."""
+    """Draw the same random numbers in the block as the first run did."""
     with fork_rng(enabled=draws is not None):
         if draws is not None:
             set_rng_state(draws)
@@ -190,7 +196,7 @@ def _draws_again(draws: Tensor | None) -> Iterator[None]:
 
 
 class CheckpointFunction(Function):
-    """A function that runs without a graph, and in backward once more with one."""
+    """A Function that runs without a graph. Its backward runs it again with a graph."""
 
     @staticmethod
     def forward(ctx: Any, function: Callable, keeps_draws: bool, *args: Any) -> Any:
@@ -202,7 +208,8 @@ class CheckpointFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple:
-        """Run it again, and differentiate it. Raises RuntimeError in a pass that is not a plain `backward()`."""
+        """Run the function again, and differentiate it. Raises RuntimeError in a pass that is not a plain
+        `backward()`."""
         run = state.modes.running
         if run is not None and (run.how != "backward" or run.wanted):
             raise RuntimeError(_NOT_BACKWARD)

@@ -1,7 +1,7 @@
-"""Data sets, and their elements in batches. See PyTorch's `torch.utils.data`.
+"""Data sets and data loaders. See PyTorch's `torch.utils.data`.
 
-Seeded alike, a shuffled `DataLoader` gives the batches that PyTorch's gives. Everything is loaded in the calling
-thread; `num_workers` is taken and changes nothing.
+With the same seed a shuffled `DataLoader` gives the same batches as PyTorch's. All data is loaded in the calling
+thread; `num_workers` has no effect.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Dataset:
-    """Elements by index: a subclass says `__getitem__` and `__len__`."""
+    """A data set with elements by index. A subclass defines `__getitem__` and `__len__`."""
 
     def __getitem__(self, index: Any) -> Any:
         raise NotImplementedError("Subclasses of Dataset should implement __getitem__.")
@@ -58,14 +58,14 @@ class Dataset:
 
 
 class IterableDataset(Dataset):
-    """Elements one after another: a subclass says `__iter__`."""
+    """A data set that is iterated. A subclass defines `__iter__`."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError("Subclasses of IterableDataset should implement __iter__.")
 
 
 class TensorDataset(Dataset):
-    """The rows of tensors, together."""
+    """A data set of the rows of several tensors. Raises AssertionError where their first sizes differ."""
 
     def __init__(self, *tensors: Tensor) -> None:
         if any(len(t.array) != len(tensors[0].array) for t in tensors):
@@ -80,7 +80,7 @@ class TensorDataset(Dataset):
 
 
 class Subset(Dataset):
-    """Some elements of a data set."""
+    """The elements of a data set at the given indices."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -93,7 +93,7 @@ class Subset(Dataset):
 
 
 class ConcatDataset(Dataset):
-    """Data sets, one after another."""
+    """Several data sets, one after another."""
 
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = list(datasets)
@@ -113,7 +113,7 @@ class ConcatDataset(Dataset):
 
 
 def random_split(dataset: Any, lengths: Sequence[float], generator: Any = None) -> list[Subset]:
-    """The data set in random parts of the lengths given, or of those fractions of it."""
+    """Split a data set at random into parts of the given lengths, or of the given fractions."""
     n = len(dataset)
     if all(isinstance(part, float) for part in lengths) and math.isclose(sum(lengths), 1):
         sizes = [math.floor(n * part) for part in lengths]
@@ -130,7 +130,7 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: Any = None) 
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Elements as one: tensors, arrays and numbers stacked, within tuples, lists and dicts."""
+    """A batch of elements: tensors, arrays and numbers are stacked, also inside tuples, lists and dicts."""
     first = batch[0]
     if isinstance(first, Tensor):
         return ops.stack(list(batch), 0)
@@ -156,7 +156,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 class DataLoader:
-    """The elements of a data set in batches, in order or shuffled."""
+    """Batches of the elements of a data set, in order or shuffled."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         with drawing_from(self.generator):
-            distributions.seed_of_a_stream()  # PyTorch draws one for its workers
+            distributions.seed_of_a_stream()  # PyTorch draws a seed for its workers
         if isinstance(self.dataset, IterableDataset):
             for group in self._in_groups(self.dataset):
                 yield group if self.batch_size is None else self.collate_fn(group)
@@ -218,7 +218,7 @@ class DataLoader:
             return distributions.permutation(n).tolist()
 
     def _in_groups(self, elements: Iterable[Any]) -> Iterator[Any]:
-        """Elements in lists of the batch's size; as they are, where there is none."""
+        """The elements in lists of the batch size. Without a batch size: the elements."""
         if self.batch_size is None:
             yield from elements
             return

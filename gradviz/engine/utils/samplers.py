@@ -1,4 +1,4 @@
-"""In which order a data set's elements are taken. See PyTorch's `torch.utils.data.Sampler`."""
+"""The order in which the elements of a data set are taken. See PyTorch's `torch.utils.data.Sampler`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradviz.engine.tensors.sampling import multinomial
 
 
 class Sampler:
-    """Indices one after another: a subclass says `__iter__`, and `__len__` if it has one."""
+    """A sequence of indices. A subclass defines `__iter__`, and `__len__` if it has a length."""
 
     def __init__(self, data_source: Any = None) -> None:
         self.data_source = data_source
@@ -25,7 +25,7 @@ class Sampler:
 
 
 class SequentialSampler(Sampler):
-    """All elements in order."""
+    """All indices in order."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
@@ -35,7 +35,7 @@ class SequentialSampler(Sampler):
 
 
 class RandomSampler(Sampler):
-    """Elements in random order, each once, or (with `replacement`) drawn anew each time."""
+    """The indices in random order, each once. With `replacement` each is drawn independently."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RandomSampler(Sampler):
 
 
 class SubsetRandomSampler(Sampler):
-    """Those indices in random order."""
+    """The given indices in random order."""
 
     def __init__(self, indices: Sequence[int], generator: Any = None) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class SubsetRandomSampler(Sampler):
 
 
 class WeightedRandomSampler(Sampler):
-    """Indices drawn as often as their weights say."""
+    """Indices drawn in proportion to their weights."""
 
     def __init__(
         self, weights: Sequence[float], num_samples: int, replacement: bool = True, generator: Any = None
@@ -109,7 +109,7 @@ class WeightedRandomSampler(Sampler):
 
 
 class BatchSampler(Sampler):
-    """What another sampler gives, in lists of `batch_size`."""
+    """The indices of another sampler in lists of `batch_size`."""
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         super().__init__()

@@ -1,4 +1,9 @@
-"""Layers as functions. See PyTorch's `torch.nn.functional`."""
+"""Layers and losses as functions. See PyTorch's `torch.nn.functional`.
+
+The first dimension of an input is the batch N, the second the channels C. Where PyTorch takes an input without a
+batch, so do these functions. They raise RuntimeError or ValueError where shapes do not fit, with PyTorch's message,
+and NotImplementedError for options that gradviz does not have.
+"""
 
 from gradviz.engine.basics.keywords import with_pytorchs_names
 from gradviz.engine.basics.missing import says_what_is_missing
@@ -195,7 +200,7 @@ __all__ = [
 
 globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__})
 
-# Those that `torch` has too, under the same name and with the same arguments.
+# Functions that `torch` has too, with the same arguments.
 ALSO_TORCHS = """
     adaptive_avg_pool1d avg_pool1d bilinear celu channel_shuffle conv1d conv2d conv3d conv_transpose1d
     conv_transpose2d conv_transpose3d cosine_similarity hardshrink max_pool1d

@@ -1,4 +1,4 @@
-"""Activations."""
+"""Activations. All work element by element, except for softmax and glu. The result has the shape and dtype of x."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ tanh, sigmoid = ops.tanh, ops.sigmoid
 
 
 def _placed(x: Tensor, out: Tensor, inplace: bool) -> Tensor:
-    """What a function with `inplace=` returns: the result, written over x where that is asked."""
+    """The result of a function with `inplace=`. Where that is set, the result is written to x."""
     return x.copy_(out) if inplace else out  # type: ignore[attr-defined]
 
 
@@ -29,17 +29,17 @@ def relu(x: Tensor, inplace: bool = False) -> Tensor:
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """x where it is positive, else slope · x."""
+    """x where it is positive, else negative_slope · x."""
     return _placed(x, apply(TABLE["leaky_relu"], (x,), (negative_slope,)), inplace)
 
 
 def elu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """x where it is positive, else α (e^x − 1)."""
+    """x where it is positive, else alpha (e^x − 1)."""
     return _placed(x, apply(TABLE["elu"], (x,), (alpha, 1.0, 1.0)), inplace)
 
 
 def selu(x: Tensor, inplace: bool = False) -> Tensor:
-    """`elu` with the scale at which activations normalize themselves (Klambauer et al. 2017)."""
+    """`elu` with constants that keep mean 0 and variance 1 (Klambauer et al. 2017)."""
     alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
     return _placed(x, apply(TABLE["elu"], (x,), (alpha, scale, 1.0)), inplace)
 
@@ -52,7 +52,7 @@ def celu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x Φ(x); `approximate="tanh"` takes tanh for Φ."""
+    """x Φ(x). With `approximate="tanh"` Φ is approximated. Raises RuntimeError for another value."""
     if approximate not in _gelu:
         raise RuntimeError("approximate argument must be either none or tanh.")
     return _gelu[approximate](x)
@@ -64,19 +64,19 @@ def silu(x: Tensor, inplace: bool = False) -> Tensor:
 
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """x within [min_val, max_val]."""
+    """x clamped to [min_val, max_val]."""
     if min_val > max_val:
         raise ValueError("min_val cannot be greater than max_val")
     return _placed(x, apply(TABLE["hardtanh"], (x,), (min_val, max_val)), inplace)
 
 
 def relu6(x: Tensor, inplace: bool = False) -> Tensor:
-    """x within [0, 6]."""
+    """x clamped to [0, 6]."""
     return hardtanh(x, 0.0, 6.0, inplace)
 
 
 def hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
-    """x/6 + 1/2 within [0, 1]."""
+    """x/6 + 1/2, clamped to [0, 1]."""
     return _placed(x, _hardsigmoid(x), inplace)
 
 
@@ -86,7 +86,7 @@ def hardswish(x: Tensor, inplace: bool = False) -> Tensor:
 
 
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """ln(1 + exp(βx)) / β; x itself where βx > threshold."""
+    """ln(1 + exp(βx)) / β, and x where βx > threshold."""
     return apply(TABLE["softplus"], (x,), (beta, threshold))
 
 
@@ -101,14 +101,14 @@ def tanhshrink(x: Tensor) -> Tensor:
 
 
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """x nearer to 0 by λ, 0 where |x| ≤ λ."""
+    """x moved towards 0 by λ; 0 where |x| ≤ λ."""
     if lambd < 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
     return apply(TABLE["softshrink"], (x,), (lambd,))
 
 
 def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """x, 0 where |x| ≤ λ."""
+    """x; 0 where |x| ≤ λ."""
     return apply(TABLE["hardshrink"], (x,), (lambd,))
 
 
@@ -118,7 +118,7 @@ def threshold(x: Tensor, threshold: float, value: float, inplace: bool = False) 
 
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
-    """x where it is positive, else weight · x; one weight, or one a channel."""
+    """x where it is positive, else weight · x. There is one weight, or one for each channel."""
     n = weight.array.size
     if n != 1 and (x.array.ndim < 2 or x.array.shape[1] != n):
         raise RuntimeError(f"prelu: the weight has {n} elements, the input has shape {list(x.shape)}")
@@ -129,7 +129,7 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
-    """The first half along `dim`, times σ of the second."""
+    """The first half of x along `dim`, times σ of the second half. Raises RuntimeError for an odd size."""
     axis = ops.checked_dim(dim, x.array.ndim)
     if x.array.shape[axis] % 2:
         raise RuntimeError(

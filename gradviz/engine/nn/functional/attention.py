@@ -13,7 +13,7 @@ from gradviz.engine.table import ops
 
 
 def additive_mask(mask: Tensor, like: Tensor, hides: bool) -> Tensor:
-    """A mask as numbers to add: −∞ where a boolean one says `hides`; a float one is taken as it is."""
+    """A mask of numbers to add: −∞ where a bool mask is `hides`. A float mask is returned as it is."""
     if mask.array.dtype.kind != "b":
         return mask
     kind = like.array.dtype
@@ -35,9 +35,10 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(q kᵀ / √d) v; a boolean mask is True where attention may go, a float one is added.
+    """softmax(q kᵀ / √d) v, for q (..., L, d), k (..., S, d) and v (..., S, e).
 
-    Where a query may go nowhere, it gets 0. PyTorch may do all of it in one kernel, and then has one node for it."""
+    A bool mask is True where attention is allowed; a float mask is added to the scores. A query that may not attend
+    to anything gets 0. PyTorch can compute all of it in one kernel, and then has one node for it."""
     if enable_gqa:
         raise NotImplementedError("gradviz has no grouped-query attention: repeat the keys and values.")
     if is_causal and attn_mask is not None:
@@ -61,7 +62,7 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
 def _mask_for_heads(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, scores: tuple[int, int, int], like: Tensor
 ) -> Tensor | None:
-    """Both masks as one to add to scores (N · heads, L, S)."""
+    """Both masks as one mask to add to the scores (N · heads, L, S)."""
     n, _, source = scores
     mask = None if attn_mask is None else additive_mask(attn_mask, like, hides=True)
     if mask is not None and mask.array.ndim == 3 and mask.array.shape[0] != n:
@@ -88,8 +89,9 @@ def multi_head_attention(
     need_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention in several heads of what is projected, (L, N, E), (S, N, E), (S, N, E): output (L, N, E), and the
-    weights (N, heads, L, S) if they are asked for."""
+    """Attention with several heads on projected queries (L, N, E), keys (S, N, E) and values (S, N, E).
+
+    Returns the output (L, N, E), and the weights (N, heads, L, S) where they are asked for."""
     (length, batch, width), source = query.array.shape, key.array.shape[0]
     q, k, v = (_split_heads(x, heads) for x in (query, key, value))
     mask = _mask_for_heads(attn_mask, key_padding_mask, (batch * heads, length, source), query)

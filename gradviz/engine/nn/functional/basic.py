@@ -1,4 +1,4 @@
-"""Linear maps, dropout, lookups, padding."""
+"""Linear maps, dropout, embeddings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradviz.engine.table.derivatives import TABLE
 
 
 def _unfit(x: Tensor, weight: Tensor) -> Exception:
-    """Why x cannot be multiplied with the weight."""
+    """The error of an x that cannot be multiplied by the weight."""
     if x.array.dtype != weight.array.dtype:
         return RuntimeError(
             f"mat1 and mat2 must have the same dtype, but got {x.dtype} and {weight.dtype}. "
@@ -28,7 +28,7 @@ def _unfit(x: Tensor, weight: Tensor) -> Exception:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b; weight is (out, in)."""
+    """x Wᵀ + b, for x (..., in), a weight (out, in) and a bias (out,). Raises RuntimeError where they do not fit."""
     if not (x.array.ndim and weight.array.ndim):
         dims = f"{x.array.ndim}D and {weight.array.ndim}D"
         raise RuntimeError(f"both arguments to linear need to be at least 1D, but they are {dims}")
@@ -48,7 +48,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x1ᵀ W x2 + b; weight is (out, in1, in2)."""
+    """x1ᵀ W x2 + b, for a weight (out, in1, in2)."""
     out, n1, n2 = weight.array.shape
     lead = x1.array.shape[:-1]
     if x2.array.shape[:-1] != lead:
@@ -59,14 +59,14 @@ def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None)
 
 
 def checked_probability(p: float) -> float:
-    """p; raises ValueError unless it is a probability."""
+    """p. Raises ValueError where it is not in [0, 1]."""
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     return p
 
 
 def _dropped(x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
-    """x times noise of `shape`: 0 with probability p, else 1 / (1 − p)."""
+    """x times noise of `shape`, which is 0 with probability p, else 1 / (1 − p)."""
     dtype = x.array.dtype
     if p == 1:
         return ops.mul(x, new_tensor(np.zeros(shape, dtype)))
@@ -77,14 +77,14 @@ def _dropped(x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
 
 
 def _in_memory_order(like: np.ndarray, p: float) -> np.ndarray:
-    """Draws that follow one another as the elements of `like` do in memory: a transposed array's too."""
+    """Random numbers in the order in which the elements of `like` lie in memory."""
     order = sorted(range(like.ndim), key=lambda i: -abs(like.strides[i]))
     draws = distributions.bernoulli(tuple(like.shape[i] for i in order), p)
     return draws.transpose(np.argsort(order)) if like.ndim else draws
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """In training, each element 0 with probability p, and the others greater by 1 / (1 − p)."""
+    """In training, set each element to 0 with probability p, and multiply the others by 1 / (1 − p)."""
     if not training or checked_probability(p) == 0 or not x.array.size:
         checked_probability(p)
         return x
@@ -102,23 +102,23 @@ def _dropout_channels(x: Tensor, p: float, training: bool, dims: Sequence[int], 
 
 
 def dropout1d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """`dropout` of whole channels; (N, C, L)."""
+    """`dropout` of whole channels of (N, C, L)."""
     return _dropout_channels(x, p, training, (3,), "dropout1d")
 
 
 def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """`dropout` of whole channels; (N, C, H, W)."""
+    """`dropout` of whole channels of (N, C, H, W)."""
     return _dropout_channels(x, p, training, (4,), "dropout2d")
 
 
 def dropout3d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """`dropout` of whole channels; (N, C, D, H, W)."""
+    """`dropout` of whole channels of (N, C, D, H, W)."""
     return _dropout_channels(x, p, training, (5,), "dropout3d")
 
 
 def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    """`dropout` to the least value of SELU instead of 0, scaled so that mean and variance stay (Klambauer et al.
-    2017, "Self-Normalizing Neural Networks")."""
+    """`dropout` that sets elements to the minimum of SELU, and keeps mean and variance (Klambauer et al. 2017,
+    "Self-Normalizing Neural Networks")."""
     if not training or checked_probability(p) == 0 or not x.array.size:
         checked_probability(p)
         return x
@@ -133,7 +133,9 @@ def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False, inplace: bo
 
 
 def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """The rows of `weight` at the indices x; the row `padding_idx` gets no gradient."""
+    """The rows of `weight` at the integer indices x, of shape (*x, E). The row `padding_idx` gets no gradient.
+
+    Raises IndexError for an index outside of the weight."""
     indices = x.array
     if indices.dtype.kind not in "iu":
         raise RuntimeError(
@@ -162,7 +164,9 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """The mean, sum or max of bags of rows of `weight`: the bags are the rows of x, or begin at `offsets` in it."""
+    """The mean, sum or max of bags of rows of `weight`. The bags are the rows of x, or start at `offsets` in it.
+
+    Raises RuntimeError for an index outside of the weight."""
     if mode not in ("sum", "mean", "max"):
         raise ValueError("mode has to be one of sum, mean or max")
     if max_norm is not None or scale_grad_by_freq or sparse:
@@ -191,7 +195,7 @@ def embedding_bag(
 
 
 def _bags(indices: np.ndarray, offsets: Tensor | None, include_last_offset: bool) -> tuple[np.ndarray, int]:
-    """The bag of each index, and how many bags there are."""
+    """The bag of each index, and the number of bags."""
     if indices.ndim == 2:
         if offsets is not None:
             raise ValueError(
@@ -213,7 +217,7 @@ def _bags(indices: np.ndarray, offsets: Tensor | None, include_last_offset: bool
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
-    """For each class of x a row of zeros with a 1 at the class."""
+    """An int64 tensor (*x, classes) that is 1 at the class and 0 elsewhere."""
     n = int(x.array.max()) + 1 if num_classes == -1 else num_classes
     if x.array.size and (x.array.min() < 0 or x.array.max() >= n):
         raise RuntimeError("Class values must be non-negative and smaller than num_classes.")
@@ -221,6 +225,6 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """x divided by its p-norm along `dim`."""
+    """x divided by its p-norm along `dim`, which is at least `eps`."""
     norm = ops.clamp_min(ops.vector_norm(x, p, dim, True), eps)
     return ops.div(x, ops.expand(norm, *x.array.shape))

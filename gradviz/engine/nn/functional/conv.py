@@ -1,4 +1,7 @@
-"""Convolution, and its windows as columns."""
+"""Convolution, and windows as columns.
+
+`stride`, `padding` and `dilation` are one number, or one for each dimension.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from gradviz.engine.table.derivatives import TABLE
 
 
 def sizes_of(value: Any, n: int) -> tuple[int, ...]:
-    """One number for each of n dimensions, from one number or a sequence; raises ValueError otherwise."""
+    """A number for each of n dimensions, from one number or a sequence of n. Raises ValueError for anything else."""
     given = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
     if len(given) == 1:
         given *= n
@@ -31,7 +34,7 @@ def _convolve(
     groups: int,
     n: int,
 ) -> Tensor:
-    """Convolution over the last n dimensions; an input without a batch is one of a batch."""
+    """Convolution over the last n dimensions. An input without a batch becomes a batch of one."""
     stride, dilation = sizes_of(stride, n), sizes_of(dilation, n)
     if x.array.ndim == n + 1:
         batch = ops.unsqueeze(x, 0)
@@ -57,7 +60,7 @@ def _by(size: tuple[int, ...], padding: tuple[int, ...]) -> str:
 def _padded_by_name(
     x: Tensor, weight: Tensor, padding: str, stride: tuple, dilation: tuple, n: int
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """The padding that "valid" and "same" mean; an uneven rest is padded at once, behind."""
+    """The padding for "valid" and "same". Where it is uneven, x is padded at its end."""
     if padding == "valid":
         return x, (0,) * n
     if padding != "same":
@@ -145,7 +148,7 @@ def _convolve_transposed(
     dilation: Any,
     n: int,
 ) -> Tensor:
-    """The transpose of a convolution over the last n dimensions; an input without a batch is one of a batch."""
+    """The transpose of a convolution over the last n dimensions. An input without a batch becomes a batch of one."""
     stride, padding, dilation = (sizes_of(v, n) for v in (stride, padding, dilation))
     more = sizes_of(output_padding, n)
     if x.array.ndim == n + 1:
@@ -186,7 +189,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """The transpose of `conv1d`; weight (C, out / groups, k)."""
+    """The transpose of `conv1d`, with a weight (C, out / groups, k)."""
     return _convolve_transposed(x, weight, bias, stride, padding, output_padding, groups, dilation, 1)
 
 
@@ -200,7 +203,7 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """The transpose of `conv2d`; weight (C, out / groups, kH, kW)."""
+    """The transpose of `conv2d`, with a weight (C, out / groups, kH, kW)."""
     return _convolve_transposed(x, weight, bias, stride, padding, output_padding, groups, dilation, 2)
 
 
@@ -214,12 +217,12 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """The transpose of `conv3d`; weight (C, out / groups, kD, kH, kW)."""
+    """The transpose of `conv3d`, with a weight (C, out / groups, kD, kH, kW)."""
     return _convolve_transposed(x, weight, bias, stride, padding, output_padding, groups, dilation, 3)
 
 
 def unfold(x: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
-    """The windows of (N, C, H, W) as columns: (N, C · kernel, windows)."""
+    """The windows of (N, C, H, W) as columns (N, C · kernel, windows)."""
     if x.array.ndim != 4:
         raise RuntimeError(f"unfold takes an input (N, C, H, W), got {list(x.shape)}")
     kernel, stride, padding, dilation = (sizes_of(v, 2) for v in (kernel_size, stride, padding, dilation))
@@ -231,7 +234,7 @@ def unfold(x: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, str
 def fold(
     x: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Tensor:
-    """Columns (N, C · kernel, windows) added back into (N, C, H, W)."""
+    """Columns (N, C · kernel, windows), added to an image (N, C, H, W)."""
     size, kernel = sizes_of(output_size, 2), sizes_of(kernel_size, 2)
     stride, padding, dilation = (sizes_of(v, 2) for v in (stride, padding, dilation))
     out = kernels.windows_out(size, kernel, stride, padding, dilation)

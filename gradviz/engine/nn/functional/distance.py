@@ -1,4 +1,4 @@
-"""How far apart vectors are, and the losses that compare distances."""
+"""Distances between vectors, and the losses that compare them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gradviz.engine.tensors.inplace import in_place
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """x1 · x2 over the product of their lengths, each at least `eps`."""
+    """The cosine of the angle between x1 and x2 along `dim`. Their lengths are at least `eps`."""
     x1, x2 = ops.broadcast_tensors(x1, x2)
     lengths = [ops.clone(ops.vector_norm(x, 2, dim, True)) for x in (x1, x2)]
-    with no_grad():  # gradients flow through the lengths as if they were not clamped
+    with no_grad():  # gradients ignore that the lengths are clamped
         for length in lengths:
             in_place["clamp_min_"](length, eps)
     return ops.sum(ops.mul(ops.div(x1, lengths[0]), ops.div(x2, lengths[1])), dim)
@@ -36,7 +36,7 @@ def cosine_embedding_loss(
     x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0, reduction: str = "mean"
 ) -> Tensor:
     """1 − cos where the target is 1; max(0, cos − margin) where it is −1."""
-    epsilon = 1e-12  # as PyTorch's, which is not that of `cosine_similarity`
+    epsilon = 1e-12  # as in PyTorch, where it differs from `cosine_similarity`
     inner = ops.sum(ops.mul(x1, x2), -1)
     squares = [ops.add_number(ops.sum(ops.mul(x, x), -1), epsilon) for x in (x1, x2)]
     cosine = ops.div(inner, ops.sqrt(ops.mul(*squares)))
@@ -56,8 +56,10 @@ def triplet_margin_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, distance to the positive − distance to the negative + margin); with `swap`, the negative's distance
-    to the positive counts where it is less."""
+    """max(0, distance to the positive − distance to the negative + margin).
+
+    With `swap` the distance between positive and negative counts where it is smaller than the distance to the
+    negative."""
 
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     if swap:
@@ -75,7 +77,7 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """`triplet_margin_loss` with any function as the distance."""
+    """`triplet_margin_loss` with a given distance function."""
     distance = pairwise_distance if distance_function is None else distance_function
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
@@ -84,5 +86,5 @@ def triplet_margin_with_distance_loss(
 
 
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
-    """The p-norm distances between every two rows of a matrix, as one vector."""
+    """The distances in the p-norm between all pairs of rows of a matrix, as a vector."""
     return apply(TABLE["pdist"], (x,), (float(p),))

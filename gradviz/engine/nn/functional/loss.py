@@ -1,4 +1,8 @@
-"""Losses. `reduction` is mean, sum or none."""
+"""Losses. `reduction` is "mean", "sum" or "none".
+
+Input and target have the same shape and dtype, unless something else is said. The loss is a scalar, or has their
+shape with reduction "none". ValueError is raised for another reduction.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ _UNSIGNED: dict[int, Any] = {
 
 
 def reduced(losses: Tensor, reduction: str) -> Tensor:
-    """Losses as `reduction` asks: their mean, their sum, or each ("none")."""
+    """The losses, their mean, or their sum."""
     _check_reduction(reduction)
     return {"mean": ops.mean, "sum": ops.sum, "none": lambda x: x}[reduction](losses)
 
@@ -36,7 +40,7 @@ def _check_reduction(reduction: str) -> None:
 
 
 def _alike(x: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """Input and target, broadcast to one shape."""
+    """Input and target, broadcast to one shape. Warns where their shapes differ."""
     _check_reduction(reduction)
     _check_dtypes(x, target)
     if x.array.shape == target.array.shape:
@@ -71,18 +75,18 @@ def _same(x: Tensor, target: Tensor, name: str, reduction: str) -> None:
 
 
 def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The squared difference."""
+    """The squared differences."""
     return apply(TABLE["mse_loss"], _alike(x, target, reduction), (reduction,))
 
 
 def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The absolute difference."""
+    """The absolute differences."""
     x, target = _alike(x, target, reduction)
     return reduced(ops.abs_(ops.sub(x, target)), reduction)
 
 
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """The squared difference over 2β where it is below β, else the absolute one less β/2."""
+    """(x − y)² / 2β where |x − y| < β, else |x − y| − β/2. Raises RuntimeError for a negative β."""
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
     if beta == 0:
@@ -91,7 +95,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: flo
 
 
 def huber_loss(x: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """Half the squared difference where it is below δ, else δ times the absolute one less δ²/2."""
+    """(x − y)² / 2 where |x − y| < δ, else δ (|x − y| − δ/2). Raises RuntimeError where δ is not positive."""
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     return apply(TABLE["huber_loss"], _alike(x, target, reduction), (delta, reduction))
@@ -104,7 +108,10 @@ def nll_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Minus the log-probability of the target class; (N, C, ...) and (N, ...), or (C,) and one class."""
+    """Minus the log-probability of the target class.
+
+    x is (N, C, ...) and the target (N, ...), or (C,) and a single class. `weight` is (C,). Raises IndexError for a
+    class that x does not have."""
     _check_reduction(reduction)
     classes, share = _classes_and_shares(x, target, weight, ignore_index, reduction == "mean")
     key = "nll_loss" if x.array.ndim <= 2 else "nll_loss2d"
@@ -114,8 +121,10 @@ def nll_loss(
 def _classes_and_shares(
     x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, mean: bool
 ) -> tuple[np.ndarray, np.ndarray | float]:
-    """The target classes, 0 where one is ignored, and how much each log-probability counts: the class's weight,
-    or 0; for a mean, as part of the whole. One number where all count alike. Raises where a class is none of x's."""
+    """The target classes, and the share of each log-probability: the weight of the class, or 0 where it is ignored.
+
+    For a mean, shares are parts of the whole. An ignored class is 0. Where all shares are equal they are one number.
+    Raises IndexError for a class that x does not have."""
     if target.array.dtype.kind not in "iu":
         raise RuntimeError(f"expected scalar type Long but found {target.dtype}: classes are whole numbers")
     expected = () if x.array.ndim == 1 else (x.array.shape[0], *x.array.shape[2:])
@@ -136,13 +145,13 @@ def _classes_and_shares(
     kind = x.array.dtype
     share = kept.astype(kind) if weight is None else kept * weight.array[classes].astype(kind)
     if mean:
-        share = share / (share.sum() or np.nan)  # where all is ignored the mean is NaN, as in PyTorch
+        share = share / (share.sum() or np.nan)  # the mean of nothing is NaN, as in PyTorch
     return classes, share
 
 
 def _all_below(numbers: np.ndarray, bound: int) -> bool:
-    """Whether whole numbers are all from 0 to below `bound`."""
-    unsigned = numbers.view(_UNSIGNED[numbers.itemsize])  # a negative one becomes very large
+    """Whether all integers are in 0 ... bound − 1."""
+    unsigned = numbers.view(_UNSIGNED[numbers.itemsize])  # a negative number becomes very large
     return not numbers.size or bool(unsigned.max() < bound)
 
 
@@ -154,7 +163,10 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Minus the log of the softmax at the target: classes (N, ...), or probabilities shaped as x."""
+    """Minus the logarithm of the softmax of x at the target.
+
+    x is (N, C, ...), or (C,). The target has classes (N, ...), or probabilities of the shape of x. `weight` is
+    (C,)."""
     _check_reduction(reduction)
     if not 0.0 <= label_smoothing <= 1.0:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
@@ -180,7 +192,7 @@ def cross_entropy(
 def _smooth_part(
     log_p: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, axis: int
 ) -> Tensor:
-    """Minus the sum over the classes, as each were the target; what is ignored does not count."""
+    """Minus the sum of the log-probabilities of all classes. Ignored targets do not count."""
     weighted = log_p if weight is None else ops.mul(log_p, _by_class(weight, log_p, axis))
     kept = np.asarray(target.array != ignore_index)
     losses = ops.masked_fill(ops.neg(ops.sum(weighted, axis)), new_tensor(~kept), 0.0)
@@ -216,7 +228,7 @@ def _plain_weight(weight: Tensor | None, x: Tensor) -> Any:
 def binary_cross_entropy(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """−(y ln x + (1 − y) ln(1 − x)) of probabilities x."""
+    """−(y ln x + (1 − y) ln(1 − x)) for probabilities x. Raises RuntimeError outside of [0, 1]."""
     _same(x, target, "binary_cross_entropy", reduction)
     if x.array.size and not (x.array.min() >= 0 and x.array.max() <= 1):
         raise RuntimeError("all elements of input should be between 0 and 1")
@@ -230,14 +242,16 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """`binary_cross_entropy` of sigmoid(x), without overflow."""
+    """`binary_cross_entropy` of sigmoid(x), computed without overflow."""
     _same(x, target, "binary_cross_entropy_with_logits", reduction)
     weights = _plain_weight(weight, x), _plain_weight(pos_weight, x)
     return apply(TABLE["binary_cross_entropy_with_logits"], (x, target), (*weights, reduction))
 
 
 def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """target (ln target − x), of log-probabilities x; `batchmean` divides by the batch only."""
+    """y (ln y − x) for log-probabilities x. With `log_target` y is given as its logarithm.
+
+    Reduction "batchmean" divides the sum by the size of the batch."""
     _check_reduction("sum" if reduction == "batchmean" else reduction)
     _check_dtypes(x, target)
     x, target = ops.broadcast_tensors(x, target)
@@ -251,14 +265,14 @@ def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool 
 
 
 def _x_log_x(x: Tensor) -> Tensor:
-    """x ln x, 0 at 0."""
+    """x ln x, and 0 where x is 0."""
     positive = np.asarray(x.array > 0)
     one, zero = new_tensor(np.ones((), x.array.dtype)), new_tensor(np.zeros((), x.array.dtype))
     return ops.where(positive, ops.mul(x, ops.log(ops.where(positive, x, one))), zero)
 
 
 def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
-    """x where the target is 1; max(0, margin − x) where it is −1."""
+    """x where the target is 1, max(0, margin − x) where it is −1."""
     zero = new_tensor(np.zeros((), x.array.dtype))
     gap = ops.sub(ops.add_number(zero, margin), x)
     far = ops.where(target.array != 1, ops.clamp_min(gap, 0), zero)
@@ -267,7 +281,7 @@ def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reducti
 
 
 def _undifferentiated(function: str, argument: str, tensor: Tensor) -> np.ndarray:
-    """The array of an argument that has no gradient; raises RuntimeError where one is wanted, as PyTorch does."""
+    """The array of an argument without a gradient. Raises RuntimeError where it requires grad, as PyTorch does."""
     if tensor.requires_grad and is_grad_enabled():
         raise RuntimeError(
             f"The function '{function}' is not differentiable with respect to argument '{argument}'. This input cannot "
@@ -277,7 +291,7 @@ def _undifferentiated(function: str, argument: str, tensor: Tensor) -> np.ndarra
 
 
 def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """ln(1 + exp(−y x))."""
+    """ln(1 + exp(−y x)), for targets y of 1 and −1."""
     _check_reduction(reduction)
     if x.array.shape != target.array.shape:
         x, target = ops.broadcast_tensors(x, target)
@@ -288,7 +302,7 @@ def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tens
 def margin_ranking_loss(
     x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """max(0, −y (x1 − x2) + margin)."""
+    """max(0, −y (x1 − x2) + margin), for targets y of 1 and −1."""
     gap = ops.mul(ops.neg(target), ops.sub(x1, x2))
     return reduced(ops.clamp_min(ops.add_number(gap, margin), 0), reduction)
 
@@ -301,7 +315,7 @@ def poisson_nll_loss(
     eps: float = 1e-8,
     reduction: str = "mean",
 ) -> Tensor:
-    """exp(x) − y x, of the logarithm x of a rate; x − y ln(x + eps) of the rate itself.
+    """exp(x) − y x, where x is the logarithm of a rate, or x − y ln(x + eps) where it is the rate.
 
     `full` adds Stirling's approximation of ln y! where y > 1."""
     if log_input:
@@ -319,9 +333,10 @@ def poisson_nll_loss(
 def gaussian_nll_loss(
     x: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
-    """½ (ln v + (x − y)² / v), v the variance or eps where that is less; `full` adds ½ ln 2π.
+    """½ (ln v + (x − y)² / v), where v is the variance, but at least eps. `full` adds ½ ln 2π.
 
-    Gradients flow to the variance as if eps had not taken its place, as in PyTorch."""
+    The gradient of the variance ignores that it is at least eps, as in PyTorch. Raises ValueError for a negative
+    variance."""
     if not isinstance(var, Tensor):
         if var < 0:
             raise ValueError("var has negative entry/entries")
@@ -341,7 +356,7 @@ def gaussian_nll_loss(
 def multilabel_soft_margin_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """−(y ln σ(x) + (1 − y) ln(1 − σ(x))), averaged over the classes."""
+    """−(y ln σ(x) + (1 − y) ln(1 − σ(x))), averaged over the classes: x and y are (N, C)."""
     terms = ops.neg(
         ops.add(
             ops.mul(target, logsigmoid(x)),
@@ -360,7 +375,9 @@ def multi_margin_loss(
     weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, margin − x[y] + x[i])^p over the classes i other than y, over their number."""
+    """max(0, margin − x[y] + x[i])^p, summed over the classes i other than y, divided by their number.
+
+    x is (N, C) and the target (N,). Raises ValueError where p is not 1 or 2."""
     if p not in (1, 2):
         raise ValueError("multi_margin_loss: only p == 1 and p == 2 supported")
     _check_reduction(reduction)

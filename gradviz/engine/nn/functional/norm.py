@@ -1,4 +1,4 @@
-"""Normalization: over the batch, a layer, groups of channels."""
+"""Normalization: over the batch, a layer, or groups of channels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradviz.engine.tensors.writing import overwrite
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """x with its weight and bias; 1 and 0, which no gradient goes to, where there is none."""
+    """x with its weight and bias. Where there is none, constants 1 and 0 without a gradient."""
     one = constant(1.0, x.array) if weight is None else weight
     return x, one, constant(0.0, x.array) if bias is None else bias
 
@@ -31,7 +31,8 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Each channel of (N, C, ...) normalized: in training by the batch, which the running statistics follow."""
+    """Normalize each channel of (N, C, ...). In training the statistics are those of the batch, and the running
+    statistics are updated. Otherwise the running statistics are used."""
     if x.array.ndim < 2:
         raise RuntimeError(f"batch_norm takes an input (N, C, ...), got {list(x.shape)}")
     axes = (0, *range(2, x.array.ndim))
@@ -59,7 +60,7 @@ def batch_norm(
 
 
 def _follow(running: Tensor, found: Any, momentum: float) -> None:
-    """Move a running statistic towards what this batch has."""
+    """Move a running statistic towards that of this batch."""
     new = (1 - momentum) * running.array + momentum * found.reshape(running.array.shape)
     overwrite(running, new, "batch_norm")
 
@@ -71,7 +72,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """x normalized over its last dimensions, which have `normalized_shape`."""
+    """Normalize x over its last dimensions, whose sizes are `normalized_shape`."""
     wanted = tuple(normalized_shape)
     if not wanted:
         raise RuntimeError(
@@ -93,7 +94,7 @@ def layer_norm(
 def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """(N, C, ...) normalized over each group of channels."""
+    """Normalize each group of channels of (N, C, ...)."""
     if x.array.ndim < 2 or x.array.shape[1] % num_groups:
         raise RuntimeError(
             "Expected number of channels in input to be divisible by num_groups, but got input of shape "
@@ -110,7 +111,7 @@ def group_norm(
 def rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """x divided by the root of its mean square over its last dimensions."""
+    """Divide x by the root of its mean square over its last dimensions."""
     dims = tuple(range(x.array.ndim - len(tuple(normalized_shape)), x.array.ndim))
     eps = float(np.finfo(x.array.dtype).eps) if eps is None else eps
     out = ops.mul(x, ops.rsqrt(ops.add(ops.mean(ops.mul(x, x), dims, True), eps)))
@@ -127,7 +128,7 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Each channel of each sample of (N, C, ...) normalized by itself, or by the running statistics."""
+    """Normalize each channel of each sample of (N, C, ...), or use the running statistics."""
     n, channels, *rest = x.array.shape
     if use_input_stats and int(np.prod(rest)) <= 1:
         raise ValueError(f"Expected more than 1 spatial element when training, got input size {x.shape}")
@@ -147,7 +148,7 @@ def instance_norm(
 def local_response_norm(
     x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
-    """x over (k + alpha · the mean square of `size` neighbouring channels)^beta."""
+    """x / (k + alpha · the mean square of `size` neighbouring channels)^beta."""
     if x.array.ndim < 3:
         raise ValueError(f"Expected 3D or higher dimensionality input (got {x.array.ndim} dimensions)")
     if not x.array.size:

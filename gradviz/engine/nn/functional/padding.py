@@ -14,9 +14,10 @@ from gradviz.engine.tensors.inplace import copy_
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """x with a border: `pad` gives the widths before and after, the last dimension first.
+    """x with a border. `pad` has the widths before and after each dimension, the last dimension first.
 
-    The border is `value`, or of x itself: "reflect", "replicate" or "circular"."""
+    The border is constant (`value`), or made of x: "reflect", "replicate" or "circular". A negative width cuts x.
+    Raises RuntimeError where the widths do not fit, NotImplementedError for another mode."""
     if len(pad) % 2:
         raise RuntimeError("Padding length must be divisible by 2")
     if mode == "constant":
@@ -37,7 +38,7 @@ def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | No
 
 
 def _border(n: int, before: int, after: int, mode: str) -> np.ndarray:
-    """The places along a dimension of n elements that it and its border take."""
+    """The indices along a dimension of n elements that the border and the inside consist of."""
     wanted = np.arange(-before, n + after)
     if mode == "replicate":
         return np.clip(wanted, 0, n - 1)
@@ -50,11 +51,11 @@ def _border(n: int, before: int, after: int, mode: str) -> np.ndarray:
 
 
 def _circular(x: Tensor, widths: list[tuple[int, int]]) -> Tensor:
-    """PyTorch's steps: x into the middle of a larger tensor, then each border from the other side, dimension by
-    dimension, the last first; a negative border cuts x."""
+    """PyTorch's steps: copy x into a larger tensor, then fill each border from the other side, the last dimension
+    first. A negative width cuts x."""
     shape, first = list(x.array.shape), x.array.ndim - len(widths)
     for dim, (before, after) in enumerate(widths, first):
-        if max(before, after) > shape[dim] + min(before, 0) + min(after, 0):  # of what is left of x
+        if max(before, after) > shape[dim] + min(before, 0) + min(after, 0):  # of the part of x that is left
             raise RuntimeError("Padding value causes wrapping around more than once.")
         shape[dim] += before + after
     out = new_tensor(np.empty(shape, x.array.dtype))

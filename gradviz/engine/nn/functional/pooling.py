@@ -1,4 +1,7 @@
-"""Pooling: the maximum or the mean of windows."""
+"""Pooling: the maximum or the mean of windows.
+
+Sizes are one number, or one for each dimension. `stride` is the size of the window by default.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from gradviz.engine.table.derivatives import TABLE
 
 
 def _out_sizes(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> tuple:
-    """How many windows fit; with `ceil_mode` also those that begin inside and end outside."""
+    """The number of windows. With `ceil_mode` a window may end outside."""
     for k, p in zip(kernel, padding, strict=True):
         if p > k // 2:
             raise RuntimeError(
@@ -42,7 +45,7 @@ def _batched(x: Tensor, n: int, name: str) -> tuple[Tensor, bool]:
 
 
 def _in_batches(x: Tensor, name: str) -> np.ndarray:
-    """The array of images (N, C, H, W) or of one (C, H, W), as (N, C, H, W)."""
+    """The array of images (N, C, H, W), or of one image (C, H, W), as (N, C, H, W)."""
     if x.array.ndim not in (3, 4):
         raise RuntimeError(f"{name}: Expected 3D or 4D input, but got {list(x.shape)}")
     return x.array.reshape(-1, *x.array.shape[-3:])
@@ -57,7 +60,7 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The maximum of each window of (N, C, H, W); the first where several are equal."""
+    """The maximum of each window of (N, C, H, W). Of ties, the first gets the gradient."""
     kernel = sizes_of(kernel_size, 2)
     stride = kernel if stride is None or stride in ([], ()) else sizes_of(stride, 2)
     padding, dilation = sizes_of(padding, 2), sizes_of(dilation, 2)
@@ -135,7 +138,7 @@ def avg_pool1d(
 
 
 def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
-    """(N, C, H, W) averaged to `output_size`; None keeps a size."""
+    """The means of `output_size` parts of (N, C, H, W). None keeps a size."""
     given = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
     if x.array.ndim not in (3, 4) or len(given) != 2:
         raise RuntimeError(f"adaptive_avg_pool2d: Expected 3D or 4D input and two sizes, got {list(x.shape)}")
@@ -147,13 +150,13 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
 
 
 def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
-    """(N, C, L) averaged to `output_size`."""
+    """The means of `output_size` parts of (N, C, L)."""
     (size,) = sizes_of(output_size, 1)
     return ops.squeeze(adaptive_avg_pool2d(ops.unsqueeze(x, -2), (1, size)), -2)
 
 
 def adaptive_max_pool2d(x: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The maxima of (N, C, H, W) cut into `output_size` parts; None keeps a size."""
+    """The maxima of `output_size` parts of (N, C, H, W). None keeps a size."""
     given = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size, output_size)
     batches = _in_batches(x, "adaptive_max_pool2d")
     size = tuple(n if wanted is None else wanted for n, wanted in zip(x.array.shape[-2:], given, strict=True))
@@ -163,7 +166,7 @@ def adaptive_max_pool2d(x: Tensor, output_size: Any, return_indices: bool = Fals
 
 
 def adaptive_max_pool1d(x: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The maxima of (N, C, L) cut into `output_size` parts."""
+    """The maxima of `output_size` parts of (N, C, L)."""
     (size,) = sizes_of(output_size, 1)
     pooled, indices = adaptive_max_pool2d(ops.unsqueeze(x, -2), (1, size), True)
     pooled = ops.squeeze(pooled, -2)
@@ -173,7 +176,7 @@ def adaptive_max_pool1d(x: Tensor, output_size: Any, return_indices: bool = Fals
 def lp_pool2d(
     x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """The p-norm of each window of (N, C, H, W), p the `norm_type`."""
+    """The p-norm of each window of (N, C, H, W). p is `norm_type`."""
     kernel = sizes_of(kernel_size, 2)
     means = avg_pool2d(ops.pow(x, norm_type), kernel, stride, 0, ceil_mode)
     sums = ops.mul(ops.mul(ops.functions["sign"](means), ops.relu(ops.abs_(means))), kernel[0] * kernel[1])

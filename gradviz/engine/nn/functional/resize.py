@@ -1,4 +1,4 @@
-"""Images of another size: interpolated, or with pixels for channels."""
+"""Resizing images, and exchanging pixels for channels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor:
-    """(N, C, ...) resized to `size`, or by `scale_factor`: nearest, linear, bilinear, bicubic, trilinear or area."""
+    """Resize (N, C, ...) to `size`, or by `scale_factor`.
+
+    The mode is nearest, nearest-exact, linear, bilinear, bicubic, trilinear or area."""
     dims = x.array.ndim - 2
     if antialias:
         raise NotImplementedError("gradviz does not support interpolate(antialias=True)")
@@ -50,7 +52,7 @@ def interpolate(
 def _wanted(
     shape: tuple[int, ...], size: Any, scale_factor: Any, recompute: bool | None
 ) -> tuple[tuple[int, ...], list[float | None]]:
-    """The size to come, and the factors where they, not the sizes, say where a pixel comes from."""
+    """The new sizes, and the scale factors where they and not the sizes determine the positions."""
     if (size is None) == (scale_factor is None):
         either = "only one of" if size is not None else "either"
         raise ValueError(f"{either} size or scale_factor should be defined")
@@ -90,7 +92,7 @@ def _matrix(n: int, out: int, mode: str, scale: float | None, align_corners: boo
 
 
 def _cubic(matrix: np.ndarray, place: np.ndarray, n: int) -> np.ndarray:
-    """Cubic convolution with a = −0.75 (Keys 1981), as PyTorch's."""
+    """The kernel of cubic convolution with a = −0.75 (Keys 1981), as in PyTorch."""
     a = -0.75
     low = np.floor(place).astype(int)
     for offset in (-1, 0, 1, 2):

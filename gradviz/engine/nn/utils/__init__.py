@@ -1,4 +1,4 @@
-"""Parameters as one vector, and gradients kept within bounds. See PyTorch's `torch.nn.utils`."""
+"""Parameters as a vector, and gradient clipping. See PyTorch's `torch.nn.utils`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scale all gradients so that their norm together is at most `max_norm`; returns what it was."""
+    """Scale all gradients so that their total norm is at most `max_norm`. Returns the norm before."""
     gradients = _gradients(parameters)
     total = get_total_norm(gradients, float(norm_type))
     if error_if_nonfinite and not np.isfinite(total.array):
@@ -55,18 +55,18 @@ def clip_grad_norm_(
 
 
 def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
-    """Keep every element of the gradients within ±`clip_value`."""
+    """Clamp all elements of the gradients to ±`clip_value`."""
     for gradient in _gradients(parameters):
         overwrite(gradient, np.clip(gradient.array, -clip_value, clip_value), "clip_grad_value_")
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """All parameters as one vector, through which gradients flow."""
+    """All parameters as one vector, in the graph."""
     return ops.cat([ops.reshape(parameter, -1) for parameter in parameters])
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Give the parameters the values of one vector, in order."""
+    """Set the parameters to the values of one vector, in order."""
     if not isinstance(vec, Tensor):
         raise TypeError(f"expected torch.Tensor, but got: {type(vec).__name__}")
     start = 0

@@ -1,4 +1,4 @@
-"""Learning rates that change as training goes on. See PyTorch's `torch.optim.lr_scheduler`."""
+"""Learning rate schedules. See PyTorch's `torch.optim.lr_scheduler`."""
 
 from gradviz.engine.basics.missing import says_what_is_missing
 from gradviz.engine.optim.lr_scheduler.base import (

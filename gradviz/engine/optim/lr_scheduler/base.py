@@ -1,4 +1,4 @@
-"""What all schedulers do."""
+"""The base class of schedulers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from gradviz.engine.optim.optimizer import Optimizer
 
 
 class LRScheduler:
-    """Base of schedulers: a subclass says in `get_lr` what the rate of each group is now.
+    """The base class of schedulers. A subclass computes the current rate of each group in `get_lr`.
 
-    `last_epoch` counts the steps. Rates follow from those before, as in PyTorch, so that schedulers combine."""
+    `last_epoch` counts the steps. A rate follows from the rate before, as in PyTorch, so that schedulers can be
+    combined."""
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -31,7 +32,7 @@ class LRScheduler:
         self.step()
 
     def get_lr(self) -> list[float]:
-        """The rate of each group now."""
+        """The current rate of each group."""
         raise NotImplementedError
 
     def get_last_lr(self) -> list[float]:
@@ -65,7 +66,7 @@ class LRScheduler:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where another left off."""
+        """Continue from the state of another scheduler."""
         self.__dict__.update(state_dict)
 
 

@@ -1,4 +1,4 @@
-"""Rates that rise and fall."""
+"""Schedules that rise and fall."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def _set_momentum(group: dict[str, Any], momentum: float) -> None:
 
 
 class OneCycleLR(LRScheduler):
-    """Up to `max_lr` and far down again, the momentum the other way (Smith and Topin 2018)."""
+    """The rate rises to `max_lr` and falls far below the first rate. The momentum goes the other way (Smith and Topin
+    2018)."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class OneCycleLR(LRScheduler):
         super().__init__(optimizer)
 
     def _between(self, first: float, middle: float, last: float) -> float:
-        """What goes from `first` to `middle` until the turn and from there to `last`, now."""
+        """The current value of what goes from `first` to `middle` until the turn, and from there to `last`."""
         n, end = self.last_epoch, self.total_steps - 1
         if n <= self.turn:
             return self._anneal(first, middle, n / self.turn)
@@ -86,7 +87,7 @@ class OneCycleLR(LRScheduler):
 
 
 class CyclicLR(LRScheduler):
-    """Up to `max_lr` and down again, over and over, the momentum the other way (Smith 2017)."""
+    """The rate rises to `max_lr` and falls again, repeatedly. The momentum goes the other way (Smith 2017)."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class CyclicLR(LRScheduler):
 
 
 def _each_group(name: str, optimizer: Optimizer, value: Any) -> list[float]:
-    """A setting for each group: the one given for all, or those given."""
+    """A setting for each group: one value for all, or a list of values."""
     groups = len(optimizer.param_groups)
     values = list(value) if isinstance(value, (list, tuple)) else [value] * groups
     if len(values) != groups:
@@ -155,8 +156,8 @@ def _each_group(name: str, optimizer: Optimizer, value: Any) -> list[float]:
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Down to `eta_min` along a cosine in `T_0` steps, then from the top again, each time `T_mult` times as slowly
-    (Loshchilov and Hutter 2017)."""
+    """The rate falls to `eta_min` along a cosine in `T_0` steps, and then restarts. Each period is `T_mult` times as
+    long as the one before (Loshchilov and Hutter 2017)."""
 
     def __init__(
         self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1
@@ -169,7 +170,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def step(self, epoch: float | None = None) -> None:
-        """Count a step, or go to `epoch`, which may lie between two."""
+        """Count a step, or go to `epoch`, which may be a fraction."""
         if epoch is not None and epoch < 0:
             raise ValueError(f"Expected non-negative epoch, but got {epoch}")
         now = self.last_epoch + 1 if epoch is None else epoch

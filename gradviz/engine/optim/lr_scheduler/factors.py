@@ -1,4 +1,4 @@
-"""Rates that follow a formula of the step."""
+"""Schedules that follow a formula of the step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LambdaLR(LRScheduler):
 
 
 class MultiplicativeLR(LRScheduler):
-    """The rate times a function of the step, at every step."""
+    """At each step the rate is multiplied by a function of the step."""
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float], last_epoch: int = -1) -> None:
         self.lr_lambda = lr_lambda
@@ -42,7 +42,7 @@ class MultiplicativeLR(LRScheduler):
 
 
 class StepLR(LRScheduler):
-    """The rate times gamma every `step_size` steps."""
+    """The rate is multiplied by gamma every `step_size` steps."""
 
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
@@ -56,7 +56,7 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """The rate times gamma at every milestone."""
+    """The rate is multiplied by gamma at each milestone."""
 
     def __init__(
         self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
@@ -69,7 +69,7 @@ class MultiStepLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """The rate times gamma every step."""
+    """The rate is multiplied by gamma at every step."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
@@ -80,7 +80,7 @@ class ExponentialLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """A fraction of the rate for the first `total_iters` steps."""
+    """The rate is a fraction of the first rate for `total_iters` steps."""
 
     def __init__(
         self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1
@@ -97,7 +97,7 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """From one fraction of the rate to another, in `total_iters` equal steps."""
+    """The rate goes from one fraction of the first rate to another, in `total_iters` equal steps."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class LinearLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Down to `eta_min` along a cosine in `T_max` steps, and up again (Loshchilov and Hutter 2017)."""
+    """The rate falls to `eta_min` along a cosine in `T_max` steps, and rises again (Loshchilov and Hutter 2017)."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max, self.eta_min = T_max, eta_min
@@ -146,7 +146,7 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    """Down to 0 in `total_iters` steps, along a power of what is left."""
+    """The rate falls to 0 in `total_iters` steps, as a power of the fraction of steps that is left."""
 
     def __init__(
         self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1

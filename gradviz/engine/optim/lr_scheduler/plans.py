@@ -1,4 +1,4 @@
-"""Schedulers of schedulers, and one that goes by a metric."""
+"""Schedulers that combine schedulers, and one that follows a metric."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradviz.engine.optim.optimizer import Optimizer
 
 
 class SequentialLR(LRScheduler):
-    """One scheduler after the other, changing at the milestones."""
+    """One scheduler after another. They change at the milestones."""
 
     def __init__(
         self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int]
@@ -55,7 +55,7 @@ class SequentialLR(LRScheduler):
 
 
 class ChainedScheduler(LRScheduler):
-    """Several schedulers at once, each going on from the rates of the one before it."""
+    """Several schedulers at once. Each starts from the rates that the one before it has set."""
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
         if not schedulers:
@@ -87,7 +87,7 @@ class ChainedScheduler(LRScheduler):
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """The rate times `factor` when a metric has not improved for more than `patience` steps."""
+    """The rate is multiplied by `factor` when a metric has not improved for more than `patience` steps."""
 
     def __init__(
         self,

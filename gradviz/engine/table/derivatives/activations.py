@@ -1,4 +1,4 @@
-"""Activations of layers beyond `functions.py`."""
+"""Activations; the most common ones are in `functions.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arithmetic, powers, extremes."""
+"""Arithmetic, powers, maximum and minimum."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ elementwise("mul_number", np.multiply, name="mul", node_name="MulBackward1", arg
 elementwise("div_number", np.true_divide, name="div", node_name="DivBackward1", args="number",
     x=d("1 / number", lambda g, number: g / number))
 elementwise("pow", np.power, node_name="PowBackward1",
-    # The first rule does not use `out`, but PyTorch saves it for both, and so notices a change of it.
+    # The first rule does not use `out`. PyTorch saves it for both rules, and so notices when it is modified.
     x=d("y · x^(y−1)", lambda g, x, y, out: np.where(y == 0, 0, g * (y * x ** (y - 1)))),
     y=d("x^y · ln x", lambda g, x, y, out: g * np.where((x == 0) & (y >= 0), 0, out * np.log(x))))
 elementwise("pow_number", k.power, name="pow", node_name="PowBackward0", args="exponent",

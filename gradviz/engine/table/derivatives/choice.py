@@ -1,4 +1,4 @@
-"""Choosing, copying, converting, cutting."""
+"""Selection by a condition, copies, conversion, identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking elements by their place, and putting them there."""
+"""Indexing: elements are taken by their indices, and put there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gradviz.engine.table.derivatives.rows import general, linear
 
 
 def _to_self(text: str, rule: Callable) -> Choice:
-    """What was there before elements were brought in: it counts among them, or only where none are brought in."""
+    """The derivative of what was there before elements were brought in. Where `include_self` is False it only counts
+    where no elements were brought in."""
 
     def alone(g: Any, x: Any, y: Any, out: Any, dim: Any, index: Any, include_self: Any) -> Any:
         return k.blank(rule(g, x, y, out, dim, index, include_self), dim, index)

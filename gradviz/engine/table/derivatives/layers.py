@@ -13,9 +13,10 @@ from gradviz.engine.table.derivatives.rows import general, linear
 
 
 def _of_each(text: str, rule: Callable, dims_of_one: int = 0, mean: str = "{} / n") -> Choice:
-    """The derivative of a loss: `rule` takes the gradient of each single loss. Of a mean that is g over n, how many
-    losses there are; `mean` is the text of it. The rule's first parameters are `g` and x, whose last `dims_of_one`
-    dimensions give one loss."""
+    """The derivative of a loss. `rule` gives the gradient from that of each single loss.
+
+    Where the mean is taken, each single loss gets g / n, and `mean` makes the text for it. The first parameters of
+    the rule are `g` and x. The last `dims_of_one` dimensions of x belong to one loss."""
     each = d(text, rule)
 
     def of_mean(g: Any, x: Any, *needed: Any) -> Any:
@@ -25,7 +26,7 @@ def _of_each(text: str, rule: Callable, dims_of_one: int = 0, mean: str = "{} / 
 
 
 def _of_gaps(each: str, slope: Callable) -> Choice:
-    """The derivative of a margin loss over C classes, from that of the power of a gap."""
+    """The derivative of a margin loss over C classes. `slope` is that of the power of a gap."""
     return _of_each(
         f"{each} where a class is in the margin, minus the sum of these at the target",
         lambda g, x, target, margin, weight: k.multi_margin_back(slope, g, x, target, margin, weight),

@@ -1,4 +1,4 @@
-"""Products of vectors and matrices."""
+"""Linear algebra: products, inverses, determinants, factorizations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ general("bmm", np.matmul,
 
 
 def _added(name: str, forward: Callable, x: Derivative, y: Derivative) -> None:
-    """The rows of bias + a product of x and y: as itself, and with `beta` and `alpha` before the terms."""
+    """The rows of bias + a product of x and y: one without factors, and one with the factors `beta` and `alpha`."""
     general(name, forward, inputs="bias x y", x=x, y=y,
         bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)))
     general(f"{name}_scaled", k.scaled(forward), name=name, inputs="bias x y", args="beta alpha",
@@ -54,7 +54,7 @@ general("linalg_cross", k.cross, args="dim",
     x=d("y × g", lambda g, y, x_shape, dim: k.sum_to(k.cross(y, g, dim), x_shape)),
     y=d("g × x", lambda g, x, y_shape, dim: k.sum_to(k.cross(g, x, dim), y_shape)))
 
-# Inverses, determinants, factorisations
+# Inverses, determinants, factorizations
 
 general("inv", k.inv, name="linalg_inv", node_name="LinalgInvExBackward0",
     x=d("−x⁻ᵀ g x⁻ᵀ", lambda g, out: -np.matmul(np.matmul(k.transposed(out), g), k.transposed(out))))

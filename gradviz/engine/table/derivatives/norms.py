@@ -12,8 +12,10 @@ from gradviz.engine.table.derivatives.rows import general
 
 
 def _by_order(argument: str, x: str, ending: str, rule: Callable[[Callable], Callable]) -> Choice:
-    """The derivative of a norm of `x` for each order. `rule` makes a rule from the slope of a norm,
-    `slope(x, out, ord, dim)`, and `ending` says in words what the rule does besides."""
+    """The derivative of a norm of `x`, for each order.
+
+    `rule` makes a rule from the slope of a norm, a function `slope(x, out, ord, dim)`. `ending` says in words what
+    else the rule does."""
     extreme = f"sign({x}) where |{x}| is the {{}}, shared by ties{ending}"
     power = f"sign({x}) · |{x}|^({argument}−1) / norm^({argument}−1)"
     whole = f"({x})" if " " in x else x

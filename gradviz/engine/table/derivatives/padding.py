@@ -1,4 +1,4 @@
-"""Borders. The gradient of a border goes to what it was made of."""
+"""Borders. Their gradients flow to the elements that they were made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums, means, extremes, softmax."""
+"""Sums, means, maxima and minima, softmax, selection along a dimension."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ for key, median in ("median", k.median), ("nanmedian", k.nanmedian):
     general(f"{key}_all", median, name=key,
         x=d("1 where x is the median, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
 
-# Choosing along a dimension: (values, indices), and the gradient goes where the value was.
+# Selection along a dimension gives (values, indices). The gradient flows to the selected elements.
 
 for key, kernel in [("max", k.max_along), ("min", k.min_along), ("median", k.median_along)]:
     general(f"{key}_dim", kernel, name=key, args="dim keepdim", outputs=2,

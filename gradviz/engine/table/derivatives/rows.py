@@ -1,4 +1,4 @@
-"""How a row of the table is written: `elementwise`, `linear` or `general`."""
+"""How a row of the table is written: as `elementwise`, `linear` or `general`."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ def _row(
 
 
 def elementwise(key: str, forward: Callable, /, **row: Any) -> None:
-    """An op that works element by element and broadcasts."""
+    """Add the row of an op that works element by element and broadcasts."""
     derivatives = {name: row.pop(name) for name in list(row) if isinstance(row[name], Derivative | Choice)}
     _row(key, forward, "elementwise", derivatives, **row)
 
 
 def linear(key: str, forward: Callable, /, **row: Any) -> None:
-    """An op that is linear in its tensors together: its tangent is the op of the tangents."""
+    """Add the row of an op that is linear in all its tensors together. Its tangent is the op of the tangents."""
     derivatives = {name: row.pop(name) for name in list(row) if isinstance(row[name], Derivative | Choice)}
     _row(key, forward, "linear", derivatives, **row)
 
 
 def general(key: str, forward: Callable, /, **row: Any) -> None:
-    """Any other op."""
+    """Add the row of any other op."""
     derivatives = {name: row.pop(name) for name in list(row) if isinstance(row[name], Derivative | Choice)}
     _row(key, forward, "", derivatives, **row)
 
 
 def without_derivative(name: str) -> Callable:
-    """The rule of an op that may run on what requires grad, but not be differentiated: it raises RuntimeError."""
+    """The rule of an op that has no derivative. The op can run on what requires grad; its backward raises
+    RuntimeError."""
 
     def rule(g: Any) -> Any:
         raise RuntimeError(f"derivative for aten::{name} is not implemented")

@@ -1,4 +1,4 @@
-"""Views, indexing, joining. The gradient goes back the way the elements came."""
+"""Views and joining. Gradients take the way of the elements backwards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the table computes with where NumPy has no function of the name.
+"""The functions of the table that NumPy does not have.
 
-Rules call these with arrays or, under `create_graph`, with Tensors: what a rule calls is either built of NumPy
-functions that Tensors answer to, or is itself a row of the table (`@row`), and then runs as that row.
+Rules call them with arrays, or with Tensors under `create_graph`. So a kernel that rules call is made of NumPy
+functions, which Tensors implement, or it is a row of the table itself (`@row`), which runs on Tensors.
 """
 
 from gradviz.engine.core.broadcasting import sum_to

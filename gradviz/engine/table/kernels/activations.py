@@ -1,4 +1,4 @@
-"""What the rows of `derivatives/activations.py` compute with, on arrays and on Tensors."""
+"""Activations and their derivatives, on arrays and on Tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradviz.engine.table.kernels.row import raw, row
 
 
 def step(condition: Any, yes: float, no: float, like: Any) -> Any:
-    """One of two numbers by a condition, as an array in the dtype of `like`."""
+    """An array in the dtype of `like`: `yes` where the condition holds, else `no`."""
     return np.where(raw(condition), yes, no).astype(_numpy_dtype(like))
 
 
@@ -45,7 +45,7 @@ def celu(x: Any, alpha: float) -> Any:
 
 @row("normal_cdf")
 def normal_cdf(x: Any) -> Any:
-    """Φ(x): how probable a standard normal number of at most x is."""
+    """Φ(x): the probability that a standard normal number is at most x."""
     return scipy.special.ndtr(x).astype(x.dtype, copy=False)
 
 
@@ -100,17 +100,17 @@ def mish_slope(x: Any) -> Any:
 
 
 def hardtanh(x: Any, min_val: float, max_val: float) -> Any:
-    """x within [min, max]."""
+    """x clamped to [min_val, max_val]."""
     return np.clip(x, min_val, max_val)
 
 
 def softshrink(x: Any, lambd: float) -> Any:
-    """x nearer to 0 by λ, 0 where |x| ≤ λ."""
+    """x moved towards 0 by λ; 0 where |x| ≤ λ."""
     return np.where(x > lambd, x - lambd, np.where(x < -lambd, x + lambd, x * 0))
 
 
 def hardshrink(x: Any, lambd: float) -> Any:
-    """x, 0 where |x| ≤ λ."""
+    """x; 0 where |x| ≤ λ."""
     return np.where((x >= -lambd) & (x <= lambd), x * 0, x)
 
 
@@ -121,7 +121,7 @@ def log_sigmoid(x: Any) -> Any:
 
 
 def hardsigmoid(x: Any) -> Any:
-    """x/6 + 1/2 within [0, 1]."""
+    """x/6 + 1/2, clamped to [0, 1]."""
     return np.clip(x + 3, 0, 6) / 6
 
 
@@ -151,7 +151,7 @@ def _halves(x: Any, dim: int) -> tuple[Any, Any]:
 
 
 def glu(x: Any, dim: int) -> Any:
-    """The first half along `dim`, times σ of the second."""
+    """The first half of x along `dim`, times σ of the second half."""
     a, b = _halves(x, dim)
     return a * sigmoid(b)
 

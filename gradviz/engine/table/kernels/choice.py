@@ -1,4 +1,4 @@
-"""Choosing, converting, being the same."""
+"""Selection by a condition, conversion, copies."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def to(x: Any, dtype: Any) -> Any:
 
 
 def cast(x: Any, dtype: Any, memory_format: Any) -> Any:
-    """A copy of x in another dtype, its elements in that order in memory (None: as they lie)."""
+    """A copy of x in another dtype, in that memory format. None keeps the order of the elements."""
     copy = x.astype(dtype)
     return copy if memory_format is None else laid_out(copy, memory_format)
 
 
 def clone(x: Any, memory_format: Any) -> Any:
-    """A copy of x, its elements in that order in memory (None: as they lie)."""
+    """A copy of x, in that memory format. None keeps the order of the elements."""
     laid = x if memory_format is None else laid_out(x, memory_format)
     return np.copy(x) if laid is x else laid
 
 
 def filled(x: Any, value: Any) -> Any:
-    """An array as x, of one value."""
+    """An array of the shape and dtype of x, filled with one value."""
     return np.full(x.shape, value, x.dtype)
 
 
@@ -47,5 +47,5 @@ def with_masked_fill(x: Any, value: Any, mask: Any) -> Any:
 
 
 def with_number_masked(x: Any, value: Any, mask: Any) -> Any:
-    """`masked_fill` with a number."""
+    """`with_masked_fill` for a Python number."""
     return np.asarray(np.where(mask, np.asarray(value, x.dtype), x), order="C")

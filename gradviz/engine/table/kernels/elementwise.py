@@ -1,4 +1,4 @@
-"""Element by element. `out` is the ufuncs' own, so that 0-d arrays stay arrays."""
+"""Functions of single elements. Some take `out=`, as ufuncs do, so that 0-d arrays stay arrays."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _LARGE, _LONGEST_ROW = 8192, 1 << 16
 
 
 def relu(x: Any, out: Any = None) -> Any:
-    """max(x, 0), NaN kept."""
+    """max(x, 0). NaN stays NaN."""
     if type(x) is np.ndarray and out is None and x.ndim and x.flags.c_contiguous and x.size >= _LARGE:
-        rows = x.reshape(len(x), -1)  # NumPy's maximum with one number takes four times as long as with a row
+        rows = x.reshape(len(x), -1)  # np.maximum of a number takes four times as long as of a row
         if rows.shape[1] <= _LONGEST_ROW:
             return np.maximum(rows, np.zeros(rows.shape[1], x.dtype)).reshape(x.shape)
     return np.maximum(x, 0, out=...)
@@ -61,7 +61,7 @@ def sigmoid(x: Any, out: Any = None) -> Any:
 
 
 def softplus(x: Any, beta: float, threshold: float) -> Any:
-    """ln(1 + exp(βx)) / β; x itself where βx > threshold."""
+    """ln(1 + exp(βx)) / β, and x where βx > threshold."""
     return np.where(x * beta > threshold, x, np.log1p(np.exp(np.minimum(x * beta, threshold))) / beta)
 
 
@@ -84,12 +84,12 @@ def reversed_power(x: Any, base: Any) -> Any:
 def power_slope(x: Any, exponent: Any) -> Any:
     """n · x^(n−1)."""
     if exponent == 2 and type(x) is np.ndarray:
-        return 2 * x  # as x ** 1 it would be a power like others, for NumPy
+        return 2 * x  # NumPy computes x ** 1 as any other power
     return exponent * x ** (exponent - 1)
 
 
 def clamp(x: Any, min: Any, max: Any) -> Any:
-    """x, but not below `min` and not above `max`; either may be None."""
+    """x clamped to [min, max]. Either bound may be None."""
     x = x if min is None else np.maximum(x, min)
     return x if max is None else np.minimum(x, max)
 
@@ -98,25 +98,25 @@ _INTEGERS = {np.dtype(f"f{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
 
 
 def let_through(g: Any, mask: Any) -> Any:
-    """g where `mask`, else 0, even if g is NaN there.
+    """g where `mask`, else 0, even where g is NaN.
 
-    Bits times 0 or 1 are that for every number, and quicker than a choice."""
+    The bits of g are multiplied by 0 or 1, which is faster than np.where."""
     integers = _INTEGERS.get(g.dtype) if type(g) is np.ndarray else None
     return np.where(mask, g, 0) if integers is None else (g.view(integers) * mask).view(g.dtype)
 
 
 def none_of(g: Any) -> Any:
-    """Zeros in place of a gradient, even if it is NaN."""
+    """Zeros in the place of a gradient, even where it is NaN."""
     return np.where(False, g, 0)
 
 
 def to_the_winner(g: Any, loses: Any, ties: Any) -> Any:
-    """g, a half of it where `ties`, and 0 where `loses`, even if it is NaN."""
+    """0 where `loses`, g / 2 where `ties`, else g. It is 0 even where g is NaN."""
     return np.where(loses, 0, np.where(ties, g / 2, g))
 
 
 def copysign_slope(x: Any, out: Any) -> Any:
-    """The derivative of copysign in x: whether it keeps the sign; 0 at 0."""
+    """The derivative of copysign in x: 1 where x keeps its sign, else −1; 0 at 0."""
     return np.where(x == 0, 0, np.sign(x) * np.sign(out))
 
 
@@ -138,7 +138,7 @@ def ldexp(x: Any, y: Any) -> Any:
 
 @row("polygamma")
 def polygamma(x: Any, order: int) -> Any:
-    """The derivative of digamma of that order."""
+    """The derivative of digamma of that order. Order 0 is digamma."""
     return scipy.special.polygamma(order, x) if order else scipy.special.psi(x)
 
 
@@ -165,7 +165,7 @@ def i1e_slope(x: Any, out: Any) -> Any:
 
 
 def frac(x: Any, out: Any = None) -> Any:
-    """What is behind the point, with the sign of x."""
+    """The fractional part of x, with the sign of x."""
     return x - np.trunc(x)
 
 
@@ -175,13 +175,13 @@ def angle(x: Any, out: Any = None) -> Any:
 
 
 def logit(x: Any, eps: float | None) -> Any:
-    """ln(x / (1 − x)), of x clamped to [eps, 1 − eps]."""
+    """ln(x / (1 − x)). With `eps`, x is clamped to [eps, 1 − eps] first."""
     x = x if eps is None else clamp(x, eps, 1 - eps)
     return np.log(x / (1 - x))
 
 
 def logit_slope(x: Any, eps: float | None) -> Any:
-    """The derivative of `logit`: 0 where x was clamped, NaN outside [0, 1] if nothing is clamped."""
+    """The derivative of `logit`. It is 0 where x was clamped. Without `eps` it is NaN outside of [0, 1]."""
     low, outside = (0.0, np.nan) if eps is None else (eps, 0.0)
     return np.where((x < low) | (x > 1 - low), outside, 1 / (x * (1 - x)))
 
@@ -192,7 +192,7 @@ def nan_to_num(x: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
 
 
 def round_to(x: Any, decimals: int) -> Any:
-    """x rounded to so many places behind the point."""
+    """x rounded to `decimals` digits after the point."""
     return np.round(x * 10.0**decimals) / 10.0**decimals if decimals > 0 else _round_to_tens(x, -decimals)
 
 
@@ -210,7 +210,7 @@ def divide_rounded(x: Any, y: Any, rounding_mode: str) -> Any:
 
 
 def lerp(x: Any, y: Any, weight: Any) -> Any:
-    """x + weight (y − x), from the nearer end."""
+    """x + weight (y − x), computed from the nearer end."""
     return np.where(np.abs(weight) < 0.5, x + weight * (y - x), y - (y - x) * (1 - weight))
 
 
@@ -225,7 +225,7 @@ def addcdiv(x: Any, y: Any, z: Any, value: Any) -> Any:
 
 
 def clamp_between(x: Any, min: Any, max: Any) -> Any:
-    """x, not below `min`, and then not above `max`."""
+    """x raised to `min`, and then lowered to `max`."""
     return np.minimum(np.maximum(x, min), max)
 
 

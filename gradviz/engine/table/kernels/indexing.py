@@ -1,4 +1,4 @@
-"""Taking elements by their place, and putting them there."""
+"""Indexing: elements are taken by their indices, and put there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gradviz.engine.table.kernels.row import row
 
 
 def at(dim: int, index: Any) -> tuple:
-    """The index that takes `index` along `dim`."""
+    """The index of `index` along `dim`, and of everything along the other dimensions."""
     return (slice(None),) * dim + (index,)
 
 
 def index(x: Any, index: Any) -> Any:
-    """x[index]; of an array, a single element too is a view, and a copy is in order in memory."""
+    """x[index]. Of an array, a single element is a view too, and a copy is contiguous."""
     taken = x[index]
     if isinstance(taken, np.generic):
         return x[(*index, ...) if isinstance(index, tuple) else (index, ...)]
@@ -23,12 +23,12 @@ def index(x: Any, index: Any) -> Any:
 
 
 def in_order(x: Any) -> Any:
-    """x; of an array, copied where its elements do not lie in order in memory."""
+    """x, copied where it is an array that is not contiguous."""
     return np.asarray(x, order="C") if isinstance(x, np.ndarray) else x
 
 
 def select(x: Any, dim: int, index: int) -> Any:
-    """x[:, ..., index] along `dim`; of an array, a single element too is a view."""
+    """x[:, ..., index] along `dim`. Of an array, a single element is a view too."""
     return x[(*at(dim, index), ...)] if isinstance(x, np.ndarray) else x[at(dim, index)]
 
 
@@ -44,13 +44,13 @@ def put_back(g: Any, shape: tuple[int, ...], index: Any) -> Any:
 
 
 def takes_each_once(index: Any) -> bool:
-    """Whether an index is made of slices and single places only, so that it takes no element twice."""
+    """Whether an index consists of slices and integers only, so that it takes no element twice."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts)
 
 
 def along(index: np.ndarray, dim: int) -> tuple:
-    """The index that takes, along `dim`, the element that `index` names for each place."""
+    """The index of the elements that `index` names along `dim`."""
     if index.ndim == 0:
         return (index.reshape(1),) if dim is None else (index,)
     places = list(np.ix_(*(np.arange(n) for n in index.shape)))
@@ -73,7 +73,7 @@ def spread_out(g: Any, shape: tuple[int, ...], dim: int, index: np.ndarray) -> A
 
 
 def placed(index: np.ndarray, source: Any) -> tuple[np.ndarray, Any]:
-    """An index, and the elements that go there: of a source that may be greater, those that it names."""
+    """The index as an array of at least one dimension, and the elements of the source that it reaches."""
     if np.ndim(source) == 0:
         return np.atleast_1d(index), source
     index = np.atleast_1d(index)
@@ -99,19 +99,19 @@ def scatter_add(x: Any, source: Any, dim: int, index: np.ndarray) -> Any:
 
 
 def gather_within(g: Any, shape: tuple[int, ...], dim: int, index: np.ndarray) -> Any:
-    """The gradient of the source of a scatter: what went in, in the source's shape."""
+    """The gradient of the source of a scatter, in the shape of the source."""
     return in_source(gather(g, dim, index), shape)
 
 
 def in_source(taken: Any, shape: tuple[int, ...]) -> Any:
-    """What went into a scatter, in the source's shape: 0 where the index did not reach."""
+    """Elements that a scatter took from its source, in the shape of the source; 0 where the index did not reach."""
     if tuple(shape) == tuple(taken.shape):
         return taken
     return put_back(taken, shape, tuple(slice(n) for n in taken.shape))
 
 
 def blank(g: Any, dim: int, index: np.ndarray) -> Any:
-    """g, but 0 where `index` names along `dim`."""
+    """g, with 0 where `index` names along `dim`."""
     mask = scatter(np.zeros(g.shape, bool), True, dim, index)
     return np.where(mask, 0, g)
 
@@ -157,12 +157,12 @@ def index_fill(x: Any, value: Any, dim: int, index: np.ndarray) -> Any:
 
 
 def cleared(g: Any, dim: int, index: np.ndarray) -> Any:
-    """g, but 0 at the places along `dim` that `index` names."""
+    """g, with 0 at the indices along `dim` that `index` names."""
     return np.where(index_fill(np.zeros(g.shape, bool), True, dim, index), 0, g)
 
 
 def taken_slices(g: Any, shape: tuple[int, ...], dim: int, index: np.ndarray) -> Any:
-    """The gradient of the slices that were put or added somewhere."""
+    """The gradient of the slices that were put or added at the indices."""
     return np.reshape(index_select(g, dim, index), shape)
 
 
@@ -181,12 +181,12 @@ def with_added(x: Any, y: Any, index: Any) -> Any:
 
 
 def outside(g: Any, index: Any) -> Any:
-    """g, but 0 at `index`."""
+    """g, with 0 at `index`."""
     return np.where(with_set(np.zeros(g.shape, bool), True, index), 0, g)
 
 
 def masked_scatter(x: Any, source: Any, mask: np.ndarray) -> Any:
-    """x with the elements of `source`, one after another, where `mask`."""
+    """x with the elements of `source`, in order, where `mask` holds."""
     out = np.array(np.broadcast_to(x, mask.shape), order="C")
     out[mask] = source.reshape(-1)[: int(mask.sum())]
     return out
@@ -199,10 +199,10 @@ def masked_source(g: Any, shape: tuple[int, ...], mask: np.ndarray) -> Any:
 
 
 def with_number_filled(x: Any, value: Any, dim: int, index: np.ndarray) -> Any:
-    """`index_fill` with a number."""
+    """`index_fill` for a Python number."""
     return index_fill(x, value, dim, index)
 
 
 def with_number_scattered(x: Any, value: Any, dim: int, index: np.ndarray) -> Any:
-    """`scatter` of a number."""
+    """`scatter` for a Python number."""
     return scatter(x, value, dim, index)

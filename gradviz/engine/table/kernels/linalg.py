@@ -1,4 +1,4 @@
-"""Products of vectors and matrices."""
+"""Linear algebra: products, inverses, determinants, factorizations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradviz.engine.table.kernels.shape import tril, triu
 
 
 def transposed(x: Any) -> Any:
-    """The last two dimensions exchanged."""
+    """The last two dimensions swapped."""
     return x.swapaxes(-1, -2)
 
 
@@ -37,8 +37,9 @@ def addmv(bias: Any, x: Any, y: Any) -> Any:
 
 
 def scaled(kernel: Callable) -> Callable:
-    """A kernel that adds a product to a bias, with factors: beta · bias + alpha · product; a bias times 0 counts for
-    nothing, NaN or not."""
+    """A kernel for beta · bias + alpha · product, from one for bias + product.
+
+    A bias times 0 is 0, even where the bias is NaN."""
 
     def call(bias: Any, x: Any, y: Any, beta: Any, alpha: Any) -> Any:
         return kernel(bias * beta if beta else np.zeros_like(bias), x * alpha, y)
@@ -103,7 +104,7 @@ _NO_ANSWER = {
 
 
 def no_answer(name: str, x: np.ndarray, error: Exception) -> LinAlgError:
-    """Why LAPACK found no answer: of which matrix of a batch, and where."""
+    """The error of LAPACK for a matrix: which matrix of the batch failed, and where."""
     if name not in _NO_ANSWER or x.dtype.kind != "f":
         return LinAlgError(f"linalg.{name}: {error}")
     factorize, said = _NO_ANSWER[name]
@@ -121,7 +122,7 @@ def det(x: Any) -> Any:
 
 
 def on_matrices(g: Any) -> Any:
-    """A number for each matrix, ready to be multiplied with matrices."""
+    """A number for each matrix, with two more dimensions so that it multiplies matrices."""
     return np.expand_dims(g, (-2, -1))
 
 
@@ -143,35 +144,35 @@ def solve_vector(a: Any, b: Any) -> Any:
 
 
 def triangle(x: Any, upper: bool, unit: bool) -> Any:
-    """One triangle of x, without its diagonal where that is taken for 1."""
+    """One triangle of x. With `unit` the diagonal is 0."""
     return triu(x, int(unit)) if upper else tril(x, -int(unit))
 
 
 @row("solve_triangular", inputs=2)
 def solve_triangular(a: Any, b: Any, upper: bool, unit: bool) -> Any:
-    """x such that a x = b, of one triangle of a; `unit`: with ones on its diagonal."""
+    """x such that a x = b, where only one triangle of a counts. With `unit` the diagonal of a is 1."""
     half = triangle(a, upper, unit)
     return np.linalg.solve(half + np.eye(a.shape[-1], dtype=a.dtype) if unit else half, b)
 
 
 @row("solve_triangular_right", inputs=2)
 def solve_triangular_right(a: Any, b: Any, upper: bool, unit: bool) -> Any:
-    """x such that x a = b, of one triangle of a."""
+    """x such that x a = b, where only one triangle of a counts."""
     return transposed(solve_triangular(transposed(a), transposed(b), not upper, unit))
 
 
 def cholesky_upper(x: Any) -> Any:
-    """U, upper triangular, such that Uᵀ U = x."""
+    """The upper triangular U such that Uᵀ U = x."""
     return transposed(np.linalg.cholesky(x))
 
 
 def cholesky(x: Any) -> Any:
-    """L, lower triangular, such that L Lᵀ = x."""
+    """The lower triangular L such that L Lᵀ = x."""
     return np.linalg.cholesky(x)
 
 
 def cholesky_back(g: Any, lower: Any) -> Any:
-    """L⁻ᵀ Φ(Lᵀ g) L⁻¹, made symmetric; Φ takes the lower triangle with half the diagonal."""
+    """L⁻ᵀ Φ(Lᵀ g) L⁻¹, made symmetric. Φ is the lower triangle with half the diagonal."""
     product = np.matmul(transposed(lower), tril(g, 0))
     half = tril(product, 0) - 0.5 * product * np.eye(lower.shape[-1])
     inverse = inv(lower)
@@ -187,7 +188,7 @@ def cholesky_forward(tangent: Any, lower: Any) -> Any:
 
 
 def pinv(x: Any, atol: Any, rtol: Any, hermitian: bool) -> Any:
-    """The Moore-Penrose inverse; singular values up to `least_value` count as 0."""
+    """The Moore-Penrose inverse. Singular values up to `least_value` count as 0."""
     if not x.size:
         return np.empty((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
     if hermitian:
@@ -202,14 +203,14 @@ def pinv(x: Any, atol: Any, rtol: Any, hermitian: bool) -> Any:
 
 
 def singular_values(x: Any, hermitian: bool) -> Any:
-    """The singular values; of symmetric matrices, found as the magnitudes of eigenvalues."""
+    """The singular values of x. Those of a symmetric matrix are the magnitudes of its eigenvalues."""
     return np.abs(np.linalg.eigvalsh(x)) if hermitian else np.linalg.svd(x, compute_uv=False)
 
 
 def least_value(x: Any, values: Any, atol: Any, rtol: Any) -> Any:
-    """The greatest singular value that counts as 0: max(atol, rtol · the greatest of all).
+    """The greatest singular value that counts as 0: max(atol, rtol · the greatest singular value).
 
-    Where neither is given, rtol is max(n, m) · eps."""
+    If neither is given, rtol is max(n, m) · eps."""
     if atol is None:
         atol, rtol = 0.0, max(x.shape[-2:]) * np.finfo(x.dtype).eps if rtol is None else rtol
     elif rtol is None:

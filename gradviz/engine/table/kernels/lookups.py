@@ -1,4 +1,4 @@
-"""Rows of a table, looked up one by one or in bags."""
+"""Rows of a table, taken one by one or in bags."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def look_up(weight: Any, indices: Any, padding_idx: int) -> Any:
 
 @row("embedding_dense")
 def embedding_dense(g: Any, rows: int, indices: Any, padding_idx: int) -> Any:
-    """The transpose of `look_up`: gradients added up by row; the row `padding_idx` gets none."""
+    """The transpose of `look_up`: gradients are added by row. The row `padding_idx` gets none."""
     flat, values = indices.ravel(), g.reshape(-1, g.shape[-1])
     kept = flat != padding_idx
     flat, values = flat[kept], values[kept]
@@ -39,7 +39,8 @@ def take_unpadded(x: Any, indices: Any, padding_idx: int) -> Any:
 
 
 def embedding_bag(x: Any, y: Any, indices: np.ndarray, bags: np.ndarray, size: int, mode: str) -> Any:
-    """The sum, mean or maximum of each of `size` bags of rows of x, each times its weight in y; 0 of an empty one."""
+    """The sum, mean or maximum of the rows of x in each of `size` bags. Each row is multiplied by its weight in y. An
+    empty bag gives 0."""
     rows = x[indices] * y[:, None]
     out = np.full((size, x.shape[1]), -np.inf if mode == "max" else 0, rows.dtype)
     (np.maximum if mode == "max" else np.add).at(out, bags, rows)
@@ -80,7 +81,7 @@ def share_of_max(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np
 
 
 def _first_greatest(rows: np.ndarray, out: np.ndarray, bags: np.ndarray) -> np.ndarray:
-    """1 for the first row of each bag that is its maximum, in each column."""
+    """1 for the first row of each bag that is its maximum, column by column, else 0."""
     places = np.arange(len(rows))[:, None]
     first = np.full(out.shape, len(rows))
     np.minimum.at(first, bags, np.where(rows == out[bags], places, len(rows)))

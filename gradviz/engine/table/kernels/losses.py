@@ -1,4 +1,4 @@
-"""What the rows of losses compute with. `reduction` is mean, sum or none."""
+"""Losses and their gradients. `reduction` is "mean", "sum" or "none"."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gradviz.engine.table.kernels.row import raw
 
 
 def reduced(losses: Any, reduction: str) -> Any:
-    """Losses as `reduction` asks."""
+    """The losses, their mean, or their sum."""
     if reduction == "none":
         return losses
     return np.mean(losses) if reduction == "mean" else np.sum(losses)
 
 
 def nll(x: Any, target: np.ndarray, share: np.ndarray | float, reduction: str) -> Any:
-    """−share · x at the target class (axis 1), summed unless reduction is none. `share` is one number for each
-    target, or one for all.
+    """−share · x at the target class (axis 1), and their sum unless `reduction` is "none".
 
-    Where share is 0 the log-probability does not count, even if it is −inf."""
+    `share` is a number for each target, or one number. Where it is 0 the log-probability does not count, even if it
+    is −inf."""
     picked = x[_at_classes(target)]
     if not isinstance(share, np.ndarray):
         return (picked if reduction == "none" else picked.sum()) * -share
@@ -44,7 +44,7 @@ def nll_back(g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.nda
 
 
 def _at_classes(target: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The index of the target classes in an array that has them along axis 1."""
+    """The index of the target classes in an array that has the classes along axis 1."""
     if target.ndim == 0:
         return (target,)
     if target.ndim == 1:
@@ -70,7 +70,7 @@ def soft_margin_slope(x: Any, target: np.ndarray) -> Any:
 
 
 def _gaps(rows: Any, classes: np.ndarray, margin: float) -> tuple[Any, np.ndarray]:
-    """max(0, margin − x[y] + x[i]) for each class i, and which i are others than y."""
+    """max(0, margin − x[y] + x[i]) for each class i, and whether i is another class than the target y."""
     at = (np.arange(len(classes)), classes)
     others = np.ones(rows.shape, bool)
     others[at] = False
@@ -88,7 +88,7 @@ def _of_classes(weight: np.ndarray | None, classes: np.ndarray, n: int) -> Any:
 def multi_margin(
     x: Any, target: np.ndarray, p: int, margin: float, weight: np.ndarray | None, reduction: str
 ) -> Any:
-    """max(0, margin − x[y] + x[i])^p over the classes i other than y, over their number."""
+    """max(0, margin − x[y] + x[i])^p, summed over the classes i other than the target y, divided by their number."""
     rows, classes = x.reshape(_as_rows(x.shape)), np.atleast_1d(target)
     gaps, others = _gaps(rows, classes, margin)
     terms = gaps**p * others * _of_classes(weight, classes, rows.shape[1])
@@ -118,7 +118,7 @@ def slope_of_square(gaps: Any, share: Any) -> Any:
 
 
 def huber(x: Any, y: Any, delta: float, reduction: str) -> Any:
-    """(x − y)² / 2 up to a distance of delta, then straight on."""
+    """(x − y)² / 2 where |x − y| < delta, else delta · (|x − y| − delta / 2)."""
     distance = np.abs(x - y)
     return reduced(
         np.where(distance < delta, 0.5 * distance * distance, delta * (distance - 0.5 * delta)), reduction
@@ -126,7 +126,7 @@ def huber(x: Any, y: Any, delta: float, reduction: str) -> Any:
 
 
 def smooth_l1(x: Any, y: Any, beta: float, reduction: str) -> Any:
-    """(x − y)² / 2β up to a distance of beta, then the distance less β/2."""
+    """(x − y)² / 2β where |x − y| < beta, else |x − y| − beta / 2."""
     distance = np.abs(x - y)
     return reduced(
         np.where(distance < beta, 0.5 * distance * distance / beta, distance - 0.5 * beta), reduction
@@ -134,24 +134,24 @@ def smooth_l1(x: Any, y: Any, beta: float, reduction: str) -> Any:
 
 
 def bce(x: Any, y: Any, weight: Any, reduction: str) -> Any:
-    """−(y ln x + (1 − y) ln(1 − x)), the logarithms not below −100."""
+    """−(y ln x + (1 − y) ln(1 − x)) · weight. Logarithms are at least −100."""
     log_x, log_rest = np.maximum(np.log(x), -100), np.maximum(np.log1p(-x), -100)
     return reduced(((y - 1) * log_rest - y * log_x) * weight, reduction)
 
 
 def bce_logits(x: Any, y: Any, weight: Any, pos_weight: Any, reduction: str) -> Any:
-    """−(p y ln σ(x) + (1 − y) ln(1 − σ(x))), without overflow."""
+    """−(p y ln σ(x) + (1 − y) ln(1 − σ(x))) · weight, without overflow."""
     log_sigmoid = np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
     losses = (1 - y) * x - (1 + (pos_weight - 1) * y) * log_sigmoid
     return reduced(losses * weight, reduction)
 
 
 def logits_slope(x: Any, y: Any, pos_weight: Any) -> Any:
-    """The derivative in x of each single loss."""
+    """The derivative of each single loss in x."""
     return (1 - y) - (1 + (pos_weight - 1) * y) * (1 - sigmoid(x))
 
 
 def target_slope(x: Any, pos_weight: Any) -> Any:
-    """The derivative in y of each single loss."""
+    """The derivative of each single loss in y."""
     log_sigmoid = np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
     return -x - (pos_weight - 1) * log_sigmoid

@@ -18,14 +18,15 @@ def moments(x: Any, axes: Sizes, eps: float) -> tuple[Any, Any]:
 
 
 def aligned(parameter: Any, shape: Sizes) -> Any:
-    """A weight or bias in the shape in which it meets x; an absent one (0-d) as it is."""
+    """A weight or bias in the shape that broadcasts with x. A missing one (0-d) is returned as it is."""
     return parameter if not parameter.ndim else np.reshape(parameter, shape)
 
 
 def normalize(
     x: Any, weight: Any, bias: Any, view: Sizes, axes: Sizes, shape: Sizes, eps: float, stats: Any
 ) -> Any:
-    """(x − mean) / √(variance + eps) · weight + bias; the mean and variance of x in shape `view`, over `axes`."""
+    """(x − mean) / √(variance + eps) · weight + bias. Mean and variance are those of x in the shape `view`, over
+    `axes`."""
     mean, rate = stats
     out = (x.reshape(view) - mean) * rate
     if weight.ndim:
@@ -41,7 +42,7 @@ def normalize_fixed(x: Any, weight: Any, bias: Any, shape: Sizes, stats: Any) ->
 
 
 def _standardized(x: Any, view: Sizes, axes: Sizes, eps: float, stats: Any) -> tuple[Any, Any]:
-    """x as it is before the weight, and its rate; on a Tensor all is computed again, to be differentiated."""
+    """x before the weight, and 1 / σ. Of a Tensor they are computed again, so that they can be differentiated."""
     seen = np.reshape(x, view)
     mean, rate = stats if isinstance(x, np.ndarray) else moments(seen, axes, eps)
     return (seen - mean) * rate, rate
@@ -50,7 +51,7 @@ def _standardized(x: Any, view: Sizes, axes: Sizes, eps: float, stats: Any) -> t
 def normalize_x(
     g: Any, x: Any, weight: Any, view: Sizes, axes: Sizes, shape: Sizes, eps: float, stats: Any
 ) -> Any:
-    """The gradient of x, without what moves the mean or the variance."""
+    """The gradient of x. Its parts along the mean and along the standardized x are removed."""
     standard, rate = _standardized(x, view, axes, eps, stats)
     upstream = np.reshape(g, view) * aligned(weight, shape)
     straight = np.mean(upstream, axis=axes, keepdims=True)
@@ -67,6 +68,6 @@ def normalize_weight(
 
 
 def summed_to(g: Any, parameter_shape: Sizes, shape: Sizes) -> Any:
-    """A gradient summed to a parameter that met x in `shape`."""
+    """A gradient summed to the shape of a parameter that was broadcast in `shape`."""
     axes = tuple(i for i, n in enumerate(shape) if n == 1 and g.shape[i] != 1)
     return np.reshape(np.sum(g, axis=axes) if axes else g, parameter_shape)

@@ -1,4 +1,4 @@
-"""Norms and the distances that they measure."""
+"""Norms and distances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gradviz.engine.table.kernels.reductions import spread
 
 
 def vector_norm(x: Any, ord: float, dim: Any, keepdim: bool) -> Any:
-    """(Σ |x|^ord)^(1/ord); for ±inf the greatest or least of |x|, for 0 how many are not 0."""
+    """(Σ |x|^ord)^(1/ord). For ord ±inf the maximum or minimum of |x|, for 0 the number of elements that are not
+    0."""
     magnitudes = np.abs(x)
     if ord == np.inf:
         return np.max(magnitudes, axis=dim, keepdims=keepdim)
@@ -34,7 +35,7 @@ def dist(x: Any, y: Any, p: float) -> Any:
 
 
 def norm_back(slope: Callable, g: Any, x: Any, out: Any, ord: float, dim: Any, keepdim: bool) -> Any:
-    """The gradient of a norm: g times its slope, which is one of the functions below."""
+    """The gradient of a norm: g times the slope. `slope` is one of the functions below."""
     g, out = spread(g, x.shape, dim, keepdim), spread(out, x.shape, dim, keepdim)
     return g * slope(x, out, ord, dim)
 
@@ -70,17 +71,17 @@ def slope_of_norm(x: Any, out: Any, ord: float, dim: Any) -> Any:
 
 
 def cdist(x: Any, y: Any, p: float) -> Any:
-    """The p-norm distances between the rows of x and those of y."""
+    """The distances in the p-norm between the rows of x and the rows of y."""
     return vector_norm(np.expand_dims(x, -2) - np.expand_dims(y, -3), p, -1, False)
 
 
 def cdist_back(slope: Callable, g: Any, x: Any, y: Any, out: Any, p: float) -> Any:
-    """The gradient of each difference of a row of x and one of y."""
+    """The gradients of the differences between the rows of x and the rows of y."""
     return norm_back(slope, g, np.expand_dims(x, -2) - np.expand_dims(y, -3), out, p, -1, False)
 
 
 def pdist(x: Any, p: float) -> Any:
-    """The p-norm distances between every two rows of a matrix, as one vector."""
+    """The distances in the p-norm between all pairs of rows of a matrix, as a vector."""
     rows, columns = np.triu_indices(x.shape[0], 1)
     return vector_norm(x[rows] - x[columns], p, -1, False)
 

@@ -1,4 +1,4 @@
-"""Borders around a tensor: constant ones, and ones made of its own elements."""
+"""Borders around a tensor: of a constant, or of its own elements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradviz.engine.table.kernels.row import row
 
 
 def padded(x: Any, before: Sequence[int], after: Sequence[int], value: float) -> Any:
-    """x with a border of `value`; where a width is negative, x cut."""
+    """x with a border of `value`. A negative width cuts x."""
     inner = x[cut(before, after)]
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
     return np.pad(inner, widths, constant_values=value)
@@ -20,17 +20,17 @@ def padded(x: Any, before: Sequence[int], after: Sequence[int], value: float) ->
 
 @row("padded_with_zeros")
 def padded_with_zeros(x: Any, before: Sequence[int], after: Sequence[int]) -> Any:
-    """x with a border of zeros; also the transpose of the same with the widths negated."""
+    """x with a border of zeros. With negated widths it is its own transpose."""
     return padded(x, before, after, 0)
 
 
 def cut(before: Sequence[int], after: Sequence[int]) -> tuple[slice, ...]:
-    """What of a tensor is left where the widths of its border are negative."""
+    """The index of what is left where the widths of the border are negative."""
     return tuple(slice(max(-b, 0), -max(-a, 0) or None) for b, a in zip(before, after, strict=True))
 
 
 def wrapped(places: tuple[np.ndarray, ...]) -> tuple:
-    """The index that takes, along the last dimensions, the places given for each."""
+    """The index that takes the given places along the last dimensions."""
     return (Ellipsis, *np.ix_(*places))
 
 

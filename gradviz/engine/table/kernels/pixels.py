@@ -1,4 +1,4 @@
-"""Elements of images that change places."""
+"""Rearranging the elements of images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unshuffled_pixels(x: Any, r: int) -> Any:
 
 
 def shuffled_channels(x: Any, groups: int) -> Any:
-    """The channels of (N, C, ...), in `groups` equal parts, taken in turn from each part."""
+    """The channels of (N, C, ...) in `groups` equal parts, taken in turn from each part."""
     n, channels, *rest = x.shape
     apart = x.reshape((n, groups, channels // groups, *rest))
     return np.swapaxes(apart, 1, 2).reshape(x.shape)

@@ -11,14 +11,14 @@ from gradviz.engine.table.kernels.windows import Sizes, windows
 
 
 def max_positions(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, out: Sizes) -> Any:
-    """Where each window's maximum stands in its plane, as PyTorch's indices: (N, C, *out)."""
+    """The flat index of each window's maximum in its plane, as PyTorch's indices: (N, C, *out)."""
     need = tuple(
         max((o - 1) * s + d * (k - 1) + 1 - n - p, 0)
         for o, s, d, k, n, p in zip(out, stride, dilation, kernel, x.shape[2:], padding, strict=True)
     )
     border = [(0, 0), (0, 0), *zip(padding, need, strict=True)]
     whole = x
-    if any(padding) or any(need):  # the border is below everything, even −∞
+    if any(padding) or any(need):  # the border is less than everything, even −∞
         floats = x.dtype.kind == "f"
         low = -np.inf if floats else np.iinfo(x.dtype).min
         whole = np.pad(np.maximum(x, np.finfo(x.dtype).min) if floats else x, border, constant_values=low)
@@ -34,7 +34,7 @@ def max_positions(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation
 
 
 def adaptive_max_positions(x: Any, size: Sizes) -> Any:
-    """Where the maximum of each of `size` parts of a plane stands, the first of equal ones, NaN above all."""
+    """The flat index of the maximum of each of `size` parts of a plane: the first of ties, and NaN above all."""
     height, width = x.shape[2:]
     indices = np.empty((*x.shape[:2], *size), np.int64)
     for i in range(size[0]):
@@ -52,7 +52,7 @@ def trilinear(x: Any, w: Any, y: Any) -> Any:
 
 
 def take_in_planes(x: Any, kernel_size: Any, stride: Any, padding: Any, indices: Any) -> Any:
-    """From each plane of x (..., height, width) the elements at `indices`."""
+    """The elements at `indices` of each plane of x (..., height, width)."""
     planes = x.reshape(*x.shape[:-2], -1)
     picked = np.take_along_axis(planes, indices.reshape(*x.shape[:-2], -1), axis=-1)
     return picked.reshape(indices.shape)
@@ -60,7 +60,7 @@ def take_in_planes(x: Any, kernel_size: Any, stride: Any, padding: Any, indices:
 
 @row("put_in_planes")
 def put_in_planes(g: Any, shape: Sizes, indices: Any) -> Any:
-    """The transpose of `take_in_planes`: added to planes of zeros at `indices`."""
+    """The transpose of `take_in_planes`: elements are added at `indices` to planes of zeros."""
     planes, size = int(np.prod(shape[:-2])), int(np.prod(shape[-2:]))
     at = indices.reshape(planes, -1) + size * np.arange(planes)[:, None]
     whole = np.bincount(at.ravel(), weights=np.asarray(g).ravel(), minlength=planes * size)
@@ -69,28 +69,28 @@ def put_in_planes(g: Any, shape: Sizes, indices: Any) -> Any:
 
 @row("taken_in_planes")
 def taken_in_planes(x: Any, indices: Any) -> Any:
-    """`take_in_planes`, for the rules."""
+    """`take_in_planes`. Rules call it."""
     return take_in_planes(x, None, None, None, indices)
 
 
 def average(x: Any, size: Any, rows: Any, columns: Any) -> Any:
-    """Averages of windows of the planes of x; `rows` and `columns` are matrices (out, size) of weights."""
+    """The averages of windows of the planes of x. `rows` and `columns` are matrices (out, size) of weights."""
     return between(x, rows, columns)
 
 
 def between(x: Any, rows: Any, columns: Any) -> Any:
-    """rows · x · columnsᵀ of each plane."""
+    """rows · x · columnsᵀ for each plane."""
     dtype = np.dtype(getattr(x.dtype, "numpy", x.dtype))
     return np.matmul(np.matmul(rows.astype(dtype), x), columns.T.astype(dtype))
 
 
 def resized(x: Any, size: Any, matrices: Any) -> Any:
-    """The dimensions after the second, each multiplied by its matrix (out, size)."""
+    """x with each dimension after the second multiplied by its matrix (out, size)."""
     return along_dimensions(x, matrices)
 
 
 def along_dimensions(x: Any, matrices: Any) -> Any:
-    """The last dimensions of x, each multiplied by its matrix."""
+    """x with each of its last dimensions multiplied by its matrix."""
     dtype = np.dtype(getattr(x.dtype, "numpy", x.dtype))
     for i, matrix in enumerate(reversed(matrices)):
         turned = np.swapaxes(x, -1, -1 - i) if i else x
@@ -100,7 +100,7 @@ def along_dimensions(x: Any, matrices: Any) -> Any:
 
 
 def average_weights(size: int, kernel: int, stride: int, padding: int, out: int, count_padding: bool) -> Any:
-    """The matrix (out, size) that averages windows of one dimension, as sums; and how many each counts."""
+    """The matrix (out, size) that sums windows of one dimension, and the number of elements in each window."""
     matrix, counts = np.zeros((out, size)), np.zeros(out)
     for i in range(out):
         first = i * stride - padding

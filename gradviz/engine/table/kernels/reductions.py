@@ -1,4 +1,4 @@
-"""Sums, extremes, and their transposes."""
+"""Sums, means, maxima and minima, and their transposes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gradviz.engine.table.kernels.row import raw, row
 
 
 def sum(x: Any, dim: Any, keepdim: bool) -> Any:
-    """The sum over `dim` (None: over all); of bools and small integers in int64."""
+    """The sum over `dim`; None: over all. Bools and small integers are summed in int64."""
     return np.sum(x, axis=dim, keepdims=keepdim, dtype=None if x.dtype.kind in "fc" else np.int64)
 
 
 def mean(x: Any, dim: Any, keepdim: bool) -> Any:
-    """The mean over `dim` (None: over all)."""
+    """The mean over `dim`; None: over all."""
     return np.mean(x, axis=dim, keepdims=keepdim)
 
 
 def count(shape: tuple[int, ...], dim: Any) -> int:
-    """How many elements a reduction over `dim` takes into one."""
+    """The number of elements that a reduction over `dim` combines into one."""
     dims = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
     n = 1
     for i in dims:
@@ -29,7 +29,7 @@ def count(shape: tuple[int, ...], dim: Any) -> int:
 
 
 def spread(g: Any, shape: tuple[int, ...], dim: Any, keepdim: bool) -> Any:
-    """The transpose of a sum: every element that went in gets the gradient of what came out."""
+    """The transpose of a sum: each element gets the gradient of the sum that it is part of."""
     if not keepdim and dim is not None and shape:
         g = np.expand_dims(g, dim)
     return np.broadcast_to(g, shape)
@@ -56,14 +56,14 @@ def amin_and_amax(x: Any, dim: Any, keepdim: bool) -> tuple[Any, Any]:
 
 
 def to_extremes(g: Any, x: Any, out: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The gradient goes to the elements that are the extreme, in equal shares."""
+    """The gradient of an extreme flows to the elements that are equal to it, in equal shares."""
     taken = x == spread(out, x.shape, dim, keepdim)
     shares = taken / np.sum(taken, axis=dim, keepdims=True)
     return spread(g, x.shape, dim, keepdim) * shares.astype(g.dtype)
 
 
 def to_the_extreme(g: Any, x: Any, out: Any) -> Any:
-    """As `to_extremes` of all elements; the others get 0, even where the gradient is NaN."""
+    """`to_extremes` of all elements. The others get 0, even where the gradient is NaN."""
     taken = (x == out) | (np.isnan(x) & np.isnan(out))
     return np.where(taken, g / np.sum(taken), 0)
 
@@ -77,7 +77,7 @@ def logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
 
 
 def others(x: Any, dim: int) -> Any:
-    """For each element the product of all the others along `dim`; exact where there are zeros."""
+    """For each element the product of all others along `dim`. It is exact where elements are 0."""
     x = np.expand_dims(np.swapaxes(x, dim, -1), -2)
     n = x.shape[-1]
     return np.swapaxes(np.prod(np.where(np.eye(n, dtype=bool), 1, x), axis=-1), -1, dim)
@@ -89,12 +89,12 @@ def has_zero(x: Any) -> bool:
 
 
 def prod(x: Any, dim: Any, keepdim: bool) -> Any:
-    """The product over `dim` (None: over all); of bools and small integers in int64."""
+    """The product over `dim`; None: over all. Bools and small integers are multiplied in int64."""
     return np.prod(x, axis=dim, keepdims=keepdim, dtype=None if x.dtype.kind in "fc" else np.int64)
 
 
 def prod_back(g: Any, x: Any, out: Any, dim: Any, keepdim: bool) -> Any:
-    """Each element's share of a product's gradient: times all the others."""
+    """The gradient of each factor: g times the product of the others."""
     if not x.shape:
         return g
     if not has_zero(x):
@@ -106,24 +106,24 @@ def prod_back(g: Any, x: Any, out: Any, dim: Any, keepdim: bool) -> Any:
 
 @row("cumsum")
 def cumsum(x: Any, dim: int) -> Any:
-    """Sums of all up to each element."""
+    """The sum of all elements up to each element."""
     return np.cumsum(x, axis=dim, dtype=None if x.dtype.kind in "fc" else np.int64).reshape(x.shape)
 
 
 @row("sum_from")
 def sum_from(g: Any, dim: int) -> Any:
-    """The transpose of `cumsum`: sums of all from each element on."""
+    """The transpose of `cumsum`: the sum of all elements from each element on."""
     return np.flip(np.cumsum(np.flip(g, dim), axis=dim), dim) if g.ndim else g
 
 
 @row("cumprod")
 def cumprod(x: Any, dim: int) -> Any:
-    """Products of all up to each element."""
+    """The product of all elements up to each element."""
     return np.cumprod(x, axis=dim, dtype=None if x.dtype.kind in "fc" else np.int64).reshape(x.shape)
 
 
 def cumprod_back(g: Any, x: Any, dim: int) -> Any:
-    """Σⱼ gⱼ ∏ of what is multiplied into the j-th product beside the element; exact where there are zeros."""
+    """Σⱼ gⱼ times the product of the other factors of product j. It is exact where elements are 0."""
     if not x.shape:
         return g
     x, g = np.swapaxes(x, dim, -1), np.swapaxes(g, dim, -1)
@@ -135,12 +135,12 @@ def cumprod_back(g: Any, x: Any, dim: int) -> Any:
 
 
 def logcumsumexp(x: Any, dim: int) -> Any:
-    """ln Σ exp(x) of all up to each element."""
+    """ln Σ exp(x) of all elements up to each element."""
     return np.logaddexp.accumulate(x, axis=dim) if x.ndim else x.copy()
 
 
 def logcumsumexp_back(g: Any, x: Any, out: Any, dim: int) -> Any:
-    """Σ over the later j of gⱼ exp(xᵢ − outⱼ)."""
+    """Σⱼ gⱼ exp(xᵢ − outⱼ) over the elements j from i on."""
     if not x.shape:
         return g
     g, x, out = (np.swapaxes(a, dim, -1) for a in (g, x, out))
@@ -179,7 +179,7 @@ def var_back(g: Any, x: Any, dim: Any, correction: float, keepdim: bool) -> Any:
 
 
 def std_back(g: Any, x: Any, out: Any, dim: Any, correction: float, keepdim: bool) -> Any:
-    """The derivative of `std`: that of `var`, over 2 std; 0 where std is 0."""
+    """The derivative of `std`: that of `var`, divided by 2 std; 0 where std is 0."""
     half = np.where(out == 0, 0, g / (2 * np.where(out == 0, 1, out)))
     return var_back(half, x, dim, correction, keepdim)
 
@@ -200,12 +200,12 @@ def mean_back(g: Any, shape: tuple[int, ...], dim: Any, keepdim: bool) -> Any:
 
 
 def both(first: Any, second: Any) -> Any:
-    """The sum of two gradients, of which one may not have come."""
+    """The sum of two gradients. One of them may be None."""
     if first is None or second is None:
         return second if first is None else first
     return first + second
 
 
 def nansum(x: Any, dim: Any, keepdim: bool) -> Any:
-    """The sum over `dim`, NaN counting as 0."""
+    """The sum over `dim`. NaN counts as 0."""
     return np.nansum(x, axis=dim, keepdims=keepdim)

@@ -1,4 +1,4 @@
-"""Kernels that are rows of the table themselves."""
+"""`@row`: kernels that are rows of the table themselves."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gradviz.engine.core.tensor import Tensor
 
 
 def raw(x: Any) -> Any:
-    """The array of a Tensor; an array as it is. For what a rule computes with and does not differentiate."""
+    """The array of a Tensor, or the array itself. For parts of a rule that are not differentiated."""
     return getattr(x, "array", x)
 
 
 def row(key: str, inputs: int = 1) -> Callable[[Callable], Callable]:
-    """Mark a kernel as the forward of row `key`. Called with a Tensor it runs that row, and so records itself.
+    """Mark a kernel as the forward of row `key`. Called with a Tensor it runs that row, which records itself.
 
-    The kernel's first parameters are the row's `inputs`, the others its arguments. The kernel without this check is
-    its attribute `on_arrays`."""
+    The first parameters of the kernel are the row's `inputs`, the others its arguments. The attribute `on_arrays` is
+    the kernel without this check."""
 
     def decorate(kernel: Callable) -> Callable:
         @wraps(kernel)

@@ -1,4 +1,4 @@
-"""Bringing elements in by their place, where several may meet: their sum, mean, product, greatest or least."""
+"""Combining elements that are brought to the same place: their sum, mean, product, maximum or minimum."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ REDUCTIONS: dict[str, np.ufunc] = {
 
 @row("scatter_reduce", inputs=2)
 def scatter_reduce(x: Any, source: Any, dim: int, index: np.ndarray, reduce: str, include_self: bool) -> Any:
-    """x with the elements of `source` brought in where `index` names along `dim`.
+    """x, combined with the elements of `source` where `index` names along `dim`.
 
-    Without `include_self`, what x was does not count where something is brought in."""
+    Without `include_self`, the elements of x do not count where others are brought in."""
     shape, out = x.shape, np.array(x, ndmin=1)
     where, brought = placed(index, source)
     if where.size:
@@ -38,7 +38,7 @@ def scatter_reduce(x: Any, source: Any, dim: int, index: np.ndarray, reduce: str
 
 
 def _how_many(x: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
-    """Of how many each mean is taken, in the dtype of x; 1 where nothing is brought in."""
+    """The number of elements that each mean is taken of, in the dtype of x; 1 where nothing is brought in."""
     own = np.full(x.shape, int(include_self))
     brought = scatter_add(own, np.ones(index.shape, own.dtype), dim, index)
     return np.maximum(brought, 1).astype(raw(x).dtype)
@@ -99,7 +99,7 @@ def _reached(source: Any, index: np.ndarray) -> Any:
 def _shares(
     x: Any, source: Any, out: Any, dim: int, index: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | np.generic]:
-    """How much of the gradient of an extreme goes to what was there, and to what was brought in: equal shares."""
+    """The shares of an extreme's gradient for what was there and for what was brought in. Ties share equally."""
     x, (where, source), out = raw(x), placed(index, raw(source)), raw(out)
     own, brought = (x == out).astype(x.dtype), (source == gather(out, dim, where)).astype(x.dtype)
     count = scatter_add(own, brought, dim, where)
@@ -107,7 +107,8 @@ def _shares(
 
 
 def _of_others(g: Any, x: Any, source: Any, out: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
-    """The gradient of each factor: times all others. Where one is 0, they are multiplied anew without it."""
+    """The gradient of each factor: g times all others. Where a factor is 0, the others are multiplied again without
+    it."""
     zero = np.asarray(raw(source) == 0)
     zeros = gather(scatter_add(np.zeros(x.shape, np.int64), zero, dim, index), dim, index)
     if not isinstance(g, np.ndarray | np.generic) and np.any(zeros > 1):

@@ -1,4 +1,4 @@
-"""Choosing along a dimension: values, and the indices they were at."""
+"""Selection along a dimension: values and their indices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradviz.engine.table.kernels.row import raw
 
 
 def chosen(x: Any, indices: np.ndarray, dim: int, keepdim: bool) -> tuple:
-    """The elements that `indices` (with `dim` kept) names along `dim`, and the indices."""
+    """The elements that `indices` names along `dim`, and the indices. `indices` has kept `dim`."""
     if x.ndim == 0:
         return x.copy(), np.zeros((), np.int64)
     values = np.take_along_axis(x, indices, dim)
@@ -19,29 +19,29 @@ def chosen(x: Any, indices: np.ndarray, dim: int, keepdim: bool) -> tuple:
 
 
 def max_along(x: Any, dim: int, keepdim: bool) -> tuple:
-    """The greatest elements along `dim`, and where they are."""
+    """The maxima along `dim`, and their indices."""
     return chosen(x, np.argmax(x, axis=dim, keepdims=True) if x.ndim else x, dim, keepdim)
 
 
 def min_along(x: Any, dim: int, keepdim: bool) -> tuple:
-    """The least elements along `dim`, and where they are."""
+    """The minima along `dim`, and their indices."""
     return chosen(x, np.argmin(x, axis=dim, keepdims=True) if x.ndim else x, dim, keepdim)
 
 
 def kth(x: Any, k: int, dim: int, keepdim: bool) -> tuple:
-    """The k-th smallest elements along `dim` (counted from 1), and where they are."""
+    """The k-th smallest elements along `dim`, counted from 1, and their indices."""
     if x.ndim == 0:
         return chosen(x, x, dim, keepdim)
     return chosen(x, at_place(np.argsort(x, axis=dim, kind="stable"), k - 1, dim), dim, keepdim)
 
 
 def at_place(order: np.ndarray, place: int, dim: int) -> np.ndarray:
-    """One slice along `dim`, which stays."""
+    """One slice along `dim`. The dimension is kept."""
     return np.take(order, [place], axis=dim)
 
 
 def median_along(x: Any, dim: int, keepdim: bool) -> tuple:
-    """The medians along `dim` (the lower of two; NaN where there is one), and where they are."""
+    """The medians along `dim`, and their indices: the lower of two, and NaN where there is one."""
     if x.ndim == 0:
         return chosen(x, x, dim, keepdim)
     order = np.argsort(x, axis=dim, kind="stable")
@@ -52,11 +52,11 @@ def median_along(x: Any, dim: int, keepdim: bool) -> tuple:
 
 
 def nanmedian_along(x: Any, dim: int, keepdim: bool) -> tuple:
-    """The medians along `dim` of what is not NaN, and where they are."""
+    """The medians along `dim` of the elements that are not NaN, and their indices."""
     if x.ndim == 0:
         return chosen(x, x, dim, keepdim)
     last = np.maximum((~np.isnan(x)).sum(axis=dim, keepdims=True) - 1, 0)
-    middle = np.take_along_axis(np.argsort(x, axis=dim, kind="stable"), last // 2, dim)  # NaN comes last
+    middle = np.take_along_axis(np.argsort(x, axis=dim, kind="stable"), last // 2, dim)  # NaN is sorted last
     return chosen(x, middle, dim, keepdim)
 
 
@@ -67,7 +67,7 @@ def nanmedian(x: Any) -> Any:
 
 
 def mode(x: Any, dim: int, keepdim: bool) -> tuple:
-    """The most frequent elements along `dim`, the least of several, and the last place each is at."""
+    """The most frequent elements along `dim` (the least of several), and the last index of each."""
     if x.ndim == 0:
         return chosen(x, x, dim, keepdim)
     places = np.apply_along_axis(_place_of_mode, dim, x).astype(np.int64)
@@ -82,7 +82,7 @@ def _place_of_mode(row: np.ndarray) -> int:
 
 
 def cut_out(g: Any, shape: tuple[int, ...], indices: np.ndarray, dim: int, keepdim: bool) -> Any:
-    """The transpose of choosing: zeros with `g` where the chosen were."""
+    """The transpose of a selection: zeros, with `g` where the selected elements were."""
     indices = np.asarray(raw(indices))
     if not shape:
         return g
@@ -92,18 +92,18 @@ def cut_out(g: Any, shape: tuple[int, ...], indices: np.ndarray, dim: int, keepd
 
 
 def median(x: Any) -> Any:
-    """The median of all elements: the lower of two, NaN if there is one."""
+    """The median of all elements: the lower of two, and NaN where there is one."""
     flat = x.reshape(-1)
     return median_along(flat, 0, False)[0] if flat.size else np.asarray(np.nan, x.dtype)
 
 
 def cummax(x: Any, dim: int) -> tuple:
-    """The greatest of all up to each element, and where it is: the last of equals."""
+    """The maximum of all elements up to each element, and its index: the last of ties."""
     return _running(x, dim, lambda new, best: (new >= best) | np.isnan(new))
 
 
 def cummin(x: Any, dim: int) -> tuple:
-    """The least of all up to each element, and where it is: the last of equals."""
+    """The minimum of all elements up to each element, and its index: the last of ties."""
     return _running(x, dim, lambda new, best: (new <= best) | np.isnan(new))
 
 
@@ -118,7 +118,7 @@ def _running(x: Any, dim: int, takes: Any) -> tuple:
 
 
 def sort(x: Any, dim: int, descending: bool) -> tuple:
-    """x in order along `dim`, and where each element was; equals stay in their order."""
+    """x sorted along `dim`, and the indices of its elements. Ties keep their order."""
     if x.ndim == 0:
         return x.copy(), np.zeros((), np.int64)
     return chosen(x, order_of(x, dim, descending), dim, True)
@@ -133,7 +133,7 @@ def order_of(x: Any, dim: int, descending: bool) -> np.ndarray:
 
 
 def topk(x: Any, k: int, dim: int, largest: bool) -> tuple:
-    """The k greatest (or least) elements along `dim`, in order, and where they are."""
+    """The k greatest (or least) elements along `dim` in order, and their indices."""
     if x.ndim == 0:
         return x.copy(), np.zeros((), np.int64)
     return chosen(x, np.take(order_of(x, dim, largest), range(k), axis=dim), dim, True)

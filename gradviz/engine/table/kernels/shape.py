@@ -1,4 +1,4 @@
-"""Views and joining, and their transposes."""
+"""Views, joining, and their transposes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def inverse_permutation(dims: Sequence[int]) -> tuple[int, ...]:
 
 
 def squeeze(x: Any, dim: Any) -> Any:
-    """Without the dimensions of size 1 (all of them, or those of `dim`)."""
+    """x without dimensions of size 1: all of them, or those of `dim`."""
     if dim is None:
         return np.squeeze(x)
     dims = (dim,) if isinstance(dim, int) else dim
@@ -29,7 +29,7 @@ def squeeze(x: Any, dim: Any) -> Any:
 
 
 def cat(tensors: Sequence[Any], dim: int) -> Any:
-    """Tensors behind one another along `dim`."""
+    """Tensors concatenated along `dim`."""
     return np.concatenate(tensors, axis=dim)
 
 
@@ -44,7 +44,7 @@ def cut_apart(g: Any, dim: int, shapes: Sequence[tuple[int, ...]]) -> list:
 
 
 def stack(tensors: Sequence[Any], dim: int) -> Any:
-    """Tensors side by side along a new dimension."""
+    """Tensors stacked along a new dimension."""
     return np.stack(tensors, axis=dim)
 
 
@@ -63,15 +63,13 @@ def expand(x: Any, size: tuple[int, ...]) -> Any:
     if x.shape == size:
         return x
     repeated = np.broadcast_to(x, size)
-    if isinstance(
-        repeated, np.ndarray
-    ):  # which NumPy would not let one write to, even where that is no overlap
+    if isinstance(repeated, np.ndarray):  # NumPy makes it read-only, even where no elements overlap
         repeated.flags.writeable = x.flags.writeable
     return repeated
 
 
 def swapped(x: Any, dim0: int, dim1: int) -> Any:
-    """x with two dimensions exchanged; x itself if it has none."""
+    """x with two dimensions swapped. A 0-d x is returned as it is."""
     return x.swapaxes(dim0, dim1) if x.ndim else x
 
 
@@ -108,46 +106,46 @@ def diag_embed(x: Any, offset: int, dim1: int, dim2: int) -> Any:
 
 @row("tril")
 def tril(x: Any, diagonal: int) -> Any:
-    """Matrices without what is above the diagonal."""
+    """The lower triangle of matrices."""
     return np.tril(x, diagonal)
 
 
 @row("triu")
 def triu(x: Any, diagonal: int) -> Any:
-    """Matrices without what is below the diagonal."""
+    """The upper triangle of matrices."""
     return np.triu(x, diagonal)
 
 
 @row("flip")
 def flip(x: Any, dims: tuple[int, ...]) -> Any:
-    """x backwards along `dims`."""
+    """x reversed along `dims`."""
     return np.flip(x, dims).copy()
 
 
 @row("roll")
 def roll(x: Any, shifts: Any, dims: Any) -> Any:
-    """x shifted along `dims`, what falls off coming back at the other end."""
+    """x shifted along `dims`. Elements that fall off come back at the other end."""
     return np.roll(x, shifts, dims)
 
 
 def negated(shifts: Any) -> Any:
-    """A shift the other way."""
+    """The opposite shift."""
     return tuple(-n for n in shifts) if isinstance(shifts, tuple) else -shifts
 
 
 @row("rot90")
 def rot90(x: Any, k: int, dims: tuple[int, int]) -> Any:
-    """x turned by k right angles in the plane of `dims`."""
+    """x rotated by k right angles in the plane of `dims`."""
     return np.rot90(x, k, dims).copy()
 
 
 def repeat(x: Any, repeats: tuple[int, ...]) -> Any:
-    """Copies of x side by side."""
+    """x repeated along each dimension."""
     return np.tile(x, repeats)
 
 
 def gather_repeats(g: Any, x_shape: tuple[int, ...], repeats: tuple[int, ...]) -> Any:
-    """The transpose of `repeat`: the copies, summed."""
+    """The transpose of `repeat`: the sum of the copies."""
     shape = (1,) * (len(repeats) - len(x_shape)) + tuple(x_shape)
     apart = [size for pair in zip(repeats, shape, strict=True) for size in pair]
     g = np.reshape(g, tuple(apart))
@@ -155,7 +153,7 @@ def gather_repeats(g: Any, x_shape: tuple[int, ...], repeats: tuple[int, ...]) -
 
 
 def split(x: Any, sizes: tuple[int, ...], dim: int) -> tuple:
-    """x cut into pieces of `sizes` along `dim`."""
+    """x split into pieces of `sizes` along `dim`."""
     starts = np.cumsum((0, *sizes))
     return tuple(x[at(dim, slice(start, end))] for start, end in pairwise(starts))
 
@@ -181,7 +179,7 @@ def _on_diagonal(shapes: Sequence[tuple[int, ...]]) -> list[tuple[slice, slice]]
 
 
 def joined(pieces: Any, shape: tuple[int, ...], sizes: tuple[int, ...], dim: int) -> Any:
-    """The transpose of `split`: the pieces behind one another, zeros for one that is None."""
+    """The transpose of `split`: the pieces concatenated. Zeros stand for a piece that is None."""
     present = next(piece for piece in pieces if piece is not None)
     filled = []
     for piece, size in zip(pieces, sizes, strict=True):
@@ -191,12 +189,12 @@ def joined(pieces: Any, shape: tuple[int, ...], sizes: tuple[int, ...], dim: int
 
 
 def unbind(x: Any, dim: int) -> tuple:
-    """x cut into slices along `dim`, which goes away."""
+    """The slices of x along `dim`. The dimension goes away."""
     return tuple(select(x, dim, i) for i in range(x.shape[dim]))
 
 
 def bound(slices: Any, shape: tuple[int, ...], dim: int) -> Any:
-    """The transpose of `unbind`: the slices side by side, zeros for one that is None."""
+    """The transpose of `unbind`: the slices stacked. Zeros stand for a slice that is None."""
     present = next(piece for piece in slices if piece is not None)
     blank = np.zeros(present.shape, _dtype_of(present))
     return _together(np.stack, [blank if piece is None else piece for piece in slices], dim)
@@ -207,7 +205,7 @@ def _dtype_of(x: Any) -> Any:
 
 
 def _together(join: Any, pieces: list, dim: int) -> Any:
-    """`np.concatenate` or `np.stack`, of Tensors too."""
+    """`np.concatenate` or `np.stack`, for Tensors too."""
     return join(pieces, axis=dim)
 
 
@@ -222,7 +220,7 @@ def unfold(x: Any, dim: int, size: int, step: int) -> Any:
 
 @row("fold_windows")
 def fold_windows(g: Any, shape: tuple[int, ...], dim: int, size: int, step: int) -> Any:
-    """The transpose of `unfold`: every window added at its place."""
+    """The transpose of `unfold`: each window is added at its place."""
     if not shape:
         return g.sum().reshape(())
     whole = np.zeros(shape, g.dtype)
@@ -232,5 +230,5 @@ def fold_windows(g: Any, shape: tuple[int, ...], dim: int, size: int, step: int)
 
 
 def copied_over(x: Any, y: Any) -> Any:
-    """A copy of y in the shape and dtype of x, over which it is written."""
+    """A copy of y, broadcast to the shape and cast to the dtype of x."""
     return np.array(np.broadcast_to(y, x.shape), x.dtype, order="C")

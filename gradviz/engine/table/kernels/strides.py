@@ -1,4 +1,4 @@
-"""Views by strides: which elements of a tensor a view of its memory shows."""
+"""Views by strides: which elements of a tensor a view shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradviz.engine.table.kernels.indexing import index, outside, put_back
 
 
 class Geometry(NamedTuple):
-    """Where a view lies in a tensor's memory: strides and the offset count elements."""
+    """Where a view lies in the memory of a tensor. Strides and offset are counted in elements."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -34,7 +34,7 @@ def geometry_of(view: np.ndarray, whole: np.ndarray) -> Geometry:
 
 
 def places(shape: tuple[int, ...], geometry: Geometry) -> np.ndarray:
-    """For each element of the view, which element of the tensor it is, counted row by row; −1: none."""
+    """The flat index in the tensor of each element of the view; −1 where there is none."""
     count = int(np.prod(shape))
     reach = sum((n - 1) * s for n, s in zip(geometry.size, geometry.stride, strict=True)) + geometry.offset
     own = sum((n - 1) * s for n, s in zip(shape, geometry.within, strict=True))
@@ -49,7 +49,7 @@ def _view(memory: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) 
 
 
 def as_strided(x: Any, geometry: Geometry) -> Any:
-    """The view of x: of its memory if that lies as `geometry` says, else its elements, copied."""
+    """The view of x. Where the memory of x does not lie as `geometry` says, a copy of the elements."""
     if isinstance(x, np.ndarray) and strides_of(x) == geometry.within:
         if not x.size:
             return x.reshape(geometry.size)
@@ -59,23 +59,23 @@ def as_strided(x: Any, geometry: Geometry) -> Any:
 
 
 def shown(x: Any, geometry: Geometry) -> Any:
-    """The elements of x that the view shows, copied."""
+    """A copy of the elements of x that the view shows."""
     return index(x.reshape(-1), (places(x.shape, geometry),))
 
 
 def strided_back(g: Any, shape: tuple[int, ...], geometry: Geometry) -> Any:
-    """The transpose of `as_strided`: zeros of `shape` with g added where the view lies."""
+    """The transpose of `as_strided`: zeros of `shape`, with g added where the view lies."""
     flat = put_back(g, (int(np.prod(shape)),), (places(shape, geometry),))
     return flat.reshape(shape)
 
 
 def with_slices(x: Any, y: Any, geometry: Geometry) -> Any:
-    """x with y put where the view lies."""
+    """x with y where the view lies."""
     flat = np.array(x, order="C").reshape(-1)
     flat[places(x.shape, geometry)] = y
     return flat.reshape(x.shape)
 
 
 def outside_slices(g: Any, geometry: Geometry) -> Any:
-    """g, but 0 where the view lies."""
+    """g, with 0 where the view lies."""
     return outside(g.reshape(-1), (places(g.shape, geometry),)).reshape(g.shape)

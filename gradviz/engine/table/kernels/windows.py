@@ -14,7 +14,7 @@ Sizes = tuple[int, ...]
 
 
 def windows_out(size: Sequence[int], kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Sizes:
-    """How many windows fit, one number a dimension."""
+    """The number of windows along each dimension."""
     return tuple(
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
@@ -22,7 +22,7 @@ def windows_out(size: Sequence[int], kernel: Sizes, stride: Sizes, padding: Size
 
 
 def with_border(x: Any, padding: Sequence[int], value: float = 0) -> Any:
-    """x with a border around its last dimensions."""
+    """x with a border of `value` around its last dimensions."""
     if not any(padding):
         return x
     lead = x.ndim - len(padding)
@@ -62,7 +62,7 @@ def im2col(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
 
 @row("col2im")
 def col2im(columns: Any, size: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Any:
-    """The transpose of `im2col`: columns added back to where they came from, (N, C, *size)."""
+    """The transpose of `im2col`: columns are added where they came from, (N, C, *size)."""
     n = columns.shape[0]
     channels = columns.shape[1] // int(np.prod(kernel))
     out = windows_out(size, kernel, stride, padding, dilation)

@@ -1,9 +1,15 @@
 """The functions that programs call, made from the table of derivatives.
 
-Most are rows of the table as they are; here stand those that choose a row, convert arguments or compose.
+Most functions are a row of the table. The functions written out here choose a row, convert arguments, or combine
+several ops.
+
+What holds for all of them: operands are Tensors, and Python numbers where PyTorch takes them. Shapes broadcast and
+dtypes are promoted as in PyTorch. `dim` may be negative. A function raises RuntimeError where shapes or dtypes do not
+fit, and IndexError where a dimension or an index is out of range, with PyTorch's message.
 """
 
 from gradviz.engine.core.tensor import new_tensor
+from gradviz.engine.table.ops.broadcasting import *
 from gradviz.engine.table.ops.choice import *
 from gradviz.engine.table.ops.comparison import *
 from gradviz.engine.table.ops.contraction import *

@@ -1,4 +1,4 @@
-"""Choice, comparison, identity."""
+"""Selection by a condition, copies, conversion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from gradviz.engine.table.derivatives import TABLE
 
 
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """x where the condition holds, else y; without them, the places where it holds, a tensor a dimension."""
+    """x where the condition holds, else y, in the shape that all three broadcast to.
+
+    With the condition alone: the indices where it holds, an int64 tensor for each dimension."""
     if x is None and y is None:
         return tuple(
             new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(as_tensor(condition).array))
@@ -29,32 +31,32 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
 
 def detach(x: Tensor) -> Tensor:
-    """The same memory without a place in the graph."""
+    """The same memory outside of the graph: a leaf that does not require grad."""
     return apply(TABLE["detach"], (x,))
 
 
 def view_as_self(x: Tensor) -> Tensor:
-    """The same memory, in the graph: what `make_dual` gives its tangent to."""
+    """A view of the whole tensor, in the graph. `make_dual` gives it a tangent."""
     return apply(TABLE["make_dual"], (x,))
 
 
 def clone(x: Tensor, memory_format: Any = None) -> Tensor:
-    """A copy that gradients flow through."""
+    """A copy, in the graph. `memory_format` may change the order of its elements in memory."""
     return apply(TABLE["clone"], (x,), (memory_format,))
 
 
 def contiguous(x: Tensor, memory_format: Any = contiguous_format) -> Tensor:
-    """x where its elements lie in that order in memory, else a copy in which they do."""
+    """x where it has that memory format, else a copy that has it."""
     return x if lies_in(x.array, memory_format) else clone(x, memory_format)
 
 
 def copy(x: Tensor) -> Tensor:
-    """A copy as AccumulateGrad makes it under `create_graph`: its node is CopyBackwards."""
+    """A copy whose node is CopyBackwards. AccumulateGrad makes it under `create_graph`."""
     return apply(TABLE["copy"], (x,))
 
 
 def to(x: Tensor, dtype: Any, memory_format: Any = None, copy: bool = False) -> Tensor:
-    """x in another dtype and order in memory; x itself where it has them already, unless `copy`."""
+    """x converted to a dtype and a memory format. Where it has them already, x itself unless `copy` is set."""
     wanted = to_numpy(dtype)
     if wanted == x.array.dtype and not copy and (memory_format is None or lies_in(x.array, memory_format)):
         return x

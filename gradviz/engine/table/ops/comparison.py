@@ -1,4 +1,4 @@
-"""What no gradient goes through: comparisons, logic, integers."""
+"""Functions without a gradient: comparisons, logic, integers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_DIFFERENTIATED = {"igamma", "igammac"}
 
 
 def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
-    """A function that no gradient goes through."""
+    """A function without a gradient, made of a NumPy function of `nargs` operands."""
 
     def of_one(input: Any) -> Tensor:
         return compute((as_tensor(input),))
@@ -67,7 +67,7 @@ plain |= {name: _plain(name, ufunc, 1) for name, ufunc in PLAIN_UNARY.items()}
 
 
 def as_equals(name: str, compare: Callable) -> Callable:
-    """A comparison of two tensors up to tolerances."""
+    """A comparison of two tensors with tolerances."""
 
     def call(
         x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
@@ -89,13 +89,14 @@ def equal(x: Tensor, other: Tensor) -> bool:
 
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Where the elements are among `test_elements`."""
+    """A bool tensor: whether each element is among `test_elements`."""
     found = np.isin(as_tensor(elements).array, as_tensor(test_elements).array, invert=invert)
     return new_tensor(np.asarray(found))
 
 
 def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
-    """The places of the elements that are not 0: a row each, or a tensor a dimension."""
+    """The indices of the elements that are not 0: an int64 tensor (n, ndim), or with `as_tuple` a tensor (n,) for
+    each dimension."""
     if as_tuple:
         return tuple(new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(x.array)))
     return new_tensor(np.ascontiguousarray(np.argwhere(x.array)))
@@ -113,9 +114,10 @@ def searchsorted(
     side: Any = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where to put each element of x in a sorted sequence; of several sequences, in the one at its place.
+    """The indices at which the elements of x would be inserted into a sorted sequence, in the shape of x.
 
-    `sorter` has the places that would sort the sequence, if it is not sorted."""
+    The sequence has one dimension, or the leading dimensions of x. `sorter` has the indices that sort it. The dtype
+    is int64, or int32 with `out_int32`."""
     sequence, values = sorted_sequence.array, as_tensor(x).array
     if side not in (None, "left", "right") or (side == "left" and right):
         raise RuntimeError(f"searchsorted: side is {side!r} and right is {right}; give one of them")
@@ -134,12 +136,12 @@ def searchsorted(
 
 
 def bucketize(x: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """Between which boundaries each element of x is."""
+    """The index of the bucket between `boundaries` for each element of x, in the shape of x."""
     return searchsorted(boundaries, x, out_int32=out_int32, right=right)
 
 
 def bincount(x: Tensor, weights: Any = None, minlength: int = 0) -> Tensor:
-    """How often each integer is there; raises NotImplementedError for weights."""
+    """How often each integer occurs in x, which has one dimension. Raises NotImplementedError for weights."""
     if weights is not None:
         raise NotImplementedError("gradviz does not support weights in bincount")
     return new_tensor(np.bincount(x.array, minlength=minlength))

@@ -1,5 +1,8 @@
-"""Einstein's sums, in the steps that PyTorch takes: the operands with their dimensions aligned, then pairs of them
-multiplied, by `bmm` where a dimension is summed over (ATen's Linear.cpp)."""
+"""einsum, in PyTorch's steps (ATen's Linear.cpp).
+
+First the dimensions of all operands are aligned. Then operands are multiplied pair by pair, by `bmm` where a
+dimension is summed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from gradviz.engine.table.ops.shape import diagonal, movedim, permute, reshape, 
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:
-    """Einstein's sums: `einsum("ij,jk->ik", a, b)`. Letters are dimensions; what the result lacks is summed over."""
+    """Einstein summation: `einsum("ij,jk->ik", a, b)`.
+
+    Each letter stands for a dimension. Letters that the result does not have are summed over. Raises RuntimeError
+    where the equation does not fit the operands, NotImplementedError for lists of numbers instead of letters."""
     given = (
         list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
     )
@@ -34,7 +40,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 
 
 def _check_subscripts(inputs: list[str], given: list) -> None:
-    """Raise RuntimeError where a letter stands for two sizes that do not broadcast."""
+    """Raise RuntimeError where a letter stands for sizes that do not broadcast."""
     sizes: dict[str, int] = {}
     for operand, (letters, tensor) in enumerate(zip(inputs, given, strict=True)):
         for letter, size in zip(letters, tensor.array.shape, strict=True):
@@ -48,7 +54,7 @@ def _check_subscripts(inputs: list[str], given: list) -> None:
 
 
 def _parsed(equation: str, given: list) -> tuple[list[str], str, str]:
-    """The letters of each operand, of the result, and of the ellipsis, which is written out."""
+    """The letters of each operand, of the result, and of the ellipsis, for which letters are chosen."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(given):
@@ -83,7 +89,8 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def _aligned(x: Tensor, letters: str, order: list[str]) -> Tensor:
-    """An operand with a dimension for each letter, in that order; of a letter that it has twice, the diagonal."""
+    """An operand with one dimension for each letter, in that order. Of a letter that it has twice the diagonal is
+    taken."""
     dims: dict[str, int] = {}
     for letter in letters:
         dim = len(dims)
@@ -99,7 +106,7 @@ def _aligned(x: Tensor, letters: str, order: list[str]) -> Tensor:
 
 
 def _contracted(x: Tensor, y: Tensor, summed: range, later: list[Tensor]) -> Tensor:
-    """The product of two operands, summed over those of the `summed` dimensions that no later operand has."""
+    """The product of two operands, summed over those `summed` dimensions that no later operand has."""
     now = [dim for dim in summed if all(other.array.shape[dim] == 1 for other in later)]
     a, b = x.array.shape, y.array.shape
     only_x = tuple(dim for dim in now if a[dim] != 1 and b[dim] == 1)
@@ -111,7 +118,8 @@ def _contracted(x: Tensor, y: Tensor, summed: range, later: list[Tensor]) -> Ten
 
 
 def _multiplied(x: Tensor, y: Tensor, over: list[int]) -> Tensor:
-    """Σ x y over dimensions that both have, which stay, of size 1: as one product of batches of matrices."""
+    """Σ x y over dimensions that both have. They are kept with size 1. The product is one product of batches of
+    matrices."""
     a, b = x.array.shape, y.array.shape
     kept = [dim for dim in range(len(a)) if dim not in over]
     batch = [dim for dim in kept if a[dim] != 1 and b[dim] != 1]
@@ -127,6 +135,6 @@ def _multiplied(x: Tensor, y: Tensor, over: list[int]) -> Tensor:
 def _as_matrices(
     x: Tensor, batch: list[int], rows: list[int], columns: list[int], without: list[int]
 ) -> Tensor:
-    """x as a batch of matrices; it is of size 1 in the dimensions that it is `without`."""
+    """x as a batch of matrices. In the dimensions `without` it has size 1."""
     sizes = (math.prod(x.array.shape[dim] for dim in dims) for dims in (batch, rows, columns))
     return reshape(permute(x, *batch, *rows, *columns, *without), *sizes)

@@ -1,4 +1,4 @@
-"""Functions of single elements: most are rows of the table as they are."""
+"""Functions of single elements. Most are a row of the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHOSEN = {
     "lerp",
     "remainder",
     "round",
-}  # functions below choose their row
+}  # rows that a function below chooses
 
 
 def _rows(inputs: int) -> list:
@@ -51,7 +51,7 @@ log1p, rsqrt = functions["log1p"], functions["rsqrt"]
 
 
 def _elementwise(key: str, *tensors: Any, args: tuple = ()) -> Any:
-    """A row of several tensors, of which some may be numbers."""
+    """Run a row on several tensors. Some of them may be numbers."""
     first = next(tensor for tensor in tensors if isinstance(tensor, Tensor))
     inputs = [operands(first, tensor)[1] if tensor is not first else tensor for tensor in tensors]
     return apply(TABLE[key], inputs, args)
@@ -62,7 +62,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _with_alpha(name: str) -> Callable:
-    """`add` or `sub` with PyTorch's `alpha=`, which y is multiplied by."""
+    """`add` or `sub` with PyTorch's `alpha=`, the factor of y."""
     plain, row = functions[name], f"{name}_scaled"
 
     def call(x: Any, y: Any, *, alpha: Any = 1) -> Any:
@@ -85,7 +85,9 @@ _rsub_tensor = binary(TABLE["rsub_tensor"])
 
 
 def pow(x: Any, exponent: Any) -> Any:
-    """x to the power of a number (PowBackward0) or of a tensor (PowBackward1)."""
+    """x to the power of a number (PowBackward0) or of a tensor (PowBackward1).
+
+    Raises RuntimeError for an integer tensor to a negative integer."""
     if isinstance(x, Tensor) and isinstance(exponent, (int, float)):
         if isinstance(exponent, int) and exponent < 0 and x.array.dtype.kind in "iu":
             raise RuntimeError("Integers to negative integer powers are not allowed.")
@@ -94,12 +96,12 @@ def pow(x: Any, exponent: Any) -> Any:
 
 
 def rpow(x: Any, base: Any) -> Any:
-    """A number to the power of x (PowBackward2)."""
+    """A number or a tensor to the power of x (PowBackward2 for a number)."""
     return apply(TABLE["rpow"], (x,), (base,)) if isinstance(base, (int, float)) else _pow_tensors(base, x)
 
 
 def rsub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """other − alpha · x."""
+    """other − alpha · x. `other` is a tensor or a number."""
     if isinstance(other, (int, float)):
         return (
             apply(TABLE["rsub"], (x,), (other,))
@@ -112,7 +114,7 @@ def rsub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
 
 
 def _with_number(name: str) -> Callable:
-    """An op of two tensors that has a row of its own where the second is a number."""
+    """A function of two tensors. Where the second operand is a number it runs a row of its own."""
     of_two, row = binary(TABLE[name]), TABLE[f"{name}_number"]
 
     def call(input: Any, other: Any) -> Any:
@@ -130,7 +132,7 @@ remainder, fmod, floor_divide = (functions[name] for name in ("remainder", "fmod
 
 
 def rdiv(x: Any, other: Any) -> Any:
-    """other / x: the reciprocal of x, times other."""
+    """other / x, as other times the reciprocal of x."""
     return mul(reciprocal(x), other)
 
 
@@ -140,7 +142,9 @@ def square(x: Any) -> Any:
 
 
 def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
-    """x / y, rounded towards zero ("trunc") or down ("floor") if that is asked for."""
+    """x / y. With `rounding_mode` "trunc" the quotient is rounded towards zero, with "floor" down.
+
+    Raises RuntimeError for another mode."""
     if rounding_mode is None:
         return _div(x, y)
     if rounding_mode not in ("trunc", "floor"):
@@ -155,12 +159,12 @@ true_divide = div
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """x, but not below `min` and not above `max`: numbers or tensors."""
+    """x clamped to [min, max]. The bounds are numbers, tensors or None. Raises RuntimeError where both are None."""
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if not (isinstance(min, Tensor) or isinstance(max, Tensor)):
         return apply(TABLE["clamp"], (x,), (min, max))
-    if _kind_of(x) != "f":  # infinity would make floats of whole numbers
+    if _kind_of(x) != "f":  # infinity would turn integers into floats
         x = x if min is None else _elementwise("clamp_below", x, min)
         return x if max is None else _elementwise("clamp_above", x, max)
     below, above = -np.inf if min is None else min, np.inf if max is None else max
@@ -171,12 +175,12 @@ _below, _above = functions["clamp_min"], functions["clamp_max"]
 
 
 def clamp_min(x: Tensor, min: Any) -> Tensor:
-    """x, but not below `min`."""
+    """x where it is at least `min`, a number or a tensor, else `min`."""
     return _below(x, min) if isinstance(min, Tensor) else apply(TABLE["clamp_min_number"], (x,), (min, None))
 
 
 def clamp_max(x: Tensor, max: Any) -> Tensor:
-    """x, but not above `max`."""
+    """x where it is at most `max`, a number or a tensor, else `max`."""
     return _above(x, max) if isinstance(max, Tensor) else apply(TABLE["clamp_max_number"], (x,), (None, max))
 
 
@@ -184,7 +188,7 @@ _IN_C = {"float32": "float", "float64": "double", "int64": "long int", "int32": 
 
 
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """x + weight (end − x)."""
+    """x + weight (end − x). `weight` is a number or a tensor. Raises RuntimeError where dtypes differ."""
     for name, operand in (("end", end), ("weight", weight)):
         if isinstance(operand, Tensor) and operand.array.dtype != x.array.dtype:
             expected, got = (_IN_C.get(tensor.array.dtype.name, str(tensor.dtype)) for tensor in (x, operand))
@@ -205,7 +209,7 @@ def addcdiv(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
 
 
 def float_power(x: Any, exponent: Any) -> Tensor:
-    """x to the power of `exponent`, computed in float64."""
+    """x to the power of `exponent`, in float64. Either may be a number."""
     double = [to(value, np.float64) if isinstance(value, Tensor) else float(value) for value in (x, exponent)]
     if not isinstance(double[0], Tensor):
         return rpow(double[1], double[0])
@@ -213,7 +217,7 @@ def float_power(x: Any, exponent: Any) -> Tensor:
 
 
 def add_number(x: Tensor, number: float) -> Tensor:
-    """x + a number, as PyTorch's own functions add one (AddBackward1); `x + 2` in a program gives AddBackward0."""
+    """x + a number, as PyTorch's own functions add it (AddBackward1). `x + 2` in a program is AddBackward0."""
     return apply(TABLE["add_number"], (x,), (number,))
 
 
@@ -228,12 +232,12 @@ def mul_number(x: Tensor, number: float) -> Tensor:
 
 
 def div_number(x: Tensor, number: float) -> Tensor:
-    """x over a number (DivBackward1)."""
+    """x divided by a number (DivBackward1)."""
     return apply(TABLE["div_number"], (x,), (number,))
 
 
 def ndtr(x: Tensor) -> Tensor:
-    """The normal distribution function, (1 + erf(x/√2)) / 2."""
+    """The distribution function of the standard normal distribution, (1 + erf(x/√2)) / 2."""
     return mul_number(add_number(functions["erf"](mul_number(x, 0.5**0.5)), 1), 0.5)
 
 
@@ -241,7 +245,7 @@ _copysign, _ldexp = functions["copysign"], functions["ldexp"]
 
 
 def copysign(x: Any, other: Any) -> Tensor:
-    """|x| with the sign of other, a tensor or a number."""
+    """|x| with the sign of `other`, a tensor or a number."""
     return (
         apply(TABLE["copysign_number"], (x,), (other,))
         if isinstance(other, (int, float))
@@ -258,17 +262,17 @@ def ldexp(x: Tensor, other: Tensor) -> Tensor:
 
 
 def round(x: Tensor, *, decimals: int | None = None) -> Tensor:
-    """x rounded to the nearest, halves to the even neighbour."""
+    """x rounded to integers, or to `decimals` digits after the point. Halves are rounded to even."""
     return _round(x) if decimals is None else apply(TABLE["round_decimals"], (x,), (decimals,))
 
 
 def nan_to_num(x: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Tensor:
-    """x with NaN (0 if not said otherwise) and the infinities (the greatest finite numbers) replaced."""
+    """x with replacements for NaN (default 0), ∞ and −∞ (default: the limits of the dtype)."""
     return apply(TABLE["nan_to_num"], (x,), (nan, posinf, neginf))
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """ln(x / (1 − x)), of x clamped to [eps, 1 − eps]."""
+    """ln(x / (1 − x)). With `eps`, x is clamped to [eps, 1 − eps] first."""
     return apply(TABLE["logit"], (x,), (eps,))
 
 
@@ -283,7 +287,7 @@ def mvlgamma(x: Tensor, p: int) -> Tensor:
 
 
 def itself(x: Tensor) -> Tensor:
-    """x: what conjugating and resolving come to for real numbers."""
+    """x. For real numbers conjugation and the like do nothing."""
     return x
 
 

@@ -1,4 +1,4 @@
-"""Elements by their place: x[...], gather, scatter, and what is put at an index."""
+"""Indexing: x[...], gather, scatter, and functions that put elements at an index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _TOO_MANY = "too many indices for tensor of dimension {}"
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
-    """x[index], with slices, integers, None, Ellipsis, and boolean or integer tensors."""
+    """x[index]. The index consists of slices, integers, None, Ellipsis, and bool or integer tensors.
+
+    Raises IndexError where it does not fit x."""
     index = plain_index(index)
     if isinstance(index, int) and not isinstance(index, bool) and x.array.ndim:
         n = x.array.shape[0]
@@ -47,13 +49,13 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 
 
 def out_of_place(error: IndexError, ndim: int) -> IndexError:
-    """NumPy's error for an index, in PyTorch's words."""
+    """PyTorch's error for an index that NumPy does not accept."""
     said = str(error).replace("for axis", "for dimension")
     return IndexError(_TOO_MANY.format(ndim) if "too many" in said else said)
 
 
 def _check_masks(x: Tensor, parts: tuple) -> None:
-    """Raise IndexError where a mask has another shape than what it is about."""
+    """Raise IndexError where a mask does not have the shape of the dimensions that it stands for."""
     dim = 0
     for part in parts:
         taken = _consumed(part)
@@ -71,8 +73,8 @@ def _check_masks(x: Tensor, parts: tuple) -> None:
 
 
 def _sliced(x: Tensor, parts: Sequence[Any], whole_by: str) -> Tensor:
-    """x[parts] without arrays, one part after another: a node for each that does something, as in PyTorch; where
-    none does, one of the row `whole_by`."""
+    """x[parts] for an index without arrays. Each part that has an effect makes a node, as in PyTorch. Where no part
+    has an effect, the row `whole_by` makes one."""
     whole, dim, original = x, 0, 0
     if not x.array.ndim and len(parts) == 1 and isinstance(parts[0], int):
         raise IndexError(OF_A_NUMBER)
@@ -101,9 +103,9 @@ def _sliced(x: Tensor, parts: Sequence[Any], whole_by: str) -> Tensor:
 
 
 def _sliced_first(x: Tensor, parts: tuple) -> tuple[Tensor, tuple]:
-    """x after the slices, integers and None of an index; what is left of the index is arrays.
+    """x after the slices, integers and None of an index, and the rest of the index, which is arrays.
 
-    PyTorch takes an integer beside a tensor as a slice of its own, NumPy as a tensor of one element."""
+    PyTorch takes an integer beside a tensor as a selection. NumPy takes it as an array of one element."""
     parts = _without_ellipsis(parts, x.array.ndim)
     basic: list[Any] = []
     rest: list[Any] = []
@@ -120,7 +122,7 @@ def _sliced_first(x: Tensor, parts: tuple) -> tuple[Tensor, tuple]:
 
 
 def _consumed(part: Any) -> int:
-    """How many dimensions a part of an index is about."""
+    """The number of dimensions that a part of an index stands for."""
     if part is None:
         return 0
     return part.ndim if isinstance(part, np.ndarray) and part.dtype.kind == "b" else 1
@@ -135,7 +137,7 @@ def _without_ellipsis(parts: tuple, ndim: int) -> tuple:
 
 
 def plain_index(index: Any) -> Any:
-    """An index without Tensors and lists in it."""
+    """An index with arrays in the place of Tensors and lists."""
     if isinstance(index, tuple):
         return tuple(plain_index(part) for part in index)
     if isinstance(index, Tensor):
@@ -150,7 +152,7 @@ def plain_index(index: Any) -> Any:
 
 
 def places(shape: tuple[int, ...], index: Any) -> Any:
-    """An index for NumPy that means what `index` means for PyTorch."""
+    """The index for NumPy that means what `index` means for PyTorch."""
     index = plain_index(index)
     parts = index if isinstance(index, tuple) else (index,)
     arrays = any(isinstance(part, np.ndarray) for part in parts)
@@ -178,7 +180,8 @@ def _checked_places(
     said: str = "index {wrong} is out of bounds for dimension {dim} with size {n}",
     error: type[Exception] = RuntimeError,
 ) -> tuple[int, np.ndarray]:
-    """`dim` and the index, within x along `dim`: negative indices are refused, as PyTorch refuses them."""
+    """`dim` counted from the front, and the index as an array. Raises RuntimeError for an index outside of x,
+    negative ones included, as PyTorch does."""
     dim, array = checked_dim(dim, x.array.ndim), _index(index)
     n = x.array.shape[dim] if x.array.ndim else 1
     if array.size and not (array.min() >= 0 and array.max() < n):
@@ -188,19 +191,21 @@ def _checked_places(
 
 
 def _check_index_dims(x: Tensor, index: Tensor, called: str) -> None:
-    """Raise RuntimeError where an index has not as many dimensions as x, which PyTorch calls `self` or `input`."""
+    """Raise RuntimeError where an index has another number of dimensions than x. `called` is PyTorch's name for x."""
     if index.array.size and x.array.ndim and index.array.ndim and index.array.ndim != x.array.ndim:
         raise RuntimeError(f"Index tensor must have the same number of dimensions as {called} tensor")
 
 
 def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    """For each place of `index` the element of x there, with what `index` says as its place along `dim`."""
+    """For each element of `index`, the element of x at that index along `dim` and at the same place otherwise.
+
+    The result has the shape of `index`, which is an integer tensor with as many dimensions as x."""
     _check_index_dims(x, index, "input")
     return apply(TABLE["gather"], (x,), _checked_places(x, dim, index))
 
 
 def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
-    """As `gather`, of x and indices broadcast together; of x in one dimension if `dim` is not given."""
+    """`gather` of x and `indices`, broadcast to each other. Without `dim` both are flattened."""
     if dim is None:
         return take_along_dim(flatten(x), reshape(indices, -1), 0)
     dim = checked_dim(dim, x.array.ndim)
@@ -214,8 +219,8 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
 
 
 def _checked_source(key: str, x: Tensor, dim: int, index: Tensor, src: Tensor) -> tuple[int, np.ndarray]:
-    """What `_checked_places` gives, for elements of `src` that are to go there. Raises RuntimeError where they do not
-    fit."""
+    """`_checked_places`, for elements that come from `src`. Raises RuntimeError where `src` is too small or of
+    another dtype."""
     if src.array.ndim != index.array.ndim:
         raise RuntimeError(f"{key}(): Expected src and index to have the same number of dimensions")
     if src.array.dtype != x.array.dtype:
@@ -258,9 +263,9 @@ scatter, scatter_add = _scatter("scatter"), _scatter("scatter_add")
 def scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """x with the elements of `src` brought in where `index` names along `dim`: their sum, prod, mean, amax or amin.
+    """x, combined with the elements of `src` where `index` names along `dim`: by sum, prod, mean, amax or amin.
 
-    Without `include_self`, what x was does not count where something is brought in."""
+    Without `include_self`, the elements of x do not count where others are brought in."""
     if reduce not in REDUCTIONS:
         raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
     places = _checked_source("scatter_reduce", x, dim, index, src)
@@ -268,7 +273,7 @@ def scatter_reduce(
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """The slices of x along `dim` that `index` names."""
+    """The slices of x along `dim` at the indices in `index`, which has one dimension."""
     if not x.array.ndim and index.array.size != 1:
         raise RuntimeError(
             f"index_select(): Index to scalar can have only 1 value, got {index.array.size} value(s)"
@@ -282,7 +287,7 @@ def _types(*tensors: Tensor) -> list[str]:
 
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
-    """x with slices of `source`, times `alpha`, added at the places along `dim` that `index` names."""
+    """x with slices of `source`, times `alpha`, added at the indices in `index` along `dim`."""
     dim, places = _checked_places(x, dim, index)
     if x.array.ndim and source.array.ndim:
         ours, theirs = list(x.array.shape), list(source.array.shape)
@@ -303,7 +308,7 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """x with slices of `source` at the places along `dim` that `index` names."""
+    """x with slices of `source` at the indices in `index` along `dim`."""
     if x.array.dtype != source.array.dtype:
         own, given = _types(x, source)
         raise RuntimeError(
@@ -313,7 +318,7 @@ def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
 
 
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """x with `value` at the places along `dim` that `index` names."""
+    """x with `value`, a number or a 0-d tensor, at the indices in `index` along `dim`."""
     places = _checked_places(x, dim, index)
     if isinstance(value, Tensor):
         return apply(TABLE["index_fill"], (x, _scalar(value)), places)
@@ -327,7 +332,7 @@ def _scalar(value: Tensor) -> Tensor:
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """x, but `value` where the mask is true."""
+    """x with `value`, a number or a 0-d tensor, where the bool tensor `mask` is True."""
     broadcast_shape(mask.array.shape, x.array.shape)
     if isinstance(value, Tensor):
         return apply(TABLE["masked_fill"], (x, _scalar(value)), (_mask(mask),))
@@ -341,13 +346,13 @@ def _mask(mask: Tensor) -> np.ndarray:
 
 
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    """The elements of x where the mask is true, in one dimension."""
+    """The elements of x where `mask` is True, in one dimension."""
     shape = broadcast_shape(mask.array.shape, x.array.shape)
     return apply(TABLE["masked_select"], (x,), (np.broadcast_to(_mask(mask), shape),))
 
 
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """x with the elements of `source`, one after another, where the mask is true."""
+    """x with the elements of `source`, in order, where `mask` is True."""
     shape = broadcast_shape(mask.array.shape, x.array.shape)
     if source.array.size < np.count_nonzero(np.broadcast_to(mask.array, shape)):
         raise RuntimeError("Number of elements of source < number of ones in mask")
@@ -356,12 +361,12 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """The elements of x, counted as if it had one dimension."""
+    """The elements of x at flat indices, in the shape of `index`."""
     return apply(TABLE["take"], (x,), (_index(index),))
 
 
 def index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
-    """x with `values` put (or added) at x[indices]."""
+    """x with `values` put (or with `accumulate` added) at x[indices]."""
     index = places(x.array.shape, tuple(slice(None) if part is None else part for part in indices))
     return apply(TABLE["index_put_added" if accumulate else "index_put"], (x, values), (index,))
 
@@ -376,12 +381,12 @@ def _with_slice(key: str, x: Tensor, source: Tensor, index: tuple) -> Tensor:
 
 
 def select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-    """x with `src` as one of its slices along `dim`."""
+    """x with `src` as its slice `index` along `dim`."""
     return _with_slice("select_scatter", x, src, at(checked_dim(dim, x.array.ndim), index))
 
 
 def slice_scatter(
     x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Tensor:
-    """x with `src` at a slice along `dim`."""
+    """x with `src` at the slice start:end:step along `dim`."""
     return _with_slice("slice_scatter", x, src, at(checked_dim(dim, x.array.ndim), slice(start, end, step)))

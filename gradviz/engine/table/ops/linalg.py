@@ -1,4 +1,8 @@
-"""Inverses, determinants, factorisations, norms of matrices: `torch.linalg`."""
+"""Inverses, determinants, factorizations, matrix norms: `torch.linalg`.
+
+Matrices are the last two dimensions, so that all functions take batches of matrices. Where LAPACK finds no answer,
+LinAlgError is raised.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ QrResult = namedtuple("QrResult", ["Q", "R"])
 
 
 def _computed(key: str, *tensors: Tensor, args: tuple = ()) -> Any:
-    """A row of the table; where LAPACK finds no answer, its complaint as PyTorch's LinAlgError."""
+    """Run a row of the table. Raises LinAlgError where LAPACK fails."""
     for tensor in tensors[:1]:
         if tensor.array.ndim < 2:
             raise RuntimeError(f"linalg.{key}: The input tensor A must have at least 2 dimensions.")
@@ -50,7 +54,7 @@ def _square(name: str, x: Tensor) -> None:
 
 
 def inv(A: Tensor) -> Tensor:
-    """The inverse of a matrix; LinAlgError if it has none."""
+    """The inverse of square matrices. Raises LinAlgError for a singular one."""
     _square("inv", A)
     return _computed("inv", A)
 
@@ -59,26 +63,26 @@ inverse = inv
 
 
 def det(A: Tensor) -> Tensor:
-    """The determinant."""
+    """The determinant of square matrices."""
     _square("det", A)
     return _computed("det", A)
 
 
 def slogdet(A: Tensor) -> SlogdetResult:
-    """The determinant's sign and the logarithm of its magnitude."""
+    """The sign of the determinant, and the logarithm of its magnitude."""
     _square("slogdet", A)
     return SlogdetResult(*_computed("slogdet", A))
 
 
 def logdet(A: Tensor) -> Tensor:
-    """The logarithm of the determinant; NaN where that is negative."""
+    """The logarithm of the determinant; NaN where it is negative."""
     sign, logabsdet = slogdet(A)
     nan = new_tensor(np.asarray(np.nan, logabsdet.array.dtype))
     return where(sign.array == -1, nan, logabsdet)
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    """X such that A X = B (or X A = B, if not `left`)."""
+    """X such that A X = B, or X A = B where `left` is False. B is a vector or a matrix for each A."""
     _square("solve", A)
     if not left:
         return transpose(solve(transpose(A, -2, -1), transpose(B, -2, -1)), -2, -1)
@@ -90,7 +94,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
 def solve_triangular(
     A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    """As `solve`, of a triangular matrix, of which only that triangle is looked at."""
+    """`solve` for triangular matrices. Only that triangle is read."""
     _square("solve_triangular", A)
     return _computed(
         "solve_triangular" if left else "solve_triangular_right", A, B, args=(upper, unitriangular)
@@ -98,13 +102,13 @@ def solve_triangular(
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """L, lower triangular, such that L Lᵀ = A; or its transpose."""
+    """The lower triangular L such that L Lᵀ = A, or with `upper` its transpose."""
     _square("cholesky", A)
     return _computed("cholesky_upper" if upper else "cholesky", A)
 
 
 def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
-    """The Moore-Penrose inverse: singular values up to max(atol, rtol · the greatest) count as 0."""
+    """The Moore-Penrose inverse. Singular values up to max(atol, rtol · the greatest one) count as 0."""
     return _computed("pinv", A, args=(_number(atol), _number(rtol), hermitian))
 
 
@@ -113,30 +117,31 @@ def _number(value: Any) -> Any:
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> EighResult:
-    """The eigenvalues of a symmetric matrix, ascending, and its eigenvectors as columns."""
+    """The eigenvalues of symmetric matrices in ascending order, and the eigenvectors as columns."""
     _square("eigh", A)
     return EighResult(*_computed("eigh", A, args=(UPLO == "L",)))
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
-    """The eigenvalues of a symmetric matrix, ascending."""
+    """The eigenvalues of symmetric matrices in ascending order."""
     return eigh(A, UPLO).eigenvalues
 
 
 def svd(A: Tensor, full_matrices: bool = True) -> SvdResult:
-    """U, S and Vᵀ such that A = U diag(S) Vᵀ; U and V square, or with no more columns than A's smaller side.
+    """U, S and Vᵀ such that A = U diag(S) Vᵀ.
 
-    No gradient goes through the columns beyond that: they are not determined by A."""
+    U and V are square, or have min(n, m) columns where `full_matrices` is False. The other columns have no gradient,
+    because A does not determine them."""
     return SvdResult(*_computed("svd", A, args=(full_matrices,)))
 
 
 def svdvals(A: Tensor) -> Tensor:
-    """The singular values, descending."""
+    """The singular values in descending order."""
     return svd(A, full_matrices=False).S
 
 
 def qr(A: Tensor, mode: str = "reduced") -> QrResult:
-    """Q with orthonormal columns and R, upper triangular, such that A = Q R."""
+    """Q with orthonormal columns, and an upper triangular R, such that A = Q R."""
     n, m = A.array.shape[-2:]
     if mode not in ("reduced", "complete", "r"):
         raise RuntimeError(
@@ -157,7 +162,7 @@ def qr(A: Tensor, mode: str = "reduced") -> QrResult:
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
-    """The product of several matrices, of which the first and the last may be vectors."""
+    """The product of several matrices. The first and the last may be vectors."""
     if len(tensors) < 2:
         raise RuntimeError("multi_dot(): expected at least 2 tensors but got 1")
     first, *between, last = tensors
@@ -168,7 +173,7 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _chain(matrices: Sequence[Tensor]) -> Tensor:
-    """The product of matrices, in the order that takes the fewest multiplications (Cormen et al., 15.2)."""
+    """The product of matrices, in the order with the fewest multiplications (Cormen et al., 15.2)."""
     sizes = [*(matrix.array.shape[0] for matrix in matrices), matrices[-1].array.shape[1]]
     n = len(matrices)
     cost = {(i, i): 0 for i in range(n)}
@@ -189,7 +194,7 @@ def _chain(matrices: Sequence[Tensor]) -> Tensor:
 
 
 def matrix_power(A: Tensor, n: int) -> Tensor:
-    """The product of n times A (of its inverse, for a negative n)."""
+    """A to the power of n. A negative n takes the inverse."""
     _square("matrix_power", A)
     if n < 0:
         return inv(A) if n == -1 else matrix_power(inv(A), -n)
@@ -206,7 +211,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
 def matrix_norm(
     A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
-    """A norm of matrices: "fro", "nuc", ±1, ±2 or ±inf."""
+    """A norm of matrices: "fro", "nuc", ±1, ±2 or ±inf. Raises RuntimeError for another order."""
     rows, columns = dims_of(A, tuple(dim))
     if ord == "fro":
         return vector_norm(A, 2, (rows, columns), keepdim, dtype=dtype)
@@ -229,7 +234,7 @@ def matrix_norm(
 def linalg_norm(
     A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
-    """A norm of vectors or, where `ord` and `dim` are of matrices, of matrices."""
+    """A norm of vectors, or of matrices where `ord` and `dim` say so."""
     matrices = isinstance(dim, (tuple, list)) and len(dim) == 2
     if ord is not None and (matrices or (dim is None and A.array.ndim == 2)):
         return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
@@ -244,7 +249,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 
 
 def linalg_cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
-    """The cross product of vectors of three along `dim`."""
+    """The cross product of vectors of three elements along `dim`."""
     if x.array.ndim == other.array.ndim:
         at = checked_dim(dim, x.array.ndim)
         sizes = x.array.shape[at], other.array.shape[at]
@@ -256,7 +261,7 @@ def linalg_cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 
 
 def linalg_diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """The diagonals of matrices."""
+    """The diagonals of matrices, as the last dimension."""
     return diagonal(A, offset, dim1, dim2)
 
 
@@ -270,7 +275,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
 def matrix_rank(
     A: Tensor, tol: Any = None, *, atol: Any = None, rtol: Any = None, hermitian: bool = False
 ) -> Tensor:
-    """How many singular values are above max(atol, rtol · the greatest)."""
+    """The number of singular values above max(atol, rtol · the greatest one), as int64."""
     if tol is not None:
         atol, rtol = tol, 0.0
     values = singular_values(A.array, hermitian)
@@ -288,7 +293,7 @@ def vander(x: Tensor, *, N: Any = None) -> Tensor:
 
 
 def norm(x: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The p-norm of all elements or along `dim`; p may be "fro" (2) or "nuc" (of a matrix)."""
+    """The p-norm of all elements or along `dim`. p is a number, "fro" (2), or "nuc" (of a matrix)."""
     if p == "nuc":
         return matrix_norm(x, "nuc", (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
     return vector_norm(x, 2 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)

@@ -14,7 +14,9 @@ from gradviz.engine.table.ops.pieces import narrow
 
 
 def constant_pad_nd(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
-    """x with a border of `value`; where a width is negative, x cut."""
+    """x with a border of `value`. `pad` has the widths before and after each dimension, the last dimension first.
+
+    A negative width cuts x. Raises RuntimeError where `pad` is too long, or cuts more than there is."""
     free = x.array.ndim - len(pad) // 2
     if free < 0:
         raise RuntimeError(
@@ -27,7 +29,7 @@ def constant_pad_nd(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
 
 
 def diff(x: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
-    """The differences of neighbours along `dim`, taken n times."""
+    """The differences between neighbours along `dim`, taken n times. The size of `dim` decreases by n."""
     if n == 0:
         return x
     parts = [part for part in (prepend, x, append) if part is not None]

@@ -1,4 +1,4 @@
-"""A tensor cut into pieces: narrowed, split, unbound."""
+"""Parts of a tensor: slices and pieces along a dimension."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradviz.engine.table.ops.reductions import checked_dim
 
 
 def narrow(x: Tensor, dim: int, start: Any, length: int) -> Tensor:
-    """`length` slices of x along `dim`, from `start` on."""
+    """`length` slices of x along `dim`, from index `start` on."""
     if not x.array.ndim:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     dim = checked_dim(dim, x.array.ndim)
@@ -28,7 +28,7 @@ def narrow(x: Tensor, dim: int, start: Any, length: int) -> Tensor:
 
 
 def select(x: Tensor, dim: int, index: Any) -> Tensor:
-    """One slice of x along `dim`, which goes away."""
+    """The slice of x at `index` along `dim`. The dimension goes away."""
     dim = checked_dim(dim, x.array.ndim)
     n, index = x.array.shape[dim], int(index)
     if not -n <= index < n:
@@ -44,14 +44,14 @@ def _check_has_dims(name: str, x: Tensor) -> None:
 
 
 def split(x: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """x cut along `dim` into pieces of a size, or of the sizes given."""
+    """x split along `dim` into pieces of a given size, or of the given sizes."""
     if isinstance(split_size_or_sections, (tuple, list)):
         return split_with_sizes(x, split_size_or_sections, dim)
     return _equal_pieces("split", x, split_size_or_sections, dim)
 
 
 def unsafe_split(x: Tensor, split_size_or_sections: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """`split`, of pieces that are no views for autograd."""
+    """`split` whose pieces are no views for autograd."""
     return _equal_pieces("unsafe_split", x, split_size_or_sections, dim)
 
 
@@ -66,7 +66,7 @@ def _equal_pieces(key: str, x: Tensor, size: int, dim: int) -> tuple[Tensor, ...
 
 
 def split_with_sizes(x: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """x cut along `dim` into pieces of the sizes given."""
+    """x split along `dim` into pieces of the given sizes."""
     parts, dim = tuple(split_sizes), checked_dim(dim, x.array.ndim)
     if sum(parts) != x.array.shape[dim]:
         raise RuntimeError(
@@ -81,12 +81,12 @@ def _pieces(outputs: Any) -> tuple[Tensor, ...]:
 
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """x cut along `dim` into so many pieces, the last one smaller if need be."""
+    """x split along `dim` into at most `chunks` pieces. The last piece may be smaller."""
     return _chunked(split, x, chunks, dim)
 
 
 def unsafe_chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """`chunk`, of pieces that are no views for autograd."""
+    """`chunk` whose pieces are no views for autograd."""
     return _chunked(unsafe_split, x, chunks, dim)
 
 
@@ -101,7 +101,7 @@ def _chunked(cut: Callable, x: Tensor, chunks: int, dim: int) -> tuple[Tensor, .
 
 
 def tensor_split(x: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """x cut along `dim` at the indices given, or into so many pieces as equal as can be."""
+    """x split along `dim` at the given indices, or into a number of pieces that are as equal as possible."""
     if not x.array.ndim:
         raise RuntimeError(
             "tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims"
@@ -134,7 +134,7 @@ hsplit, vsplit, dsplit = (
 
 
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """x cut into its slices along `dim`, which goes away."""
+    """The slices of x along `dim`, as a tuple. The dimension goes away."""
     if not x.array.ndim:
         raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
     dim = checked_dim(dim, x.array.ndim)

@@ -36,13 +36,13 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def mv(x: Tensor, y: Tensor) -> Tensor:
-    """Matrix times vector."""
+    """The product of a matrix and a vector."""
     _check_product(x, y, 2, 1, "mv")
     return apply(TABLE["mv"], (x, y))
 
 
 def mm(x: Tensor, y: Tensor) -> Tensor:
-    """Matrix times matrix."""
+    """The product of two matrices."""
     a, b = x.array, y.array
     if a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype or a.shape[1] != b.shape[0]:
         _check_product(x, y, 2, 2, "mm")
@@ -50,33 +50,33 @@ def mm(x: Tensor, y: Tensor) -> Tensor:
 
 
 def bmm(x: Tensor, y: Tensor) -> Tensor:
-    """Matrix times matrix, for each of a batch."""
+    """The products of two batches of matrices."""
     _check_product(x, y, 3, 3, "bmm")
     return _bmm(x, y)
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · input + alpha · their product."""
+    """beta · input + alpha · mat1 mat2."""
     return _plus_product("addmm", input, mat1, mat2, beta, alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · input + alpha · their product, of a matrix and a vector."""
+    """beta · input + alpha · mat vec."""
     return _plus_product("addmv", input, mat, vec, beta, alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · input + alpha · vec1 vec2ᵀ, of two vectors."""
+    """beta · input + alpha · vec1 vec2ᵀ."""
     return _plus_product("addr", input, vec1, vec2, beta, alpha)
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · input + alpha · the sum of a batch of products."""
+    """beta · input + alpha · the sum of the products of two batches of matrices."""
     return _plus_product("addbmm", input, batch1, batch2, beta, alpha)
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta · input + alpha · their product, for each of a batch."""
+    """beta · input + alpha · the products of two batches of matrices."""
     return _plus_product("baddbmm", input, batch1, batch2, beta, alpha)
 
 
@@ -93,12 +93,12 @@ _NAMES = {"float64": "double", "float32": "float", "float16": "c10::Half", "int6
 
 
 def _c_name(x: Tensor) -> str:
-    """The dtype as C++ calls it, which is what PyTorch says here."""
+    """The name of the dtype in C++, which PyTorch's message has."""
     return _NAMES.get(x.array.dtype.name, x.array.dtype.name)
 
 
 def _wrong_dims(name: str, n: int, m: int) -> str:
-    """What is said of operands of n and m dimensions, of which a product takes others."""
+    """The message for operands of n and m dimensions, where a product takes others."""
     if name == "dot":
         return f"1D tensors expected, but got {n}D and {m}D tensors"
     if name in ("mv", "addmv"):
@@ -149,7 +149,7 @@ def _check_product(x: Tensor, y: Tensor, x_dims: int, y_dims: int, name: str) ->
 
 
 def matmul(x: Any, y: Any) -> Any:
-    """The matrix product, by the dimensions of its operands (PyTorch documentation, `torch.matmul`)."""
+    """The matrix product. It depends on the dimensions of the operands (PyTorch documentation, `torch.matmul`)."""
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
         x, y = operands(x, y)
         if x is None:
@@ -167,7 +167,7 @@ def matmul(x: Any, y: Any) -> Any:
         return mv(x, y)
     if dims == (1, 2):
         row = apply(TABLE["squeeze_dim_"], (mm(unsqueeze(x, 0), y),), (0,))
-        counter_of(row).n += 1  # as if squeezed in place: nobody has the product that it would be a view of
+        counter_of(row).n += 1  # as if squeezed in place: no tensor is left that it could be a view of
         row._rare.base = None
         return row
     if _folds(x, y):
@@ -176,8 +176,10 @@ def matmul(x: Any, y: Any) -> Any:
 
 
 def _folds(x: Tensor, y: Tensor) -> bool:
-    """Whether a batch of matrices and one matrix or vector are multiplied as one tall matrix: where that needs no
-    copy, or spares the gradient of the one a sum over the batch (`should_fold` in PyTorch's LinearAlgebra.cpp)."""
+    """Whether a batch of matrices and one matrix or vector are multiplied as one tall matrix.
+
+    They are where that needs no copy, or where it saves a sum over the batch (`should_fold` in PyTorch's
+    LinearAlgebra.cpp)."""
     batch, one = (x.array, y) if x.array.ndim >= y.array.ndim else (y.array.swapaxes(-1, -2), x)
     if batch.ndim < 3 or one.array.ndim > 2:
         return False
@@ -203,8 +205,7 @@ def _folded_matmul(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _batched_matmul(x: Tensor, y: Tensor) -> Tensor:
-    """The product of two batches of matrices, which broadcast; a vector counts as a row on the left, as a column on
-    the right."""
+    """The product of two batches of matrices that broadcast. A vector is a row on the left, a column on the right."""
     rows = x.array.shape[-2:] if x.array.ndim > 1 else (1, *x.array.shape)
     columns = y.array.shape[-2:] if y.array.ndim > 1 else y.array.shape
     batch = x.array.shape[:-2]
@@ -244,7 +245,8 @@ def inner(x: Tensor, other: Tensor) -> Tensor:
 
 
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    """The product summed over dimensions of a and of b: so many of the last and first, or those given."""
+    """The product of a and b, summed over dimensions: over a number of the last and the first, or over those
+    given."""
     if isinstance(dims, Tensor):
         dims = dims.array.tolist()
     if isinstance(dims, int):
@@ -281,14 +283,14 @@ def kron(x: Tensor, other: Tensor) -> Tensor:
 
 
 def trace(x: Tensor) -> Tensor:
-    """The sum of a matrix's diagonal."""
+    """The sum of the diagonal of a matrix."""
     if x.array.ndim != 2:
         raise RuntimeError(f"trace: expected a matrix, but got tensor with dim {x.array.ndim}")
     return apply(TABLE["trace"], (x,))
 
 
 def cross(x: Tensor, other: Tensor, dim: Any = None) -> Tensor:
-    """The cross product of vectors of three along `dim` (or the first dimension of size 3)."""
+    """The cross product of vectors of three elements along `dim`, or along the first dimension of size 3."""
     if dim is None:
         dim = next((i for i, n in enumerate(x.array.shape) if n == 3), None)
         if dim is None:

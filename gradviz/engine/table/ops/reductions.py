@@ -1,4 +1,7 @@
-"""Sums, means, extremes."""
+"""Sums, means, maxima and minima, softmax.
+
+`dim` is one dimension, several, or None for all. With `keepdim` reduced dimensions stay with size 1.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from gradviz.engine.table.ops.elementwise import div
 
 
 def dims_of(x: Tensor, dim: Any) -> Any:
-    """`dim` as NumPy's axis, counted from the front: None, an int or a tuple of ints."""
+    """`dim` as NumPy's axis, counted from the front: None, an int or a tuple of ints.
+
+    Raises IndexError where it is out of range, RuntimeError where a dimension occurs twice."""
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return None
     if not x.array.ndim:
@@ -34,7 +39,7 @@ def dims_of(x: Tensor, dim: Any) -> Any:
 
 
 def checked_dim(dim: int, ndim: int) -> int:
-    """`dim` counted from the front; raises IndexError where there is none."""
+    """`dim` counted from the front. Raises IndexError where it is out of range."""
     n = ndim or 1
     if not -n <= dim < n:
         raise IndexError(
@@ -44,13 +49,13 @@ def checked_dim(dim: int, ndim: int) -> int:
 
 
 def sum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The sum over `dim`, or over all."""
+    """The sum over `dim`. Integers and bools are summed in int64. `dtype` converts first."""
     x = x if dtype is None else to(x, dtype)
     return apply(_named_by_dim("sum", dim), (x,), (dims_of(x, dim), keepdim))
 
 
 def mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean over `dim`, or over all; raises RuntimeError for integers."""
+    """The mean over `dim`. Raises RuntimeError for integers."""
     x = x if dtype is None else to(x, dtype)
     if x.array.dtype.kind not in "fc":
         raise RuntimeError(
@@ -61,22 +66,22 @@ def mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 
 
 def _named_by_dim(name: str, dim: Any) -> Any:
-    """PyTorch has two nodes: SumBackward0 over everything, SumBackward1 over some dimensions."""
+    """The row for PyTorch's node: SumBackward0 over all dimensions, SumBackward1 over some."""
     return TABLE[name if dim is None else f"{name}_dim"]
 
 
 def amax(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """The greatest element along `dim`."""
+    """The maximum over `dim`. Ties share the gradient."""
     return apply(TABLE["amax"], (x,), (dims_of(x, dim), keepdim))
 
 
 def amin(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """The least element along `dim`."""
+    """The minimum over `dim`. Ties share the gradient."""
     return apply(TABLE["amin"], (x,), (dims_of(x, dim), keepdim))
 
 
 def aminmax(x: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
-    """The least and the greatest element along `dim`."""
+    """The minimum and the maximum over `dim`."""
     return AminMax(*apply(TABLE["aminmax"], (x,), (dims_of(x, dim), keepdim)))
 
 
@@ -84,19 +89,19 @@ AminMax = namedtuple("AminMax", ["min", "max"])
 
 
 def prod(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The product over `dim`, or over all."""
+    """The product over `dim`. Integers and bools are multiplied in int64. `dtype` converts first."""
     x = x if dtype is None else to(x, dtype)
     return apply(_named_by_dim("prod", dim), (x,), (dims_of(x, dim), keepdim))
 
 
 def nansum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The sum over `dim`, NaN counting as 0."""
+    """The sum over `dim`. NaN counts as 0."""
     x = x if dtype is None else to(x, dtype)
     return apply(TABLE["nansum"], (x,), (dims_of(x, dim), keepdim))
 
 
 def nanmean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean over `dim` of what is not NaN."""
+    """The mean over `dim` of the elements that are not NaN."""
     present = np.sum(~np.isnan(x.array), axis=dims_of(x, dim), keepdims=keepdim)
     counts = new_tensor(np.asarray(present, x.array.dtype))
     return div(nansum(x, dim, keepdim, dtype=dtype), counts)
@@ -108,7 +113,7 @@ def _floating(x: Tensor, complaint: str) -> None:
 
 
 def _spread_measure(key: str) -> Callable:
-    """`var`, `std` and their pairs with the mean: PyTorch's several ways to say what they are of."""
+    """`var`, `std`, and their pairs with the mean, with PyTorch's several forms of arguments."""
 
     def call(
         x: Tensor,
@@ -135,41 +140,41 @@ var, std, var_mean, std_mean = (_spread_measure(key) for key in ("var", "std", "
 
 
 def cumsum(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    """Sums of all up to each element."""
+    """The sum of all elements up to each element along `dim`."""
     return apply(TABLE["cumsum"], (x if dtype is None else to(x, dtype),), (dims_of(x, dim),))
 
 
 def cumprod(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    """Products of all up to each element."""
+    """The product of all elements up to each element along `dim`."""
     return apply(TABLE["cumprod"], (x if dtype is None else to(x, dtype),), (dims_of(x, dim),))
 
 
 def logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    """ln Σ exp(x) of all up to each element."""
+    """ln Σ exp(x) of all elements up to each element along `dim`."""
     return apply(TABLE["logcumsumexp"], (x,), (dims_of(x, dim),))
 
 
 def norm_along(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
-    """The p-norm along `dim` as PyTorch's own functions take it (NormBackward1)."""
+    """The p-norm along `dim`, with the node that PyTorch's own functions have (NormBackward1)."""
     return apply(TABLE["norm"], (x,), (float(p), dims_of(x, dim), keepdim))
 
 
 def vector_norm(
     x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
-    """(Σ |x|^ord)^(1/ord) of all elements or along `dim`."""
+    """(Σ |x|^ord)^(1/ord) over `dim`. Raises RuntimeError for integers."""
     x = x if dtype is None else to(x, dtype)
     _floating(x, "linalg.vector_norm: Expected a floating point or complex tensor as input.")
     return apply(TABLE["vector_norm"], (x,), (float(ord), dims_of(x, dim), keepdim))
 
 
 def dist(x: Tensor, other: Tensor, p: float = 2) -> Tensor:
-    """The p-norm of the difference."""
+    """The p-norm of x − other."""
     return apply(TABLE["dist"], (x, other), (float(p),))
 
 
 def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
-    """How many elements are not 0."""
+    """The number of elements over `dim` that are not 0, as int64."""
     return new_tensor(np.asarray(np.count_nonzero(x.array, axis=dims_of(x, dim)), np.int64))
 
 
@@ -202,17 +207,17 @@ def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 
 def softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
-    """exp(x) / Σ exp(x) along `dim`."""
+    """exp(x) / Σ exp(x) along `dim`. `dtype` converts first."""
     return _normalized("softmax", x if dtype is None else to(x, dtype), dim)
 
 
 def safe_softmax(x: Tensor, dim: int) -> Tensor:
-    """`softmax`, but 0 where all along `dim` is −∞."""
+    """`softmax`, and 0 where all elements along `dim` are −∞."""
     return apply(TABLE["safe_softmax"], (x,), (dims_of(x, dim),))
 
 
 def log_softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
-    """ln softmax(x) along `dim`."""
+    """ln softmax(x) along `dim`. `dtype` converts first."""
     return _normalized("log_softmax", x if dtype is None else to(x, dtype), dim)
 
 

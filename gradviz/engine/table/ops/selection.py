@@ -1,4 +1,4 @@
-"""Choosing along a dimension: pairs of values and the indices they were at."""
+"""Selection along a dimension: pairs of values and int64 indices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _max, _min, _median, _nanmedian, _kthvalue, _cummax, _cummin, _sort, _topk, _mod
 
 
 def max(x: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The greatest element; along `dim`, with its indices; of two tensors, the greater elements."""
+    """The maximum of all elements. With `dim`: the maxima along it, and their indices. With a second tensor: the
+    greater elements."""
     other = dim if isinstance(dim, Tensor) else other
     if other is not None:
         return maximum(x, other)
@@ -43,7 +44,8 @@ def _not_empty(name: str, x: Tensor) -> Tensor:
 
 
 def min(x: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The least element; along `dim`, with its indices; of two tensors, the lesser elements."""
+    """The minimum of all elements. With `dim`: the minima along it, and their indices. With a second tensor: the
+    lesser elements."""
     other = dim if isinstance(dim, Tensor) else other
     if other is not None:
         return minimum(x, other)
@@ -53,45 +55,45 @@ def min(x: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) ->
 
 
 def median(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """The median, the lower of two; along `dim`, with its indices."""
+    """The median of all elements, the lower of two. With `dim`: the medians along it, and their indices."""
     if dim is None:
         return apply(TABLE["median_all"], (x,))
     return _median(*apply(TABLE["median_dim"], (x,), (dims_of(x, dim), keepdim)))
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """The k-th smallest elements along `dim`, with their indices."""
+    """The k-th smallest elements along `dim`, counted from 1, and their indices."""
     return _kthvalue(*apply(TABLE["kthvalue"], (x,), (k, dims_of(x, dim), keepdim)))
 
 
 def cummax(x: Tensor, dim: int) -> Any:
-    """The greatest of all up to each element, with its index."""
+    """The maximum of all elements up to each element along `dim`, and its index."""
     return _cummax(*apply(TABLE["cummax"], (x,), (dims_of(x, dim) or 0,)))
 
 
 def cummin(x: Tensor, dim: int) -> Any:
-    """The least of all up to each element, with its index."""
+    """The minimum of all elements up to each element along `dim`, and its index."""
     return _cummin(*apply(TABLE["cummin"], (x,), (dims_of(x, dim) or 0,)))
 
 
 def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = None) -> Any:
-    """x in order along `dim`, with the index each element had."""
-    row = TABLE["sort" if stable is None else "sort_stable"]  # the order is stable in any case
+    """x sorted along `dim`, and the indices of its elements."""
+    row = TABLE["sort" if stable is None else "sort_stable"]  # sorting is always stable
     return _sort(*apply(row, (x,), (dims_of(x, dim), descending)))
 
 
 def msort(x: Tensor) -> Tensor:
-    """x in order along its first dimension."""
+    """x sorted along its first dimension."""
     return sort(x, 0).values
 
 
 def argsort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The indices that put x in order along `dim`."""
+    """The indices that sort x along `dim`."""
     return sort(x.detach(), dim, descending).indices
 
 
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """The k greatest (or least) elements along `dim`, with their indices."""
+    """The k greatest (or least) elements along `dim`, and their indices."""
     along = x.array.shape[dims_of(x, dim)] if x.array.ndim else 1
     if not 0 <= k <= along:
         raise RuntimeError("selected index k out of range")
@@ -101,7 +103,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 def unique(
     x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
 ) -> Any:
-    """The different elements in order; also where each is in them, and how often it is there."""
+    """The distinct elements in order. On request also the index of each element among them, and their counts."""
     values, inverse, counts = np.unique(x.array, return_inverse=True, return_counts=True, axis=dim)
     wanted = [True, return_inverse, return_counts]
     parts = [new_tensor(part) for part, want in zip((values, inverse, counts), wanted, strict=True) if want]

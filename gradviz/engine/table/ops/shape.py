@@ -1,15 +1,14 @@
-"""Views, indexing, joining."""
+"""Views, and functions that rearrange elements."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gradviz.engine.basics.dtypes import dtype
-from gradviz.engine.basics.shape_errors import broadcast_shape, not_expandable, too_few_sizes
+from gradviz.engine.basics.shape_errors import not_expandable, too_few_sizes
 from gradviz.engine.core.apply import apply
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.tensor import Tensor
@@ -17,18 +16,17 @@ from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import Geometry, geometry_of
 from gradviz.engine.table.ops.choice import contiguous
 from gradviz.engine.table.ops.reductions import checked_dim, dims_of
-from gradviz.engine.table.ops.reductions import sum as sum_over
 
 
 def sizes(shape: tuple) -> tuple[int, ...]:
-    """Sizes given one by one or as one sequence."""
+    """Sizes that are given one by one, or as one sequence, as a tuple of ints."""
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = tuple(shape[0])
     return tuple(map(int, shape))
 
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
-    """x in another shape; one size may be −1. Raises RuntimeError where the elements do not fit."""
+    """x in another shape. One size may be −1. It is a view where that is possible, else a copy."""
     return reshaped(x, _resolved(sizes(shape), x))
 
 
@@ -42,7 +40,9 @@ def reshaped(x: Tensor, wanted: tuple[int, ...]) -> Tensor:
 
 
 def view(x: Tensor, *shape: Any) -> Tensor:
-    """x in another shape, on the same memory; one size may be −1. Raises RuntimeError where that cannot be."""
+    """A view of x in another shape. One size may be −1.
+
+    Raises RuntimeError where the elements do not fit, or where that needs a copy; NotImplementedError for a dtype."""
     if len(shape) == 1 and isinstance(shape[0], dtype):
         raise NotImplementedError("gradviz does not see memory as another dtype; use .to(dtype) to convert")
     wanted = _resolved(sizes(shape), x)
@@ -55,12 +55,12 @@ def view(x: Tensor, *shape: Any) -> Tensor:
 
 
 def unsafe_view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """x, which nobody else has, in another shape."""
+    """x in another shape, for an x that nobody else has. It is no view for autograd."""
     return apply(TABLE["unsafe_view"], (x,), (shape,))
 
 
 def _is_viewable(array: np.ndarray, shape: tuple[int, ...]) -> bool:
-    """Whether an array can be seen in another shape without a copy."""
+    """Whether an array can have another shape without a copy."""
     try:
         array.reshape(shape, copy=False)
     except ValueError:
@@ -69,7 +69,7 @@ def _is_viewable(array: np.ndarray, shape: tuple[int, ...]) -> bool:
 
 
 def _resolved(wanted: tuple[int, ...], x: Tensor) -> tuple[int, ...]:
-    """A shape that x can have, from one that may have a −1 in it."""
+    """The wanted shape, with a size in the place of −1. Raises RuntimeError where the elements of x do not fit."""
     if math.prod(wanted) == x.array.size and min(wanted, default=0) >= 0:
         return wanted
     try:
@@ -79,7 +79,7 @@ def _resolved(wanted: tuple[int, ...], x: Tensor) -> tuple[int, ...]:
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """x with the dimensions from `start_dim` to `end_dim` made one."""
+    """x with the dimensions from `start_dim` to `end_dim` merged."""
     ndim = x.array.ndim
     start, end = checked_dim(start_dim, ndim), checked_dim(end_dim, ndim)
     if ndim == 0:
@@ -89,11 +89,11 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return reshape(x, *x.array.shape[:start], -1, *x.array.shape[end + 1 :])
 
 
-Plan = tuple[Op, tuple]  # a row, and the arguments that it is applied to a tensor with
+Plan = tuple[Op, tuple]  # a row, and the arguments to apply it with
 
 
 def plan_of_as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Plan:
-    """What `as_strided` does; raises RuntimeError where it would reach beyond the memory of x."""
+    """The row and arguments of `as_strided`. Raises RuntimeError where the view would exceed the memory of x."""
     base = x._base if x._base is not None else x
     own = geometry_of(x.array, base.array)
     offset = (own.offset if storage_offset is None else storage_offset) - own.offset
@@ -109,40 +109,40 @@ def plan_of_as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | 
 
 
 def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
-    """The view of x's memory with that size; `stride` and `storage_offset` count elements.
+    """The view of the memory of x with that size. `stride` and `storage_offset` are counted in elements.
 
-    Raises RuntimeError where it would reach beyond the memory of x."""
+    Raises RuntimeError where the view would exceed the memory of x."""
     op, args = plan_of_as_strided(x, size, stride, storage_offset)
     return apply(op, (x,), args)
 
 
 def plan_of_t(x: Tensor) -> Plan:
-    """What `t` does; raises RuntimeError above two dimensions."""
+    """The row and arguments of `t`. Raises RuntimeError for more than two dimensions."""
     if x.array.ndim > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {x.array.ndim}D")
     return TABLE["t"], ()
 
 
 def t(x: Tensor) -> Tensor:
-    """A matrix transposed; raises RuntimeError above two dimensions."""
+    """The transpose of a matrix; a vector is returned as it is. Raises RuntimeError for more than two dimensions."""
     op, args = plan_of_t(x)
     return apply(op, (x,), args)
 
 
 def plan_of_transpose(x: Tensor, dim0: int, dim1: int) -> Plan:
-    """What `transpose` does."""
+    """The row and arguments of `transpose`."""
     n = x.array.ndim
     return TABLE["transpose"], (checked_dim(dim0, n), checked_dim(dim1, n))
 
 
 def transpose(x: Tensor, dim0: int, dim1: int) -> Tensor:
-    """x with two dimensions exchanged."""
+    """A view of x with two dimensions swapped."""
     op, args = plan_of_transpose(x, dim0, dim1)
     return apply(op, (x,), args)
 
 
 def permute(x: Tensor, *dims: Any) -> Tensor:
-    """x with its dimensions in another order."""
+    """A view of x with its dimensions in another order. `dims` has all of them."""
     order = sizes(dims)
     if len(order) != x.array.ndim:
         raise RuntimeError(
@@ -153,7 +153,7 @@ def permute(x: Tensor, *dims: Any) -> Tensor:
 
 
 def expand(x: Tensor, *size: Any) -> Tensor:
-    """x with dimensions of size 1 repeated, without a copy; −1 keeps a size."""
+    """A view of x in which dimensions of size 1 are repeated. −1 keeps a size."""
     wanted = sizes(size)
     extra = len(wanted) - x.array.ndim
     if extra < 0:
@@ -165,31 +165,31 @@ def expand(x: Tensor, *size: Any) -> Tensor:
 
 
 def plan_of_squeeze(x: Tensor, dim: Any = None) -> Plan:
-    """What `squeeze` does."""
+    """The row and arguments of `squeeze`."""
     if isinstance(dim, (tuple, list)):
         return TABLE["squeeze_dims"], (dims_of(x, dim) or (),)
     return TABLE["squeeze" if dim is None else "squeeze_dim"], (dims_of(x, dim),)
 
 
 def squeeze(x: Tensor, dim: Any = None) -> Tensor:
-    """x without its dimensions of size 1, or without those of `dim` that are."""
+    """A view of x without its dimensions of size 1: all of them, or those of `dim`."""
     op, args = plan_of_squeeze(x, dim)
     return apply(op, (x,), args)
 
 
 def plan_of_unsqueeze(x: Tensor, dim: int) -> Plan:
-    """What `unsqueeze` does."""
+    """The row and arguments of `unsqueeze`."""
     return TABLE["unsqueeze"], (checked_dim(dim, x.array.ndim + 1),)
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    """x with a new dimension of size 1."""
+    """A view of x with a new dimension of size 1."""
     op, args = plan_of_unsqueeze(x, dim)
     return apply(op, (x,), args)
 
 
 def swapaxes(x: Tensor, axis0: int, axis1: int) -> Tensor:
-    """x with two dimensions exchanged."""
+    """A view of x with two dimensions swapped."""
     return transpose(x, axis0, axis1)
 
 
@@ -197,7 +197,7 @@ swapdims = swapaxes
 
 
 def movedim(x: Tensor, source: Any, destination: Any) -> Tensor:
-    """x with some dimensions put elsewhere."""
+    """A view of x with some dimensions moved."""
     n = x.array.ndim
     if not n:
         return apply(TABLE["alias"], (x,))
@@ -224,7 +224,7 @@ def ravel(x: Tensor) -> Tensor:
 
 
 def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
-    """x with one dimension made several."""
+    """x with one dimension split into several. One size may be −1."""
     dim = checked_dim(dim, x.array.ndim)
     n = x.array.shape[dim]
     if -1 not in sizes and math.prod(sizes) != n:
@@ -235,19 +235,8 @@ def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
     return reshape(x, *x.array.shape[:dim], *sizes, *x.array.shape[dim + 1 :])
 
 
-def broadcast_to(x: Tensor, size: Any) -> Tensor:
-    """x with dimensions of size 1 repeated, without a copy."""
-    return expand(x, *size)
-
-
-def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors in the shape that they have together."""
-    shape = broadcast_shape(*(tensor.array.shape for tensor in tensors))
-    return tuple(tensor if tensor.array.shape == shape else expand(tensor, *shape) for tensor in tensors)
-
-
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """The diagonal of two dimensions, as the last dimension."""
+    """A view of the diagonal of two dimensions, as the last dimension."""
     n = x.array.ndim
     dims = checked_dim(dim1, n), checked_dim(dim2, n)
     if dims[0] == dims[1]:
@@ -256,13 +245,13 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
 
 
 def diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """Matrices with the last dimension of x on their diagonal."""
+    """Square matrices that have the last dimension of x on a diagonal."""
     n = x.array.ndim + 1
     return apply(TABLE["diag_embed"], (x,), (offset, checked_dim(dim1, n), checked_dim(dim2, n)))
 
 
 def diag(x: Tensor, diagonal: int = 0) -> Tensor:
-    """A vector as a diagonal matrix; of a matrix, a copy of its diagonal."""
+    """A matrix with the vector x on a diagonal, or a copy of a diagonal of the matrix x."""
     if x.array.ndim == 1:
         return diag_embed(x, diagonal)
     if x.array.ndim != 2:
@@ -271,7 +260,7 @@ def diag(x: Tensor, diagonal: int = 0) -> Tensor:
 
 
 def diagflat(x: Tensor, offset: int = 0) -> Tensor:
-    """A matrix with the elements of x on its diagonal."""
+    """A matrix with all elements of x on a diagonal."""
     return diag_embed(ravel(x), offset)
 
 
@@ -281,36 +270,36 @@ def _check_matrices(name: str, x: Tensor) -> None:
 
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Matrices without what is above the diagonal."""
+    """The lower triangle of matrices, up to a diagonal. The rest is 0."""
     _check_matrices("tril", x)
     return apply(TABLE["tril"], (x,), (int(diagonal),))
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Matrices without what is below the diagonal."""
+    """The upper triangle of matrices, from a diagonal on. The rest is 0."""
     _check_matrices("triu", x)
     return apply(TABLE["triu"], (x,), (int(diagonal),))
 
 
 def flip(x: Tensor, *axes: Any, dims: Any = ()) -> Tensor:
-    """x backwards along `dims`, given one by one or as a sequence."""
+    """A copy of x reversed along `dims`."""
     dims = axes or ((dims,) if isinstance(dims, int) else dims)
     wanted = tuple(checked_dim(i, x.array.ndim) for i in sizes(dims))
     return apply(TABLE["flip"], (x,), (wanted if x.array.ndim else (),))
 
 
 def fliplr(x: Tensor) -> Tensor:
-    """x backwards along its second dimension."""
+    """A copy of x reversed along its second dimension."""
     return flip(x, 1)
 
 
 def flipud(x: Tensor) -> Tensor:
-    """x backwards along its first dimension."""
+    """A copy of x reversed along its first dimension."""
     return flip(x, 0)
 
 
 def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
-    """x shifted along `dims` (or as if it had one), what falls off coming back at the other end."""
+    """x shifted along `dims`, or as if it were flat. Elements that fall off come back at the other end."""
     shifts = tuple(shifts) if isinstance(shifts, (tuple, list)) else shifts
     if not x.array.ndim and dims not in (None, (), []):
         raise IndexError(f"Dimension specified as {dims} but tensor has no dimensions")
@@ -324,12 +313,12 @@ def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 
 def rot90(x: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
-    """x turned by k right angles in the plane of `dims`."""
+    """x rotated by k right angles in the plane of two dimensions."""
     return apply(TABLE["rot90"], (x,), (k, tuple(dims)))
 
 
 def repeat(x: Tensor, *repeats: Any) -> Tensor:
-    """Copies of x side by side."""
+    """x repeated along each dimension."""
     wanted = sizes(repeats)
     if len(wanted) < x.array.ndim:
         raise RuntimeError(
@@ -339,75 +328,12 @@ def repeat(x: Tensor, *repeats: Any) -> Tensor:
 
 
 def tile(x: Tensor, *dims: Any) -> Tensor:
-    """Copies of x side by side; dimensions that are not named are not repeated."""
+    """x repeated along each dimension. Dimensions that are not given are not repeated."""
     wanted = sizes(dims)
     return repeat(x, *(1,) * (x.array.ndim - len(wanted)), *wanted)
 
 
 def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """All windows of `size` along a dimension, `step` apart, as a new last dimension."""
+    """A view of all windows of `size` along a dimension, `step` apart, as a new last dimension."""
     dim = checked_dim(dimension, x.array.ndim)
     return apply(TABLE["unfold"], (x,), (dim, size, step))
-
-
-def _at_least(name: str, grow: Callable) -> Callable:
-    def call(*tensors: Any) -> Any:
-        if len(tensors) == 1 and isinstance(tensors[0], Tensor):
-            return grow(tensors[0])
-        given = tensors[0] if len(tensors) == 1 else tensors
-        return tuple(grow(tensor) for tensor in given)
-
-    call.__name__ = name
-    call.__doc__ = f"Tensors with new dimensions of size 1 where they have too few: {name}."
-    return call
-
-
-def _one_dim(x: Tensor) -> Tensor:
-    return x if x.array.ndim else reshape(x, 1)
-
-
-def _two_dims(x: Tensor) -> Tensor:
-    return x if x.array.ndim > 1 else reshape(x, 1, 1) if not x.array.ndim else unsqueeze(x, 0)
-
-
-def _three_dims(x: Tensor) -> Tensor:
-    if x.array.ndim > 2:
-        return x
-    if x.array.ndim == 2:
-        return unsqueeze(x, -1)
-    return reshape(x, 1, 1, 1) if not x.array.ndim else unsqueeze(unsqueeze(x, 0), -1)
-
-
-atleast_1d, atleast_2d, atleast_3d = (
-    _at_least(f"atleast_{n}d", grow) for n, grow in [(1, _one_dim), (2, _two_dims), (3, _three_dims)]
-)
-
-
-def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """The coordinates of a grid, a tensor a dimension."""
-    given = tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors
-    if indexing not in ("ij", "xy"):
-        raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
-    given = list(given)
-    swaps = indexing == "xy" and len(given) > 1
-    if swaps:
-        given[0], given[1] = given[1], given[0]
-    shape = tuple(tensor.array.size for tensor in given)
-    grids = [
-        expand(reshape(tensor, *(-1 if i == j else 1 for j in range(len(given)))), *shape)
-        for i, tensor in enumerate(given)
-    ]
-    if swaps:
-        grids[0], grids[1] = grids[1], grids[0]
-    return tuple(grids)
-
-
-def sum_to_size(x: Tensor, *size: Any) -> Tensor:
-    """x summed over what broadcasting `size` to its shape would repeat."""
-    wanted, shape = sizes(size), x.array.shape
-    extra = len(shape) - len(wanted)
-    lost = [i for i, n in enumerate(shape) if i < extra or (wanted[i - extra] == 1 and n != 1)]
-    if extra < 0 or any(wanted[i - extra] != n for i, n in enumerate(shape) if i not in lost):
-        raise RuntimeError(f"size {{{list(wanted)}}} is not expandable to size {{{list(shape)}}}.")
-    x = sum_over(x, lost, keepdim=True) if lost else x
-    return view(x, *wanted) if extra else x

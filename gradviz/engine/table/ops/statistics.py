@@ -1,4 +1,4 @@
-"""Quantiles, counts, covariances, distances."""
+"""Quantiles, counts, covariances, distances, integrals."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gradviz.engine.core.apply import apply
 from gradviz.engine.core.op import in_place_form
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table.derivatives import TABLE
+from gradviz.engine.table.ops.broadcasting import meshgrid
 from gradviz.engine.table.ops.choice import where
 from gradviz.engine.table.ops.elementwise import add, div, div_number, functions, lerp, mul, mul_number, sub
 from gradviz.engine.table.ops.indexing import gather, masked_select
@@ -22,7 +23,6 @@ from gradviz.engine.table.ops.selection import _mode, _nanmedian, sort
 from gradviz.engine.table.ops.shape import (
     diagonal,
     flatten,
-    meshgrid,
     reshape,
     squeeze,
     transpose,
@@ -36,14 +36,16 @@ _HOW = ("linear", "lower", "higher", "midpoint", "nearest")
 def quantile(
     x: Tensor, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
-    """The q-quantiles along `dim`, NaN where there is one; those of several q come first."""
+    """The q-quantiles over `dim`, NaN where there is a NaN. Several q are the first dimension of the result.
+
+    q is a number or a tensor of at most one dimension, in [0, 1]."""
     return _quantile(x, q, dim, keepdim, interpolation, skip_nan=False)
 
 
 def nanquantile(
     x: Tensor, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
-    """`quantile` of what is not NaN."""
+    """`quantile` of the elements that are not NaN."""
     return _quantile(x, q, dim, keepdim, interpolation, skip_nan=True)
 
 
@@ -62,7 +64,7 @@ def _quantile(x: Tensor, q: Any, dim: Any, keepdim: bool, how: str, skip_nan: bo
         raise RuntimeError("quantile() input tensor must be non-empty")
     rows = _rows_for(x, dim)
     shape = _without(dim, x.array.shape, keepdim)
-    ordered = view(sort(rows, -1).values, *shape, rows.array.shape[-1])  # NaN comes last
+    ordered = view(sort(rows, -1).values, *shape, rows.array.shape[-1])  # NaN is sorted last
     place = _places(ordered.array, wanted if wanted.array.ndim else unsqueeze(wanted, 0), skip_nan)
     picked = _between(ordered, place, how)
     if wanted.array.ndim:
@@ -72,7 +74,7 @@ def _quantile(x: Tensor, q: Any, dim: Any, keepdim: bool, how: str, skip_nan: bo
 
 
 def _rows_for(x: Tensor, dim: Any) -> Tensor:
-    """x with what quantiles are taken of as its last dimension."""
+    """x with the dimensions that quantiles are taken over as its last dimension."""
     if dim is None or not x.array.ndim:
         return flatten(x)
     dim = checked_dim(dim, x.array.ndim)
@@ -80,13 +82,13 @@ def _rows_for(x: Tensor, dim: Any) -> Tensor:
 
 
 def _without(dim: Any, shape: tuple[int, ...], keepdim: bool) -> list[int]:
-    """The shape that is left when `dim` (None: all) is taken together."""
+    """The shape that is left when `dim` is reduced; None: all dimensions."""
     gone = range(len(shape)) if dim is None else (checked_dim(dim, len(shape)),)
     return [1 if i in gone else n for i, n in enumerate(shape) if keepdim or i not in gone]
 
 
 def _places(rows: np.ndarray, wanted: Tensor, skip_nan: bool) -> Tensor:
-    """Where in each row, put in order, the quantiles lie; at the end, where a NaN is the answer."""
+    """The positions of the quantiles in each sorted row; the last position where the result is NaN."""
     missing = np.isnan(rows)
     last = np.maximum((~missing).sum(-1, keepdims=True) - 1, 0) if skip_nan else rows.shape[-1] - 1
     place = mul(new_tensor(np.broadcast_to(last, (*rows.shape[:-1], 1)).astype(rows.dtype)), wanted)
@@ -101,7 +103,7 @@ def _places(rows: np.ndarray, wanted: Tensor, skip_nan: bool) -> Tensor:
 
 
 def _between(ordered: Tensor, place: Tensor, how: str) -> Tensor:
-    """The elements at places between whole numbers."""
+    """The interpolated elements at positions that are no integers."""
     if how in ("lower", "higher", "nearest"):
         rounding: Any = {"lower": np.floor, "higher": np.ceil, "nearest": np.round}[how]
         return gather(ordered, -1, new_tensor(rounding(place.array).astype(np.int64)))
@@ -113,12 +115,13 @@ def _between(ordered: Tensor, place: Tensor, how: str) -> Tensor:
 
 
 def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
-    """The most frequent element along `dim`, the least of several, with the last index it is at."""
+    """The most frequent element along `dim` (the least of several), and its last index."""
     return _mode(*apply(TABLE["mode"], (x,), (dims_of(x, dim), keepdim)))
 
 
 def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements lie in each of `bins` equal parts from min to max; of all of x, where both are equal."""
+    """How many elements lie in each of `bins` equal intervals from min to max. Where these are equal, the range of x
+    is used."""
     low, high = (x.array.min(), x.array.max()) if min == max and x.array.size else (min, max)
     if low == high:
         low, high = low - 1, high + 1
@@ -128,7 +131,7 @@ def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
 def unique_consecutive(
     x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
 ) -> Any:
-    """x without repetitions of the element before; also where each went, and how often it stood there."""
+    """x without consecutive duplicates. On request also the index of each element in the result, and the counts."""
     rows = x.array.reshape(-1) if dim is None else np.moveaxis(x.array, dim, 0)
     flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
     begins = np.ones(len(rows), bool)
@@ -143,7 +146,8 @@ def unique_consecutive(
 
 
 def cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:
-    """The covariances of the rows of x, observed in its columns; columns may count several times, or weigh more."""
+    """The covariances of the rows of x. Columns are observations, with frequencies `fweights` and weights
+    `aweights`."""
     if x.array.ndim > 2:
         raise RuntimeError("cov(): expected input to have two or fewer dimensions")
     rows = x if x.array.ndim == 2 else reshape(x, 1, x.array.size)
@@ -160,7 +164,7 @@ def cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any =
 
 
 def corrcoef(x: Tensor) -> Tensor:
-    """The correlations of the rows of x."""
+    """The correlation coefficients of the rows of x."""
     c = cov(x)
     if not c.array.ndim:
         return div(c, c)
@@ -170,7 +174,7 @@ def corrcoef(x: Tensor) -> Tensor:
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
-    """The p-norm distances between the rows of x1 and those of x2."""
+    """The distances in the p-norm between the rows of x1 (..., n, d) and the rows of x2 (..., m, d): (..., n, m)."""
     for name, x in (("X1", x1), ("X2", x2)):
         if x.array.ndim < 2:
             raise RuntimeError(f"cdist only supports at least 2D tensors, {name} got: {x.array.ndim}D")
@@ -181,7 +185,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> T
 
 
 def trapezoid(y: Tensor, x: Any = None, *, dx: float = 1, dim: int = -1) -> Tensor:
-    """The integral of y along `dim` by the trapezoid rule."""
+    """The integral of y along `dim` by the trapezoidal rule."""
     if x is None:
         ends = add(select(y, dim, 0), select(y, dim, -1))
         return mul_number(sub(sum(y, dim), mul_number(ends, 0.5)), dx)
@@ -193,7 +197,7 @@ trapz = trapezoid
 
 
 def cumulative_trapezoid(y: Tensor, x: Any = None, *, dx: float = 1, dim: int = -1) -> Tensor:
-    """The integral of y along `dim` up to each of its elements but the first, by the trapezoid rule."""
+    """The integral of y along `dim` up to each element but the first, by the trapezoidal rule."""
     if x is None:
         left, right = _neighbours(y, dim)
         return cumsum(mul_number(add(right, left), dx / 2), dim)
@@ -202,7 +206,7 @@ def cumulative_trapezoid(y: Tensor, x: Any = None, *, dx: float = 1, dim: int = 
 
 
 def _trapezoids(y: Tensor, x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The left and the right sides of trapezoids, and their widths."""
+    """The left sides, right sides and widths of the trapezoids."""
     if x.array.ndim == 1:
         shape = [1] * y.array.ndim
         shape[dim] = -1
@@ -218,14 +222,14 @@ def _neighbours(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
-    """All choices of one element of each vector, a row each."""
+    """The Cartesian product of vectors: one row for each combination of their elements."""
     if len(tensors) == 1:
         return tensors[0]
     return stack([reshape(grid, -1) for grid in meshgrid(*tensors)], 1)
 
 
 def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """All choices of r elements of a vector, a row each."""
+    """All combinations of r elements of a vector, one row each."""
     if not r:
         return new_tensor(np.empty(0, x.array.dtype))
     places = np.indices((x.array.size,) * r)
@@ -235,7 +239,7 @@ def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tenso
 
 
 def nanmedian(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """The median of what is not NaN; along `dim`, with its indices."""
+    """The median of the elements that are not NaN. With `dim`: the medians along it, and their indices."""
     if dim is None:
         return apply(TABLE["nanmedian_all"], (x,))
     return _nanmedian(*apply(TABLE["nanmedian_dim"], (x,), (dims_of(x, dim), keepdim)))

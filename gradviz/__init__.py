@@ -22,7 +22,7 @@ __all__ = ["__version__", "draw", "open", "record"]
 
 
 def _draw_live(tensor: Any, **settings: Any) -> Any:
-    from gradviz.sources.live import draw as draw_live
+    from gradviz.notebook import draw as draw_live
 
     return draw_live(tensor, **settings)
 

@@ -75,10 +75,13 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "nll_loss": [([values(2, 3)], (CLASSES, SHARE, how)) for how in ("sum", "none")],
     "nll_loss2d": [([values(2, 3, 2)], (np.array([[1, 0], [2, 2]]), values(2, 2), "none"))],
     "mse_loss": [([values(2, 3), values(2, 3)], (how,)) for how in ("mean", "sum", "none")],
-    "huber_loss": [([values(2, 3), values(2, 3) * 5], (1.0, "mean"))],
-    "smooth_l1_loss": [([values(2, 3), values(2, 3) * 5], (0.7, "none"))],
-    "binary_cross_entropy": [([values(2, 3), values(2, 3)], (1.0, "mean"))],
-    "binary_cross_entropy_with_logits": [([both_signs(2, 3), values(2, 3)], (values(3), values(3), "mean"))],
+    "huber_loss": [([values(2, 3), values(2, 3) * 5], (1.0, how)) for how in ("mean", "sum")],
+    "smooth_l1_loss": [([values(2, 3), values(2, 3) * 5], (0.7, how)) for how in ("mean", "none")],
+    "binary_cross_entropy": [([values(2, 3), values(2, 3)], (1.0, how)) for how in ("mean", "none")],
+    "binary_cross_entropy_with_logits": [
+        ([both_signs(2, 3), values(2, 3)], (values(3), pos_weight, how))
+        for pos_weight in (values(3), 1.0) for how in ("mean", "sum")
+    ],
     "leaky_relu": [([X], (0.1,))],
     "elu": [([X], (1.5, 1.0, 1.0)), ([X], (1.67, 1.05, 1.0))],
     "celu": [([X], (1.5,))],

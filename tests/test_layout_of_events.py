@@ -112,7 +112,7 @@ def test_every_kind_is_declared_with_fields_that_have_words() -> None:
         assert {field.name for field in fields(EVENTS[kind])} == {
             *layout.fields, *(field.name for field in fields(Event)),
         }  # fmt: skip
-    assert COLUMNS == ROW.names[2:6]
+    assert ROW.names[2:6] == COLUMNS
 
 
 # --- the packers that are written by hand

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradviz.query import Query
-from gradviz.step.errors import CommandError
 from gradviz.query.modes import Modes
-from gradviz.step.plain import describe
+from gradviz.step.described import describe
+from gradviz.step.errors import CommandError
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey

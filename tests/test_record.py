@@ -452,7 +452,15 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path) -> None:
 def read_all(path: Path) -> None:
     with open_trace(path) as trace:
         assert trace.meta
-        for table in (trace.passes, trace.sites, trace.strings, trace.forms, trace.rules, trace.errors, trace.parameters):
+        for table in (
+            trace.passes,
+            trace.sites,
+            trace.strings,
+            trace.forms,
+            trace.rules,
+            trace.errors,
+            trace.parameters,
+        ):
             assert table is not None
         for event in trace:
             trace.snapshot(getattr(event, "tensor", 0))

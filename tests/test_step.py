@@ -16,13 +16,14 @@ import gradviz.engine as torch
 from gradviz.cli.step import step
 from gradviz.events import kinds as k
 from gradviz.sources.record import record
+from gradviz.step.described import WIDTH, describe
 from gradviz.step.keys import Keys
-from gradviz.step.plain import WIDTH, commands, describe, script
+from gradviz.step.plain import commands, script
 from gradviz.step.screen import Screen
-from gradviz.words.sentences import SENTENCES, sentence
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import BY_KEY, VERBS, obey
 from gradviz.tracefile import Trace, open_trace
+from gradviz.words.sentences import SENTENCES, sentence
 
 CUBE = """\
 x = torch.tensor(5.0, requires_grad=True)

@@ -12,13 +12,13 @@ from rich.cells import cell_len
 
 from gradviz.cli.moment import export_moment
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.trend import Trend
 from gradviz.step.errors import CommandError
 from gradviz.step.lanes import drawn
 from gradviz.step.neighbourhood import HERE, neighbourhood
 from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
-from gradviz.query.trend import Trend
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
 from tests.test_step import EVERYTHING, LOOP, lesson

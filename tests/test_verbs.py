@@ -13,11 +13,12 @@ from test_step import CUBE, EVERYTHING, LOOP, lesson
 from gradviz.events import kinds as k
 from gradviz.events.kinds import Kind
 from gradviz.query.changes import grad_changes, value_changes
-from gradviz.step.plain import describe, script
-from gradviz.words.sentences import sentence
+from gradviz.step.described import describe
+from gradviz.step.plain import script
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import VERBS, obey, parse
 from gradviz.tracefile import open_trace
+from gradviz.words.sentences import sentence
 
 Sessions = Callable[[str], Session]
 

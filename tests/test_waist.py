@@ -357,7 +357,8 @@ def test_a_training_step_is_told_whole(trace_of: Callable[..., Trace]) -> None:
         (alive,) = (event for event in found if isinstance(event, GraphsAlive))
         assert alive.graphs == ((1, 40), (2, 38))
         words = Words(trace)
-        assert "SGD steps: 2 parameters will change (lr=0.1; lr=0.01, momentum=0.9)" == sentence(
-            Stop(words, stepped.index)
+        assert (
+            sentence(Stop(words, stepped.index))
+            == "SGD steps: 2 parameters will change (lr=0.1; lr=0.01, momentum=0.9)"
         )
-        assert "78 nodes of 2 earlier passes are still alive" == sentence(Stop(words, alive.index))
+        assert sentence(Stop(words, alive.index)) == "78 nodes of 2 earlier passes are still alive"

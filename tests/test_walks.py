@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradviz.sources.record import record
+from gradviz.step.described import describe
 from gradviz.step.errors import CommandError
-from gradviz.step.plain import describe
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import VERBS, Verb, obey

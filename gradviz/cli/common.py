@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from gradviz.tracefile import Trace, TraceError, open_trace
+from gradviz.tracefile import Trace, open_trace
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -65,9 +65,6 @@ def newest_trace() -> Path:
 
 @contextmanager
 def opened(path: Path | None) -> Iterator[Trace]:
-    """The trace at `path` (None: the newest here); fails in one line where it cannot be read."""
-    try:
-        with open_trace(path or newest_trace()) as trace:
-            yield trace
-    except TraceError as error:
-        fail(str(error))
+    """The trace at `path` (None: the newest here). Raises TraceError where it cannot be read."""
+    with open_trace(path or newest_trace()) as trace:
+        yield trace

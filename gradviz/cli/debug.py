@@ -16,10 +16,10 @@ from gradviz.debug.debugger import Debugger, Reader
 from gradviz.debug.interrupt import ctrl_c_pauses
 from gradviz.debug.pauses import BAD
 from gradviz.debug.readers import AtTerminal, Commands, terminal
-from gradviz.sources.script import Outcome, ScriptError, run
+from gradviz.sources.script import Outcome, run
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.step.plain import commands
-from gradviz.step.state import CommandError, Settings
+from gradviz.step.state import Settings
 
 
 @click.command(
@@ -88,7 +88,7 @@ def debug(
         debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
         with ctrl_c_pauses(lambda: debugger.pauses, _say):
             outcome = run(target, path, values, companion=debugger)
-    except (CommandError, ScriptError, OSError) as error:
+    except OSError as error:
         fail(str(error))
     debugger.ended(f"exit status {outcome.status}")
     _finish(path, debugger, outcome, engine)

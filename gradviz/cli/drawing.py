@@ -8,15 +8,13 @@ from pathlib import Path
 from gradviz.cli.common import patience
 from gradviz.cli.page import write_page
 from gradviz.cli.summary import plural
-from gradviz.draw.render import PAGE, DrawError, check_path, save
+from gradviz.draw.render import PAGE, check_path, save
 from gradviz.graph import slices
-from gradviz.graph.build import GraphError, build
-from gradviz.graph.fold import FoldError, folded
+from gradviz.graph.build import build
+from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
 from gradviz.tracefile import Trace
-
-REFUSALS = (DrawError, GraphError, FoldError, slices.SliceError)  # each says one line for the user
 
 _WORDS = {
     "leaf": ("leaf", "leaves"),
@@ -47,7 +45,7 @@ class Choice:
 def draw(trace: Trace, path: Path, choice: Choice) -> str:
     """Draw a trace into a file of the kind that its ending says, and tell in one line what is in it.
 
-    Raises one of REFUSALS."""
+    Raises GradvizError where that cannot be."""
     check_path(path)
     with no_collection(), patience(f"reading {trace.path.name}") as doing:
         if path.suffix.lower() == PAGE:

@@ -63,22 +63,16 @@ def graph(
 
     Shows the last backward pass and what led to it; a large one is folded. Default: the newest *.gradviz here.
     """
-    from gradviz.cli.drawing import REFUSALS, Choice, draw
-    from gradviz.draw.render import DrawError, save_legend
+    from gradviz.cli.drawing import Choice, draw
+    from gradviz.draw.render import save_legend
 
     if legend:
-        try:
-            save_legend(path := output or Path("legend.svg"), theme)
-        except DrawError as error:
-            fail(str(error))
+        save_legend(path := output or Path("legend.svg"), theme)
         click.echo(f"wrote {path}: what everything means")
         return
     if (start is None) != (end is None):
         fail("--from and --to go together: say where the way begins and where it ends")
     choice = Choice(number, show, whole, depth, unfold, around, hops, start, end, only_grad, theme)
     with opened(trace) as recorded:
-        try:
-            told = draw(recorded, output or recorded.path.with_suffix(".svg"), choice)
-        except REFUSALS as error:
-            fail(str(error))
+        told = draw(recorded, output or recorded.path.with_suffix(".svg"), choice)
     click.echo(told)

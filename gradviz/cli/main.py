@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
+from gradviz.errors import GradvizError
 from gradviz.version import __version__
 
 # A command is imported when it is called, so that `gradviz info` need not load what draws.
@@ -27,6 +29,16 @@ First minute:
 
 
 class _Commands(click.Group):
+    """The commands. What goes wrong in one of them in a way that we know becomes one line here, and nowhere else."""
+
+    def invoke(self, context: click.Context) -> Any:
+        from gradviz.cli.common import fail
+
+        try:
+            return super().invoke(context)
+        except GradvizError as error:
+            fail(str(error))
+
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -9,19 +9,16 @@ from gradviz.tracefile import Trace
 
 
 def export_moment(trace: Trace, position: int, file: Path) -> None:
-    """Draw what had happened up to an event (counted from 0), in the format of the file's ending. Raises CommandError
+    """Draw what had happened up to an event (counted from 0), in the format of the file's ending. Raises GradvizError
     where that cannot be drawn."""
-    from gradviz.draw.render import PAGE, DrawError, check_path, save
-    from gradviz.graph.build import GraphError, build
-    from gradviz.graph.fold import FoldError, folded
+    from gradviz.draw.render import PAGE, check_path, save
+    from gradviz.graph.build import build
+    from gradviz.graph.fold import folded
     from gradviz.graph.many import no_collection
     from gradviz.tracefile.prefix import Prefix
 
     if file.suffix.lower() == PAGE:
         raise CommandError("a page replays the whole run: gradviz graph TRACE -o FILE.html writes it")
-    try:
-        check_path(file)
-        with no_collection():
-            save(folded(build(Prefix(trace, position))), file)
-    except (DrawError, GraphError, FoldError) as error:
-        raise CommandError(str(error)) from None
+    check_path(file)
+    with no_collection():
+        save(folded(build(Prefix(trace, position))), file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.text import Text
@@ -38,7 +39,7 @@ _PARAMETERS = (
 )  # fmt: skip
 
 
-def runs_a_script(command: Callable) -> Callable:
+def runs_a_script(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `-m`, `-o`, `--engine`, `--values`, SCRIPT and its arguments."""
     for decorate in reversed(_PARAMETERS):
         command = decorate(command)

@@ -11,7 +11,7 @@ import click
 from gradviz.cli.common import fail, opened, trace_argument
 from gradviz.cli.moment import export_moment
 from gradviz.step.plain import commands, script
-from gradviz.step.state import CommandError, Session
+from gradviz.step.state import Session
 
 
 @click.command(
@@ -38,15 +38,12 @@ def step(trace: Path | None, at: int, text: str | None) -> None:
             'step needs a terminal; without one give it commands: gradviz step --commands "next; next; back"'
         )
     with opened(trace) as recorded:
-        try:
-            lines = None if text is None else commands(text)
-            session = Session(recorded, at - 1, exporter=export_moment)
-            if lines is not None:
-                for piece in script(session, lines):
-                    click.echo(piece)
-                return
-        except CommandError as error:
-            fail(str(error))
+        lines = None if text is None else commands(text)
+        session = Session(recorded, at - 1, exporter=export_moment)
+        if lines is not None:
+            for piece in script(session, lines):
+                click.echo(piece)
+            return
         from gradviz.step.terminal import interact
 
         interact(session)

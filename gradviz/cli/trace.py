@@ -8,11 +8,11 @@ import click
 
 from gradviz.cli.common import fail, stderr
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
-from gradviz.sources.script import ScriptError, run
-from gradviz.tracefile import TraceError, open_trace
+from gradviz.sources.script import run
+from gradviz.tracefile import open_trace
 
 
-class PassNumbers(click.ParamType):
+class PassNumbers(click.ParamType[set[int]]):
     """Numbers and ranges: `1-3,100`."""
 
     name = "1-3,100"
@@ -67,7 +67,7 @@ def trace(
         _check_picture(graph_file)
     try:
         outcome = run(target, path, values, passes)
-    except (ScriptError, OSError) as error:
+    except OSError as error:
         fail(str(error))
     tell(path, outcome, engine)
     if graph_file is not None:
@@ -85,20 +85,14 @@ def _graph_after_script(
 
 
 def _check_picture(path: Path) -> None:
-    from gradviz.draw.render import DrawError, check_path
+    from gradviz.draw.render import check_path
 
-    try:
-        check_path(path)
-    except DrawError as error:
-        fail(str(error))
+    check_path(path)
 
 
 def _draw(path: Path, picture: Path) -> None:
-    from gradviz.cli.drawing import REFUSALS, Choice, draw
+    from gradviz.cli.drawing import Choice, draw
 
-    try:
-        with open_trace(path) as recorded:
-            draw(recorded, picture, Choice())
-    except (*REFUSALS, TraceError) as error:
-        fail(str(error))
+    with open_trace(path) as recorded:
+        draw(recorded, picture, Choice())
     stderr.print(f"[dim]gradviz:[/] drew {picture}", markup=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from gradviz.debug.present import Present
 from gradviz.events.kinds import Kind
@@ -16,7 +16,7 @@ class Condition(Protocol):
     """`kinds` are the events at which it may hold, `fields` what it asks of them; `ops` the only ops at which it may,
     None for all."""
 
-    kinds: frozenset
+    kinds: frozenset[Any]
     fields: frozenset[str]
     ops: frozenset[str] | None
 
@@ -55,7 +55,7 @@ class Arrives:
         self.predicate = predicate
         self.fields = predicate.fields
         self.here = False
-        self.began: tuple = ()
+        self.began: tuple[Any, ...] = ()
         self._known: dict[int, bool] = {0: False}  # which places are meant
 
     def holds(self, present: Present) -> bool:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from gradviz.debug.pauses import BAD, Pauses
-from gradviz.step.errors import CommandError
+from gradviz.errors import GradvizError
 from gradviz.step.state import Resume, Session, Settings
-from gradviz.tracefile import Recorder, Trace, TraceError, open_trace
+from gradviz.tracefile import Recorder, Trace, open_trace
 from gradviz.words.numbers import clean
 
 Exporter = Callable[[Trace, int, Path], None]
@@ -84,7 +84,7 @@ class Debugger:
                 if trace.count:
                     session = Session(trace, trace.count - 1, self.settings, exporter=self.exporter)
                     self._show(session, f"the script has ended ({how}): this is the last event")
-        except (TraceError, CommandError) as error:
+        except GradvizError as error:
             self.trouble = str(error)
 
     # --- a stop
@@ -97,14 +97,14 @@ class Debugger:
         try:
             pauses.recorder.flush()
             self.trace = open_trace(self.path)
-        except (OSError, TraceError) as error:  # what there is cannot be looked at, but the script is sound
+        except (OSError, GradvizError) as error:  # what there is cannot be looked at, but the script is sound
             self.trouble = str(error)
             pauses.let_go()
             return Resume()
         try:
             session = Session(self.trace, index, self.settings, live=True, exporter=self.exporter)
             self._show(session, clean("; ".join(reasons)))
-        except (OSError, TraceError, CommandError) as error:  # OSError: the terminal is gone
+        except (OSError, GradvizError) as error:  # OSError: the terminal is gone
             self.trouble = str(error)
             return None
         if session.resume is not None:

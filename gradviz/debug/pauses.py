@@ -105,7 +105,7 @@ class Pauses(Listener):
     # --- at an event
 
     def _happened(
-        self, kind: Kind, values: tuple, states: Sequence[State], site: int, index: int = -1
+        self, kind: Kind, values: tuple[Any, ...], states: Sequence[State], site: int, index: int = -1
     ) -> None:
         """Look at an event that somebody may be waiting for; the turn is held."""
         present = self.present
@@ -182,7 +182,7 @@ class Pauses(Listener):
 
     # --- what the source tells
 
-    def tell(self, kind: Kind, where: Where, values: tuple, states: Sequence[State] = ()) -> None:
+    def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         recorder = self.recorder
         with self.turn:
             if kind == Kind.PASS_BEGAN:
@@ -201,7 +201,7 @@ class Pauses(Listener):
             finally:
                 self.present.leave(kind, values)
 
-    def _raised(self, values: tuple, ends_the_script: bool) -> None:
+    def _raised(self, values: tuple[Any, ...], ends_the_script: bool) -> None:
         self.error_told = values[:2]
         why = "this error ends the script" if ends_the_script else "an error in a backward pass"
         self._due_at(self.recorder.count - 1, why)

@@ -73,7 +73,7 @@ class Present:
         self.past: Words | None = None  # the run up to the last stop
         self.kind = Kind.TENSOR
         self.index = self.site = 0
-        self.fields: tuple = ()
+        self.fields: tuple[Any, ...] = ()
         self.states: Sequence[State] = ()
         self.nests: dict[int, list[tuple[int, str]]] = {}  # by thread: (pass or 0, scope), the innermost last
         self.open_passes: list[int] = []
@@ -93,7 +93,9 @@ class Present:
         self._newest_past = self._newest_node = 0
         self.ask((), None)
 
-    def take(self, kind: Kind, fields: tuple, states: Sequence[State], site: int, index: int) -> None:
+    def take(
+        self, kind: Kind, fields: tuple[Any, ...], states: Sequence[State], site: int, index: int
+    ) -> None:
         """Look at an event, and remember of it what is asked for."""
         self.kind, self.fields, self.states, self.site, self.index = kind, fields, states, site, index
         if self._keeps_values:
@@ -127,7 +129,7 @@ class Present:
 
     # --- what is always followed: scopes, passes, names, gradients
 
-    def follow(self, kind: Kind, fields: tuple, recorder: Recorder) -> None:
+    def follow(self, kind: Kind, fields: tuple[Any, ...], recorder: Recorder) -> None:
         """Follow what later events are asked about."""
         if kind == Kind.SCOPE_ENTERED:
             self.nest().append((0, fields[2]))
@@ -142,7 +144,7 @@ class Present:
             self.grad_before = self.grads.get(fields[0], 0)
             self.grads[fields[0]] = fields[-1]
 
-    def leave(self, kind: Kind, fields: tuple) -> None:
+    def leave(self, kind: Kind, fields: tuple[Any, ...]) -> None:
         """Follow that a scope or a pass is over; it still was for the event that ended it."""
         if kind == Kind.SCOPE_LEFT:
             if nest := self.nest():
@@ -277,7 +279,7 @@ class Present:
 
     # --- fields
 
-    def values_of(self, name: str) -> Iterable:
+    def values_of(self, name: str) -> Iterable[Any]:
         """The values of a predicate's field at this event."""
         tensors, _, statistic = name.partition(".")
         if statistic:

@@ -16,7 +16,7 @@ class _CallableModule(ModuleType):
     live: Callable[..., Any]  # set by gradviz itself: a view knows no engine
 
     def __call__(self, tensor: Any, **settings: Any) -> Any:
-        """See gradviz.sources.live.draw."""
+        """See gradviz.notebook.draw."""
         return self.live(tensor, **settings)
 
 

@@ -16,12 +16,13 @@ from gradviz.draw.mermaid import to_mermaid
 from gradviz.draw.pdf import NoPdf, check_pdf, to_pdf
 from gradviz.draw.png import to_png
 from gradviz.draw.scene import Scene, scene_of
+from gradviz.errors import GradvizError
 from gradviz.graph.model import Graph, to_json
 
 PAGE = ".html"  # is made of a trace, not of a graph alone: see gradviz.draw.page
 
 
-class DrawError(ValueError):
+class DrawError(GradvizError):
     """A graph could not be drawn or written. The message is one line: what is wrong, and what to do."""
 
 

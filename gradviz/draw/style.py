@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from gradviz.draw.text import has_odd
 from gradviz.graph.model import GRAD, GRAD_FN, LEAF, OP, Edge, Node
@@ -301,4 +302,4 @@ def look(table: dict[str, dict[str, str]], classes: list[str]) -> dict[str, str]
     return _looks[key]
 
 
-_looks: dict[tuple, dict[str, str]] = {}
+_looks: dict[tuple[Any, ...], dict[str, str]] = {}

@@ -84,14 +84,14 @@ class Event:
 
 EVENTS: dict[Kind, type[Event]] = {}
 DETAILS: set[Kind] = set()  # the kinds that are left out of a pass that is not recorded in detail
-_Made = TypeVar("_Made", bound=type[Event])
+_Made = TypeVar("_Made", bound=Event)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-def declared(kind: Kind, detail: bool = False) -> Callable[[_Made], _Made]:
+def declared(kind: Kind, detail: bool = False) -> Callable[[type[_Made]], type[_Made]]:
     """Put an event class into the table. `detail` says that it can be left out of passes nobody asked for."""
 
-    def declare(cls: _Made) -> _Made:
+    def declare(cls: type[_Made]) -> type[_Made]:
         made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         EVENTS[kind] = made
         if detail:

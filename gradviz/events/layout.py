@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, get_type_hints
 
 import numpy as np
@@ -72,7 +73,7 @@ class Packed(NamedTuple):
 
     flags: int
     columns: tuple[int, int, int, int]
-    links: list[int]
+    links: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -99,19 +100,25 @@ class Layout:
 
     # --- one event
 
-    def pack(self, values: Sequence[Any], numbers: Numbers) -> Packed:
-        """Pack an event, whose field values come in the table's order."""
-        told = dict(zip(self.fields, values, strict=True))
-        flags = sum(bool(told[field.name]) << bit for bit, field in enumerate(self.flags))
-        columns = [_number(field.stored.how, told[field.name], numbers) for field in self.columns]
-        links: list[int] = []
-        for field in self.more:
-            links += _numbers(field.stored.how, told[field.name], numbers)
-        links += [len(told[field.name]) for field in self.lists[:-1]]
-        for field in self.lists:
-            links += _elements(field.stored, told[field.name], numbers)
-        columns += [0] * (len(COLUMNS) - len(columns))
-        return Packed(flags, tuple(columns), links)  # type: ignore[arg-type]
+    @cached_property
+    def pack(self) -> Callable[[Sequence[Any], Numbers], Packed]:
+        """Pack an event, whose field values come in the table's order.
+
+        The function is written out for the kind, as `dataclasses` does: a recorder calls it at every event."""
+        names = ", ".join(self.fields)
+        flags = " | ".join(f"bool({field.name}) << {bit}" for bit, field in enumerate(self.flags)) or "0"
+        columns = [_packer(field) for field in self.columns] + ["0"] * (len(COLUMNS) - len(self.columns))
+        links = [f"*time_links({f.name})" if f.stored.how == "time" else _packer(f) for f in self.more]
+        links += [f"len({field.name})" for field in self.lists[:-1]]
+        links += [_packer(field) for field in self.lists]
+        lines = [
+            "def pack(values, numbers):",
+            f"    {names}, = values",
+            f"    return Packed({flags}, ({', '.join(columns)}), ({''.join(f'{link}, ' for link in links)}))",
+        ]
+        scope: dict[str, Any] = {"Packed": Packed, "time_links": _time_links, "chain": chain.from_iterable}
+        exec(compile("\n".join(lines), "<gradviz>", "exec"), scope)
+        return scope["pack"]
 
     def unpack(self, index: int, row: Any, links: Sequence[int], meanings: Meanings) -> Event:
         """The event that a row and its links stand for. Raises LayoutError where they do not fit."""
@@ -124,16 +131,11 @@ class Layout:
         at = 0
         try:
             for field in self.more:
-                part = links[at : at + field.width]
-                found[field.name] = (
-                    _time(*part)
-                    if field.stored.how == "time"
-                    else _value(field.stored.how, *part, index, meanings)
-                )
+                found[field.name] = _single(field, links[at : at + field.width], index, meanings)
                 at += field.width
             for field, part in self._parts(links, at):
                 found[field.name] = _list(field.stored, part, meanings)
-        except TypeError as error:  # a part is missing
+        except ValueError as error:  # a part is missing
             raise LayoutError(f"a {self.kind.name} event lacks links") from error
         return self.event(**found)
 
@@ -172,9 +174,7 @@ class Layout:
         for field in self.more:
             width = field.width
             found[field.name] = [
-                _time(*flat[start : start + width])
-                if field.stored.how == "time"
-                else _value(field.stored.how, flat[start], index, meanings)
+                _single(field, flat[start : start + width], index, meanings)
                 for start, index in zip(at, indices, strict=True)
             ]
             at = [start + width for start in at]
@@ -215,29 +215,30 @@ class Layout:
         return found
 
 
-def _number(how: str, value: Any, numbers: Numbers) -> int:
-    if how == "text":
-        return numbers.text(value)
-    if how == "rule":
-        return numbers.rule(value)
-    if how == "back":
-        return numbers.earlier(value)
-    return numbers.in_pass(value) if how == "pass" else int(value)
+def _packer(field: Field) -> str:
+    """The expression that gives a field's number, or its links."""
+    how, parts, name = field.stored.how, field.stored.parts, field.name
+    if how == "list":
+        if len(parts) == 1:
+            return f"*{name}"
+        if not TEXT_PARTS.intersection(parts):
+            return f"*chain({name})"
+        told = ", ".join(f"numbers.text({part})" if part in TEXT_PARTS else part for part in parts)
+        return f"*chain(({told}) for {', '.join(parts)} in {name})"
+    of = {"text": "text", "rule": "rule", "pass": "in_pass", "back": "earlier"}.get(how)
+    return f"numbers.{of}({name})" if of else name
 
 
-def _numbers(how: str, value: Any, numbers: Numbers) -> tuple[int, ...]:
-    if how == "time":
-        return struct.unpack("<2I", struct.pack("<d", value))
-    return (_number(how, value, numbers),)
+def _time_links(time: float) -> tuple[int, ...]:
+    return struct.unpack("<2I", struct.pack("<d", time))
 
 
-def _elements(stored: Stored, values: Sequence[Any], numbers: Numbers) -> Iterator[int]:
-    if len(stored.parts) == 1:
-        yield from values
-        return
-    for element in values:
-        for part, value in zip(stored.parts, element, strict=True):
-            yield numbers.text(value) if part in TEXT_PARTS else value
+def _single(field: Field, links: Sequence[int], index: int, meanings: Meanings) -> Any:
+    if field.stored.how == "time":
+        low, high = links
+        return _time(low, high)
+    (number,) = links
+    return _value(field.stored.how, number, index, meanings)
 
 
 def _value(how: str, number: int, index: int, meanings: Meanings) -> Any:

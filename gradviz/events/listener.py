@@ -41,7 +41,7 @@ class Listener:
 
     __slots__ = ()
 
-    def tell(self, kind: Kind, where: Where, values: tuple, states: Sequence[State] = ()) -> None:
+    def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         """An event of any kind: its fields in the order of the table, and what tensors are at it."""
 
     # --- the events of which there are many

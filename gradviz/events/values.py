@@ -33,7 +33,7 @@ class Stats:
 
 def stats_of(array: np.ndarray) -> Stats:
     """The statistics of one array, of any shape and of a dtype that NumPy has."""
-    flat = np.asarray(array).reshape(-1)
+    flat = np.asarray(array).ravel(order="K")  # a transposed array is not copied
     if flat.size <= DEFERRED or flat.dtype.char not in "fd":
         return stats_of_rows(flat.reshape(1, -1))[0]
     low, high = float(flat.min()), float(flat.max())

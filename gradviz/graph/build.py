@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
 
+from gradviz.errors import GradvizError
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, OpRan, TensorMade
 from gradviz.graph import model as m
 from gradviz.graph import select
@@ -23,7 +24,7 @@ MOST_VALUES = 20_000  # nodes; nobody reads the values of more
 SHOWS = ("both", "forward", "backward")
 
 
-class GraphError(ValueError):
+class GraphError(GradvizError):
     """What was asked for is not in the trace. The message is one line for the user."""
 
 

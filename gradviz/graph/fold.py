@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from typing import Any
 
+from gradviz.errors import GradvizError
 from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import GROUP, OP, Edge, Graph, Node
@@ -18,7 +20,7 @@ AIM = 80  # and that one shows which is
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between them
 
 
-class FoldError(ValueError):
+class FoldError(GradvizError):
     """There is no such scope. The message is one line and names the nearest."""
 
 
@@ -94,7 +96,7 @@ def _add_to_group(group: Node, node: Node) -> None:
 
 
 def _merged(edges: Iterable[Edge], drawn_as: dict[str, Group]) -> list[Edge]:
-    found: dict[tuple, Edge] = {}
+    found: dict[tuple[Any, ...], Edge] = {}
     for edge in edges:
         source, target = drawn_as.get(edge.source), drawn_as.get(edge.target)
         if source is None and target is None:

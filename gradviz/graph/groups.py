@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +78,7 @@ class _Tree:
         self.graph = graph
         self.groups: dict[str, Group] = {}
         self.home: dict[str, str] = {}  # node -> the group it is directly in
-        self.tokens: dict[tuple, int] = {}
+        self.tokens: dict[tuple[Any, ...], int] = {}
         self.outputs: dict[str, list[str]] = {}  # op -> tensors
         self.reader: dict[str, str] = {}  # tensor -> the one op that reads it, or empty
         self.inputs: dict[str, int] = {}

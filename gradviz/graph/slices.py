@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gradviz.errors import GradvizError
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, MUTATION, OP, TENSOR, VIEW, Edge, Graph, Node
 
 HOPS = 3
 _COMPUTES = (DATA, MUTATION, VIEW)  # edges along which a value goes on
 
 
-class SliceError(ValueError):
+class SliceError(GradvizError):
     """There is no such node, or no such path. The message is one line for the user."""
 
 

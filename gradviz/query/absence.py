@@ -106,8 +106,8 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
         found = cut(query, tensor, root.tensor) if root.tensor else None
         if found is not None:
             return Absence(Why.CUT, number=run.number, root=root.tensor, cut=found, to_come=to_come)
-    root = began.roots[0].tensor if began.roots else 0
-    return Absence(Why.NOT_COMPUTED_FROM, number=run.number, root=root, to_come=to_come)
+    first = began.roots[0].tensor if began.roots else 0
+    return Absence(Why.NOT_COMPUTED_FROM, number=run.number, root=first, to_come=to_come)
 
 
 def accumulations(query: Query, tensor: int, k: int, most: int) -> list[Accumulated]:

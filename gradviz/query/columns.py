@@ -99,7 +99,7 @@ class TraceColumns:
         return events[rows >= 0].astype(np.int32), rows[rows >= 0].astype(np.int32)
 
     def bad(self, statistic: str) -> Column:
-        """Whether a value told at an event, or a gradient or tangent of it, has a NaN (`nan`) or an infinity (`inf`)."""
+        """Whether a value, gradient or tangent told at an event has a NaN (`nan`) or an infinity (`inf`)."""
         found = np.zeros(self.count, bool)
         bad = self.trace.states.stats[:, STORED.index(statistic)] > 0
         if bad.any():
@@ -210,8 +210,7 @@ class TraceColumns:
         pairs = [(number, line) for number in self.trace.sites for line in self._lines_of(number)]
         order = np.argsort(sites, kind="stable").astype(np.int32)
         starts, ends = (
-            np.searchsorted(sites[order], [n for n, _ in pairs], side=side)  # type: ignore[call-overload]
-            for side in ("left", "right")
+            np.searchsorted(sites[order], [n for n, _ in pairs], side=side) for side in ("left", "right")
         )
         counts = ends - starts
         events = order[np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]

@@ -78,7 +78,7 @@ class Field:
     type: str
     doc: str
     column: Callable[[TraceColumns], Column]
-    now: Callable[[Now], Iterable]
+    now: Callable[[Now], Iterable[Any]]
     where: frozenset[Kind] = EVERYWHERE
 
 

@@ -128,4 +128,4 @@ class Memory:
             for event, tensor in zip(states.events[rows].tolist(), states.tensors[rows].tolist(), strict=True)
             if (event, tensor) not in moved
         ]
-        return sorted(found)  # type: ignore[arg-type]
+        return sorted(found)

@@ -50,7 +50,7 @@ class Nodes:
         return self._of_ops.get(event, [])
 
     def main_of_op(self, event: int) -> int:
-        """The node of an op that its result goes back through: the first that is the `grad_fn` of a tensor; 0 for none."""
+        """The node that the result of an op goes back through: the first that is a `grad_fn`; 0 for none."""
         made = self.of_op(event)
         return next((node for node in made if any(self.outputs(node))), made[-1] if made else 0)
 

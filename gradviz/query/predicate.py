@@ -18,14 +18,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from operator import eq, ge, gt, le, lt, ne
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
+from gradviz.errors import GradvizError
 from gradviz.query.columns import STATISTICS, Column
 from gradviz.query.fields import FIELDS, FLAG, NAMES, TENSORS, TEXT, type_of
 
-_COMPARE: dict[str, Callable] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+_COMPARE: dict[str, Callable[..., Any]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]))
@@ -37,7 +38,7 @@ _TOKEN = re.compile(
 _DEEPEST = 50
 
 
-class PredicateError(ValueError):
+class PredicateError(GradvizError):
     """A predicate that cannot be read; the message is one line for the user."""
 
 
@@ -51,9 +52,9 @@ class Columns(Protocol):
 
 
 Values = Callable[
-    [str], Iterable
+    [str], Iterable[Any]
 ]  # the values of a field at one event; a text or flag it lacks is "" or False
-Where = Callable[[str], frozenset]  # where a field may have values; everywhere for ""
+Where = Callable[[str], frozenset[Any]]  # where a field may have values; everywhere for ""
 
 
 class Predicate:
@@ -73,7 +74,7 @@ class Predicate:
         """Whether it holds at one event, of which `values` gives the values of a field."""
         return self._test.holds(values)
 
-    def possible(self, where: Where) -> frozenset:
+    def possible(self, where: Where) -> frozenset[Any]:
         """Where it can hold at all, if `where` says where a field has values; maybe more than need be."""
         return self._test.possible(where)
 
@@ -90,7 +91,7 @@ class _Test(Protocol):
 
     def holds(self, values: Values) -> bool: ...
 
-    def possible(self, where: Where) -> frozenset: ...
+    def possible(self, where: Where) -> frozenset[Any]: ...
 
     def only(self, field: str) -> frozenset[str] | None: ...
 
@@ -123,7 +124,7 @@ class _Compared:
         compare = _COMPARE[sign]
         return any(compare(value, constant) and value == value for value in values(self.field))
 
-    def possible(self, where: Where) -> frozenset:
+    def possible(self, where: Where) -> frozenset[Any]:
         return where(self.field)
 
     def only(self, field: str) -> frozenset[str] | None:
@@ -141,7 +142,7 @@ class _Flag:
     def holds(self, values: Values) -> bool:
         return any(values(self.field))
 
-    def possible(self, where: Where) -> frozenset:
+    def possible(self, where: Where) -> frozenset[Any]:
         return where(self.field)
 
     def only(self, field: str) -> None:
@@ -158,7 +159,7 @@ class _Not:
     def holds(self, values: Values) -> bool:
         return not self.part.holds(values)
 
-    def possible(self, where: Where) -> frozenset:
+    def possible(self, where: Where) -> frozenset[Any]:
         return where("")
 
     def only(self, field: str) -> None:
@@ -175,7 +176,7 @@ class _Any:
     def holds(self, values: Values) -> bool:
         return any(part.holds(values) for part in self.parts)
 
-    def possible(self, where: Where) -> frozenset:
+    def possible(self, where: Where) -> frozenset[Any]:
         return frozenset().union(*(part.possible(where) for part in self.parts))
 
     def only(self, field: str) -> frozenset[str] | None:
@@ -193,7 +194,7 @@ class _All:
     def holds(self, values: Values) -> bool:
         return all(part.holds(values) for part in self.parts)
 
-    def possible(self, where: Where) -> frozenset:
+    def possible(self, where: Where) -> frozenset[Any]:
         return frozenset.intersection(*(part.possible(where) for part in self.parts))
 
     def only(self, field: str) -> frozenset[str] | None:

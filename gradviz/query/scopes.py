@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +110,7 @@ class Scopes:
         return found
 
 
-def _entered(event: ScopeEntered, stack: list) -> tuple[int, str, str, bool]:
+def _entered(event: ScopeEntered, stack: list[Any]) -> tuple[int, str, str, bool]:
     """A scope within those of the stack: its number, name and path, and whether it is inside a Function."""
     outer_name, outer_path, in_function = (
         (stack[-1][1], stack[-1][2], stack[-1][3]) if stack else ("", "", False)

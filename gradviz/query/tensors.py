@@ -198,7 +198,7 @@ class Tensors:
 
     @cached_property
     def leaf_flags(self) -> Log:
-        """The flags of all tensors that ever were leaves, as a table: an event where they changed, and what they are."""
+        """The flags of all tensors that ever were leaves: each event where they changed, and what they became."""
         states = self.trace.states
         ever = np.unique(states.tensors[states.flags & LEAF > 0])
         rows = np.isin(states.tensors, ever)

@@ -1,17 +1,11 @@
-"""Drawing a tensor that is at hand: its graph as the engine has it, told to a recorder as if it ran now."""
+"""A graph that is at hand, told to a listener as if it ran now: for drawing a tensor that nobody recorded."""
 
 from __future__ import annotations
 
-import sys
-import tempfile
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gradviz.draw.page import html
-from gradviz.draw.picture import Picture
 from gradviz.engine.core.node import AccumulateGrad, Node, edge_node, edge_nr
 from gradviz.engine.core.node import Edge as NodeEdge
 from gradviz.engine.core.state import next_tensor_number
@@ -19,57 +13,23 @@ from gradviz.engine.core.tensor import Tensor, flags_of, gradient_edge
 from gradviz.engine.nn.parameter import Parameter
 from gradviz.events.fields import Edge, Saved
 from gradviz.events.kinds import REQUIRES_GRAD
-from gradviz.events.listener import NO_RULE, State
-from gradviz.graph.build import build
-from gradviz.sources.record import run_meta
-from gradviz.tracefile import Recorder, open_trace
+from gradviz.events.listener import NO_RULE, Listener, State
 
 Key = tuple[int, int]  # a node's number and which of its outputs
 
 
-def draw(
-    tensor: Tensor,
-    *,
-    depth: int | None = None,
-    unfold: Iterable[str] = (),
-    theme: str = "light",
-    **settings: Any,
-) -> Picture:
-    """The graph that leads to `tensor`, as a picture that shows itself in a notebook and has `.save(FILE)` and
-    `.html()`. A large one is folded: `depth` opens so many levels, `unfold` these groups too.
-
-    Tensors are called by the names that they have where this is called. The `theme` is light or dark; `settings`
-    are those of `gradviz.graph.build.build`. Raises TypeError for anything but a Tensor."""
+def tell_graph(tensor: Any, listener: Listener, names: dict[str, Any]) -> None:
+    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called. Raises TypeError for
+    anything but a Tensor."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"draw() takes a Tensor of gradviz, not {type(tensor).__name__}")
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradviz"):
-        frame = frame.f_back
-    names = {**frame.f_globals, **frame.f_locals}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "live.gradviz"
-        recorder = Recorder(path, meta={**run_meta(), "script": ""})
-        _Live(recorder, names).tell(tensor)
-        recorder.close(ended="ok")
-        content = path.read_bytes()
-        with open_trace(path) as trace:
-            graph = build(trace, **settings)
-        return Picture(graph, lambda: _page(content, settings), theme, depth=depth, unfold=unfold)
-
-
-def _page(content: bytes, settings: dict[str, Any]) -> str:
-    """The page of a trace that is no file any more."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "live.gradviz"
-        path.write_bytes(content)
-        with open_trace(path) as trace:
-            return html(trace, lambda number: build(trace, **{**settings, "passes": number}))
+    _Live(listener, names).tell(tensor)
 
 
 class _Live:
     """Tells a listener of a graph that exists already."""
 
-    def __init__(self, listener: Recorder, names: dict[str, Any]) -> None:
+    def __init__(self, listener: Listener, names: dict[str, Any]) -> None:
         self.listener = listener
         self.known: dict[Key, Tensor] = {}
         self.names: dict[Key, str] = {}
@@ -121,7 +81,7 @@ class _Live:
             outputs.append(number)
         arrays = [self._array(node, nr) for nr in range(node.outputs)]
         op = node.op.name if hasattr(node, "op") else node.label.removesuffix("Backward")
-        rule = node.op.rule if hasattr(node, "op") else NO_RULE
+        rule = node.op.rule(node.args if hasattr(node, "args") else ()) if hasattr(node, "op") else NO_RULE
         zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
         inputs = [edge.tensor for edge in edges]
         self.listener.op(None, op, "", rule, 0, True, inputs, outputs, arrays, flags, zeros, zeros)

@@ -15,12 +15,13 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, Protocol
 
+from gradviz.errors import GradvizError
 from gradviz.events.listener import Listener
 from gradviz.sources import alias
 from gradviz.tracefile import Recorder, Sites
 
 
-class ScriptError(Exception):
+class ScriptError(GradvizError):
     """A script cannot be run at all; the message is one line for the user."""
 
 

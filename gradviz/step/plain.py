@@ -1,4 +1,4 @@
-"""The stepper as plain text: the same for everyone who runs the same commands on the same trace."""
+"""The stepper as plain text: a run of commands, and what each prints."""
 
 from __future__ import annotations
 
@@ -6,43 +6,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.text import Text
-
-from gradviz.step.leaves import leaves
+from gradviz.step.described import describe
 from gradviz.step.state import CommandError, Session
-from gradviz.step.timeline import position
 from gradviz.step.verbs import help_rows, parse, run
-from gradviz.words.numbers import clean, shortened
-from gradviz.words.rows import rows
-from gradviz.words.sentences import sentence
-from gradviz.words.source import source, title
-from gradviz.words.stop import Stop
+from gradviz.words.numbers import clean
 
-WIDTH = 100
-_SOURCE, _LEAVES = 4, 20  # lines
 _COMMAND = re.compile(r"""(?:"[^"]*"|'[^']*'|(?<=\S)#|[^;#])*""")
-
-
-def describe(stop: Stop) -> str:
-    """One stop in a few lines of at most WIDTH characters, the sentence excepted."""
-    return "\n".join(line.rstrip() for line in _lines(stop))
-
-
-def _lines(stop: Stop) -> Iterator[str]:
-    yield position(stop)
-    yield sentence(stop)
-    site, _ = stop.place
-    if site is not None:
-        yield f"  {title(stop)}"
-        yield from _texts(source(stop, WIDTH - 2, _SOURCE))
-    for row in rows(stop):
-        yield shortened(f"  {row.label:<11}{row.text}", WIDTH)
-    yield "  leaves"
-    yield from _texts(leaves(stop, WIDTH - 2, _LEAVES))
-
-
-def _texts(lines: list[Text]) -> Iterator[str]:
-    return (f"  {line.plain}" for line in lines)
 
 
 def commands(text: str) -> list[str]:

@@ -8,10 +8,8 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.absence import accumulations
-from gradviz.query.columns import STATISTICS
-from gradviz.query.fields import FIELDS, FLAG, NUMBER, TENSORS, TEXT
 from gradviz.query.predicate import Predicate
-from gradviz.step.breakpoints import FORMS
+from gradviz.step.described import describe
 from gradviz.step.errors import CommandError
 from gradviz.step.paths import path as path_between
 from gradviz.step.state import Resume, Session
@@ -23,6 +21,8 @@ from gradviz.words.numbers import clean, shape
 from gradviz.words.sentences import sentence
 from gradviz.words.stop import Stop
 from gradviz.words.why import why as explained
+
+_SHOWN = 12  # events
 
 
 def why(session: Session, argument: str) -> None:
@@ -146,8 +146,6 @@ def first_bad(session: Session, argument: str) -> None:
 
 def export(session: Session, argument: str) -> None:
     """Write the present moment: the graph so far by the ending, or the stop as text."""
-    from gradviz.step.plain import describe
-
     file = Path(argument)
     if file.suffix.lower() in (".txt", ""):
         file = file.with_suffix(".txt")
@@ -160,39 +158,6 @@ def export(session: Session, argument: str) -> None:
     else:
         session.exporter(session.trace, session.position, file)
     session.message = f"wrote {clean(str(file))}: the moment after event {session.position + 1}"
-
-
-_SHOWN = 12  # events
-FIELD_HELP = (
-    ("break and until take a predicate over the event, such as", ()),
-    ('  grad.rms < 1e-7      op == "log" and out.min <= 0      nan or inf      line == 12', ()),
-    ("  parts: and, or, not, ( ); == != < <= > >=; ~ for texts that contain", ()),
-)
-
-
-def help_(session: Session, argument: str) -> None:
-    if argument == "fields":
-        session.page = _fields_help()
-    elif argument:
-        from gradviz.step.verbs import named
-
-        verb = named(argument.split()[0])
-        session.page = [f"{verb.usage}: {verb.help}", f"  keys: {' '.join(verb.keys) or 'none'}"]
-        if verb.name == "break":
-            session.page += [f"  break {form} ..." for form in FORMS]
-            session.page += [f"  break {name}" for name, field in FIELDS.items() if field.type == FLAG]
-    else:
-        session.help = "verbs"
-
-
-def _fields_help() -> list[str]:
-    lines = [text for text, _ in FIELD_HELP]
-    lines += [f"  {name + '.X':<11} {tensors.doc}" for name, tensors in TENSORS.items()]
-    lines.append(f"      X: {', '.join(STATISTICS)}")
-    for title, type_ in (("numbers", NUMBER), ("texts", TEXT), ("true or false", FLAG)):
-        lines.append(f"  {title}")
-        lines += [f"    {name:<10} {field.doc}" for name, field in FIELDS.items() if field.type == type_]
-    return lines
 
 
 def quit_(session: Session, argument: str) -> None:

@@ -9,13 +9,14 @@ import click
 from rich.console import Console
 from rich.control import Control
 
+from gradviz.errors import GradvizError
 from gradviz.query.fields import NAMES
 from gradviz.step.keyboard import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
 from gradviz.step.prompt import Prompt
 from gradviz.step.screen import Screen, has_more
-from gradviz.step.state import CommandError, Session
+from gradviz.step.state import Session
 from gradviz.step.verbs import BY_KEY, VERBS, obey, run
 
 _KEYS = "(n next, b back, y why, : command, ? help, q quit)"
@@ -143,7 +144,7 @@ class Terminal:
     def _run(self, what: Callable[[], None]) -> None:
         try:
             what()
-        except CommandError as error:
+        except GradvizError as error:
             self.session.message = str(error)
 
     def show(self) -> None:

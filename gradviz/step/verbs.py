@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from gradviz.step import moves, tells
 from gradviz.step.errors import CommandError
+from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
 from gradviz.step.state import Session
 from gradviz.words.numbers import clean, shortened
@@ -35,6 +36,18 @@ class Verb:
     def needs(self) -> bool:
         """Whether it cannot do without an argument."""
         return bool(self.argument) and not self.argument.startswith("[")
+
+
+def _help(session: Session, argument: str) -> None:
+    if not argument:
+        session.help = "verbs"
+    elif argument == "fields":
+        session.page = fields_help()
+    else:
+        verb = named(argument.split()[0])
+        session.page = [f"{verb.usage}: {verb.help}", f"  keys: {' '.join(verb.keys) or 'none'}"]
+        if verb.name == "break":
+            session.page += break_help()
 
 
 GROUPS: dict[str, tuple[Verb, ...]] = {
@@ -100,8 +113,15 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         ),
         Verb("watch", ("W",), "stop where a tensor or its .grad changes", moves.watch, "TENSOR"),
         Verb("delete", (), "take breakpoint N away, or all", moves.delete, "N|all"),
-        Verb("continue", ("c",), "on to a breakpoint", moves.continue_, "", ("c",)),
-        Verb("reverse-continue", ("r", "C"), "back to one", moves.reverse_continue, "", ("rc", "r")),
+        Verb("continue", ("c",), "forward to the next breakpoint", moves.continue_, "", ("c",)),
+        Verb(
+            "reverse-continue",
+            ("r", "C"),
+            "back to the breakpoint before",
+            moves.reverse_continue,
+            "",
+            ("rc", "r"),
+        ),
         Verb("until", ("t",), "on to where it holds: grad.rms < 1e-7", moves.until, "PREDICATE"),
         Verb("back-until", ("T",), "back to where it holds", moves.back_until, "PREDICATE"),
         Verb("nan", ("!",), "where the first NaN or infinity was born", tells.first_bad),
@@ -119,7 +139,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("path", ("P",), "the way from tensor A to B", tells.path, "A B"),
         Verb("compare", ("v",), "tangents and gradients of one function side by side", tells.compare),
         Verb("export", ("e",), "this moment into FILE: .svg, .png or .txt", tells.export, "FILE"),
-        Verb("help", ("?", "h"), "this list; help VERB; help fields", tells.help_, "[VERB]", ("?", "h")),
+        Verb("help", ("?", "h"), "this list; help VERB; help fields", _help, "[VERB]", ("?", "h")),
         Verb("quit", ("q",), "leave (also Ctrl-C and Ctrl-D)", tells.quit_, "", ("q", "exit")),
     ),
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gradviz.errors import GradvizError
 
-class TraceError(Exception):
+
+class TraceError(GradvizError):
     """A file cannot be read as a trace; the message is one line for the user."""
 
 

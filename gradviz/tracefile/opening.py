@@ -45,7 +45,8 @@ def open_trace(path: Path | str) -> Trace:
         raise TraceError(f"{path} was changed by another program: gradviz writes no write-ahead log")
     if version < VERSION:
         raise TraceError(
-            f"{path} was written by an older gradviz (trace format {version}, this one reads {VERSION}): record it again"
+            f"{path} was written by an older gradviz (trace format {version}; this one reads {VERSION}): "
+            "record it again"
         )
     if version > VERSION:
         raise TraceError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ class Trace:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _rows(self, query: str, *values: object) -> list[tuple]:
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """What a query gives, every value of its column's type."""
         try:
             found = self._connection.execute(query, values)
@@ -91,7 +92,7 @@ class Trace:
                 raise damaged(self.path, ValueError(f"a {name} of another type"))
         return rows
 
-    def _listed(self, text: str) -> tuple:
+    def _listed(self, text: str) -> tuple[Any, ...]:
         """A JSON list."""
         try:
             found = json.loads(text)
@@ -101,7 +102,7 @@ class Trace:
             raise damaged(self.path, ValueError("a list is missing"))
         return tuple(found)
 
-    def _checked_chunks(self) -> list[tuple]:
+    def _checked_chunks(self) -> list[tuple[Any, ...]]:
         """The chunks in order, each beginning where the one before it ends."""
         chunks = self._rows("SELECT id, first, count FROM chunks ORDER BY id")
         ends = accumulate((count for _, _, count in chunks), initial=0)
@@ -177,12 +178,14 @@ class Trace:
     def _frames(self) -> dict[int, Frame]:
         columns = "id, parent, file, line, col, end_line, end_col, function, names, library"
         frames = {}
-        for number, parent, *place, names, library in self._rows(f"SELECT {columns} FROM sites"):
+        for row in self._rows(f"SELECT {columns} FROM sites"):
+            number, parent, file, line, col, end_line, end_col, function, names, library = row
             named = self._listed(names)
             if not all(isinstance(name, str) for name in named):
                 raise damaged(self.path, ValueError("names of a place are no texts"))
             parent = parent if 0 <= parent < number else 0
-            frames[number] = Frame(number, parent, Place(*place, named, False), named, bool(library))
+            place = Place(file, line, col, end_line, end_col, function, named, False)
+            frames[number] = Frame(number, parent, place, named, bool(library))
         return frames
 
     @lru_cache(maxsize=64)  # noqa: B019  (a trace lives as long as its program)

@@ -41,6 +41,7 @@ _UNWRITTEN, _FEW = 0.1, 2000  # the seconds, or else the events, that the writer
 _ROW, _TWO_ROWS, _STATE = (struct.Struct(f"<{n}I").pack for n in (7, 14, 7))
 _MANY = 64
 _LINKS = [struct.Struct(f"<{n}I").pack for n in range(_MANY)]  # by how many there are
+_PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
 _float32 = np.dtype(np.float32)
 
 
@@ -82,6 +83,11 @@ class Recorder(Listener):
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
         self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
+        self._preparations = {
+            Kind.OP: self._prepare_op,
+            Kind.PASS_BEGAN: self._prepare_pass,
+            Kind.ACCUMULATED: self._prepare_leaf,
+        }
         self.writer = Writer(path, self, {**(meta or {}), "values": values})
 
     def take(self) -> Batch:
@@ -215,7 +221,7 @@ class Recorder(Listener):
         kept = reader.keep(value, whole)
         if kept is None:
             return 0, 0
-        if type(kept) is Later:
+        if isinstance(kept, Later):
             batch.waiting.append((len(batch.payload), reader, kept))
             batch.payload.append(b"")
             held, length, whole = kept.held, 0, kept.whole
@@ -229,28 +235,47 @@ class Recorder(Listener):
 
     # --- any event
 
-    def tell(self, kind: Kind, where: Where, values: tuple, states: Sequence[State] = ()) -> None:
-        if kind in DETAILS and not self.detailed:
+    def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
+        if not self.detailed and kind in DETAILS:
             return
         site = 0
         if where is not None:
             self.site = site = self.sites.number(where)
-        with self.turn(), self.whole:
-            flags = 0
-            if kind == Kind.PASS_BEGAN:
-                flags = self._begin_pass(values[0])
-            elif kind == Kind.ACCUMULATED and self._is_told(values, states):
-                states = ()
-            elif kind == Kind.OP:
-                self.last_op[self._thread()] = self.count
-            self._states(states)
-            packed = LAYOUTS[kind].pack(values, self)
-            head = kind | (packed.flags | flags) << 8 | self._thread()
-            self._put(_ROW(head, site, *packed.columns, len(packed.links)), _packed(packed.links))
-            if kind == Kind.PASS_ENDED:
-                self._end_pass(values[0])
+        prepare = self._preparations.get(kind)
+        if self.count > self.limit:
+            self._give_way()
+        with self.lock:
+            try:  # as `whole` does, without its calls
+                flags = 0
+                if prepare is not None:
+                    flags, states = prepare(values, states)
+                if states:
+                    self._states(states)
+                packed = _PACK[kind](values, self)
+                links = packed.links
+                n = len(links)
+                thread = self.last_thread if get_ident() == self.last_ident else self._thread()
+                head = kind | (packed.flags | flags) << 8 | thread
+                self._put(
+                    _ROW(head, site, *packed.columns, n), _LINKS[n](*links) if n < _MANY else _packed(links)
+                )
+                if kind == Kind.PASS_ENDED:
+                    self._end_pass(values[0])
+            except BaseException:
+                self._undo()
+                raise
 
-    def _is_told(self, values: tuple, states: Sequence[State]) -> bool:
+    def _prepare_op(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
+        self.last_op[self._thread()] = self.count
+        return 0, states
+
+    def _prepare_pass(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
+        return self._begin_pass(values[0]), states
+
+    def _prepare_leaf(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
+        return 0, () if self._is_told(values, states) else states
+
+    def _is_told(self, values: tuple[Any, ...], states: Sequence[State]) -> bool:
         """Whether what a leaf's `.grad` is now was told when a node produced it."""
         *_, gradient, grad = values
         return self.detailed and gradient == grad and not any(state.version for state in states)

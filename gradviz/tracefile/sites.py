@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
+from typing import Any
 
 from gradviz.events.site import Place, place_of
 
@@ -65,7 +66,7 @@ class Sites:
         self.own = (_PACKAGE, *own)
         self.kinds: dict[int, int] = {}
         self.codes: list[CodeType] = []  # kept alive: `kinds` knows them by address
-        self.numbers: dict[tuple, int] = {}
+        self.numbers: dict[tuple[Any, ...], int] = {}
         self.begin_at(None)
         self._made: dict[int, tuple[int, CodeType | Place, int]] = {}  # parent, code and offset of each site
         self._new: deque[int] = deque()  # added to while it is being written
@@ -111,7 +112,7 @@ class Sites:
         while frame is not None:
             code = frame.f_code
             kind = kind_of(id(code)) or self._classify(code)
-            if kind == USER or kind == LIBRARY:
+            if kind in (USER, LIBRARY):
                 key += (id(code), frame.f_lasti)
                 if frame is root or len(key) > 2 * _DEEPEST:
                     break
@@ -135,13 +136,13 @@ class Sites:
             return LIBRARY
         return INTERNAL if filename.startswith(_STDLIB) else USER
 
-    def _add(self, key: tuple) -> int:
+    def _add(self, key: tuple[Any, ...]) -> int:
         if not key:
             return 0
         with self._adding:  # several threads may come to new places at once
             return self.numbers.get(key) or self._new_number(key)
 
-    def _new_number(self, key: tuple) -> int:
+    def _new_number(self, key: tuple[Any, ...]) -> int:
         if len(key) == 1:
             parent, what, offset = 0, key[0], 0
         else:

@@ -104,5 +104,5 @@ def _fit(text: str, start: int, end: int, width: int) -> tuple[str, int, int]:
         offsets.append(len(shown))
         shown += piece
     offsets.append(len(shown))
-    find = lambda column: offsets[min(max(column - cut, 0), len(offsets) - 1)]
-    return shown, find(start), find(end)
+    start, end = (offsets[min(max(column - cut, 0), len(offsets) - 1)] for column in (start, end))
+    return shown, start, end

@@ -81,8 +81,8 @@ class Words:
             given = zip(self.query.nodes.tensors(event.node), event.gradients, strict=False)
             return next((tensor for tensor, came in given if came == gradient), 0)
         if isinstance(event, Produced):
-            given = zip(self.query.nodes.edges(event.node), event.flows, strict=False)
-            return next((edge.tensor for edge, flow in given if flow.gradient == gradient), 0)
+            along = zip(self.query.nodes.edges(event.node), event.flows, strict=False)
+            return next((edge.tensor for edge, flow in along if flow.gradient == gradient), 0)
         return 0
 
     # --- places

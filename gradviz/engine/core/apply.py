@@ -230,7 +230,7 @@ def _push_and_tell(
     if state.forward_mode is not None:
         tangents = state.forward_mode.push(op, inputs, outputs, args)
     if state.listener is not None:
-        tell_op(op.name, inputs, outputs, op.arguments_text(args), node, op.rule)
+        tell_op(op.name, inputs, outputs, op.arguments_text(args), node, op.rule(args))
         for output, tangent in tangents:
             state.listener.tangent(sys._getframe(2), op.name, number_of(output), state_of(tangent))
 

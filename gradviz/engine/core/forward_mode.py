@@ -188,8 +188,8 @@ def _elementwise(op: Op, values: Any, out: Any, args: tuple, tangents: Sequence[
     for name, tangent in zip(op.inputs, tangents, strict=True):
         if tangent is None or name not in op.derivatives:
             continue
-        needed = (need.of_run(values, out, args) for need in op.needs[name])
-        part = op.derivatives[name].rule(tangent, *needed)
+        derivative = op.derivative(name, args)
+        part = derivative.rule(tangent, *(need.of_run(values, out, args) for need in op.needs_of(derivative)))
         total = part if total is None else total + part
     if total.shape != out.shape:  # type: ignore[union-attr]
         total = np.broadcast_to(total, out.shape)  # type: ignore[arg-type]
@@ -226,8 +226,9 @@ def _transposed(
             if tangent is None or name not in op.derivatives:
                 continue
             out = made[0] if op.outputs == 1 else tuple(made)
-            needed = (need.of_run(as_tensors, out, args) for need in op.needs[name])
-            parts.append(op.derivatives[name].rule(upstream, *needed))
+            derivative = op.derivative(name, args)
+            needed = (need.of_run(as_tensors, out, args) for need in op.needs_of(derivative))
+            parts.append(derivative.rule(upstream, *needed))
             weights.append(tangent if isinstance(tangent, Tensor) else new_tensor(tangent))
         found = iter(grad(parts, cotangents, weights, create_graph=recorded, allow_unused=True))
     results = [next(found) if has else None for has in smooth]

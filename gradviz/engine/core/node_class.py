@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from gradviz.engine.basics.errors import backward_twice
 from gradviz.engine.core.broadcasting import sum_to
-from gradviz.engine.core.derivative import Derivative
+from gradviz.engine.core.derivative import AnyDerivative, selection
 from gradviz.engine.core.needs import Argument, Need
 from gradviz.engine.core.node import (
     ManyInputsNode,
@@ -31,8 +31,8 @@ class Row(Protocol):
     """What is asked of a row of the table (op.py)."""
 
     inputs: tuple[str, ...]
-    derivatives: dict[str, Derivative]
-    needs: dict[str, tuple[Need, ...]]
+    args: tuple[str, ...]
+    derivatives: dict[str, AnyDerivative]
     saved: dict[str, Need]
     node_name: str
     kind: str
@@ -41,6 +41,8 @@ class Row(Protocol):
     frees_args: bool
     saves_inputs: bool
     saves_out: bool
+
+    def needs_of(self, derivative: AnyDerivative) -> tuple[Need, ...]: ...
 
 
 def make_node_class(op: Row) -> type[Node]:
@@ -120,13 +122,23 @@ def _of_all_inputs(op: Row, scope: dict[str, Any], recorded: bool) -> list[str]:
 
 
 def _call(op: Row, name: str, scope: dict[str, Any], many: bool, recorded: bool) -> list[str]:
-    """The lines that fetch what the rule for an input needs, and call it."""
-    scope[f"rule_{name}"] = op.derivatives[name].rule
-    needs = op.needs[name]
-    lines = [line for need in needs for line in need.fetch(many, recorded)]
-    if op.frees_args and any(isinstance(need, Argument) for need in needs):
-        lines.insert(0, "if n.args is None: raise backward_twice(n.name())")
-    return [*lines, f"g_{name} = rule_{name}({', '.join(['g', *(need.name for need in needs)])})"]
+    """The lines that fetch what the rule for an input needs, and call it: the rule that the arguments choose."""
+    choice = op.derivatives[name]
+    asks_args = any(isinstance(need, Argument) for need in op.needs_of(choice)) or len(choice.variants) > 1
+    lines = ["if n.args is None: raise backward_twice(n.name())"] if op.frees_args and asks_args else []
+    calls = []
+    for i, variant in enumerate(choice.variants):
+        needs = op.needs_of(variant)
+        scope[rule := f"rule_{name}_{i}"] = variant.rule
+        fetched = [line for need in needs for line in need.fetch(many, recorded)]
+        calls.append([*fetched, f"g_{name} = {rule}({', '.join(['g', *(need.name for need in needs)])})"])
+    if len(calls) == 1:
+        return [*lines, *calls[0]]
+    lines.append(f"which = {selection(choice, op.args, 'n.args', scope)}")
+    for i, call in enumerate(calls):
+        lines.append("else:" if i == len(calls) - 1 else f"{'el' if i else ''}if which == {i}:")
+        lines += [f"    {line}" for line in call]
+    return lines
 
 
 # --- what the compiled derivative calls

@@ -6,18 +6,22 @@ NumPy functions it calls record themselves. What a rule's parameters mean is in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from gradviz.engine.core.derivative import Derivative
+from gradviz.engine.core.derivative import AnyDerivative, Derivative
+from gradviz.engine.core.formulas import with_values
 from gradviz.engine.core.needs import Dtype, Indices, Input, Need, Output, Shape, needs_by_name
 from gradviz.engine.core.node import Node
 from gradviz.engine.core.node_class import make_node_class
 from gradviz.engine.core.saved import shown_names
 from gradviz.events.fields import Rule
+
+_MOST_RULES = 1000  # that are kept for one row
 
 
 @dataclass(eq=False)
@@ -33,7 +37,7 @@ class Op:
     forward: Callable
     inputs: tuple[str, ...]
     args: tuple[str, ...] = ()
-    derivatives: dict[str, Derivative] = field(default_factory=dict)
+    derivatives: dict[str, AnyDerivative] = field(default_factory=dict)
     node_name: str = ""
     kind: str = ""
     jvp: Callable | None = None
@@ -42,7 +46,8 @@ class Op:
     variadic: bool = False
     kernel: str = ""  # PyTorch's, where it takes floating-point numbers alone
     frees_args: bool = False  # arrays among the arguments are saved tensors, which a pass frees
-    needs: dict[str, tuple[Need, ...]] = field(init=False)  # of the rule for each input
+    elementwise: bool = False  # the gradient is upstream times local derivative, element by element
+    need: dict[str, Need] = field(init=False)  # what each name stands for that a rule may ask for
     node_class: type[Node] = field(init=False)
     saves_out: bool = field(init=False)
     saves_all_outputs: bool = field(init=False)  # and not the indices alone
@@ -51,51 +56,90 @@ class Op:
     of_one: bool = field(init=False)  # one tensor in, one out
     saved: dict[str, Need] = field(init=False)  # what its nodes show, by PyTorch's names
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
-    rule: Rule = field(init=False)  # what a listener is told of the derivatives
     _keeps: dict[tuple[bool, ...], tuple[bool, ...]] = field(init=False, default_factory=dict)
+    _rules: dict[tuple, Rule] = field(init=False, default_factory=dict)
+    fixed_rule: Rule | None = field(init=False)  # where no argument makes a difference
 
     def __post_init__(self) -> None:
         if {"n", "g"} & {*self.inputs, *self.args}:
             raise TypeError(f"{self.name}: n and g are the node and the gradient; call an argument otherwise")
         self.node_name = self.node_name or node_name_for(self.name)
-        known = needs_by_name(self.inputs, self.args, self.variadic)
-        self.needs = {name: self._needs_of(rule, known) for name, rule in self.derivatives.items()}
-        needed = {need for needs in self.needs.values() for need in needs}
+        self.elementwise = self.elementwise or self.kind == "elementwise"
+        self.need = needs_by_name(self.inputs, self.args, self.variadic)
+        for name, derivative in self.derivatives.items():
+            if unknown := set(derivative.parameters) - set(self.need):
+                raise TypeError(
+                    f"{self.name}: the rule for {name} needs {', '.join(unknown)}, which the op has not"
+                )
+        needed = {need for derivative in self.derivatives.values() for need in self.needs_of(derivative)}
         kinds = {type(need) for need in needed}
         self.saves_all_outputs = Output in kinds
         self.saves_out = self.saves_all_outputs or Indices in kinds
-        self.saves_inputs = any(known[name] in needed for name in self.inputs)
+        self.saves_inputs = any(self.need[name] in needed for name in self.inputs)
         self.needs_spec = self.variadic or Shape in kinds or Dtype in kinds
         self.kept_for_first = self.keeps(tuple(nr == 0 for nr in range(len(self.inputs))))
         self.saved = shown_names(self.node_name, needed, self.inputs, self.args, self.frees_args)
+        self.fixed_rule = None if self._has_formulas_by_arguments() else self._rule_of(())
         self.node_class = make_node_class(self)
         self.of_one = self.node_class.arity == 1
-        formulas = (
-            (name, self.derivatives[name].text if name in self.derivatives else "") for name in self.inputs
-        )
-        self.rule = Rule(tuple(formulas), self.kind == "elementwise")
 
-    def _needs_of(self, derivative: Derivative, known: dict[str, Need]) -> tuple[Need, ...]:
-        unknown = set(derivative.parameters) - set(known)
-        if unknown:
-            raise TypeError(f"{self.name}: the rule needs {', '.join(unknown)}, which the op has not")
-        return tuple(known[parameter] for parameter in derivative.parameters)
+    def _has_formulas_by_arguments(self) -> bool:
+        variants = [derivative.variants for derivative in self.derivatives.values()]
+        words = {word for several in variants for word in re.findall(r"[A-Za-z_]+", several[0].text)}
+        return any(len(several) > 1 for several in variants) or not words.isdisjoint(self.args)
+
+    def needs_of(self, derivative: AnyDerivative) -> tuple[Need, ...]:
+        """What a rule of this op needs, in the order of its parameters."""
+        return tuple(self.need[parameter] for parameter in derivative.parameters)
+
+    def derivative(self, name: str, args: tuple) -> Derivative:
+        """The derivative for the input `name` where the op runs with these arguments."""
+        return self.derivatives[name].among(self.args, args)
 
     def keeps(self, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
         """Which inputs have to be saved where the gradients of those `wanted` will be asked for."""
         known = self._keeps.get(wanted)
         if known is None:
-            asked = [name for name, is_asked in zip(self.inputs, wanted, strict=True) if is_asked]
-            needed = {need for name in asked for need in self.needs.get(name, ())}
+            pairs = zip(self.inputs, wanted, strict=True)
+            asked = [name for name, is_asked in pairs if is_asked and name in self.derivatives]
+            needed = {need for name in asked for need in self.needs_of(self.derivatives[name])}
             known = tuple(Input(name, nr) in needed for nr, name in enumerate(self.inputs))
             self._keeps[wanted] = known
         return known
 
+    def rule(self, args: tuple) -> Rule:
+        """The derivatives as text where the op runs with these arguments: (input, formula) for each input.
+
+        The formula is "" where there is none. An op of any number of tensors has one pair for all of them. How to read
+        a formula is in `derivative.py`; numbers among the arguments stand in the place of their names."""
+        if self.fixed_rule is not None:
+            return self.fixed_rule
+        try:
+            known = self._rules.get(args)
+        except TypeError:  # an array among the arguments cannot be a key
+            return self._rule_of(args)
+        if known is None:
+            if len(self._rules) > _MOST_RULES:
+                self._rules.clear()
+            known = self._rules[args] = self._rule_of(args)
+        return known
+
+    def _rule_of(self, args: tuple) -> Rule:
+        values = dict(zip(self.args, args, strict=False))
+        formulas = [
+            (name, with_values(self.derivative(name, args).text, values) if name in self.derivatives else "")
+            for name in self.inputs
+        ]
+        return Rule(tuple(formulas), self.elementwise)
+
     @property
     def formula(self) -> str:
-        """The derivatives as text, in the order of the inputs: `∂/∂x = y, ∂/∂y = x`."""
-        known = [name for name in self.inputs if name in self.derivatives]
-        return ", ".join(f"∂/∂{name} = {self.derivatives[name].text}" for name in known)
+        """The derivatives as text, in the order of the inputs, whatever the arguments are: `∂/∂x = y, ∂/∂y = x`.
+
+        A number that is an exponent is called n."""
+        texts = {name: choice.variants[-1].text for name, choice in self.derivatives.items()}
+        known = [name for name in self.inputs if texts.get(name)]
+        return ", ".join(f"∂/∂{name} = {re.sub(r'exponent', 'n', texts[name])}" for name in known)
 
     def arguments_text(self, args: tuple) -> str:
         """Non-tensor arguments, as a person would write them: `dim=1, keepdim=True`."""
@@ -131,7 +175,7 @@ def with_outputs(op: Op, n: int) -> Op:
         forward, derivatives = op.forward, op.derivatives
         if n == 1:
             forward = lambda *arguments: op.forward(*arguments)[0]
-            derivatives = {name: replace(d, rule=_of_one(d.rule)) for name, d in op.derivatives.items()}
+            derivatives = {name: d.mapped(_of_one) for name, d in op.derivatives.items()}
         _of_outputs[op, n] = replace(op, outputs=n, forward=forward, derivatives=derivatives)
     return _of_outputs[op, n]
 

@@ -43,8 +43,8 @@ def tell_plain(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor
     out._number = number = next_tensor_number()
     args = "" if all(numbers) else constants_text(inputs)
     listener.op(
-        sys._getframe(2), op.name, args, op.rule, 0, True, numbers, (number,), (out.array,), (LEAF,),
-        _NOTHING, _NOTHING,
+        sys._getframe(2), op.name, args, op.fixed_rule or op.rule(()), 0, True, numbers, (number,), (out.array,),
+        (LEAF,), _NOTHING, _NOTHING,
     )  # fmt: skip
 
 
@@ -54,8 +54,8 @@ def tell_unary(listener: Listener, op: Op, x: Tensor, out: Tensor, node: Any) ->
     out._number = number = next_tensor_number()
     saved = (number, 0) if op.saves_out else (n, x._version) if op.saves_inputs else ()
     listener.differentiated(
-        sys._getframe(2), op.name, "", op.rule, 0, (n,), number, out.array, REQUIRES_GRAD, node.number,
-        node.label, (*edge_numbers(node.a), n), saved,
+        sys._getframe(2), op.name, "", op.fixed_rule or op.rule(()), 0, (n,), number, out.array, REQUIRES_GRAD,
+        node.number, node.label, (*edge_numbers(node.a), n), saved,
     )  # fmt: skip
 
 
@@ -86,8 +86,8 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
         saved += (number, 0)
     args = "" if n and m else constants_text((x, y))
     listener.differentiated(
-        sys._getframe(2), op.name, args, op.rule, 0, (n, m), number, out.array, REQUIRES_GRAD, node.number,
-        node.label, edges, saved,
+        sys._getframe(2), op.name, args, op.fixed_rule or op.rule(()), 0, (n, m), number, out.array, REQUIRES_GRAD,
+        node.number, node.label, edges, saved,
     )  # fmt: skip
 
 

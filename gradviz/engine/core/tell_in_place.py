@@ -102,7 +102,7 @@ class InPlace:
 
     def _outputs(self, node: Node) -> list[int]:
         """The tensors whose `grad_fn` a node is now; 0 where the program sees none."""
-        seen = [t for t in (self.x, *self.followers) if edge_node(t._edge) is node]  # type: ignore[arg-type]
+        seen = [t for t in (self.x, *self.followers) if edge_node(t._edge) is node]
         return [tensor._number for tensor in seen] or [0]
 
     def _without_op(self) -> Told:

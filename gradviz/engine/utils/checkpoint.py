@@ -116,7 +116,7 @@ class _Again:
         stops_early: bool,
         checks: bool,
     ) -> None:
-        self.call = lambda: function(*args, **kwargs)
+        self.call: Callable[[], Any] = lambda: function(*args, **kwargs)
         self.draws = get_rng_state() if keeps_draws else None
         self.stops_early, self.checks = stops_early, checks
         self.context: Any = nullcontext()

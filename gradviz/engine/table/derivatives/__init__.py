@@ -2,8 +2,8 @@
 
 Read a row as a textbook would print it: the op's name, the NumPy function that computes it, and for each input
 the derivative, once as text and once as a rule from the upstream gradient `g`. What a rule names, the node saves
-(see core/needs.py). Adding an operation is adding a row; forward mode, higher orders, saved tensors, the node's class and
-its name in pictures follow from it.
+(see core/needs.py); how texts are read is in core/derivative.py. Adding an operation is adding a row; forward mode,
+higher orders, saved tensors, the node's class and its name in pictures follow from it.
 
 Begin with `arithmetic.py`. Formulas are PyTorch's, `tools/autograd/derivatives.yaml`, in its order of evaluation,
 so that the last bit agrees where NumPy's own functions do.
@@ -18,6 +18,7 @@ from gradviz.engine.table.derivatives import (
     indexing,
     layers,
     linalg,
+    norms,
     padding,
     reductions,
     shape,
@@ -32,6 +33,7 @@ __all__ = [
     "indexing",
     "layers",
     "linalg",
+    "norms",
     "padding",
     "reductions",
     "shape",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradviz.engine.core.derivative import d
+from gradviz.engine.core.derivative import by, d
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives.rows import elementwise, without_derivative
 
@@ -51,9 +51,11 @@ elementwise("pow", np.power, node_name="PowBackward1",
     x=d("y · x^(y−1)", lambda g, x, y, out: np.where(y == 0, 0, g * (y * x ** (y - 1)))),
     y=d("x^y · ln x", lambda g, x, y, out: g * np.where((x == 0) & (y >= 0), 0, out * np.log(x))))
 elementwise("pow_number", k.power, name="pow", node_name="PowBackward0", args="exponent",
-    x=d("n · x^(n−1)", lambda g, x, exponent: g * k.power_slope(x, exponent) if exponent else k.none_of(g)))
+    x=by("exponent", {0: d("0", lambda g: k.none_of(g))},
+        d("exponent · x^(exponent−1)", lambda g, x, exponent: g * k.power_slope(x, exponent))))
 elementwise("rpow", k.reversed_power, name="pow", node_name="PowBackward2", args="base",
-    x=d("b^x · ln b", lambda g, out, base: g * (out * np.log(base)) if base else g * 0))
+    x=by("base", {0: d("0", lambda g: g * 0)},
+        d("base^x · ln base", lambda g, out, base: g * (out * np.log(base)))))
 elementwise("neg", np.negative,
     x=d("−1", lambda g: -g))
 elementwise("abs", np.absolute,
@@ -63,28 +65,31 @@ elementwise("reciprocal", k.reciprocal,
 elementwise("square", np.square, node_name="PowBackward0",
     x=d("2x", lambda g, x: g * (2 * x)))
 elementwise("maximum", np.maximum,
-    x=d("x > y", lambda g, x, y: k.to_the_winner(g, x < y, x == y)),
-    y=d("y > x", lambda g, x, y: k.to_the_winner(g, y < x, x == y)))
+    x=d("1 where x > y, 1/2 where x = y", lambda g, x, y: k.to_the_winner(g, x < y, x == y)),
+    y=d("1 where y > x, 1/2 where x = y", lambda g, x, y: k.to_the_winner(g, y < x, x == y)))
 elementwise("minimum", np.minimum,
-    x=d("x < y", lambda g, x, y: k.to_the_winner(g, x > y, x == y)),
-    y=d("y < x", lambda g, x, y: k.to_the_winner(g, y > x, x == y)))
+    x=d("1 where x < y, 1/2 where x = y", lambda g, x, y: k.to_the_winner(g, x > y, x == y)),
+    y=d("1 where y < x, 1/2 where x = y", lambda g, x, y: k.to_the_winner(g, y > x, x == y)))
 elementwise("clamp", k.clamp, args="min max", node_name="ClampBackward1",
-    x=d("min ≤ x ≤ max", lambda g, x, min, max: k.let_through(g, k.inside(x, min, max))))
+    x=by("min", {None: d("x ≤ max", lambda g, x, max: k.let_through(g, x <= max))},
+        by("max", {None: d("x ≥ min", lambda g, x, min: k.let_through(g, x >= min))},
+            d("min ≤ x ≤ max", lambda g, x, min, max: k.let_through(g, (x >= min) & (x <= max))))))
 elementwise("clamp_min", np.maximum, node_name="ClampMinBackward1",
     x=d("x ≥ y", lambda g, x, y: k.let_through(g, x >= y)),
     y=d("x < y", lambda g, x, y: k.let_through(g, x < y)))
 elementwise("clamp_max", np.minimum, node_name="ClampMaxBackward1",
     x=d("x ≤ y", lambda g, x, y: k.let_through(g, x <= y)),
     y=d("x > y", lambda g, x, y: k.let_through(g, x > y)))
-for key, node in ("clamp_min", "ClampMinBackward0"), ("clamp_max", "ClampMaxBackward0"):
-    elementwise(f"{key}_number", k.clamp, name=key, args="min max", node_name=node,
-        x=d("min ≤ x ≤ max", lambda g, x, min, max: k.let_through(g, k.inside(x, min, max))))
+elementwise("clamp_min_number", k.clamp, name="clamp_min", args="min max", node_name="ClampMinBackward0",
+    x=d("x ≥ min", lambda g, x, min: k.let_through(g, x >= min)))
+elementwise("clamp_max_number", k.clamp, name="clamp_max", args="min max", node_name="ClampMaxBackward0",
+    x=d("x ≤ max", lambda g, x, max: k.let_through(g, x <= max)))
 elementwise("clamp_below", np.maximum, name="clamp",
-    x=d("x ≥ min", lambda g, x, y: k.let_through(g, x >= y)),
-    y=d("x < min", lambda g, x, y: k.let_through(g, x < y)))
+    x=d("x ≥ y", lambda g, x, y: k.let_through(g, x >= y)),
+    y=d("x < y", lambda g, x, y: k.let_through(g, x < y)))
 elementwise("clamp_above", np.minimum, name="clamp",
-    x=d("x ≤ max", lambda g, x, y: k.let_through(g, x <= y)),
-    y=d("x > max", lambda g, x, y: k.let_through(g, x > y)))
+    x=d("x ≤ y", lambda g, x, y: k.let_through(g, x <= y)),
+    y=d("x > y", lambda g, x, y: k.let_through(g, x > y)))
 elementwise("clamp_between", k.clamp_between, name="clamp", inputs="x min max",
     x=d("min ≤ x ≤ max", lambda g, x, min, max: k.let_through(g, (min <= x) & (x <= max))),
     min=d("x < min < max", lambda g, x, min, max: k.let_through(g, (x < min) & (min < max))),
@@ -105,30 +110,30 @@ for key, function in [("remainder", np.remainder), ("fmod", np.fmod)]:
     elementwise(f"{key}_number", function, name=key, node_name=f"{key.capitalize()}Backward0", args="number",
         x=d("1", lambda g: g))
 elementwise("floor_divide", np.floor_divide, node_name="NotImplemented",
-    x=d("none", without_derivative("floor_divide")),
-    y=d("none", without_derivative("floor_divide")))
+    x=d("", without_derivative("floor_divide")),
+    y=d("", without_derivative("floor_divide")))
 elementwise("floor_divide_number", np.floor_divide, name="floor_divide", node_name="NotImplemented", args="number",
-    x=d("none", without_derivative("floor_divide")))
+    x=d("", without_derivative("floor_divide")))
 elementwise("div_rounded", k.divide_rounded, name="div", node_name="DivBackward2", args="rounding_mode",
     x=d("0", lambda g, y: g * 0),
     y=d("0", lambda g, x, y: g * 0))
 elementwise("copysign", np.copysign,
-    x=d("±1", lambda g, x, out: g * k.copysign_slope(x, out)),
+    x=d("sign(x) · sign(y)", lambda g, x, out: g * k.copysign_slope(x, out)),
     y=d("0", lambda g: g * 0))
 elementwise("copysign_number", np.copysign, name="copysign", node_name="CopysignBackward1", args="number",
-    x=d("±1", lambda g, x, out: g * k.copysign_slope(x, out)))
+    x=d("sign(x) · sign(number)", lambda g, x, out: g * k.copysign_slope(x, out)))
 elementwise("ldexp", k.ldexp,
     x=d("2^y", lambda g, y: g * np.exp2(y)),
-    y=d("x 2^y ln 2", lambda g, out: g * (out * 0.6931471805599453)))
+    y=d("x · 2^y · ln 2", lambda g, out: g * (out * 0.6931471805599453)))
 elementwise("hypot", np.hypot,
     x=d("x / √(x² + y²)", lambda g, x, out: g * (x / out)),
     y=d("y / √(x² + y²)", lambda g, y, out: g * (y / out)))
 elementwise("lerp", k.lerp, inputs="x y", args="weight",
-    x=d("1 − w", lambda g, weight: g * (1 - weight)),
-    y=d("w", lambda g, weight: g * weight))
+    x=d("1 − weight", lambda g, weight: g * (1 - weight)),
+    y=d("weight", lambda g, weight: g * weight))
 elementwise("lerp_tensor", k.lerp, name="lerp", node_name="LerpBackward1", inputs="x y weight",
-    x=d("1 − w", lambda g, weight: g * (1 - weight)),
-    y=d("w", lambda g, weight: g * weight),
+    x=d("1 − weight", lambda g, weight: g * (1 - weight)),
+    y=d("weight", lambda g, weight: g * weight),
     weight=d("y − x", lambda g, x, y: g * (y - x)))
 elementwise("addcmul", k.addcmul, inputs="x y z", args="value",
     x=d("1", lambda g: g),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.special
 
-from gradviz.engine.core.derivative import d
+from gradviz.engine.core.derivative import by, d
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives.rows import elementwise
 
@@ -24,7 +24,7 @@ elementwise("log2", np.log2,
 elementwise("log10", np.log10,
     x=d("1 / (x ln 10)", lambda g, x: g / (x * 2.302585092994046)))
 elementwise("exp2", np.exp2,
-    x=d("2^x ln 2", lambda g, out: g * out * 0.6931471805599453))
+    x=d("2^x · ln 2", lambda g, out: g * out * 0.6931471805599453))
 elementwise("logaddexp", np.logaddexp,
     x=d("1 / (1 + exp(y − x))", lambda g, x, y: g / (1 + np.exp(y - x))),
     y=d("1 / (1 + exp(x − y))", lambda g, x, y: g / (1 + np.exp(x - y))))
@@ -63,7 +63,7 @@ elementwise("arccosh", np.arccosh, name="acosh",
 elementwise("arctanh", np.arctanh, name="atanh",
     x=d("1 / (1 − x²)", lambda g, x: g / (1 - x * x)))
 elementwise("sinc", k.sinc,
-    x=d("(πx cos πx − sin πx) / πx²", lambda g, x: g * k.sinc_slope(x)))
+    x=d("(cos(πx) − sinc(x)) / x", lambda g, x: g * k.sinc_slope(x)))
 elementwise("sinh", np.sinh,
     x=d("cosh(x)", lambda g, x: g * np.cosh(x)))
 elementwise("cosh", np.cosh,
@@ -75,9 +75,11 @@ elementwise("sigmoid", k.sigmoid,
 elementwise("relu", k.relu,
     x=d("x > 0", lambda g, out: k.let_through(g, out != 0)))
 elementwise("softplus", k.softplus, kernel="softplus_cpu", args="beta threshold",
-    x=d("σ(βx)", lambda g, x, beta, threshold: g * k.softplus_slope(x, beta, threshold)))
+    x=d("1 where beta · x > threshold, else σ(beta · x)", lambda g, x, beta, threshold:
+        g * k.softplus_slope(x, beta, threshold)))
 elementwise("logit", k.logit, args="eps",
-    x=d("1 / (x (1 − x))", lambda g, x, eps: g * k.logit_slope(x, eps)))
+    x=by("eps", {None: d("1 / (x (1 − x))", lambda g, x: g * k.logit_slope(x, None))},
+        d("1 / (x (1 − x)) where eps ≤ x ≤ 1 − eps", lambda g, x, eps: g * k.logit_slope(x, eps))))
 
 # Special functions
 
@@ -92,7 +94,7 @@ elementwise("lgamma", scipy.special.gammaln,
 elementwise("digamma", scipy.special.psi,
     x=d("polygamma(1, x)", lambda g, x: g * k.polygamma(x, 1)))
 elementwise("mvlgamma", k.mvlgamma, args="p",
-    x=d("Σ digamma(x − i/2)", lambda g, x, p: g * k.mvlgamma_slope(x, p)))
+    x=d("Σ digamma(x − i/2), i < p", lambda g, x, p: g * k.mvlgamma_slope(x, p)))
 elementwise("polygamma", k.polygamma, args="order",
     x=d("polygamma(order + 1, x)", lambda g, x, order: g * k.polygamma(x, order + 1)))
 elementwise("i0", scipy.special.i0,
@@ -106,7 +108,7 @@ elementwise("i1e", scipy.special.i1e, name="special_i1e", node_name="SpecialI1EB
 elementwise("entr", scipy.special.entr, name="special_entr",
     x=d("−1 − ln x", lambda g, x: g * (-(np.log(x)) - 1)))
 elementwise("ndtri", scipy.special.ndtri, name="special_ndtri",
-    x=d("√2π exp(ndtri²(x)/2)", lambda g, out: g * (2.5066282746310002 * np.exp(out * out / 2))))
+    x=d("√(2π) · exp(ndtri²(x) / 2)", lambda g, out: g * (2.5066282746310002 * np.exp(out * out / 2))))
 elementwise("log_ndtr", scipy.special.log_ndtr, name="special_log_ndtr",
     x=d("√(2/π) / erfcx(−x/√2)", lambda g, x: g * (0.7978845608028654 / scipy.special.erfcx(x * -0.7071067811865476))))
 elementwise("erfcx", scipy.special.erfcx, name="special_erfcx",

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from gradviz.engine.core.derivative import d
+from gradviz.engine.core.derivative import Choice, by, d
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives.rows import general, linear
+
+
+def _to_self(text: str, rule: Callable) -> Choice:
+    """What was there before elements were brought in: it counts among them, or only where none are brought in."""
+
+    def alone(g: Any, x: Any, y: Any, out: Any, dim: Any, index: Any, include_self: Any) -> Any:
+        return k.blank(rule(g, x, y, out, dim, index, include_self), dim, index)
+
+    return by(
+        "include_self", {False: d(f"{text}, and 0 where elements are brought in", alone)}, d(text, rule)
+    )
+
 
 # fmt: off
 
@@ -28,10 +43,18 @@ linear("scatter_add", k.scatter_add, args="dim index", frees_args=True,
     x=d("1", lambda g: g),
     y=d("1, taken", lambda g, y_shape, dim, index: k.gather_within(g, y_shape, dim, index)))
 general("scatter_reduce", k.scatter_reduce, args="dim index reduce include_self", frees_args=True,
-    x=d("by the reduction", lambda g, x, y, out, dim, index, reduce, include_self:
-        k.scatter_reduce_back_to_self(g, x, y, out, dim, index, reduce, include_self)),
-    y=d("by the reduction, taken", lambda g, x, y, out, dim, index, reduce, include_self:
-        k.scatter_reduce_back_to_source(g, x, y, out, dim, index, reduce, include_self)))
+    x=by("reduce", {
+        "sum": _to_self("1", k.self_in_sum),
+        "mean": _to_self("1 / n where n elements meet", k.self_in_mean),
+        "prod": _to_self("∏ of what is brought in", k.self_in_product),
+        "amax": _to_self("1 where x is the maximum, shared by ties", k.self_in_extreme)},
+        _to_self("1 where x is the minimum, shared by ties", k.self_in_extreme)),
+    y=by("reduce", {
+        "sum": d("1, taken", k.source_in_sum),
+        "mean": d("1 / n where n elements meet, taken", k.source_in_mean),
+        "prod": d("∏ of the other elements there, taken", k.source_in_product),
+        "amax": d("1 where y is the maximum, shared by ties", k.source_in_extreme)},
+        d("1 where y is the minimum, shared by ties", k.source_in_extreme)))
 linear("index_add", k.index_add, args="dim index alpha", frees_args=True,
     x=d("1", lambda g: g),
     y=d("alpha, taken", lambda g, y_shape, dim, index, alpha: k.taken_slices(g, y_shape, dim, index) * alpha))

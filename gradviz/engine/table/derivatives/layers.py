@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from gradviz.engine.core.derivative import d
+from gradviz.engine.core.derivative import Choice, Derivative, by, d
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives.rows import general, linear
+
+
+def _of_each(text: str, rule: Callable, dims_of_one: int = 0, mean: str = "{} / n") -> Choice:
+    """The derivative of a loss: `rule` takes the gradient of each single loss. Of a mean that is g over n, how many
+    losses there are; `mean` is the text of it. The rule's first parameters are `g` and x, whose last `dims_of_one`
+    dimensions give one loss."""
+    each = d(text, rule)
+
+    def of_mean(g: Any, x: Any, *needed: Any) -> Any:
+        return rule(g / k.count(x.shape[: len(x.shape) - dims_of_one], None), x, *needed)
+
+    return by("reduction", {"mean": Derivative(mean.format(text), of_mean, each.parameters)}, each)
+
+
+def _of_gaps(each: str, slope: Callable) -> Choice:
+    """The derivative of a margin loss over C classes, from that of the power of a gap."""
+    return _of_each(
+        f"{each} where a class is in the margin, minus the sum of these at the target",
+        lambda g, x, target, margin, weight: k.multi_margin_back(slope, g, x, target, margin, weight),
+        dims_of_one=1,
+        mean="{}, over n",
+    )
+
 
 # fmt: off
 
@@ -64,15 +90,15 @@ for mode, dims in [*(("nearest", n) for n in (1, 2, 3)), *(("nearest_exact", n) 
 
 for key in ("native_batch_norm", "native_layer_norm", "native_group_norm"):
     general(key, k.normalize, args="view axes shape eps stats", frees_args=True,
-        x=d("w/σ · (1 − mean − x̂ x̂ᵀ)", lambda g, x, weight, view, axes, shape, eps, stats:
+        x=d("(h − mean(h) − x̂ · mean(h x̂)) / σ with h = g · weight", lambda g, x, weight, view, axes, shape, eps, stats:
             k.normalize_x(g, x, weight, view, axes, shape, eps, stats)),
-        weight=d("x̂", lambda g, x, weight_shape, view, axes, shape, eps, stats:
+        weight=d("x̂, summed", lambda g, x, weight_shape, view, axes, shape, eps, stats:
             k.normalize_weight(g, x, weight_shape, view, axes, shape, eps, stats)),
         bias=d("1, summed", lambda g, bias_shape, view, shape:
             k.summed_to(np.reshape(g, view), bias_shape, shape)))
 general("fixed_norm", k.normalize_fixed, name="native_batch_norm", args="shape stats", frees_args=True,
-    x=d("w/σ", lambda g, weight, shape, stats: g * (k.aligned(weight, shape) * stats[1])),
-    weight=d("x̂", lambda g, x, weight_shape, shape, stats:
+    x=d("weight / σ", lambda g, weight, shape, stats: g * (k.aligned(weight, shape) * stats[1])),
+    weight=d("x̂, summed", lambda g, x, weight_shape, shape, stats:
         k.summed_to(g * ((x - stats[0]) * stats[1]), weight_shape, shape)),
     bias=d("1, summed", lambda g, bias_shape, shape: k.summed_to(g, bias_shape, shape)))
 
@@ -80,10 +106,20 @@ linear("embedding", k.look_up, args="indices padding_idx", frees_args=True,
     x=d("1, added by row", lambda g, x_shape, indices, padding_idx:
         k.embedding_dense(g, x_shape[0], indices, padding_idx)))
 general("embedding_bag", k.embedding_bag, args="indices bags size mode", frees_args=True,
-    x=d("y, added by row", lambda g, x, y, out, indices, bags, mode:
-        k.table_back(g, x, y, out, indices, bags, mode)),
-    y=d("x, summed", lambda g, x, y, out, indices, bags, mode:
-        k.weights_back(g, x, y, out, indices, bags, mode)))
+    x=by("mode", {
+        "sum": d("y, added by row", lambda g, x, y, indices, bags:
+            k.table_back(k.share_of_sum, g, x, y, None, indices, bags)),
+        "mean": d("y / n, added by row", lambda g, x, y, indices, bags:
+            k.table_back(k.share_of_mean, g, x, y, None, indices, bags))},
+        d("y where the row is the bag's first maximum, added by row", lambda g, x, y, out, indices, bags:
+            k.table_back(k.share_of_max, g, x, y, out, indices, bags))),
+    y=by("mode", {
+        "sum": d("x, summed", lambda g, x, y, indices, bags:
+            k.weights_back(k.share_of_sum, g, x, y, None, indices, bags)),
+        "mean": d("x / n, summed", lambda g, x, y, indices, bags:
+            k.weights_back(k.share_of_mean, g, x, y, None, indices, bags))},
+        d("x where the row is the bag's first maximum, summed", lambda g, x, y, out, indices, bags:
+            k.weights_back(k.share_of_max, g, x, y, out, indices, bags))))
 linear("embedding_dense", k.embedding_dense, node_name="EmbeddingDenseBackwardBackward0",
     args="rows indices padding_idx", frees_args=True,
     x=d("1, taken", lambda g, indices, padding_idx: k.take_unpadded(g, indices, padding_idx)))
@@ -97,36 +133,33 @@ linear("channel_shuffle", k.shuffled_channels, args="groups",
 for key in ("nll_loss", "nll_loss2d"):
     linear(key, k.nll, args="target share reduction", frees_args=True,
         node_name="NllLossBackward0" if key == "nll_loss" else "NllLoss2DBackward0",
-        x=d("−w at the target", lambda g, x_shape, target, share, reduction:
-            k.nll_back(g, x_shape, target, share, reduction)))
+        x=d("−share at the target", lambda g, x_shape, target, share: k.nll_back(g, x_shape, target, share)))
 general("mse_loss", k.mse, args="reduction",
-    x=d("2 (x − y) / n", lambda g, x, y, reduction: k.part(g, x, reduction) * (2 * (x - y))),
-    y=d("2 (y − x) / n", lambda g, x, y, reduction: k.part(g, x, reduction) * (2 * (y - x))))
+    x=_of_each("2 (x − y)", lambda g, x, y: g * (2 * (x - y))),
+    y=_of_each("2 (y − x)", lambda g, x, y: g * (2 * (y - x))))
 general("multi_margin_loss", k.multi_margin, args="target p margin weight reduction", frees_args=True,
-    x=d("p gapᵖ⁻¹ at the classes, −Σ of them at the target", lambda g, x, target, p, margin, weight, reduction:
-        k.multi_margin_back(g, x, target, p, margin, weight, reduction)))
+    x=by("p", {1: by("weight", {None: _of_gaps("1 / C", k.slope_of_gap)}, _of_gaps("weight / C", k.slope_of_gap))},
+        by("weight", {None: _of_gaps("2 gap / C", k.slope_of_square)},
+            _of_gaps("2 gap · weight / C", k.slope_of_square))))
 general("soft_margin_loss", k.soft_margin, args="target reduction", frees_args=True,
-    x=d("−y σ(−y x) / n", lambda g, x, target, reduction:
-        k.part(g, x, reduction) * k.soft_margin_slope(x, target)))
+    x=_of_each("−target · σ(−target · x)", lambda g, x, target: g * k.soft_margin_slope(x, target)))
 general("huber_loss", k.huber, args="delta reduction",
-    x=d("clamp(x − y, −δ, δ) / n", lambda g, x, y, delta, reduction:
-        k.part(g, x, reduction) * np.clip(x - y, -delta, delta)),
-    y=d("clamp(y − x, −δ, δ) / n", lambda g, x, y, delta, reduction:
-        k.part(g, x, reduction) * np.clip(y - x, -delta, delta)))
+    x=_of_each("clamp(x − y, −delta, delta)", lambda g, x, y, delta: g * np.clip(x - y, -delta, delta)),
+    y=_of_each("clamp(y − x, −delta, delta)", lambda g, x, y, delta: g * np.clip(y - x, -delta, delta)))
 general("smooth_l1_loss", k.smooth_l1, args="beta reduction", node_name="SmoothL1LossBackward0",
-    x=d("clamp((x − y)/β, −1, 1) / n", lambda g, x, y, beta, reduction:
-        k.part(g, x, reduction) * np.clip((x - y) / beta, -1, 1)),
-    y=d("clamp((y − x)/β, −1, 1) / n", lambda g, x, y, beta, reduction:
-        k.part(g, x, reduction) * np.clip((y - x) / beta, -1, 1)))
+    x=_of_each("clamp((x − y) / beta, −1, 1)", lambda g, x, y, beta: g * np.clip((x - y) / beta, -1, 1)),
+    y=_of_each("clamp((y − x) / beta, −1, 1)", lambda g, x, y, beta: g * np.clip((y - x) / beta, -1, 1)))
 general("binary_cross_entropy", k.bce, args="weight reduction",
-    x=d("(x − y) / (x (1 − x)) / n", lambda g, x, y, weight, reduction:
-        k.part(g, x, reduction) * weight * ((x - y) / np.maximum((1 - x) * x, 1e-12))),
-    y=d("ln(1 − x) − ln x, over n", lambda g, x, weight, reduction:
-        k.part(g, x, reduction) * weight * (np.log(1 - x) - np.log(x))))
+    x=_of_each("weight · (x − y) / (x (1 − x))", lambda g, x, y, weight:
+        g * weight * ((x - y) / np.maximum((1 - x) * x, 1e-12))),
+    y=_of_each("weight · (ln(1 − x) − ln x)", lambda g, x, weight: g * weight * (np.log(1 - x) - np.log(x))))
 general("binary_cross_entropy_with_logits", k.bce_logits, args="weight pos_weight reduction",
-    x=d("(σ(x) − y) / n", lambda g, x, y, weight, pos_weight, reduction:
-        k.part(g, x, reduction) * weight * k.logits_slope(x, y, pos_weight)),
-    y=d("−x / n", lambda g, x, weight, pos_weight, reduction:
-        k.part(g, x, reduction) * weight * k.target_slope(x, pos_weight)))
+    x=by("pos_weight", {1: _of_each("weight · (σ(x) − y)", lambda g, x, y, weight:
+        g * weight * k.logits_slope(x, y, 1))},
+        _of_each("weight · (1 − y − (1 + (pos_weight − 1) y)(1 − σ(x)))", lambda g, x, y, weight, pos_weight:
+            g * weight * k.logits_slope(x, y, pos_weight))),
+    y=by("pos_weight", {1: _of_each("weight · (−x)", lambda g, x, weight: g * weight * k.target_slope(x, 1))},
+        _of_each("weight · (−x − (pos_weight − 1) ln σ(x))", lambda g, x, weight, pos_weight:
+            g * weight * k.target_slope(x, pos_weight))))
 
 # fmt: on

@@ -33,8 +33,8 @@ def _added(name: str, forward: Callable, x: Derivative, y: Derivative) -> None:
         bias=d("1, summed", lambda g, bias_shape: k.sum_to(g, bias_shape)))
     general(f"{name}_scaled", k.scaled(forward), name=name, inputs="bias x y", args="beta alpha",
         bias=d("beta, summed", lambda g, bias_shape, beta: k.sum_to(g * beta, bias_shape)),
-        x=d(f"alpha {x.text}", lambda g, y, alpha: x.rule(g * alpha, y)),
-        y=d(f"alpha {y.text}", lambda g, x, alpha: y.rule(g * alpha, x)))
+        x=d(f"alpha · {x.text}", lambda g, y, alpha: x.rule(g * alpha, y)),
+        y=d(f"alpha · {y.text}", lambda g, x, alpha: y.rule(g * alpha, x)))
 
 
 for key, forward in ("addmm", k.addmm), ("addbmm", k.addbmm), ("baddbmm", k.baddbmm):
@@ -61,7 +61,8 @@ general("inv", k.inv, name="linalg_inv", node_name="LinalgInvExBackward0",
 general("det", k.det, name="linalg_det",
     x=d("det(x) x⁻ᵀ", lambda g, x, out: k.on_matrices(g * out) * k.transposed(k.inv(x))))
 general("slogdet", k.slogdet, name="linalg_slogdet", outputs=2,
-    x=d("0; x⁻ᵀ", lambda g, x: x * 0 if g[1] is None else k.on_matrices(g[1]) * k.transposed(k.inv(x))))
+    x=d("0 for the sign, x⁻ᵀ for the logarithm", lambda g, x:
+        x * 0 if g[1] is None else k.on_matrices(g[1]) * k.transposed(k.inv(x))))
 general("solve", k.solve, name="linalg_solve", node_name="LinalgSolveExBackward0",
     x=d("−x⁻ᵀ g outᵀ", lambda g, x, out, x_shape: k.sum_to(
         -np.matmul(k.solve(k.transposed(x), g), k.transposed(out)), x_shape)),

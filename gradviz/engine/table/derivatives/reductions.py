@@ -21,56 +21,43 @@ linear("mean", k.mean, args="dim keepdim",
     x=d("1 / n, spread", lambda g, x_shape, dim, keepdim:
         k.spread(g / k.count(x_shape, dim), x_shape, dim, keepdim)))
 general("max_all", k.max_all, name="max", node_name="MaxBackward1",
-    x=d("x is max, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
+    x=d("1 where x is the maximum, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
 general("min_all", k.min_all, name="min", node_name="MinBackward1",
-    x=d("x is min, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
+    x=d("1 where x is the minimum, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
 general("amax", k.amax, args="dim keepdim",
-    x=d("x is max, shared by ties", lambda g, x, out, dim, keepdim: k.to_extremes(g, x, out, dim, keepdim)))
+    x=d("1 where x is the maximum, shared by ties", lambda g, x, out, dim, keepdim:
+        k.to_extremes(g, x, out, dim, keepdim)))
 general("amin", k.amin, args="dim keepdim",
-    x=d("x is min, shared by ties", lambda g, x, out, dim, keepdim: k.to_extremes(g, x, out, dim, keepdim)))
+    x=d("1 where x is the minimum, shared by ties", lambda g, x, out, dim, keepdim:
+        k.to_extremes(g, x, out, dim, keepdim)))
 general("aminmax", k.amin_and_amax, args="dim keepdim", outputs=2,
-    x=d("x is min or max, shared by ties", lambda g, x, out, dim, keepdim: k.both(
+    x=d("1 where x is the minimum or maximum, shared by ties", lambda g, x, out, dim, keepdim: k.both(
         None if g[0] is None else k.to_extremes(g[0], x, out[0], dim, keepdim),
         None if g[1] is None else k.to_extremes(g[1], x, out[1], dim, keepdim))))
 general("nansum", k.nansum, args="dim keepdim",
     x=d("1 where x is a number, spread", lambda g, x, dim, keepdim:
         k.spread(g, x.shape, dim, keepdim) * np.logical_not(np.isnan(x))))
 general("prod", k.prod, args="dim keepdim",
-    x=d("∏ of the others", lambda g, x, out, dim, keepdim: k.prod_back(g, x, out, dim, keepdim)))
+    x=d("∏ of the other elements, spread", lambda g, x, out, dim, keepdim: k.prod_back(g, x, out, dim, keepdim)))
 general("prod_dim", k.prod, name="prod", node_name="ProdBackward1", args="dim keepdim",
-    x=d("∏ of the others", lambda g, x, out, dim, keepdim: k.prod_back(g, x, out, dim, keepdim)))
+    x=d("∏ of the other elements, spread", lambda g, x, out, dim, keepdim: k.prod_back(g, x, out, dim, keepdim)))
 linear("cumsum", k.cumsum, args="dim",
-    x=d("1 from here on, summed", lambda g, dim: k.sum_from(g, dim)))
+    x=d("Σ g from here on", lambda g, dim: k.sum_from(g, dim)))
 linear("sum_from", k.sum_from, args="dim",
-    x=d("1 up to here, summed", lambda g, dim: k.cumsum(g, dim)))
+    x=d("Σ g up to here", lambda g, dim: k.cumsum(g, dim)))
 general("cumprod", k.cumprod, args="dim",
-    x=d("∏ of the others, for each product", lambda g, x, out, dim: k.cumprod_back(g, x, dim)))
+    x=d("Σ gⱼ · ∏ of what is multiplied into product j beside x", lambda g, x, out, dim: k.cumprod_back(g, x, dim)))
 general("logcumsumexp", k.logcumsumexp, args="dim",
-    x=d("exp(xᵢ − outⱼ), summed", lambda g, x, out, dim: k.logcumsumexp_back(g, x, out, dim)))
+    x=d("Σ gⱼ exp(x − outⱼ) from here on", lambda g, x, out, dim: k.logcumsumexp_back(g, x, out, dim)))
 general("var", k.var, args="dim correction keepdim",
-    x=d("2 (x − mean) / (n − c)", lambda g, x, dim, correction, keepdim: k.var_back(g, x, dim, correction, keepdim)))
+    x=d("2 (x − mean) / (n − correction), spread", lambda g, x, dim, correction, keepdim:
+        k.var_back(g, x, dim, correction, keepdim)))
 general("std", k.std, args="dim correction keepdim",
-    x=d("(x − mean) / (n − c) / std", lambda g, x, out, dim, correction, keepdim:
+    x=d("(x − mean) / (n − correction) / std, spread", lambda g, x, out, dim, correction, keepdim:
         k.std_back(g, x, out, dim, correction, keepdim)))
-for key, node_name in ("vector_norm", "LinalgVectorNormBackward0"), ("norm", "NormBackward1"):
-    general(key, k.vector_norm, node_name=node_name, args="ord dim keepdim",
-        x=d("sign(x) |x|^(p−1) / norm^(p−1)", lambda g, x, out, ord, dim, keepdim:
-            k.vector_norm_back(g, x, out, ord, dim, keepdim)))
-general("dist", k.dist, args="p",
-    x=d("as the norm's, of x − y", lambda g, x, y, out, p:
-        k.sum_to(k.vector_norm_back(g, x - y, out, p, None, False), x.shape)),
-    y=d("minus that of x", lambda g, x, y, out, p:
-        k.sum_to(-k.vector_norm_back(g, x - y, out, p, None, False), y.shape)))
-general("cdist", k.cdist, args="p",
-    x=d("as the norm's, of x − y", lambda g, x, y, out, p: k.sum_to(
-        np.sum(k.cdist_back(g, x, y, out, p), axis=-2), x.shape)),
-    y=d("minus that of x", lambda g, x, y, out, p: k.sum_to(
-        -np.sum(k.cdist_back(g, x, y, out, p), axis=-3), y.shape)))
-general("pdist", k.pdist, args="p",
-    x=d("as the norm's, of the differences", lambda g, x, out, p: k.pdist_back(g, x, out, p)))
 for key, median in ("median", k.median), ("nanmedian", k.nanmedian):
     general(f"{key}_all", median, name=key,
-        x=d("x is the median, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
+        x=d("1 where x is the median, shared by ties", lambda g, x, out: k.to_the_extreme(g, x, out)))
 
 # Choosing along a dimension: (values, indices), and the gradient goes where the value was.
 
@@ -93,20 +80,22 @@ for key, node_name in ("sort", ""), ("sort_stable", "SortBackward1"):
 general("topk", k.topk, args="k dim largest", outputs=2,
     x=d("1 where chosen", lambda g, x_shape, chosen, dim: k.cut_out(g[0], x_shape, chosen, dim, True)))
 general("std_mean", k.std_and_mean, args="dim correction keepdim", outputs=2,
-    x=d("(x − mean) / (n − c) / std; 1 / n", lambda g, x, out, dim, correction, keepdim: k.both(
-        None if g[0] is None else k.std_back(g[0], x, out[0], dim, correction, keepdim),
-        None if g[1] is None else k.mean_back(g[1], x.shape, dim, keepdim))))
+    x=d("(x − mean) / (n − correction) / std for the first output, 1 / n for the second",
+        lambda g, x, out, dim, correction, keepdim: k.both(
+            None if g[0] is None else k.std_back(g[0], x, out[0], dim, correction, keepdim),
+            None if g[1] is None else k.mean_back(g[1], x.shape, dim, keepdim))))
 general("var_mean", k.var_and_mean, args="dim correction keepdim", outputs=2,
-    x=d("2 (x − mean) / (n − c); 1 / n", lambda g, x, dim, correction, keepdim: k.both(
-        None if g[0] is None else k.var_back(g[0], x, dim, correction, keepdim),
-        None if g[1] is None else k.mean_back(g[1], x.shape, dim, keepdim))))
+    x=d("2 (x − mean) / (n − correction) for the first output, 1 / n for the second",
+        lambda g, x, dim, correction, keepdim: k.both(
+            None if g[0] is None else k.var_back(g[0], x, dim, correction, keepdim),
+            None if g[1] is None else k.mean_back(g[1], x.shape, dim, keepdim))))
 general("logsumexp", k.logsumexp, args="dim keepdim",
-    x=d("softmax(x)", lambda g, x, out, dim, keepdim:
+    x=d("exp(x − out), spread", lambda g, x, out, dim, keepdim:
         k.spread(g, x.shape, dim, keepdim) * np.exp(x - k.spread(out, x.shape, dim, keepdim))))
 for key, softmax in ("softmax", k.softmax), ("safe_softmax", k.safe_softmax):
     general(key, softmax, args="dim",
-        x=d("pᵢ(δᵢⱼ − pⱼ)", lambda g, out, dim: (g - k.dot_along(g, out, dim)) * out))
+        x=d("out (g − Σ g out)", lambda g, out, dim: (g - k.dot_along(g, out, dim)) * out))
 general("log_softmax", k.log_softmax, args="dim", node_name="LogSoftmaxBackward0",
-    x=d("δᵢⱼ − pⱼ", lambda g, out, dim: g - np.exp(out) * k.total(g, dim)))
+    x=d("g − exp(out) Σ g", lambda g, out, dim: g - np.exp(out) * k.total(g, dim)))
 
 # fmt: on

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradviz.engine.core.derivative import Derivative
+from gradviz.engine.core.derivative import AnyDerivative, Choice, Derivative
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.registry import TABLE
 
 
-def _row(key: str, forward: Callable, kind: str, derivatives: dict[str, Derivative], **settings: Any) -> None:
+def _row(
+    key: str, forward: Callable, kind: str, derivatives: dict[str, AnyDerivative], **settings: Any
+) -> None:
     name = settings.pop("name", key)
     inputs = tuple(settings.pop("inputs", " ".join(derivatives) or "x").split())
     args = tuple(settings.pop("args", "").split())
@@ -22,19 +24,19 @@ def _row(key: str, forward: Callable, kind: str, derivatives: dict[str, Derivati
 
 def elementwise(key: str, forward: Callable, /, **row: Any) -> None:
     """An op that works element by element and broadcasts."""
-    derivatives = {name: row.pop(name) for name in list(row) if isinstance(row[name], Derivative)}
+    derivatives = {name: row.pop(name) for name in list(row) if isinstance(row[name], Derivative | Choice)}
     _row(key, forward, "elementwise", derivatives, **row)
 
 
 def linear(key: str, forward: Callable, /, **row: Any) -> None:
     """An op that is linear in its tensors together: its tangent is the op of the tangents."""
-    derivatives = {name: row.pop(name) for name in list(row) if isinstance(row[name], Derivative)}
+    derivatives = {name: row.pop(name) for name in list(row) if isinstance(row[name], Derivative | Choice)}
     _row(key, forward, "linear", derivatives, **row)
 
 
 def general(key: str, forward: Callable, /, **row: Any) -> None:
     """Any other op."""
-    derivatives = {name: row.pop(name) for name in list(row) if isinstance(row[name], Derivative)}
+    derivatives = {name: row.pop(name) for name in list(row) if isinstance(row[name], Derivative | Choice)}
     _row(key, forward, "", derivatives, **row)
 
 

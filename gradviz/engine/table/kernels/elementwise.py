@@ -82,23 +82,16 @@ def reversed_power(x: Any, base: Any) -> Any:
 
 
 def power_slope(x: Any, exponent: Any) -> Any:
-    """n · x^(n−1); 0 where n is 0, whatever x is."""
+    """n · x^(n−1)."""
     if exponent == 2 and type(x) is np.ndarray:
         return 2 * x  # as x ** 1 it would be a power like others, for NumPy
-    return x * 0 if exponent == 0 else exponent * x ** (exponent - 1)
+    return exponent * x ** (exponent - 1)
 
 
 def clamp(x: Any, min: Any, max: Any) -> Any:
     """x, but not below `min` and not above `max`; either may be None."""
     x = x if min is None else np.maximum(x, min)
     return x if max is None else np.minimum(x, max)
-
-
-def inside(x: Any, min: Any, max: Any) -> Any:
-    """1 where x is within [min, max], else 0."""
-    above = np.asarray(True) if min is None else x >= min
-    below = np.asarray(True) if max is None else x <= max
-    return above & below
 
 
 _INTEGERS = {np.dtype(f"f{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}

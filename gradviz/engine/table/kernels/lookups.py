@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,23 +50,33 @@ def embedding_bag(x: Any, y: Any, indices: np.ndarray, bags: np.ndarray, size: i
     return out
 
 
-def table_back(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:
-    """The gradient of the table."""
-    return put_back(_shares(g, x, y, out, indices, bags, mode) * np.expand_dims(y, 1), x.shape, indices)
+def table_back(
+    share: Callable, g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray
+) -> Any:
+    """The gradient of the table. `share` says what each row gets of its bag's gradient."""
+    return put_back(share(g, x, y, out, indices, bags) * np.expand_dims(y, 1), x.shape, indices)
 
 
-def weights_back(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:
-    """The gradient of the weights."""
-    return np.sum(_shares(g, x, y, out, indices, bags, mode) * x[indices], axis=-1)
+def weights_back(
+    share: Callable, g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray
+) -> Any:
+    """The gradient of the weights. `share` says what each row gets of its bag's gradient."""
+    return np.sum(share(g, x, y, out, indices, bags) * x[indices], axis=-1)
 
 
-def _shares(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray, mode: str) -> Any:
-    """What each row gets of its bag's gradient."""
-    if mode == "max":
-        return g[bags] * _first_greatest(raw(x)[indices] * raw(y)[:, None], raw(out), bags)
-    if mode == "mean":
-        return g[bags] * (1 / np.bincount(bags)[bags, None]).astype(raw(x).dtype)
+def share_of_sum(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray) -> Any:
+    """Each row gets its bag's gradient."""
     return g[bags]
+
+
+def share_of_mean(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray) -> Any:
+    """Each row gets its bag's gradient over the number of rows in the bag."""
+    return g[bags] * (1 / np.bincount(bags)[bags, None]).astype(raw(x).dtype)
+
+
+def share_of_max(g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray) -> Any:
+    """The first row that is the maximum gets its bag's gradient, column by column."""
+    return g[bags] * _first_greatest(raw(x)[indices] * raw(y)[:, None], raw(out), bags)
 
 
 def _first_greatest(rows: np.ndarray, out: np.ndarray, bags: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,6 @@ def reduced(losses: Any, reduction: str) -> Any:
     return np.mean(losses) if reduction == "mean" else np.sum(losses)
 
 
-def part(g: Any, x: Any, reduction: str) -> Any:
-    """The gradient that reaches each single loss: g, or g / n where the mean was taken."""
-    return g / int(np.prod(x.shape)) if reduction == "mean" else g
-
-
 def nll(x: Any, target: np.ndarray, share: np.ndarray | float, reduction: str) -> Any:
     """−share · x at the target class (axis 1), summed unless reduction is none. `share` is one number for each
     target, or one for all.
@@ -37,9 +33,7 @@ def nll(x: Any, target: np.ndarray, share: np.ndarray | float, reduction: str) -
     return losses if reduction == "none" else losses.sum()
 
 
-def nll_back(
-    g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.ndarray | float, reduction: str
-) -> Any:
+def nll_back(g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.ndarray | float) -> Any:
     """The gradient of `nll`: −share at the target class, 0 elsewhere, even if the upstream gradient is NaN."""
     given, at = g * -share, _at_classes(target)
     if not isinstance(given, (np.ndarray, np.generic)):
@@ -102,17 +96,25 @@ def multi_margin(
 
 
 def multi_margin_back(
-    g: Any, x: Any, target: np.ndarray, p: int, margin: float, weight: np.ndarray | None, reduction: str
+    slope: Callable, g: Any, x: Any, target: np.ndarray, margin: float, weight: np.ndarray | None
 ) -> Any:
-    """The gradient of `multi_margin`."""
+    """The gradient of `multi_margin` from that of each row's loss. `slope` is the derivative of a gap's power."""
     rows, classes = np.reshape(x, _as_rows(x.shape)), np.atleast_1d(target)
     gaps, others = _gaps(rows, classes, margin)
     share = _of_classes(weight, classes, rows.shape[1]) * others * (raw(gaps) > 0)
-    share = share.astype(raw(gaps).dtype)
-    each = np.reshape(g, (-1, 1)) / (len(classes) if reduction == "mean" else 1)
-    slopes = each * (share if p == 1 else share * (2 * gaps))
+    slopes = np.reshape(g, (-1, 1)) * slope(gaps, share.astype(raw(gaps).dtype))
     own = np.sum(slopes, axis=1, keepdims=True) * np.logical_not(others).astype(share.dtype)
     return np.reshape(slopes - own, x.shape)
+
+
+def slope_of_gap(gaps: Any, share: Any) -> Any:
+    """The derivative of each gap, times its share."""
+    return share
+
+
+def slope_of_square(gaps: Any, share: Any) -> Any:
+    """The derivative of each squared gap, times its share."""
+    return share * (2 * gaps)
 
 
 def huber(x: Any, y: Any, delta: float, reduction: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.table.kernels.indexing import along, blank, gather, in_source, placed, scatter_add
+from gradviz.engine.table.kernels.indexing import along, gather, gather_within, in_source, placed, scatter_add
 from gradviz.engine.table.kernels.row import raw, row
 
 REDUCTIONS: dict[str, np.ufunc] = {
@@ -44,33 +44,56 @@ def _how_many(x: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
     return np.maximum(brought, 1).astype(raw(x).dtype)
 
 
-def scatter_reduce_back_to_self(
-    g: Any, x: Any, source: Any, out: Any, dim: int, index: np.ndarray, reduce: str, include_self: bool
-) -> Any:
-    """The gradient of what was there before."""
-    if reduce == "mean":
-        g = g / _how_many(x, dim, index, include_self)
-    elif reduce == "prod":
-        g = g * scatter_reduce(np.ones_like(raw(x)), source, dim, index, "prod", True)
-    elif reduce != "sum":
-        g = g * _shares(x, source, out, dim, index)[0]
-    return g if include_self else blank(g, dim, index)
+# --- the gradients of what was there (self) and of what is brought in (source), for each reduction
 
 
-def scatter_reduce_back_to_source(
-    g: Any, x: Any, source: Any, out: Any, dim: int, index: np.ndarray, reduce: str, include_self: bool
+def self_in_sum(g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
+    """The gradient of a term."""
+    return g
+
+
+def source_in_sum(g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
+    """The gradient of the terms that are brought in."""
+    return gather_within(g, y.shape, dim, index)
+
+
+def self_in_mean(g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
+    """The gradient of a term of a mean."""
+    return g / _how_many(x, dim, index, include_self)
+
+
+def source_in_mean(g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
+    """The gradient of the terms of means that are brought in."""
+    return gather_within(g / _how_many(x, dim, index, include_self), y.shape, dim, index)
+
+
+def self_in_product(g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
+    """The gradient of a factor: times the factors that are brought in."""
+    return g * scatter_reduce(np.ones_like(raw(x)), _reached(y, index), dim, index, "prod", True)
+
+
+def source_in_product(
+    g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool
 ) -> Any:
-    """The gradient of what was brought in."""
-    shape = source.shape
-    source = source[tuple(slice(n) for n in index.shape)]
-    if reduce == "prod":
-        return in_source(_of_others(g, x, source, out, dim, index, include_self), shape)
-    if reduce == "mean":
-        g = g / _how_many(x, dim, index, include_self)
-    taken = gather(g, dim, index)
-    return in_source(
-        taken if reduce in ("sum", "mean") else taken * _shares(x, source, out, dim, index)[1], shape
-    )
+    """The gradient of the factors that are brought in: each times all others."""
+    return in_source(_of_others(g, x, _reached(y, index), out, dim, index, include_self), y.shape)
+
+
+def self_in_extreme(g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
+    """The gradient goes to the extremes, in equal shares."""
+    return g * _shares(x, y, out, dim, index)[0]
+
+
+def source_in_extreme(
+    g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool
+) -> Any:
+    """The gradient goes to the extremes, in equal shares."""
+    return in_source(gather(g, dim, index) * _shares(x, _reached(y, index), out, dim, index)[1], y.shape)
+
+
+def _reached(source: Any, index: np.ndarray) -> Any:
+    """The elements of the source that the index reaches."""
+    return source[tuple(slice(n) for n in index.shape)]
 
 
 def _shares(

@@ -1,0 +1,31 @@
+"""What help tells beside the list of verbs: what breakpoints take, and the fields of a predicate."""
+
+from __future__ import annotations
+
+from gradviz.query.columns import STATISTICS
+from gradviz.query.fields import FIELDS, FLAG, NUMBER, TENSORS, TEXT
+from gradviz.step.breakpoints import FORMS
+
+PREDICATES = (
+    "break and until take a predicate over the event, such as",
+    '  grad.rms < 1e-7      op == "log" and out.min <= 0      nan or inf      line == 12',
+    "  parts: and, or, not, ( ); == != < <= > >=; ~ for texts that contain",
+)
+GROUPS = (("numbers", NUMBER), ("texts", TEXT), ("true or false", FLAG))
+
+
+def fields_help() -> list[str]:
+    """The fields of a predicate by their types, with what each is."""
+    lines = list(PREDICATES)
+    lines += [f"  {name + '.X':<11} {tensors.doc}" for name, tensors in TENSORS.items()]
+    lines.append(f"      X: {', '.join(STATISTICS)}")
+    for title, type_ in GROUPS:
+        lines.append(f"  {title}")
+        lines += [f"    {name:<10} {field.doc}" for name, field in FIELDS.items() if field.type == type_]
+    return lines
+
+
+def break_help() -> list[str]:
+    """The forms of the breakpoints."""
+    flags = [name for name, field in FIELDS.items() if field.type == FLAG]
+    return [f"  break {form} ..." for form in FORMS] + [f"  break {name}" for name in flags]

@@ -6,15 +6,23 @@ which imports the package."""
 
 from __future__ import annotations
 
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
 import pytest
+from click.testing import CliRunner
+
+import gradviz
+from gradviz.cli.graph import graph
+from gradviz.cli.step import step
+from gradviz.sources.script import Target, run
 
 grimp = pytest.importorskip("grimp", reason="pip install -e .[lint]")
-
-# Circles that are being taken apart.
-KNOWN = [
-    {"gradviz.graph.flow", "gradviz.graph.moment"},
-    {"gradviz.step.plain", "gradviz.step.tells", "gradviz.step.verbs"},
-]
 
 
 def circles(imports: dict[str, set[str]]) -> list[set[str]]:
@@ -51,4 +59,75 @@ def test_circles_are_found() -> None:
 def test_no_files_import_one_another_in_a_circle() -> None:
     graph = grimp.build_graph("gradviz", cache_dir=None)
     imports = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
-    assert [circle for circle in circles(imports) if circle not in KNOWN] == []
+    assert circles(imports) == []
+
+
+PAGE = Path(__file__).parent.parent / "docs/architecture.md"
+HOP = re.compile(r"^\| [\w ]+ \| `(?P<file>[\w/]+\.py)` `(?P<function>[\w.]+)` \|", re.MULTILINE)
+PROGRAM = """
+import gradviz.engine as torch
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+y = x.exp()
+y.sum().backward()
+"""
+
+
+@contextmanager
+def called() -> Iterator[list[tuple[str, str]]]:
+    """Gradviz's functions as they are called, on any thread: file and name."""
+    package = Path(gradviz.__file__).parent
+    codes: list[CodeType] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            codes.append(frame.f_code)
+
+    calls: list[tuple[str, str]] = []
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+        for code in codes:
+            if code.co_filename.startswith(str(package)):
+                file = Path(code.co_filename).relative_to(package).as_posix()
+                calls.append((file, code.co_qualname.partition(".<locals>")[0]))
+
+
+def follows(hops: list[tuple[str, str]], calls: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """As many of the hops as are among the calls in this order."""
+    rest = iter(calls)
+    return [hop for hop in hops if hop in rest]
+
+
+def hops(heading: str) -> list[tuple[str, str]]:
+    """The hops of one table of the page: the file and the function of each."""
+    table = PAGE.read_text().partition(heading)[2].lstrip().partition("\n\n")[0]
+    return [(hop["file"], hop["function"]) for hop in HOP.finditer(table)]
+
+
+def test_an_op_goes_the_way_that_the_documentation_describes(tmp_path: Path) -> None:
+    script, trace = tmp_path / "way.py", tmp_path / "way.gradviz"
+    script.write_text(PROGRAM)
+    with called() as recording:
+        assert run(Target(str(script), False, []), trace).status == 0
+    with called() as drawing:
+        assert CliRunner().invoke(graph, [str(trace), "-o", str(tmp_path / "way.svg")]).exit_code == 0
+    with called() as stepping:
+        assert CliRunner().invoke(step, [str(trace), "--commands", "last"]).exit_code == 0
+    for heading, calls in (
+        ("holds these names.", recording),
+        ("by `gradviz graph`:", drawing),
+        ("by `gradviz step`:", stepping),
+    ):
+        expected = hops(heading)
+        assert len(expected) > 5
+        assert follows(expected, calls) == expected
+
+
+def test_the_documentation_names_every_room() -> None:
+    package = Path(gradviz.__file__).parent
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `(\w+)/` \|", PAGE.read_text(), re.MULTILINE)) == rooms

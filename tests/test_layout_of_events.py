@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from gradviz.events.fields import ELEMENTS, Edge, Rule, Saved
 from gradviz.events.kinds import EVENTS, Event, Kind
 from gradviz.events.layout import COLUMNS, LAYOUTS, ROW, LayoutError
 from gradviz.events.listener import Listener, State
+from gradviz.events.table import markdown
 from gradviz.tracefile import Recorder, open_trace
+from gradviz.tracefile.schema import TABLES
+
+DOCUMENTATION = Path(__file__).parent.parent / "docs/trace-format.md"
 
 NUMBER = st.integers(0, 2**32 - 1)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -173,3 +178,20 @@ def test_packers_by_hand_write_the_same_bytes_as_the_table(values: str, tmp_path
             links = [trace.table(kind)._links(trace.table(kind).events)[0].tobytes() for kind in Kind]
             found.append((trace.events.tobytes(), links, states, list(trace), trace.strings, trace.rules))
     assert found[0] == found[1]
+
+
+def test_the_documentation_has_the_table_of_events() -> None:
+    assert markdown() in DOCUMENTATION.read_text()
+
+
+def test_the_documentation_names_every_table_and_column_of_the_file() -> None:
+    file = DOCUMENTATION.read_text().partition("## The file")[2].partition("## The table of events")[0]
+    for table, columns in re.findall(
+        r"CREATE TABLE (\w+) \((.*?)\n?\)(?: WITHOUT ROWID)?;", TABLES, re.DOTALL
+    ):
+        rows = [
+            row for row in file.splitlines() if row.startswith("| ") and f"`{table}`" in row.split("|")[1]
+        ]
+        assert len(rows) == 1, table
+        for column in re.findall(r"(\w+) (?:INTEGER|TEXT|BLOB|REAL)", columns):
+            assert f"`{column}`" in rows[0] or f"`{column}` " in rows[0] or column in rows[0], (table, column)

@@ -338,7 +338,7 @@ def test_a_training_step_is_told_whole(trace_of: Callable[..., Trace]) -> None:
         source.listener.scope_left(1)
         source.listener.grads_cleared(None, "SGD", True, [empty, copy])
         source.listener.stepped(None, 1, "SGD", 12.5, groups, [empty, copy])
-        source.listener.scheduled(None, 1, "StepLR", "[0.05, 0.005]")
+        source.listener.scheduled(None, 1, "StepLR", 3, "[0.05, 0.005]")
         source.listener.graphs_alive(0, [Living(1, 40), Living(2, 38)])
 
     with trace_of(tell) as trace:
@@ -353,7 +353,7 @@ def test_a_training_step_is_told_whole(trace_of: Callable[..., Trace]) -> None:
         assert (stepped.optimizer, stepped.time, stepped.groups) == (1, 12.5, tuple(groups))
         assert stepped.parameters == (1, 2)
         (scheduled,) = (event for event in found if isinstance(event, Scheduled))
-        assert scheduled.rates == "[0.05, 0.005]"
+        assert (scheduled.steps, scheduled.rates) == (3, "[0.05, 0.005]")
         (alive,) = (event for event in found if isinstance(event, GraphsAlive))
         assert alive.graphs == ((1, 40), (2, 38))
         words = Words(trace)

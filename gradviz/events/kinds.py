@@ -311,10 +311,11 @@ class Stepped(Event):
 
 @declared(Kind.SCHEDULED)
 class Scheduled(Event):
-    """A learning-rate scheduler stepped."""
+    """A learning-rate scheduler set the rates of an optimizer."""
 
     optimizer: Number = told("the optimizer whose rates it sets, 0 where that is not known")
     type: Text = told("the scheduler's class")
+    steps: Number = told("how many steps it has counted: 0 where it has just been made")
     rates: Text = told("the learning rates afterwards, as JSON")
 
 

@@ -242,9 +242,9 @@ class Listener:
         """An optimizer is about to step."""
         self.tell(Kind.STEPPED, where, (optimizer, type, time, tuple(groups), tuple(parameters)))
 
-    def scheduled(self, where: Where, optimizer: int, type: str, rates: str) -> None:
-        """A scheduler stepped; `rates` are the learning rates afterwards, as JSON."""
-        self.tell(Kind.SCHEDULED, where, (optimizer, type, rates))
+    def scheduled(self, where: Where, optimizer: int, type: str, steps: int, rates: str) -> None:
+        """A scheduler set the learning rates, which are `rates` afterwards, as JSON."""
+        self.tell(Kind.SCHEDULED, where, (optimizer, type, steps, rates))
 
     def error(self, where: Where, type: str, message: str, node: int = 0, in_pass: int = 0) -> None:
         """An exception left pass `in_pass` at `node`; or (0) it ended the program."""

@@ -209,7 +209,8 @@ def _setting(value: Any) -> str:
 
 
 def _scheduled(stop: Stop, event: Scheduled) -> str:
-    return f"{clean(event.type)} sets the learning rate to {clean(event.rates.strip('[]'))}"
+    steps = f" in step {event.steps}" if event.steps else ", newly made,"
+    return f"{clean(event.type)}{steps} sets the learning rate to {clean(event.rates.strip('[]'))}"
 
 
 # --- backward

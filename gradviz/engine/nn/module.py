@@ -16,6 +16,7 @@ from gradviz.engine.nn.backward_hooks import HookedCall
 from gradviz.engine.nn.parameter import Buffer, Parameter
 from gradviz.engine.nn.state_dict import StateDict
 from gradviz.engine.nn.tree import Tree
+from gradviz.engine.tensors.clearing import clear_grads
 from gradviz.events.holders import holder_of
 
 __all__ = ["Module", "Parameter"]
@@ -205,12 +206,7 @@ class Module(Tree, StateDict):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the `.grad` of all parameters."""
-        for parameter in self.parameters():
-            if parameter._rare is not None and parameter._rare.grad is not None:
-                if set_to_none:
-                    parameter.grad = None
-                else:
-                    parameter._rare.grad.detach().zero_()  # type: ignore[attr-defined]
+        clear_grads(type(self).__name__, self.parameters(), set_to_none)
 
     def train(self, mode: bool = True) -> Module:
         """Switch to training (or evaluation)."""

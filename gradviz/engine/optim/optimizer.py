@@ -13,6 +13,7 @@ import numpy as np
 
 from gradviz.engine.core.state import enable_grad, next_optimizer_number, no_grad, state
 from gradviz.engine.core.tensor import Tensor, new_tensor, number_of
+from gradviz.engine.tensors.clearing import clear_grads
 from gradviz.engine.tensors.writing import overwrite
 from gradviz.events.fields import Group
 
@@ -47,7 +48,7 @@ class Optimizer:
         if defaults.get("differentiable") or defaults.get("capturable"):
             raise NotImplementedError("gradviz's optimizers are neither differentiable nor capturable.")
         self.defaults = defaults
-        self._number = 0  # for the listener
+        self._number = 0  # none yet
         self.state: dict[Tensor, dict[str, Any]] = {}
         self.param_groups: list[dict[str, Any]] = []
         for group in groups:
@@ -71,22 +72,8 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the parameters' `.grad`."""
-        if state.listener is not None:
-            cleared = [
-                number_of(parameter)
-                for group in self.param_groups
-                for parameter in group["params"]
-                if parameter._rare is not None and parameter._rare.grad is not None
-            ]
-            state.listener.grads_cleared(sys._getframe(1), type(self).__name__, set_to_none, cleared)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter._rare is None or parameter._rare.grad is None:
-                    continue
-                if set_to_none:
-                    parameter.grad = None
-                else:
-                    overwrite(parameter.grad, 0, "zero_")
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        clear_grads(type(self).__name__, parameters, set_to_none)
 
     def step(self, closure: Callable | None = None) -> Any:
         """Update every parameter that has a gradient; `closure` computes the loss first."""
@@ -107,19 +94,24 @@ class Optimizer:
                     overwrite(parameter, self.update(parameter, gradient, group), type(self).__name__)
         return loss
 
+    @property
+    def number(self) -> int:
+        """Its number for the listener, counted from 1."""
+        if self._number == 0:
+            self._number = next_optimizer_number()
+        return self._number
+
     def _tell(self, ready: list[list[Tensor]]) -> None:
         """Tell the listener that a step begins, of the parameters of each group that have a gradient."""
         if state.listener is None:
             return
-        if self._number == 0:
-            self._number = next_optimizer_number()
         groups = [
             Group(json.dumps(_settings(group), default=repr), len(parameters))
             for group, parameters in zip(self.param_groups, ready, strict=True)
         ]
         numbers = [number_of(parameter) for parameters in ready for parameter in parameters]
         state.listener.stepped(
-            sys._getframe(2), self._number, type(self).__name__, time.time(), groups, numbers
+            sys._getframe(2), self.number, type(self).__name__, time.time(), groups, numbers
         )
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+from gradviz.engine.core.state import state
 from gradviz.engine.optim.optimizer import Optimizer
 
 
@@ -43,7 +46,11 @@ class LRScheduler:
     def _set(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+        self._last_lr = self._present()
+        if state.listener is not None:
+            told = json.dumps([float(rate) for rate in self._last_lr])
+            name, steps = type(self).__name__, int(self.last_epoch)
+            state.listener.scheduled(sys._getframe(2), self.optimizer.number, name, steps, told)
 
     def _present(self) -> list[float]:
         return [group["lr"] for group in self.optimizer.param_groups]

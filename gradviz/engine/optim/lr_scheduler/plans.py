@@ -128,7 +128,7 @@ class ReduceLROnPlateau(LRScheduler):
         if self.num_bad_epochs > self.patience:
             self._reduce()
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
-        self._last_lr = self._present()
+        self._set(self._present())
 
     def _better(self, value: float) -> bool:
         sign = -1 if self.mode == "min" else 1

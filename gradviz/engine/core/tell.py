@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gradviz.engine.core.node import Node, Output, edge_numbers
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.state import next_tensor_number, state
-from gradviz.engine.core.tensor import Tensor, base_of, flags_of, gradient_edge, number_of
+from gradviz.engine.core.tensor import Tensor, base_of, flags_of, gradient_edge, number_of, state_of
 from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener
@@ -92,7 +92,7 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
 
 
 class Told(NamedTuple):
-    """An op that has run: what is told of it."""
+    """An op that has run: what is told of it. `tangents` are pairs of an output and its tangent."""
 
     name: str
     args: str
@@ -102,6 +102,7 @@ class Told(NamedTuple):
     node: Node | None
     edges: list[Edge]
     saved: list[Saved]
+    tangents: Sequence[tuple[Tensor, Tensor]] = ()
 
 
 def tell_op(
@@ -143,6 +144,25 @@ def tell(told: Told, frame: Any) -> None:
     )  # fmt: skip
     if told.node is not None:
         tell_node(told, numbers, frame)
+    for output, tangent in told.tangents:
+        tell_tangent(output, tangent, told.name, frame)
+
+
+def tell_tangents(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """The op that ran last gave its outputs tangents. Where it is held back, they are told with it."""
+    held = state.modes.held_ops
+    if held is not None and pairs:
+        held[-1] = held[-1]._replace(tangents=pairs)
+    elif held is None:
+        for output, tangent in pairs:
+            tell_tangent(output, tangent, name, sys._getframe(2))
+
+
+def tell_tangent(tensor: Tensor, tangent: Tensor, how: str, frame: Any) -> None:
+    """Tell the listener that a tensor got a tangent."""
+    listener: Any = state.listener
+    number_of(tangent)
+    listener.tangent(frame, how, number_of(tensor), state_of(tangent))
 
 
 def tell_node(told: Told, outputs: Sequence[int], frame: Any) -> None:

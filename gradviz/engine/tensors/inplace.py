@@ -179,7 +179,7 @@ def copy_(x: Tensor, source: Any) -> Tensor:
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
     """x[index] = value. Gradients flow to the value, and to what x was where it is not written over."""
-    value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
+    value = value if isinstance(value, Tensor) else _put(value, x)
     place = ops.places(x.array.shape, index)
     in_view = takes_each_once(place)
     if not in_view:
@@ -210,6 +210,14 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         told.result = after = apply(TABLE[row], (x, fitting), (place,))
         write(x, after.array)
         rebase(x, after, "setitem", told)
+
+
+def _put(value: Any, x: Tensor) -> Tensor:
+    """What is put into x and is no tensor; of a number no listener hears."""
+    tensor = as_tensor(np.asarray(value, x.array.dtype))
+    if isinstance(value, (int, float, complex)):
+        tensor._number = 0
+    return tensor
 
 
 def _check_dtype_to_put(x: Tensor, value: Tensor, place: Any) -> None:

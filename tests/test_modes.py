@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from gradviz.query import Query
 from gradviz.query.modes import Modes
 from gradviz.step.described import describe
-from gradviz.step.errors import CommandError
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
+from gradviz.words.compare import NothingToCompare
 from tests.test_step import CUBE, lesson
 
 BOTH = """\
@@ -70,7 +70,7 @@ def test_each_mode_tells_what_the_other_has_at_its_place(tmp_path: Path) -> None
 def test_a_trace_of_one_mode_has_nothing_to_compare(tmp_path: Path) -> None:
     with open_trace(lesson(tmp_path, CUBE)) as trace:
         session = Session(trace)
-        with pytest.raises(CommandError, match="no tangents here"):
+        with pytest.raises(NothingToCompare, match="no tangents here"):
             obey(session, "compare")
         assert "forward  " not in describe(Session(trace, 8).stop)
 
@@ -81,7 +81,7 @@ def test_tangents_without_a_pass_have_nothing_beside_them(tmp_path: Path) -> Non
     )
     with (
         open_trace(lesson(tmp_path, text)) as trace,
-        pytest.raises(CommandError, match="no backward pass went"),
+        pytest.raises(NothingToCompare, match="no backward pass went"),
     ):
         obey(Session(trace), "compare")
 

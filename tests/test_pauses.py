@@ -17,7 +17,7 @@ from gradviz.step.breakpoints import breakpoint_of, events_of
 from gradviz.step.state import Resume, Session, Settings
 from gradviz.step.verbs import obey
 from gradviz.tracefile import Recorder, open_trace
-from gradviz.words.words import Words
+from gradviz.words import Words
 
 WHATS = (
     "op mul", "op log", "grad_fn MulBackward0", "AddBackward0", "nan", "inf", "mutation", "error", "backward",
@@ -97,23 +97,25 @@ def training(tmp_path: Path) -> Path:
 
 
 def test_it_stops_in_training_where_the_whole_trace_says(training: Path, tmp_path: Path) -> None:
-    same_stops(training, tmp_path, (*WHATS, "scope 2", "module Sequential"))
+    same_stops(training, tmp_path, (*WHATS, "scope model.2", "module model"))
 
 
 def test_a_name_counts_from_where_it_was_given(training: Path, tmp_path: Path) -> None:
-    settings, found = stops(training, tmp_path, ("parameter 0.weight", "tensor out"))
+    settings, found = stops(training, tmp_path, ("parameter model.0.weight", "tensor out"))
     with open_trace(tmp_path / "run.gradviz") as trace:
-        facts = Words(trace)
-        columns = TraceFields(facts)
+        words = Words(trace)
+        columns = TraceFields(words.query)
         parameter, out = (
-            events_of(known, facts, columns) for known in settings.breakpoints.by_number.values()
+            events_of(known, words, columns) for known in settings.breakpoints.by_number.values()
         )
         named = int(trace.indices(Kind.NAMED)[0])
         assert sorted(found[1]) == parameter[parameter >= named].tolist()
         assert set(out.tolist()) <= found[2]
 
 
-@pytest.mark.parametrize("what", ["0.weight", "0.weight.grad", "0.weight.value", "loss", "out.grad"])
+@pytest.mark.parametrize(
+    "what", ["model.0.weight", "model.0.weight.grad", "model.0.weight.value", "loss", "out.grad"]
+)
 def test_a_watch_stops_where_the_tensor_changes(training: Path, tmp_path: Path, what: str) -> None:
     def watch(session: Session) -> None:
         if 2 not in session.breakpoints.by_number:
@@ -123,8 +125,8 @@ def test_a_watch_stops_where_the_tensor_changes(training: Path, tmp_path: Path, 
     training.write_text(text)
     settings, found = stops(training, tmp_path, ("op mse_loss",), watch)
     with open_trace(tmp_path / "run.gradviz") as trace:
-        facts = Words(trace)
-        expected = events_of(settings.breakpoints.by_number[2], facts, TraceFields(facts))
+        words = Words(trace)
+        expected = events_of(settings.breakpoints.by_number[2], words, TraceFields(words.query))
         assert sorted(found.get(2, ())) == expected[expected > min(found[1])].tolist()
         assert len(expected)
 
@@ -137,10 +139,10 @@ def test_it_stops_where_the_whole_trace_says(program: Path, tmp_path: Path) -> N
 def same_stops(program: Path, folder: Path, whats: tuple[str, ...]) -> None:
     settings, found = stops(program, folder, whats)
     with open_trace(folder / "run.gradviz") as trace:
-        facts = Words(trace)
-        columns = TraceFields(facts)
+        words = Words(trace)
+        columns = TraceFields(words.query)
         for number, known in settings.breakpoints.by_number.items():
-            assert sorted(found.get(number, ())) == events_of(known, facts, columns).tolist(), known.text
+            assert sorted(found.get(number, ())) == events_of(known, words, columns).tolist(), known.text
 
 
 def test_a_script_whose_trace_cannot_be_written_goes_on(

@@ -112,21 +112,21 @@ def terminal(trace: Path) -> Iterator[Callable[..., Terminal]]:
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_keys_move_through_the_trace(terminal: Callable[..., Terminal], width: int, height: int) -> None:
     stepper = terminal(width, height)
-    assert "made x, a leaf that requires" in stepper.wait("event 1 of 21")
-    assert "x ** 3 made y (PowBackward0)" in stepper.press("n", "event 2 of 21")
-    stepper.press(" ", "event 3 of 21")
-    stepper.press("\x1b[C", "event 4 of 21")
-    stepper.press("j", "event 5 of 21")
-    stepper.press("b", "event 4 of 21")
-    stepper.press("\x1b[D", "event 3 of 21")
-    stepper.press("G", "event 21 of 21")
-    stepper.press("\x1b[H", "event 1 of 21")
-    assert "backward pass 1 begins at z" in stepper.press("B", "event 5 of 21")
-    assert "backward pass 2 begins at z" in stepper.press("B", "event 14 of 21")
-    shown = stepper.press(":goto 9\r", "event 9 of 21")
+    assert "made x, a leaf that requires" in stepper.wait("event 1 of 23")
+    assert "x ** 3 made y (PowBackward0)" in stepper.press("n", "event 2 of 23")
+    stepper.press(" ", "event 3 of 23")
+    stepper.press("\x1b[C", "event 4 of 23")
+    stepper.press("j", "event 5 of 23")
+    stepper.press("b", "event 4 of 23")
+    stepper.press("\x1b[D", "event 3 of 23")
+    stepper.press("G", "event 23 of 23")
+    stepper.press("\x1b[H", "event 1 of 23")
+    assert "backward pass 1 begins at z" in stepper.press("B", "event 7 of 23")
+    assert "backward pass 2 begins at z" in stepper.press("B", "event 16 of 23")
+    shown = stepper.press(":goto 11\r", "event 11 of 23")
     assert "PowBackward0 gives 0.6 to x: 0.008 × 75" in shown
     assert "where PowBackward0 was made" in shown
-    stepper.press("nnbn", "event 11 of 21")
+    stepper.press("nnbn", "event 13 of 23")
     assert "None → 0.6" in "\n".join(stepper.screen.display)
     stepper.child.send("q")
     assert stepper.ended() == 0
@@ -136,13 +136,13 @@ def test_keys_move_through_the_trace(terminal: Callable[..., Terminal], width: i
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_nothing_overflows_the_screen(terminal: Callable[..., Terminal], width: int, height: int) -> None:
     stepper = terminal(width, height)
-    for event in range(1, 22):
+    for event in range(1, 24):
         shown = stepper.press(
-            "n" if event > 1 else "", f"event {event} of 21[^\n]*\n[^\n]*q quit"
+            "n" if event > 1 else "", f"event {event} of 23[^\n]*\n[^\n]*q quit"
         ).splitlines()
         assert shown[0].startswith("── lesson.py:")  # it has not scrolled
         assert shown[0].rstrip().endswith("run.gradviz ──")
-        assert f"event {event} of 21" in shown[-2]
+        assert f"event {event} of 23" in shown[-2]
     stepper.child.send("q")
     assert stepper.ended() == 0
 
@@ -150,7 +150,7 @@ def test_nothing_overflows_the_screen(terminal: Callable[..., Terminal], width: 
 @pytest.mark.parametrize("key", ["\x03", "\x04", "q", ":quit\r", ":q\r"])
 def test_leaving_restores_the_terminal(terminal: Callable[..., Terminal], key: str) -> None:
     stepper = terminal(80, 24)
-    stepper.wait("event 1 of 21")
+    stepper.wait("event 1 of 23")
     stepper.child.send(key)
     assert stepper.ended() == 0
     assert stepper.restored()
@@ -158,42 +158,42 @@ def test_leaving_restores_the_terminal(terminal: Callable[..., Terminal], key: s
 
 def test_a_wrong_command_is_told_on_the_screen(terminal: Callable[..., Terminal]) -> None:
     stepper = terminal(80, 24)
-    stepper.wait("event 1 of 21")
+    stepper.wait("event 1 of 23")
     assert "did you mean 'next'?" in stepper.press(":nxt\r", "unknown command")
     stepper.press(":goto 99\r", "there is no event 99")
-    stepper.press(":goto 3\x7f5\r", "event 5 of 21")
+    stepper.press(":goto 3\x7f5\r", "event 5 of 23")
     stepper.press("z", "no such key")
-    stepper.press("n", "event 6 of 21")
+    stepper.press("n", "event 6 of 23")
 
 
 def test_help_shows_every_key_and_any_key_leaves_it(terminal: Callable[..., Terminal]) -> None:
     stepper = terminal(80, 24)
-    stepper.wait("event 1 of 21")
+    stepper.wait("event 1 of 23")
     assert "next-backward" in stepper.press("?", "Any key goes on")
     stepper.press("x", "torch.tensor")
 
 
 def test_a_resized_terminal_is_drawn_anew(terminal: Callable[..., Terminal]) -> None:
     stepper = terminal(80, 24)
-    stepper.wait("event 1 of 21[^\n]*\n[^\n]*q quit")
+    stepper.wait("event 1 of 23[^\n]*\n[^\n]*q quit")
     stepper.screen.resize(48, 160)
     stepper.screen.reset()
     stepper.child.setwinsize(48, 160)
-    shown = stepper.wait("\\A── lesson.py:1 ─{120,}(?s:.*)event 1 of 21[^\n]*\n[^\n]*q quit").splitlines()
+    shown = stepper.wait("\\A── lesson.py:1 ─{120,}(?s:.*)event 1 of 23[^\n]*\n[^\n]*q quit").splitlines()
     assert len(shown[0].rstrip()) == 160
     assert "│" in shown[10]
 
 
 def test_no_color_means_none(terminal: Callable[..., Terminal]) -> None:
-    stepper = terminal(80, 24, "--at", "9", NO_COLOR="1")
-    stepper.wait("event 9 of 21[^\n]*\n[^\n]*q quit")
+    stepper = terminal(80, 24, "--at", "11", NO_COLOR="1")
+    stepper.wait("event 11 of 23[^\n]*\n[^\n]*q quit")
     assert not re.search(rb"\x1b\[[0-9;]*3[0-7]m", stepper.raw)
 
 
 def test_a_dumb_terminal_gets_plain_text(terminal: Callable[..., Terminal]) -> None:
     stepper = terminal(100, 40, TERM="dumb")
-    stepper.wait("event 1 of 21")
-    stepper.press("n", "event 2 of 21")
+    stepper.wait("event 1 of 23")
+    stepper.press("n", "event 2 of 23")
     stepper.press("?", "next-backward")
     stepper.child.send("q")
     assert stepper.ended() == 0
@@ -202,7 +202,7 @@ def test_a_dumb_terminal_gets_plain_text(terminal: Callable[..., Terminal]) -> N
 
 def test_a_closed_terminal_ends_the_session(terminal: Callable[..., Terminal]) -> None:
     stepper = terminal(80, 24)
-    stepper.wait("event 1 of 21")
+    stepper.wait("event 1 of 23")
     stepper.child.close(force=False)
     assert not stepper.child.isalive()
 
@@ -212,11 +212,11 @@ def test_nothing_that_is_typed_is_lost(terminal: Callable[..., Terminal]) -> Non
     for key in "nnnnnnnbn":  # while it is starting and drawing
         stepper.child.send(key)
         time.sleep(0.02)
-    stepper.wait("event 8 of 21")
-    for key in ":goto 21\r":
+    stepper.wait("event 8 of 23")
+    for key in ":goto 23\r":
         stepper.child.send(key)
         time.sleep(0.005)
-    stepper.wait("event 21 of 21")
+    stepper.wait("event 23 of 23")
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -239,9 +239,9 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(trace: Path, width
                 stream.feed(shell.read_nonblocking(65536, timeout=0.05))
 
     shell.sendline(f"{sys.executable} -m gradviz step {trace}")
-    wait("event 1 of 21[^\n]*\n[^\n]*q quit")
+    wait("event 1 of 23[^\n]*\n[^\n]*q quit")
     shell.send("nn")
-    wait("event 3 of 21")
+    wait("event 3 of 23")
     shell.send("\x1a")
     wait("Stopped")
     screen.reset()
@@ -249,9 +249,9 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(trace: Path, width
     wait("(?m)^42")
     screen.reset()
     shell.sendline("fg")
-    wait("event 3 of 21[^\n]*\n[^\n]*q quit")
+    wait("event 3 of 23[^\n]*\n[^\n]*q quit")
     shell.send("n")
-    wait("event 4 of 21")
+    wait("event 4 of 23")
     shell.send("q")
     shell.sendline("echo $?")
     wait("(?m)^0")
@@ -268,17 +268,17 @@ def test_a_closed_input_asks_for_commands(trace: Path) -> None:
 
 def test_a_command_is_completed_edited_and_called_back(terminal: Callable[..., Terminal]) -> None:
     stepper = terminal(80, 24)
-    stepper.wait("event 1 of 21")
+    stepper.wait("event 1 of 23")
     stepper.press(":nex\t", ":next▏")
-    stepper.press(" 3\r", "event 4 of 21")
+    stepper.press(" 3\r", "event 4 of 23")
     stepper.press(":\x1b[A", ":next 3▏")
-    stepper.press("\x1b[D2\r", "event 21 of 21")  # next 23
-    stepper.press(":\x1bb", "event 20 of 21")
+    stepper.press("\x1b[D2\r", "event 23 of 23")  # next 23
+    stepper.press(":\x1bb", "event 22 of 23")
 
 
 def test_a_long_page_is_read_on_and_left(terminal: Callable[..., Terminal]) -> None:
     stepper = terminal(80, 24)
-    stepper.wait("event 1 of 21")
+    stepper.wait("event 1 of 23")
     stepper.press(":help fields\r", r"Part 1 of \d: Space reads on")
     stepper.press(" ", r"Part 2 of \d")
     stepper.press("b", r"Part 1 of \d")
@@ -295,7 +295,12 @@ QUESTIONS = {
         r"call\s+y.retain_grad\(\) before backward",
     ),
     "where was the NaN born": ("nan", "!y", "NaN in gradient of w was born here", r"torch.sqrt\(w\)"),
-    "which line wrote over it": ("written_over", "!y", r"event 9,\s+line 12", r"div_ writes over weights"),
+    "which line wrote over it": (
+        "written_over",
+        "!y",
+        r"event 14,\s+line 12",
+        r"t.div_\(t.sum\(\).item\(\)\) writes over weights",
+    ),
     "who wrote over it": (
         "written_over",
         "Gwweights\r",

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradviz.errors import GradvizError
 from gradviz.sources.record import record
 from gradviz.step.described import describe
-from gradviz.step.errors import CommandError
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import VERBS, Verb, obey
@@ -90,7 +90,7 @@ def test_a_stop_is_the_same_however_one_came_there(
             before = session.position
             try:
                 obey(session, re.sub(r"\bt(\d)", lambda n: f"t{first + int(n[1])}", command))
-            except CommandError:
+            except GradvizError:
                 assert session.position == before
             k = session.position
             assert seen(session.stop.moment, told[k]) == told[k]

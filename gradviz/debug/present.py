@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import linecache
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -21,8 +21,9 @@ from gradviz.debug.measures import is_finite, measured
 from gradviz.events.kinds import WHOLE, Kind
 from gradviz.events.layout import LAYOUTS
 from gradviz.events.listener import State
+from gradviz.events.values import SMALL, stats_of
 from gradviz.query.fields import FIELDS, TENSORS
-from gradviz.tracefile import Recorder
+from gradviz.tracefile import Recorder, Snapshot
 from gradviz.tracefile.sites import Sites
 from gradviz.words.words import Words
 
@@ -80,7 +81,8 @@ class Present:
         self.grad_before = 0  # what was the .grad that this event assigns
         self.parameters: dict[int, str] = {}
         self._numbers: dict[int, int] = {}  # the source's number of a pass -> the trace's
-        self._values: dict[int, Any] = {}
+        self._values: dict[int, tuple[Callable[[], Any], Any]] = {}  # a reference to the array, and a copy
+        self._replaced: dict[int, Any] = {}  # the same of what this event told, before it did
         self._purge_at = 10_000
         self._bad: dict[int, tuple[bool, bool]] = {}
         self._codes: dict[str, int] = {"": 0}
@@ -178,6 +180,7 @@ class Present:
         self._node_sites, self._node_names, self._names = Numbered(), Numbered(), Numbered()
         self.asked = asked
         self._keeps_values = bool(asked & {"in", "grad"})
+        self._keeps_inputs = "in" in asked
         self._keeps_bad = bool(asked & {"nan", "inf"})
         self._keeps_names = bool(asked & {"name", "parameter"})
         self._keeps_sites = bool(asked & {"line", "file"})
@@ -186,16 +189,25 @@ class Present:
 
     def _keep_values(self) -> None:
         values = self._values
+        self._replaced = {state.tensor: values.get(state.tensor) for state in self.states}
         for state in self.states:
-            if state.value is not None:
-                values[state.tensor] = (
-                    ref(state.value) if isinstance(state.value, np.ndarray) else state.value
-                )
+            if isinstance(state.value, np.ndarray):
+                values[state.tensor] = ref(state.value), self._copied(state) if self._keeps_inputs else None
+            elif state.value is not None:
+                values[state.tensor] = _nothing, state.value
         if len(values) > self._purge_at:
             self._values = {
-                n: kept for n, kept in values.items() if not isinstance(kept, ref) or kept() is not None
+                n: kept for n, kept in values.items() if kept[0] is _nothing or kept[0]() is not None
             }
             self._purge_at = 2 * len(self._values) + 10_000
+
+    def _copied(self, state: State) -> Any:
+        """What an array holds now, or its statistics: an op in place writes over what it takes."""
+        value = state.value
+        if value.size <= SMALL:
+            return value.copy()
+        told = state.tensor, state.version, value.shape, value.dtype.name, "cpu", state.flags, state.base
+        return Snapshot(*told, array=None, stats=stats_of(value))
 
     def _note_bad(self, number: int, values: np.ndarray) -> None:
         self._bad[number] = bool(np.isnan(values).any()), bool(np.isinf(values).any())
@@ -393,7 +405,7 @@ class Present:
         if tensors in ("out", "tangent"):
             return [state.value for state in self.states]
         if tensors == "in":
-            return [self._value(number) for number in self.field("inputs") if number]
+            return [self._value_before(number) for number in self.field("inputs") if number]
         known = {state.tensor: state.value for state in self.states}
         return [
             known[number] if known.get(number) is not None else self._value(number)
@@ -403,9 +415,25 @@ class Present:
 
     def _value(self, number: int) -> Any:
         """What an older tensor holds: the array, or what the trace says of it."""
-        kept = self._values.get(number)
-        if isinstance(kept, ref):
-            kept = kept()
-        if kept is None and (past := self.earlier(number)) is not None:
-            kept = past.trace.snapshot(number)
-        return kept
+        array, copy = self._values.get(number, _UNKNOWN)
+        held = array()
+        held = copy if held is None else held
+        return self._value_in_the_past(number) if held is None else held
+
+    def _value_before(self, number: int) -> Any:
+        """What a tensor held before this event."""
+        known = self._values.get(number)
+        _, copy = self._replaced.get(number, known) or _UNKNOWN
+        return self._value_in_the_past(number) if copy is None else copy
+
+    def _value_in_the_past(self, number: int) -> Any:
+        past = self.earlier(number)
+        return None if past is None else past.trace.snapshot(number)
+
+
+def _nothing() -> Any:
+    """In place of a reference to an array."""
+    return None
+
+
+_UNKNOWN = _nothing, None

@@ -126,10 +126,7 @@ class TraceColumns:
         column = self.text("grad_fn", Kind.NODE, Kind.RECEIVED)
         assert column.codes is not None
         codes = column.codes
-        made, produced = self.trace.table(Kind.NODE), self.trace.table(Kind.PRODUCED)
-        own = made["op"] >= 0
-        codes[made["op"][own]] = codes[made.events[own]]
-        received = self.trace.table(Kind.RECEIVED)
+        received, produced = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.PRODUCED)
         nodes, first = np.unique(received["node"], return_index=True)
         if len(nodes):
             at = np.minimum(np.searchsorted(nodes, produced["node"]), len(nodes) - 1)

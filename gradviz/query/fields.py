@@ -156,7 +156,7 @@ FIELDS: dict[str, Field] = {
         "the node's name",
         lambda c: c.grad_fns,
         lambda now: (now.grad_fn,),
-        frozenset((Kind.OP, *_AT_NODE)),
+        frozenset(_AT_NODE),
     ),
     "kind": Field(TEXT, "what happened", lambda c: c.kinds, lambda now: (now.kind.name.lower(),)),
     "name": Field(

@@ -29,7 +29,11 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
     found = []
     for event in nodes.events[owners[~np.isin(nodes["node"][owners], ran)]][-_SHOWN:].tolist():
         node = nodes.object(event)
-        found.append((node, next(s for s in node.saved if s.tensor in written and s.version < version)))
+        kept = next(s for s in node.saved if s.tensor in written and s.version < version)
+        if kept.version == query.tensors.version(
+            kept.tensor, node.index
+        ):  # else its op wrote over it: it has a copy
+            found.append((node, kept))
     return found
 
 

@@ -81,8 +81,9 @@ class Tensors:
     @cached_property
     def _makers(self) -> dict[int, int]:
         outputs, made = self.outputs, self.trace.table(Kind.TENSOR)
-        tensors = np.concatenate([outputs.values, made["tensor"]])
-        events = np.concatenate([self.ops[outputs.owners], made.events])
+        new = ~self._is_write
+        tensors = np.concatenate([outputs.values[new], made["tensor"]])
+        events = np.concatenate([self.ops[outputs.owners[new]], made.events])
         order = np.argsort(-events, kind="stable")  # so that the first of several stays
         return dict(zip(tensors[order].tolist(), events[order].tolist(), strict=True))
 
@@ -111,14 +112,19 @@ class Tensors:
     # --- what wrote over it
 
     @cached_property
+    def _is_write(self) -> np.ndarray:
+        """Which outputs of ops are tensors that the op wrote over: it took them, too."""
+        outputs, inputs = self.outputs, self.trace.table(Kind.OP).lists("inputs")
+        pairs = [part.owners << 32 | part.values for part in (outputs, inputs)]
+        return np.isin(*pairs)
+
+    @cached_property
     def all_writes(self) -> tuple[np.ndarray, np.ndarray]:
         """The events that wrote over a tensor, in order, and which tensor: one event may have written over several."""
         outputs, mutated = self.outputs, self.trace.table(Kind.MUTATED)
-        owners = self.ops[outputs.owners]
-        born = np.array([self._makers[tensor] for tensor in outputs.values.tolist()], np.int64)
-        again = owners != born
+        again = self._is_write
         tensors = np.concatenate([outputs.values[again], mutated["tensor"]])
-        events = np.concatenate([owners[again], mutated.events])
+        events = np.concatenate([self.ops[outputs.owners[again]], mutated.events])
         order = np.argsort(events, kind="stable")
         return events[order], tensors[order]
 

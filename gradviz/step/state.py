@@ -103,7 +103,7 @@ class Session:
     @cached_property
     def writes(self) -> np.ndarray:
         """The events that write over a tensor, in order."""
-        return self.trace.indices(Kind.MUTATED)
+        return np.unique(self.query.tensors.all_writes[0])
 
     @property
     def breakpoints(self) -> Breakpoints:

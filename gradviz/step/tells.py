@@ -15,7 +15,6 @@ from gradviz.step.paths import path as path_between
 from gradviz.step.state import Resume, Session
 from gradviz.step.subject import Subject, changes, subject
 from gradviz.words.absence import no_grad_told
-from gradviz.words.compare import NothingToCompare
 from gradviz.words.compare import compare as modes_compared
 from gradviz.words.numbers import clean, shape
 from gradviz.words.sentences import sentence
@@ -111,10 +110,7 @@ def path(session: Session, argument: str) -> None:
 
 
 def compare(session: Session, argument: str) -> None:
-    try:
-        session.page = modes_compared(session.stop)
-    except NothingToCompare as error:
-        raise CommandError(str(error)) from None
+    session.page = modes_compared(session.stop)
 
 
 def first_bad(session: Session, argument: str) -> None:

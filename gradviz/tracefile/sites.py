@@ -154,14 +154,29 @@ class Sites:
         return number
 
     def _number_of_traceback(self, trace: TracebackType | None) -> int:
-        """The site that an exception was raised at, or passed through last; 0 if there is none."""
-        key: tuple[int, ...] = ()
+        """The site that an exception was raised at, or passed through last; 0 if there is none. A traceback begins
+        where the exception was caught: those who called that led to it, too."""
+        key = self._callers(trace)
         while trace is not None:
             code = trace.tb_frame.f_code
             if (self.kinds.get(id(code)) or self._classify(code)) in (USER, LIBRARY):
                 key = (id(code), trace.tb_lasti, *key[: 2 * _DEEPEST])
             trace = trace.tb_next
         return self.numbers.get(key) or self._add(key)
+
+    def _callers(self, trace: TracebackType | None) -> tuple[int, ...]:
+        """The frames that called those of a traceback; none where the exception has left the script."""
+        later = trace
+        while later is not None:
+            if self.kinds.get(id(later.tb_frame.f_code)) == BOUNDARY:
+                return ()
+            later = later.tb_next
+        number = self.number(trace.tb_frame.f_back) if trace is not None else 0
+        key: tuple[int, ...] = ()
+        while number:
+            number, code, offset = self._made[number]
+            key += (id(code), offset)
+        return key
 
     # --- decoding
 

@@ -31,7 +31,8 @@ def _with_names(text: str, names: dict[str, str]) -> str:
 
     def put(match: re.Match[str]) -> str:
         name = names.get(match[0], match[0])
-        return name if match[0] == text or re.fullmatch(r"[\w.]+", name) else f"({name})"
+        enclosed = text[: match.start()].endswith("(") and text[match.end() :].startswith(")")
+        return name if match[0] == text or enclosed or re.fullmatch(r"[\w.]+", name) else f"({name})"
 
     return re.sub(r"[A-Za-z]+", put, text)
 

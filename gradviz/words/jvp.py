@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradviz.events.kinds import OpRan, TangentPushed
+from gradviz.query.moment import Moment
+from gradviz.tracefile import Snapshot
 from gradviz.words.formulas import formulas, is_number, local_number
 from gradviz.words.numbers import brief, scalar
 from gradviz.words.stop import Stop
@@ -12,9 +14,12 @@ from gradviz.words.stop import Stop
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One input that has a tangent: its local derivative as a formula and, where it can be told, as a number."""
+    """One input that has a tangent: what it is called, its value, and its local derivative as a formula and, where it
+    can be told, as a number."""
 
     tensor: int
+    name: str
+    value: Snapshot | None
     partial: str
     formula: str
     number: str
@@ -29,33 +34,41 @@ class Term:
 
 def terms(stop: Stop, event: TangentPushed) -> list[Term]:
     """What the tangent that an op gave its output is the sum of; none for the inputs of a sweep."""
-    op = stop.query.tensors.made(event.tensor)
-    if not isinstance(op, OpRan) or event.how == "make_dual":
+    op = pushed_through(stop, event)
+    if op is None:
         return []
-    called = [stop.called(tensor) for tensor in op.inputs]
+    called = stop.words.inputs_called(op)
     told = formulas(op.rule, called)
-    moment = stop.moment
+    moment = stop.query.at(max(op.index - 1, 0))  # an op in place writes over what it takes, and its tangent
     with_tangent = [i for i, tensor in enumerate(op.inputs) if tensor and moment.tangent(tensor)]
     moving = [i for i in with_tangent if scalar(moment.value(moment.tangent(op.inputs[i]))) != 0]
     found = []
     for i in with_tangent:
         tensor, (name, formula) = op.inputs[i], told[i] if i < len(told) else ("", "")
         tangent = moment.tangent(tensor)
-        number = _known(stop, op, formula, called)
+        number = _known(moment, op, formula, called)
         if not number and moving == [i]:
-            number = local_number(op.rule.elementwise, moment.value(tangent), moment.value(event.tangent))
-        partial = stop.words.partial(event.tensor, tensor, name)
-        found.append(Term(tensor, partial, formula, number, tangent))
+            number = local_number(
+                op.rule.elementwise, moment.value(tangent), stop.moment.value(event.tangent)
+            )
+        partial = stop.words.partial(event.tensor, tensor, name, before=tensor in op.outputs)
+        found.append(Term(tensor, called[i], moment.value(tensor), partial, formula, number, tangent))
     return found
 
 
-def _known(stop: Stop, op: OpRan, formula: str, called: list[str]) -> str:
+def pushed_through(stop: Stop, event: TangentPushed) -> OpRan | None:
+    """The op that a tangent was pushed through; None for the inputs of a sweep."""
+    tensors = stop.query.tensors
+    return None if event.how == "make_dual" else tensors.op_behind(tensors.after(event.tensor, stop.k))
+
+
+def _known(moment: Moment, op: OpRan, formula: str, called: list[str]) -> str:
     """The number of a formula that is a number, or the name of an input."""
     if is_number(formula):
         return formula.replace("−", "-")
     for tensor, name in zip(op.inputs, called, strict=True):
         if tensor and formula.strip("()") == name.strip("()"):
-            return brief(stop.moment.value(tensor)) if scalar(stop.moment.value(tensor)) is not None else ""
+            return brief(moment.value(tensor)) if scalar(moment.value(tensor)) is not None else ""
     return ""
 
 

@@ -10,6 +10,7 @@ from gradviz.tracefile import Snapshot
 
 SHOWN = 6  # tensors of up to so many elements are written out
 BRIEF = 4  # ... and of up to so many in a sentence
+_COMPACT = 30  # characters
 
 
 def clean(text: str) -> str:
@@ -78,6 +79,12 @@ def brief(snapshot: Snapshot | None) -> str:
     bad = [f"{count} {name}" for count, name in ((stats.nan, "nan"), (stats.inf, "inf")) if count]
     size = [] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]
     return f"{shape(snapshot)} {', '.join(bad + size)}".rstrip()
+
+
+def compact(snapshot: Snapshot | None) -> str:
+    """A tensor at full length where that is short."""
+    full = value(snapshot)
+    return full if len(full) <= _COMPACT else brief(snapshot)
 
 
 def shape(snapshot: Snapshot) -> str:

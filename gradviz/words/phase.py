@@ -11,5 +11,8 @@ def phase(stop: Stop) -> str:
     run = stop.moment.pass_info
     if run is not None:
         return f"backward pass {run.number} of {len(stop.trace.passes)}"
-    scopes = stop.moment.scopes
-    return f"forward in {shortened(clean(scopes[-1].name), 30)}" if scopes else "forward"
+    name = ""
+    for scope in stop.moment.scopes:
+        within = scope.name == name or scope.name.startswith(f"{name}.")  # a module's name is its whole path
+        name = scope.name if within or not name else f"{name}.{scope.name}"
+    return f"forward in {shortened(clean(name), 30)}" if name else "forward"

@@ -29,7 +29,7 @@ from gradviz.words.bars import bars, trend_words
 from gradviz.words.compare import beside
 from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
 from gradviz.words.jvp import terms
-from gradviz.words.numbers import clean, listed
+from gradviz.words.numbers import clean, compact, listed
 from gradviz.words.sentences import leads_to
 from gradviz.words.stop import Stop
 
@@ -80,7 +80,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     for i, flow in enumerate(produced.flows):
         if flow.gradient:
             tensor = made.edges[i].tensor if i < len(made.edges) else 0
-            name = stop.words.derivative(tensor, stop.moment)
+            name = stop.words.derivative(tensor, stop.moment, before=tensor in made.outputs)
             to = stop.words.node_name(flow.node)
             yield Row("downstream", f"{name} = {stop.compact(flow.gradient)}  → {to}", "green")
 
@@ -129,7 +129,7 @@ def _local(stop: Stop, made: NodeMade, received: Received | None, produced: Prod
             what = (
                 f"VJP for {stop.called(edge.tensor)}"
                 if vjp
-                else stop.words.partial(output, edge.tensor, name)
+                else stop.words.partial(output, edge.tensor, name, before=edge.tensor in made.outputs)
             )
             yield Row("local", f"{what} = {text}", "yellow")
 
@@ -211,11 +211,16 @@ def _tangent_of(stop: Stop, tensor: int) -> str:
 def _tangent(stop: Stop, event: TangentPushed) -> Iterator[Row]:
     """Values and tangents side by side."""
     told = terms(stop, event)
-    tensors = [("input", term.tensor, "cyan") for term in told] + [("output", event.tensor, "green")]
-    cells = [
-        (label, stop.called(tensor), stop.compact(tensor), stop.compact(stop.moment.tangent(tensor)), style)
-        for label, tensor, style in tensors
-    ]
+    cells = [("input", term.name, compact(term.value), stop.compact(term.tangent), "cyan") for term in told]
+    cells.append(
+        (
+            "output",
+            stop.called(event.tensor),
+            stop.compact(event.tensor),
+            stop.compact(event.tangent),
+            "green",
+        )
+    )
     names, values = (max(cell_len(row[i]) for row in cells) for i in (1, 2))
     for label, name, value, tangent, style in cells:
         if label == "output":

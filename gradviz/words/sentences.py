@@ -90,7 +90,11 @@ def _changes(stop: Stop) -> str:
 def _change(stop: Stop, tensor: int) -> str:
     name = stop.called(tensor)
     owner = next((t for t in sorted(stop.touched) if t not in stop.written), 0)
-    if owner and stop.moment.grad(owner):
+    if (
+        isinstance(stop.event, Mutated) and stop.event.op >= 0
+    ):  # it tells of this tensor, the op told of the other
+        name = stop.standing(tensor)
+    elif owner and stop.moment.grad(owner):
         name = f"{stop.called(owner)}.grad"
     elif owner:
         name = stop.called(owner)
@@ -103,7 +107,8 @@ def _change(stop: Stop, tensor: int) -> str:
 def _call(stop: Stop, op: OpRan) -> str:
     """An op as the source has it, else as a call."""
     text = stop.words.expression(op.site, _LONGEST)
-    if text and op.site in stop.query.places.of_one_op:
+    is_item = bool(stop.written) and text.endswith("]")  # `x[0] = y`: of that only `x[0]` is told
+    if text and not is_item and op.site in stop.query.places.of_one_op:
         return text
     arguments = [stop.called(tensor) for tensor in op.inputs if tensor] + [clean(op.args)] * bool(op.args)
     return f"{clean(op.op)}({', '.join(arguments)})"
@@ -153,10 +158,10 @@ def _grad_before(stop: Stop, tensor: int) -> str:
 
 
 def _grads_cleared(stop: Stop, event: GradsCleared) -> str:
-    what = "sets to None" if event.to_none else "sets to zero"
     count = len(event.tensors)
     of = listed(map(stop.called, event.tensors)) if 0 < count <= 4 else plural(count, "tensor")
-    return f"zero_grad() of {clean(event.how)} {what} the gradient{'s' * (count != 1)} of {of}"
+    now = "None" if event.to_none else "zero"
+    return f"zero_grad() of {clean(event.how)} sets the gradient{'s' * (count != 1)} of {of} to {now}"
 
 
 def _named(stop: Stop, event: Named) -> str:

@@ -9,6 +9,7 @@ from gradviz.events.kinds import (
     Event,
     Hooked,
     Kind,
+    Mutated,
     Named,
     NodeMade,
     OpRan,
@@ -23,10 +24,9 @@ from gradviz.events.kinds import (
 )
 from gradviz.query.moment import Moment
 from gradviz.tracefile import Site
-from gradviz.words.numbers import brief, value
+from gradviz.words.numbers import brief, compact, value
 from gradviz.words.words import Words
 
-_COMPACT = 30  # characters
 AtNode = (Received, Produced, Accumulated, Retained, Hooked)
 
 
@@ -68,8 +68,7 @@ class Stop:
 
     def compact(self, tensor: int) -> str:
         """A tensor's value now, at full length where that is short."""
-        full = self.value(tensor)
-        return full if len(full) <= _COMPACT else self.brief(tensor)
+        return compact(self.moment.value(tensor))
 
     def brief(self, tensor: int) -> str:
         """The same in a few words, for a sentence."""
@@ -77,11 +76,18 @@ class Stop:
 
     def value_before(self, tensor: int) -> str:
         """A tensor's value before this event, in one line."""
-        return value((self.before or self.moment).value(tensor))
+        return value(self._unwritten.value(tensor))
 
     def brief_before(self, tensor: int) -> str:
         """The same in a few words."""
-        return brief((self.before or self.moment).value(tensor))
+        return brief(self._unwritten.value(tensor))
+
+    @property
+    def _unwritten(self) -> Moment:
+        """The moment before the writing: where an op wrote through another tensor on the same memory, before the op."""
+        if isinstance(self.event, Mutated) and self.event.op > 0:
+            return self.query.at(self.event.op - 1)
+        return self.before or self.moment
 
     @cached_property
     def node(self) -> int:

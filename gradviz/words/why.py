@@ -26,7 +26,7 @@ from gradviz.query.changes import value_changes
 from gradviz.query.cuts import why_no_node
 from gradviz.words.absence import NO_NODE
 from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
-from gradviz.words.jvp import in_numbers, terms
+from gradviz.words.jvp import in_numbers, pushed_through, terms
 from gradviz.words.numbers import clean, listed, scalar
 from gradviz.words.rows import needed_by, origin
 from gradviz.words.sentences import sentence
@@ -122,8 +122,9 @@ def _edge(
     name, formula = told
     tensor = made.edges[i].tensor
     output = made.outputs[0] if len(made.outputs) == 1 else 0
-    downstream = stop.words.derivative(tensor, stop.moment)
-    partial = stop.words.partial(output, tensor, name)
+    written = tensor in made.outputs
+    downstream = stop.words.derivative(tensor, stop.moment, before=written)
+    partial = stop.words.partial(output, tensor, name, before=written)
     above = upstream[0] if len(upstream) == 1 else "upstream"
     is_vjp = is_whole_vjp(formula)
     yield f"  for {stop.called(tensor) if tensor else name or 'an input'}:"
@@ -183,7 +184,7 @@ def _hooked(stop: Stop, event: Hooked) -> Iterator[str]:
 
 
 def _op(stop: Stop, event: OpRan) -> Iterator[str]:
-    outputs = listed(map(stop.called, event.outputs)) if event.outputs else "nothing"
+    outputs = listed(map(stop.standing, event.outputs)) if event.outputs else "nothing"
     nodes = [stop.query.nodes.event(node) for node in stop.query.nodes.of_op(event.index)]
     for tensor in stop.written:
         yield from _overwritten(stop, tensor)
@@ -221,7 +222,7 @@ def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
         what = (
             f"VJP for {stop.called(edge.tensor)}"
             if is_whole_vjp(formula)
-            else stop.words.partial(output, edge.tensor, name)
+            else stop.words.partial(output, edge.tensor, name, before=edge.tensor in made.outputs)
         )
         yield f"  {what} = {formula or 'no formula in the trace'}"
     yield "  backward will multiply what comes to it by this"
@@ -231,14 +232,13 @@ def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
 
 
 def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
-    op = stop.query.tensors.made(event.tensor)
     name = stop.called(event.tensor)
-    if not isinstance(op, OpRan) or event.how == "make_dual":
+    if pushed_through(stop, event) is None:
         yield f"{name} is given the tangent {stop.value(event.tangent)}: the direction in which to differentiate"
         return
     yield f"forward mode: the tangent of {name} = the sum of local derivative × tangent over the inputs"
     for term in terms(stop, event):
-        yield f"  {term.local}, tangent of {stop.called(term.tensor)} = {stop.value(term.tangent)}"
+        yield f"  {term.local}, tangent of {term.name} = {stop.value(term.tangent)}"
     sums = in_numbers(stop, event)
     yield f"  tangent of {name} = " + (f"{sums} = " if sums else "") + stop.value(event.tangent)
 
@@ -256,7 +256,7 @@ def _overwritten(stop: Stop, tensor: int) -> Iterator[str]:
     version = stop.query.tensors.version(tensor, stop.k)
     if not version:
         return
-    name = stop.called(tensor)
+    name = stop.standing(tensor)
     yield f"  the version of {name} is now {version}: a node that saved an earlier one can no longer use it"
     for told in needed_by(stop, tensor):
         yield f"  {told} and has not run yet: its backward would fail"

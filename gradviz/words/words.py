@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
 
-from gradviz.events.fields import Edge
 from gradviz.events.kinds import Kind, NodeMade, OpRan, PassBegan, Produced, Received, TensorMade
 from gradviz.query.moment import Moment
 from gradviz.query.nodes import ACCUMULATE
@@ -115,12 +115,12 @@ class Words:
     def edges_called(self, node: NodeMade) -> list[str]:
         """What the tensors at a node's edges are called; a number by its value."""
         op = self.query.tensors.op(node.op) if node.op >= 0 else None
-        return [self._edge_called(edge, op) for edge in node.edges]
+        number = _plain_number("" if op is None else op.args)
+        return [self.taken(edge.tensor, node.outputs) if edge.tensor else number for edge in node.edges]
 
-    def _edge_called(self, edge: Edge, op: OpRan | None) -> str:
-        if edge.tensor:
-            return self.called(edge.tensor)
-        return _plain_number(op.args) if op is not None else "a number"
+    def inputs_called(self, op: OpRan) -> list[str]:
+        """What the inputs of an op are called; a number by its value."""
+        return [self.taken(tensor, op.outputs) if tensor else _plain_number(op.args) for tensor in op.inputs]
 
     def running(self, moment: Moment) -> int:
         """The node that is running at a moment, 0 for none: it has not produced yet."""
@@ -135,19 +135,27 @@ class Words:
 
     # --- derivatives
 
-    def partial(self, output: int, tensor: int, name: str = "") -> str:
+    def taken(self, tensor: int, gave: Sequence[int]) -> str:
+        """What a tensor is called that an op took, of which `gave` came: `y before` where that is y written over."""
+        return self.called(tensor) + " before" * (tensor in gave)
+
+    def partial(self, output: int, tensor: int, name: str = "", before: bool = False) -> str:
         """A derivative as it is written: `∂y/∂x`. Of two tensors of one name the lower tells its number, too;
-        `name` stands for a tensor that is not known."""
+        `name` stands for a tensor that is not known. `before`: as it was before it was written over."""
         above = self.called(output) if output else "output"
         below = self.called(tensor) if tensor else name or "?"
-        if above == below and output != tensor:
+        if before:
+            below = f"{below} before"
+        elif above == below and output != tensor:
             below = f"{below}#{tensor}"
         return f"∂{_bracketed(above)}/∂{_bracketed(below)}"
 
-    def derivative(self, tensor: int, moment: Moment) -> str:
+    def derivative(self, tensor: int, moment: Moment, before: bool = False) -> str:
         """How a tensor's gradient is written: `∂z/∂y` where one scalar z is differentiated, else in words."""
         root = self._scalar_root(moment)
-        return self.partial(root, tensor) if root else f"gradient of {self.called(tensor) if tensor else '?'}"
+        if root:
+            return self.partial(root, tensor, before=before)
+        return f"gradient of {self.called(tensor) if tensor else '?'}" + " before" * before
 
     def _scalar_root(self, moment: Moment) -> int:
         run = moment.pass_info

@@ -6,7 +6,6 @@ Everything else (a listener, `no_grad`, forward mode, arguments to convert) goes
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,15 +18,13 @@ from gradviz.engine.core.node import Edge, Node, Output
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.packing import pack
 from gradviz.engine.core.state import next_node_number, state
-from gradviz.engine.core.tell import tell_binary, tell_op, tell_plain, tell_unary
+from gradviz.engine.core.tell import tell_binary, tell_op, tell_plain, tell_tangents, tell_unary
 from gradviz.engine.core.tensor import (
     LEAF_EDGE,
     Tensor,
     accumulator,
     gradient_edge,
     new_tensor,
-    number_of,
-    state_of,
 )
 from gradviz.engine.core.views import share_memory
 
@@ -233,8 +230,7 @@ def _push_and_tell(
         tangents = state.forward_mode.push(op, inputs, outputs, args)
     if state.listener is not None:
         tell_op(op.name, inputs, outputs, op.arguments_text(args), node, op.rule(args))
-        for output, tangent in tangents:
-            state.listener.tangent(sys._getframe(2), op.name, number_of(output), state_of(tangent))
+        tell_tangents(op.name, tangents)
 
 
 def make_node(

@@ -20,13 +20,12 @@ from gradviz.engine.core.node import Node
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.registry import TABLE
 from gradviz.engine.core.state import enable_grad, next_tensor_number, note_special, state
+from gradviz.engine.core.tell import tell_tangent
 from gradviz.engine.core.tensor import (
     LEAF_EDGE,
     Tensor,
     new_tensor,
     node_of,
-    number_of,
-    state_of,
     tensor_rare,
 )
 
@@ -104,11 +103,11 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
 
 
 def set_tangent(tensor: Tensor, tangent: Tensor, how: str) -> None:
-    """Give a tensor a tangent, and tell the listener. `how` says what made it."""
+    """Give a tensor a tangent, and tell the listener. `how` says what made it. An operation in place tells it when
+    it is over."""
     tensor_rare(tensor).tangent = (_epoch[0], tangent)
-    if state.listener is not None:
-        number_of(tangent)
-        state.listener.tangent(sys._getframe(1), how, number_of(tensor), state_of(tangent))
+    if state.listener is not None and state.modes.held_ops is None:
+        tell_tangent(tensor, tangent, how, sys._getframe(1))
 
 
 def push_tangents(

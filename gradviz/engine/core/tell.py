@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gradviz.engine.core.node import Node, Output, edge_numbers
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.state import next_tensor_number, state
-from gradviz.engine.core.tensor import Tensor, base_of, flags_of, gradient_edge, number_of
+from gradviz.engine.core.tensor import Tensor, base_of, flags_of, gradient_edge, number_of, state_of
 from gradviz.events.fields import Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, edges_of, saved_of
@@ -92,7 +92,8 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
 
 
 class Told(NamedTuple):
-    """An op that has run: what is told of it. `edges` and `saved` are flat, as in `Listener.differentiated`."""
+    """An op that has run: what is told of it. `edges` and `saved` are flat, as in `Listener.differentiated`, and
+    `tangents` are pairs of an output and its tangent."""
 
     name: str
     args: str
@@ -102,6 +103,7 @@ class Told(NamedTuple):
     node: Node | None
     edges: list[int]
     saved: list[int]
+    tangents: Sequence[tuple[Tensor, Tensor]] = ()
 
 
 def tell_op(
@@ -130,9 +132,9 @@ def tell_op(
 
 
 def tell(told: Told, frame: Any) -> None:
-    """Tell the listener of an op, and of its node if it made one."""
+    """Tell the listener of an op, of its node and of its tangents if it made any."""
     listener: Any = state.listener
-    name, args, rule, inputs, outputs, node, edges, saved = told
+    name, args, rule, inputs, outputs, node, edges, saved, tangents = told
     running = state.modes.running
     in_pass = 0 if running is None else running.number
     if node is not None and len(outputs) == 1:
@@ -144,15 +146,34 @@ def tell(told: Told, frame: Any) -> None:
             frame, name, args, rule, in_pass, inputs, out._number, out.array, flags, version, base, node.number,
             node.label, edges, saved,
         )  # fmt: skip
-        return
-    numbers = [tensor._number for tensor in outputs]
-    listener.op(
-        frame, name, args, rule, in_pass, state.modes.grad_enabled, inputs, numbers,
-        [tensor.array for tensor in outputs], [flags_of(tensor) for tensor in outputs],
-        [tensor._version for tensor in outputs], [base_of(tensor) for tensor in outputs],
-    )  # fmt: skip
-    if node is not None:
-        tell_node(told, numbers, frame)
+    else:
+        numbers = [tensor._number for tensor in outputs]
+        listener.op(
+            frame, name, args, rule, in_pass, state.modes.grad_enabled, inputs, numbers,
+            [tensor.array for tensor in outputs], [flags_of(tensor) for tensor in outputs],
+            [tensor._version for tensor in outputs], [base_of(tensor) for tensor in outputs],
+        )  # fmt: skip
+        if node is not None:
+            tell_node(told, numbers, frame)
+    for output, tangent in tangents:
+        tell_tangent(output, tangent, name, frame)
+
+
+def tell_tangents(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """The op that ran last gave its outputs tangents. Where it is held back, they are told with it."""
+    held = state.modes.held_ops
+    if held is not None and pairs:
+        held[-1] = held[-1]._replace(tangents=pairs)
+    elif held is None:
+        for output, tangent in pairs:
+            tell_tangent(output, tangent, name, sys._getframe(2))
+
+
+def tell_tangent(tensor: Tensor, tangent: Tensor, how: str, frame: Any) -> None:
+    """Tell the listener that a tensor got a tangent."""
+    listener: Any = state.listener
+    number_of(tangent)
+    listener.tangent(frame, how, number_of(tensor), state_of(tangent))
 
 
 def tell_node(told: Told, outputs: Sequence[int], frame: Any) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from threading import get_ident
 from typing import Any
 
+from gradviz.engine.core.forward_mode import tangent_of
 from gradviz.engine.core.node import Node, edge_node, edge_numbers
 from gradviz.engine.core.state import note_special, state
-from gradviz.engine.core.tell import Told, heard_of, tell, tell_node
+from gradviz.engine.core.tell import Told, constants_text, heard_of, tell, tell_node, tell_tangent
 from gradviz.engine.core.tensor import Tensor, number_of, state_of
+from gradviz.events.fields import Rule
 from gradviz.events.listener import NO_RULE
 
 
@@ -28,8 +31,17 @@ def tell_copy_slices(node: Node, inner: Node, base: Tensor) -> None:
     for edge in node.edges:
         edges += (*edge_numbers(edge), of_inner.get(edge_numbers(edge), 0))
     edges[2] = number_of(base)
-    held.append(held[at]._replace(node=node, edges=edges, outputs=()))
+    held.append(held[at]._replace(node=node, edges=edges, outputs=(), rule=_of_base(held[at].rule)))
     held[at] = held[at]._replace(node=None)
+
+
+def _of_base(rule: Rule) -> Rule:
+    """The rule of an op on a part of a base, as that of the base: elsewhere its gradient goes through as it is."""
+    (name, text), *others = rule.inputs or (("", ""),)
+    elsewhere = "g" if re.search(r"\bg\b", text) else "1"
+    part = f"({text})" if " " in text else text
+    whole = f"{part} where written over, else {elsewhere}" if text else ""
+    return rule._replace(inputs=((name, whole), *others))
 
 
 class InPlace:
@@ -92,6 +104,10 @@ class InPlace:
         for told in held[at:] if at >= 0 else held:
             if told.node is not None:
                 tell_node(self._of_x(told), self._outputs(told.node), frame)
+        for tensor in (self.x, *self.followers):
+            tangent = tangent_of(tensor)
+            if tangent is not None:
+                tell_tangent(tensor, tangent, self.name, frame)
 
     def _of_x(self, told: Told) -> Told:
         """What is told of a node, with x in the place of the result, which the program never sees."""
@@ -110,4 +126,5 @@ class InPlace:
 
     def _without_op(self) -> Told:
         numbers = [heard_of(tensor) if isinstance(tensor, Tensor) else 0 for tensor in self.inputs]
-        return Told(self.name, self.args, NO_RULE, numbers, (), None, [], [])
+        args = ", ".join(part for part in (self.args, constants_text(self.inputs)) if part)
+        return Told(self.name, args, NO_RULE, numbers, (), None, [], [])

@@ -185,7 +185,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
 
     Raises IndexError where the index does not fit x, RuntimeError where the value does not fit, or autograd forbids
     it."""
-    value = value if isinstance(value, Tensor) else as_tensor(np.asarray(value, x.array.dtype))
+    value = value if isinstance(value, Tensor) else _put(value, x)
     place = ops.places(x.array.shape, index)
     in_view = takes_each_once(place)
     if not in_view:
@@ -216,6 +216,14 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         told.result = after = apply(TABLE[row], (x, fitting), (place,))
         write(x, after.array)
         rebase(x, after, "setitem", told)
+
+
+def _put(value: Any, x: Tensor) -> Tensor:
+    """What is put into x and is no tensor; of a number no listener hears."""
+    tensor = as_tensor(np.asarray(value, x.array.dtype))
+    if isinstance(value, (int, float, complex)):
+        tensor._number = 0
+    return tensor
 
 
 def _check_dtype_to_put(x: Tensor, value: Tensor, place: Any) -> None:

@@ -18,7 +18,6 @@ from gradviz.cli.page import write_page
 from gradviz.draw import page as page_of
 from gradviz.draw.page import views
 from gradviz.draw.render import DrawError, save
-from gradviz.draw.text import value as short
 from gradviz.engine import nn
 from gradviz.graph.build import build
 from gradviz.graph.model import Graph
@@ -29,6 +28,7 @@ from gradviz.step.state import Session
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words import Stop, Words
 from gradviz.words.numbers import value as written
+from gradviz.words.numbers import value_label as short
 from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
 

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.text import Text
 
 from gradviz.tracefile import Trace, open_trace
+from gradviz.words.escape import clean
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong in one line on stderr, and exit with status 2."""
-    line = " ".join(printable(message).split())
-    click.echo(f"gradviz: {line}", err=True)
+    click.echo(f"gradviz: {one_line(message)}", err=True)
     raise SystemExit(2)
 
 
@@ -30,24 +30,21 @@ def patience(doing: str, after: float = 1.0, console: Console = stderr) -> Itera
     if not console.is_terminal:
         yield lambda text: None
         return
-    status = console.status(Text(printable(doing), "dim"), spinner_style="dim")
+    status = console.status(Text(clean(doing), "dim"), spinner_style="dim")
     late = threading.Timer(after, status.start)
     late.daemon = True
     late.start()
     try:
-        yield lambda text: status.update(Text(printable(text), "dim"))
+        yield lambda text: status.update(Text(clean(text), "dim"))
     finally:
         late.cancel()
         late.join()
         status.stop()
 
 
-def printable(text: str) -> str:
-    """Text from a script or a trace, safe to show in a terminal: control characters by their escapes."""
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in text
-    )
+def one_line(message: str) -> str:
+    """A message of several lines as one, safe to show in a terminal."""
+    return clean(" ".join(message.split()))
 
 
 def trace_argument(command: Callable[..., Any]) -> Callable[..., Any]:

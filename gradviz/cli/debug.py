@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gradviz.cli.common import fail, printable
+from gradviz.cli.common import fail, one_line
 from gradviz.cli.moment import export_moment
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
 from gradviz.debug.debugger import Debugger, Reader
@@ -111,7 +111,7 @@ def _finish(path: Path, debugger: Debugger, outcome: Outcome, engine: str) -> No
     """Say what was recorded, and end with the script's exit status."""
     tell(path, outcome, engine)
     if debugger.trouble:
-        click.echo(f"gradviz: {printable(' '.join(debugger.trouble.split()))}", err=True)
+        click.echo(f"gradviz: {one_line(debugger.trouble)}", err=True)
     status = 2 if debugger.trouble else outcome.status
     if debugger.pauses is not None and debugger.pauses.quitting and _others_run():
         sys.stdout.flush()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from gradviz.cli.common import patience
 from gradviz.cli.page import write_page
-from gradviz.cli.summary import plural
 from gradviz.draw.render import PAGE, check_path, save
 from gradviz.graph import slices
 from gradviz.graph.build import build
@@ -15,6 +14,7 @@ from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
 from gradviz.tracefile import Trace
+from gradviz.words.numbers import plural
 
 _WORDS = {
     "leaf": ("leaf", "leaves"),

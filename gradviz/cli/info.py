@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import opened, printable, trace_argument
-from gradviz.cli.summary import plural
+from gradviz.cli.common import opened, trace_argument
 from gradviz.query import Query
 from gradviz.query.overview import Overview, overview
 from gradviz.tracefile import Trace
+from gradviz.words.escape import clean
+from gradviz.words.numbers import plural
 
 
 @click.command()
@@ -75,7 +76,7 @@ def _print(trace: Trace, found: Overview) -> None:
         "values": meta.get("values", "?"),
     }
     for label, text in rows.items():
-        facts.add_row(Text(label, "dim"), Text(printable(text)))
+        facts.add_row(Text(label, "dim"), Text(clean(text)))
     console.print(facts)
     if found.leaves:
         console.print(_leaf_table(found))
@@ -97,12 +98,12 @@ def _leaf_table(found: Overview) -> Table:
             Text("yes", "green") if leaf.has_grad else Text("None", "yellow" if leaf.requires_grad else "dim")
         )
         table.add_row(
-            Text(printable(leaf.name), "bold" if leaf.requires_grad else ""),
+            Text(clean(leaf.name), "bold" if leaf.requires_grad else ""),
             Text(str(leaf.shape)),
             Text(leaf.dtype),
             Text(str(leaf.requires_grad)),
             grad,
-            Text(printable(f"{Path(leaf.file).name}:{leaf.line}"), "dim"),
+            Text(clean(f"{Path(leaf.file).name}:{leaf.line}"), "dim"),
         )
     if len(found.leaves) > 50:
         table.add_row(Text(f"… and {len(found.leaves) - 50} more", "dim"))

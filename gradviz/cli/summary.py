@@ -7,11 +7,12 @@ from pathlib import Path
 from rich.console import Group
 from rich.text import Text
 
-from gradviz.cli.common import printable
 from gradviz.query import Query
 from gradviz.query.overview import LeafInfo, Overview, overview
 from gradviz.sources.script import Outcome
 from gradviz.tracefile import Trace
+from gradviz.words.escape import clean
+from gradviz.words.numbers import plural
 
 _NAMED = 6  # leaves listed by name before they are only counted
 
@@ -26,7 +27,7 @@ def summary(trace: Trace, outcome: Outcome) -> Group:
 
 
 def _line(label: str, text: str, style: str = "") -> Text:
-    return Text.assemble((f"gradviz: {label} ", "dim"), (printable(text), style))
+    return Text.assemble((f"gradviz: {label} ", "dim"), (clean(text), style))
 
 
 def _counts(trace: Trace, found: Overview) -> Text:
@@ -71,8 +72,3 @@ def _next(trace: Trace, found: Overview) -> Text:
     if not found.ops:
         return _line("next", f"gradviz info {name}")
     return _line("next", f"gradviz graph {name}  ·  gradviz step {name}  ·  gradviz info {name}")
-
-
-def plural(n: int, one: str, many: str = "") -> str:
-    """`1 pass`, `2 passes`, `1,000 events`."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"

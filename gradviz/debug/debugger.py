@@ -12,7 +12,7 @@ from gradviz.debug.pauses import BAD, Pauses
 from gradviz.errors import GradvizError
 from gradviz.step.state import Resume, Session, Settings
 from gradviz.tracefile import Recorder, Trace, open_trace
-from gradviz.words.numbers import clean
+from gradviz.words.escape import clean
 
 Exporter = Callable[[Trace, int, Path], None]
 

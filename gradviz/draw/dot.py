@@ -13,8 +13,8 @@ import graphviz
 
 from gradviz.draw import style
 from gradviz.draw.scene import Link, Scene, Thing, scene_of
-from gradviz.draw.text import plain, quoted
 from gradviz.graph.model import DATA, LEAF, Graph
+from gradviz.words.escape import plain, quoted
 
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
 _LONG = 30  # characters

@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
-from gradviz.draw.text import has_odd, plain, value
 from gradviz.graph.model import LEAF, TENSOR, Node
 from gradviz.tracefile import Snapshot
+from gradviz.words.escape import plain
+from gradviz.words.numbers import has_odd, plural, value_label
 
 Line = tuple[str, str]
 
@@ -77,7 +78,7 @@ def _shape(node: Node) -> str:
 
 
 def _valued(label: str, snapshot: Snapshot | None, role: str) -> Line:
-    text = value(snapshot) if snapshot is not None else ""
+    text = value_label(snapshot) if snapshot is not None else ""
     role = "odd" if has_odd(snapshot) else role
     if not text:
         return role, label
@@ -97,18 +98,18 @@ def _grad_fn(node: Node, show: str) -> list[Line]:
     if show == "backward" and node.base:
         lines.append(("name", plain(node.base, 40)))
     if node.root and node.upstream is not None:
-        lines.append(("grad", f"starts with {value(node.upstream)}"))
+        lines.append(("grad", f"starts with {value_label(node.upstream)}"))
     if node.error:
         lines += [("error", part) for part in textwrap.wrap(plain(node.error, 130), 36)]
     return lines
 
 
-_HELD = ("op", "leaf", "grad_fn")  # what a group is said to hold
+_HELD = {"op": "ops", "leaf": "leaves", "grad_fn": "grad_fns"}  # what a group is said to hold
 
 
 def _group(node: Node, show: str) -> list[Line]:
     lines = [("name", plain(node.name or "", 40))]
-    counts = [f"{count:,} {_plural(kind, count)}" for kind in _HELD if (count := node.held.get(kind))]
+    counts = [plural(count, one, many) for one, many in _HELD.items() if (count := node.held.get(one))]
     if counts:
         lines.append(("fact", " · ".join(counts)))
     if node.line:
@@ -116,12 +117,6 @@ def _group(node: Node, show: str) -> list[Line]:
     if node.error:
         lines += [("error", part) for part in textwrap.wrap(plain(node.error, 130), 36)]
     return lines
-
-
-def _plural(kind: str, count: int) -> str:
-    if kind == "leaf":
-        return "leaf" if count == 1 else "leaves"
-    return kind if count == 1 else f"{kind}s"
 
 
 _WRITERS: dict[str, Callable[[Node, str], list[Line]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradviz.draw.lines import lines_of
 from gradviz.draw.scene import caption
 from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node
+from gradviz.words.escape import as_mermaid
 
 MOST_EDGES = 500  # as Mermaid's own limit is (maxEdges)
 MOST_TEXT = 50_000  # characters, likewise (maxTextSize)
@@ -52,15 +53,10 @@ def to_mermaid(graph: Graph) -> str:
 
 def _node(node: Node, show: str) -> str:
     opens, closes = _SHAPES[node.kind]
-    label = "<br/>".join(_escaped(text) for _, text in lines_of(node, show))
+    label = "<br/>".join(as_mermaid(text) for _, text in lines_of(node, show))
     return f"  {node.id}{opens}{label}{closes}:::{node.kind}"
 
 
 def _edge(edge: Edge) -> str:
-    label = f"|{_escaped(f'gradient stops here ({edge.cut})')}|" if edge.cut else ""
+    label = f"|{as_mermaid(f'gradient stops here ({edge.cut})')}|" if edge.cut else ""
     return f"  {edge.source} {_ARROWS[edge.kind]}{label} {edge.target}"
-
-
-def _escaped(text: str) -> str:
-    """Text that Mermaid takes literally: all but letters, digits and spaces as character codes."""
-    return "".join(c if c.isalnum() or c in " ._-·×=," else f"#{ord(c)};" for c in text)

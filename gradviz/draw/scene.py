@@ -12,8 +12,9 @@ from gradviz.draw import style
 from gradviz.draw.frames import frames
 from gradviz.draw.lines import Line, lines_of
 from gradviz.draw.shorten import Reference, shortened
-from gradviz.draw.text import SMALL, plain, value
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, VIEW, Edge, Graph, Node
+from gradviz.words.escape import plain
+from gradviz.words.numbers import SHOWN, value_label
 
 CROWD = 60  # nodes: beyond, what has no name says less
 
@@ -168,8 +169,8 @@ def _label(edge: Edge) -> list[str]:
         return _CUTS.get(edge.cut, f"gradient stops here\n({plain(edge.cut, 30)})").split("\n")
     if edge.label:
         return [plain(edge.label, 30)]
-    if edge.value is not None and edge.value.array is not None and edge.value.array.size <= SMALL:
-        text = value(edge.value)
+    if edge.value is not None and edge.value.array is not None and edge.value.array.size <= SHOWN:
+        text = value_label(edge.value)
         return [text] if len(text) <= _LONGEST_LABEL else []
     return []
 
@@ -178,5 +179,5 @@ def _edge_tooltip(edge: Edge) -> str:
     words = {"grad": "gradient", "saved": "saved for backward", "data": "data", "view": "shares memory"}
     what = words.get(edge.kind, edge.kind)
     if edge.value is not None:
-        what += f" {list(edge.value.shape)} {value(edge.value)}"
+        what += f" {list(edge.value.shape)} {value_label(edge.value)}"
     return f"{edge.source} → {edge.target}: {what}"

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from gradviz.draw.text import has_odd
 from gradviz.graph.model import GRAD, GRAD_FN, LEAF, OP, Edge, Node
 from gradviz.tracefile import Snapshot
+from gradviz.words.numbers import has_odd
 
 FONT = "DejaVu Sans"
 

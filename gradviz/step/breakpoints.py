@@ -11,7 +11,7 @@ from gradviz.query.fields import FIELDS, FLAG, NAMES, TraceFields
 from gradviz.query.predicate import Predicate, PredicateError
 from gradviz.step.errors import CommandError
 from gradviz.step.subject import Subject, changes
-from gradviz.words.numbers import clean, shortened
+from gradviz.words.escape import clean, shortened
 from gradviz.words.words import Words
 
 # What may stand before a name in `break`, and the predicate that it stands for.

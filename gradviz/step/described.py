@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gradviz.step.leaves import leaves
 from gradviz.step.timeline import position
-from gradviz.words.numbers import shortened
+from gradviz.words.escape import shortened
 from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
 from gradviz.words.source import source, title

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradviz.step.neighbourhood import AHEAD, DONE, HERE, Neighbourhood, Spot, neighbourhood
-from gradviz.words.numbers import shortened
+from gradviz.words.escape import shortened
 from gradviz.words.stop import Stop
 
 _SIGNS = {DONE: "●", HERE: "◉", AHEAD: "○"}

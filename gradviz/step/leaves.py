@@ -10,7 +10,8 @@ from rich.text import Text
 from gradviz.query.moment import TensorState
 from gradviz.tracefile import Snapshot
 from gradviz.words.bars import bars
-from gradviz.words.numbers import brief, shortened, value
+from gradviz.words.escape import shortened
+from gradviz.words.numbers import brief, value
 from gradviz.words.stop import Stop
 
 _CHANGED = "bold green"

@@ -12,7 +12,7 @@ from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predi
 from gradviz.step.errors import CommandError
 from gradviz.step.state import Resume, Session
 from gradviz.step.subject import changes, subject
-from gradviz.words.numbers import clean, shortened
+from gradviz.words.escape import clean, shortened
 from gradviz.words.sentences import sentence
 
 FAR = 18  # digits

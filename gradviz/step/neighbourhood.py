@@ -19,7 +19,7 @@ from gradviz.events.kinds import (
     ScopeLeft,
     TangentPushed,
 )
-from gradviz.words.numbers import clean
+from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
 
 DONE, HERE, AHEAD = "done", "here", "ahead"

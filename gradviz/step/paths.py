@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gradviz.query.cuts import count_ways, op_of, shortest_way
 from gradviz.step.subject import subject
-from gradviz.words.numbers import clean, plural, value
+from gradviz.words.escape import clean
+from gradviz.words.numbers import plural, value
 from gradviz.words.stop import Stop
 
 SHOWN = 20  # steps of a path

@@ -9,7 +9,7 @@ from pathlib import Path
 from gradviz.step.described import describe
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import help_rows, parse, run
-from gradviz.words.numbers import clean
+from gradviz.words.escape import clean
 
 _COMMAND = re.compile(r"""(?:"[^"]*"|'[^']*'|(?<=\S)#|[^;#])*""")
 

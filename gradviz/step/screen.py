@@ -14,7 +14,7 @@ from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapp
 from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
 from gradviz.words.compare import both_modes
-from gradviz.words.numbers import clean
+from gradviz.words.escape import clean
 from gradviz.words.rows import Row, rows
 from gradviz.words.sentences import sentence
 from gradviz.words.source import source, title

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradviz.query.changes import grad_changes, value_changes
 from gradviz.step.errors import CommandError
-from gradviz.words.numbers import clean, shortened
+from gradviz.words.escape import clean, shortened
 from gradviz.words.words import Words
 
 _PARTS = {".grad": "grad", ".value": "value", ".data": "value", ".version": "value"}

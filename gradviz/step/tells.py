@@ -16,7 +16,8 @@ from gradviz.step.state import Resume, Session
 from gradviz.step.subject import Subject, changes, subject
 from gradviz.words.absence import no_grad_told
 from gradviz.words.compare import compare as modes_compared
-from gradviz.words.numbers import clean, shape
+from gradviz.words.escape import clean
+from gradviz.words.numbers import shape
 from gradviz.words.sentences import sentence
 from gradviz.words.stop import Stop
 from gradviz.words.why import why as explained

@@ -11,7 +11,7 @@ from gradviz.step.errors import CommandError
 from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
 from gradviz.step.state import Session
-from gradviz.words.numbers import clean, shortened
+from gradviz.words.escape import clean, shortened
 
 
 @dataclass(frozen=True, slots=True)

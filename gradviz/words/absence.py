@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.absence import Absence, Why, why_no_grad
 from gradviz.query.cuts import Reason, why_no_node
-from gradviz.words.numbers import clean
+from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
 
 NO_NODE = {

@@ -8,7 +8,8 @@ import numpy as np
 
 from gradviz.events.fields import Rule
 from gradviz.tracefile import Snapshot
-from gradviz.words.numbers import SHOWN, clean, nested
+from gradviz.words.escape import clean
+from gradviz.words.numbers import SHOWN, nested
 
 _LONGEST = 32  # a name of up to so many characters is put into the formula
 

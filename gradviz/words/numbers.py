@@ -1,4 +1,4 @@
-"""Numbers and text as a reader wants them: few digits, one line, nothing that a terminal would obey."""
+"""Numbers as a reader wants them: few digits, one line, and what is odd about a tensor."""
 
 from __future__ import annotations
 
@@ -13,25 +13,6 @@ BRIEF = 4  # ... and of up to so many in a sentence
 _COMPACT = 30  # characters
 
 
-def clean(text: str) -> str:
-    """Text of a trace as one line: control characters by their escapes."""
-    return "".join(map(clean_character, text))
-
-
-def clean_character(character: str) -> str:
-    """One character as it may be shown."""
-    if character == "\t":
-        return "    "
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape", "backslashreplace").decode()
-
-
-def shortened(text: str, width: int) -> str:
-    """Text of at most `width` characters, with an ellipsis where it was cut."""
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
-
-
 def number(value: object, digits: int = 6) -> str:
     """A number in few digits."""
     if isinstance(value, (bool, np.bool_)):
@@ -39,9 +20,12 @@ def number(value: object, digits: int = 6) -> str:
     if isinstance(value, (complex, np.complexfloating)):
         return f"{value:.{digits}g}"
     if isinstance(value, (int, np.integer)):
-        return str(value)
+        return str(int(value))
     text = f"{float(value):.{digits}g}"  # type: ignore[arg-type]
-    return "0" if text == "-0" else text
+    if text == "-0":
+        return "0"
+    mantissa, e, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if e else text
 
 
 def scalar(snapshot: Snapshot | None) -> float | None:
@@ -79,6 +63,24 @@ def brief(snapshot: Snapshot | None) -> str:
     bad = [f"{count} {name}" for count, name in ((stats.nan, "nan"), (stats.inf, "inf")) if count]
     size = [] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]
     return f"{shape(snapshot)} {', '.join(bad + size)}".rstrip()
+
+
+def value_label(snapshot: Snapshot) -> str:
+    """A tensor in a picture, where its shape stands beside it: its elements when few, else rms and what is odd."""
+    array = snapshot.array
+    if array is not None and array.size <= SHOWN:
+        return nested(array, 4 if array.size == 1 else 3)
+    stats = snapshot.stats
+    if stats is None:
+        return ""
+    odd = [f"{count:,} {what}" for count, what in ((stats.nan, "NaN"), (stats.inf, "inf")) if count]
+    return ", ".join([*([] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]), *odd])
+
+
+def has_odd(snapshot: Snapshot | None) -> bool:
+    """Whether there is NaN or inf among the elements."""
+    stats = snapshot.stats if snapshot is not None else None
+    return stats is not None and bool(stats.nan or stats.inf)
 
 
 def compact(snapshot: Snapshot | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradviz.words.numbers import clean, shortened
+from gradviz.words.escape import clean, shortened
 from gradviz.words.stop import Stop
 
 

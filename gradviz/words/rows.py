@@ -27,9 +27,10 @@ from gradviz.events.kinds import (
 from gradviz.query.savers import needing
 from gradviz.words.bars import bars, trend_words
 from gradviz.words.compare import beside
+from gradviz.words.escape import clean
 from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
 from gradviz.words.jvp import terms
-from gradviz.words.numbers import clean, compact, listed
+from gradviz.words.numbers import compact, listed
 from gradviz.words.sentences import leads_to
 from gradviz.words.stop import Stop
 

@@ -36,9 +36,10 @@ from gradviz.events.kinds import (
     TensorMade,
 )
 from gradviz.query.cuts import Reason, why_no_node
+from gradviz.words.escape import clean
 from gradviz.words.formulas import formulas, is_whole_vjp, local_number
 from gradviz.words.jvp import in_numbers
-from gradviz.words.numbers import brief, clean, listed, plural, scalar
+from gradviz.words.numbers import brief, listed, plural, scalar
 from gradviz.words.stop import Stop
 
 _LONGEST = 44  # an expression of up to so many characters is quoted

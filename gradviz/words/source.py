@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradviz.tracefile import Site
-from gradviz.words.numbers import clean, clean_character
+from gradviz.words.escape import clean, clean_character
 from gradviz.words.stop import Stop
 
 _MARK = "bold yellow"

@@ -25,9 +25,10 @@ from gradviz.query.birth import NAN, birth
 from gradviz.query.changes import value_changes
 from gradviz.query.cuts import why_no_node
 from gradviz.words.absence import NO_NODE
+from gradviz.words.escape import clean
 from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
 from gradviz.words.jvp import in_numbers, pushed_through, terms
-from gradviz.words.numbers import clean, listed, scalar
+from gradviz.words.numbers import listed, scalar
 from gradviz.words.rows import needed_by, origin
 from gradviz.words.sentences import sentence
 from gradviz.words.source import title

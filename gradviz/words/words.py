@@ -13,7 +13,7 @@ from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.query import Query
 from gradviz.query.trend import Trend, trend
 from gradviz.tracefile import Trace
-from gradviz.words.numbers import clean
+from gradviz.words.escape import clean
 
 LONGEST = 32  # an expression of up to so many characters may stand for the tensor that it gave
 

@@ -12,16 +12,17 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 from gradviz.draw.page.norms import norms
 from gradviz.draw.page.views import Sources, view
 from gradviz.draw.render import DrawError
-from gradviz.draw.text import plain
 from gradviz.graph.build import GraphError
 from gradviz.graph.model import Graph
 from gradviz.graph.slices import SliceError
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Words
+from gradviz.words.escape import plain
 
 # In this order: each may use what stands before it.
 SCRIPTS = (
@@ -127,7 +128,7 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
     }
     filled = {
         "POLICY": "; ".join(f"{what} '{source}'" for what, source in allowed.items()),
-        "TITLE": _text(f"{data['script'] or data['trace']} · gradviz"),
+        "TITLE": escape(f"{data['script'] or data['trace']} · gradviz"),
         "STYLE": style,
         "SCRIPT": script,
         "DATA": _json(data),
@@ -152,7 +153,3 @@ _HARMLESS = str.maketrans(
 def _json(data: Any) -> str:
     """Plain data as JSON that ends no element, whatever it holds."""
     return json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False).translate(_HARMLESS)
-
-
-def _text(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

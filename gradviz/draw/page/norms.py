@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gradviz.draw.page.states import norm
-from gradviz.draw.text import plain
 from gradviz.events.kinds import Accumulated, Kind
 from gradviz.tracefile import Trace
+from gradviz.words.escape import plain
 
 MOST_PASSES = 1000  # of more, each so many
 MOST_LEAVES = 60  # the first ones

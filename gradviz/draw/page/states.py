@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.draw.text import has_odd, value
 from gradviz.events.kinds import Kind
 from gradviz.graph import model as m
 from gradviz.graph.model import Graph, Node
@@ -14,6 +13,7 @@ from gradviz.query import FIRST, Query
 from gradviz.query.changes import grad_changes, value_changes
 from gradviz.tracefile import Snapshot
 from gradviz.words import numbers
+from gradviz.words.numbers import has_odd, value_label
 
 Entry = list[Any]  # [event, text, text for a node, norm or None, 1 where there is NaN or inf]
 
@@ -51,7 +51,7 @@ class States:
     def _entry(self, k: int, snapshot: Snapshot | None) -> Entry:
         if snapshot is None:
             return [k]
-        return [k, numbers.value(snapshot), value(snapshot), norm(snapshot), int(has_odd(snapshot))]
+        return [k, numbers.value(snapshot), value_label(snapshot), norm(snapshot), int(has_odd(snapshot))]
 
     def along(self, graph: Graph, first: int, last: int) -> list[Entry]:
         """Which gradient went along which `grad` edge: [edge, event, text, text for the edge, norm, odd]."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gradviz.draw.page.states import States, spans
-from gradviz.draw.text import plain, value, visible
 from gradviz.events import kinds as e
 from gradviz.events.fields import Rule
 from gradviz.events.kinds import Kind
@@ -21,6 +20,8 @@ from gradviz.graph.model import Graph, Node
 from gradviz.query import Query
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Stop, Words
+from gradviz.words.escape import plain, visible
+from gradviz.words.numbers import value_label
 from gradviz.words.phase import phase
 from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
@@ -163,7 +164,7 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
         "retained": node.retained,
         "error": plain(node.error, 400),
         "formula": plain(_formula(query.nodes.rule(node.number)), 300) if node.kind == m.GRAD_FN else "",
-        "tangent": value(node.tangent) if node.tangent is not None else "",
+        "tangent": value_label(node.tangent) if node.tangent is not None else "",
         "until": there[1],
         "at": [sources.file(node.file), node.line, node.col, node.end_col]
         if node.file and node.line

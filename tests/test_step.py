@@ -156,13 +156,30 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
     with open_trace(lesson(tmp_path, LOOP)) as trace:
         told = sentences(trace)
         kinds |= {type(event) for event in trace}
-    assert set(SENTENCES) - kinds == {k.Scheduled, k.GraphsAlive}  # these are of tests/test_waist.py
+    assert set(SENTENCES) - kinds == {k.Scheduled, k.GraphsAlive}  # those are told in tests of their own
     assert "enters module model (Sequential)" in told
     assert "enters module model.0 (Linear)" in told
     gradients = "gradients of model.0.weight, model.0.bias, model.2.weight and model.2.bias"
-    assert f"zero_grad() of SGD sets the {gradients} to None" in told
+    assert f"SGD.zero_grad() sets the {gradients} to None" in told
     assert any(line.startswith("SGD steps: 4 parameters will change (lr=0.1") for line in told)
     assert any(line.startswith("SGD writes over model.0.weight: (2×3) rms") for line in told)
+
+
+def test_a_scheduler_and_a_first_zero_grad_are_told(tmp_path: Path) -> None:
+    text = (
+        "w = torch.nn.Parameter(torch.ones(3))\n"
+        "optimizer = torch.optim.SGD([w], lr=0.1)\n"
+        "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1)\n"
+        "optimizer.zero_grad()\n"
+        "w.sum().backward()\n"
+        "optimizer.step()\n"
+        "scheduler.step()\n"
+    )
+    with open_trace(lesson(tmp_path, text)) as trace:
+        told = sentences(trace)
+    assert "SGD.zero_grad() finds no gradient to clear" in told
+    assert "StepLR at its beginning sets the learning rate to 0.1" in told
+    assert "StepLR in step 1 sets the learning rate to 0.01" in told
 
 
 def test_a_gradient_that_is_a_sum_says_of_what(tmp_path: Path) -> None:

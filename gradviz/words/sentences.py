@@ -39,7 +39,7 @@ from gradviz.query.cuts import Reason, why_no_node
 from gradviz.words.escape import clean
 from gradviz.words.formulas import formulas, is_whole_vjp, local_number
 from gradviz.words.jvp import in_numbers
-from gradviz.words.numbers import brief, listed, plural, scalar
+from gradviz.words.numbers import brief, listed, number, plural, scalar
 from gradviz.words.stop import Stop
 
 _LONGEST = 44  # an expression of up to so many characters is quoted
@@ -160,9 +160,13 @@ def _grad_before(stop: Stop, tensor: int) -> str:
 
 def _grads_cleared(stop: Stop, event: GradsCleared) -> str:
     count = len(event.tensors)
-    of = listed(map(stop.called, event.tensors)) if 0 < count <= 4 else plural(count, "tensor")
+    caller = f"{clean(event.how)}.zero_grad()"
+    if not count:
+        return f"{caller} finds no gradient to clear"
     now = "None" if event.to_none else "zero"
-    return f"zero_grad() of {clean(event.how)} sets the gradient{'s' * (count != 1)} of {of} to {now}"
+    if count > 4:
+        return f"{caller} sets {count:,} gradients to {now}"
+    return f"{caller} sets the gradient{'s' * (count > 1)} of {listed(map(stop.called, event.tensors))} to {now}"
 
 
 def _named(stop: Stop, event: Named) -> str:
@@ -215,8 +219,16 @@ def _setting(value: Any) -> str:
 
 
 def _scheduled(stop: Stop, event: Scheduled) -> str:
-    steps = f" in step {event.steps}" if event.steps else ", newly made,"
-    return f"{clean(event.type)}{steps} sets the learning rate to {clean(event.rates.strip('[]'))}"
+    when = f"in step {event.steps}" if event.steps else "at its beginning"
+    return f"{clean(event.type)} {when} sets the learning rate to {_rates(event.rates)}"
+
+
+def _rates(text: str) -> str:
+    """The learning rates of an optimizer's groups: each that differs, in few digits."""
+    try:
+        return listed(dict.fromkeys(number(float(rate)) for rate in json.loads(text)))
+    except (ValueError, TypeError):
+        return clean(text)
 
 
 # --- backward

@@ -22,7 +22,7 @@ import gradviz.engine as torch
 from gradviz.events import kinds as k
 from gradviz.events.values import Stats, pack_stats, stats_of, stats_of_rows, unpack_stats
 from gradviz.sources.record import record
-from gradviz.tracefile import Trace, TraceError, open_trace
+from gradviz.tracefile import Trace, TraceError, open_trace, recorder
 
 
 def recorded(path: Path, **settings: object) -> record:
@@ -246,6 +246,70 @@ def test_statistics_are_those_of_the_finite_elements(array: np.ndarray) -> None:
         np.testing.assert_allclose(stats.mean, finite.mean(), rtol=1e-6, atol=1e-9 * np.abs(finite).max())
     else:
         assert np.isnan(stats.min)
+
+
+_LARGE = np.random.default_rng(0).standard_normal(200_000)
+_LARGE[::7] = 0
+LARGE = {
+    "ordinary": _LARGE,
+    "far from zero": _LARGE + 1000,
+    "squares overflow": _LARGE * 1e30,
+    "squares vanish": _LARGE * 1e-30,
+    "one is huge": np.where(np.arange(200_000) == 77, 1e30, _LARGE),
+    "NaN and inf": np.where(np.arange(200_000) % 11, _LARGE, [np.nan, np.inf] * 100_000),
+    "constant": np.full(200_000, 0.1),
+    "zero": np.zeros(200_000),
+    "nothing finite": np.full(200_000, np.nan),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("order", ["flat", "transposed", "every second"])
+def test_statistics_of_large_arrays_agree_with_exact_ones_to_four_digits(
+    case: str, dtype: type, order: str
+) -> None:
+    with np.errstate(over="ignore"):
+        array = LARGE[case].astype(dtype)
+    array = {"flat": array, "transposed": array.reshape(400, 500).T, "every second": array[::2]}[order]
+    stats = stats_of(array)
+    finite = array[np.isfinite(array)].astype(np.float64)
+    counts = int(np.isnan(array).sum()), int(np.isinf(array).sum()), int((array == 0).sum())
+    assert (stats.nan, stats.inf, stats.zeros) == counts
+    if not len(finite):
+        assert np.isnan([stats.min, stats.max, stats.mean, stats.rms]).all()
+        return
+    assert (stats.min, stats.max) == (finite.min(), finite.max())
+    exact = finite.mean(), np.sqrt(np.mean(finite**2))
+    np.testing.assert_allclose((stats.mean, stats.rms), exact, rtol=5e-5)
+
+
+def test_the_elements_of_a_gradient_and_of_its_transpose_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[int, ...]] = []
+    monkeypatch.setattr(recorder, "stats_of", lambda array: read.append(array.shape) or stats_of(array))
+    with recorded(tmp_path):
+        x, w = torch.ones(2, 100), torch.ones(60, 100, requires_grad=True)
+        (x @ w.t()).sum().backward()
+    assert read == [(100, 60)]
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        (event,) = (event for event in trace if isinstance(event, k.Accumulated))
+        assert trace.snapshot(event.grad, event.index).stats.max == 2.0
+
+
+def test_a_gradient_that_a_hook_wrote_over_is_read_again(tmp_path: Path) -> None:
+    def write(grad: torch.Tensor) -> None:
+        grad.numpy()[...] = 3.0
+
+    with recorded(tmp_path):
+        x, w = torch.ones(2, 100), torch.ones(60, 100, requires_grad=True)
+        t = w.t()
+        t.register_hook(write)
+        (x @ t).sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        (event,) = (event for event in trace if isinstance(event, k.Accumulated))
+        assert trace.snapshot(event.grad, event.index).stats.max == 3.0
 
 
 def test_statistics_survive_the_file() -> None:

@@ -41,6 +41,5 @@ class Batch:
         self.states = bytearray()  # schema.STATE after schema.STATE
         self.payload: list[bytes] = []
         self.bytes = 0
-        self.waiting: list[
-            tuple[int, Reader, Later]
-        ] = []  # payloads that are settled when the batch is written
+        # payloads that are settled when the batch is written
+        self.waiting: list[tuple[int, Reader, Later]] = []

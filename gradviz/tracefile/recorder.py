@@ -28,7 +28,7 @@ from gradviz.events.handles import READERS, Later, reader_of
 from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.events.listener import NO_RULE, Listener, State, Where
-from gradviz.events.values import SMALL
+from gradviz.events.values import DEFERRED, SMALL, stats_of
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.schema import ELEMENTS, SKIPPED, STATE, STATS
 from gradviz.tracefile.sites import Sites
@@ -43,6 +43,7 @@ _MANY = 64
 _LINKS = [struct.Struct(f"<{n}I").pack for n in range(_MANY)]  # by how many there are
 _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
 _float32 = np.dtype(np.float32)
+_NO_MEMORY: tuple[Any, ...] = ()
 
 
 class Recorder(Listener):
@@ -63,9 +64,8 @@ class Recorder(Listener):
         self.strings, self.forms, self.rules = Interned(), Interned(1), Interned()
         self.strings.number("")
         self.rules.number(NO_RULE)
-        self.same_rules: dict[
-            int, int
-        ] = {}  # numbers of rules by identity: to hash one takes as long as to pack it
+        # numbers of rules by identity: to hash one takes as long as to pack it
+        self.same_rules: dict[int, int] = {}
         self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
         self.keeps_values = values != "none"
         self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
@@ -74,6 +74,7 @@ class Recorder(Listener):
         self.lock = threading.Lock()
         self.whole = _Whole(self)
         self.count = 0
+        self.last_gradient = _NO_MEMORY, b""  # what the statistics of the last large one are of, and they
         self.site = 0  # of the last event that has one
         self.limit = _FEW  # the count at which the program has to give way
         self.taken = time.monotonic()
@@ -202,6 +203,28 @@ class Recorder(Listener):
             for number, value in zip(numbers, values):  # noqa: B905
                 if value is not None:
                     self._state(number, value, 0, 0, 0, later)
+
+    def _produced_gradient(self, number: int, value: Any) -> None:
+        """The state of a gradient that a node has produced whose incoming gradient is told in the same call. Where it
+        is the last large one's memory in another shape, and no other event came between, its statistics are those:
+        the transposed gradient of a weight is as large as anything in a pass."""
+        if type(value) is not np.ndarray or value.size <= max(DEFERRED, self.most_elements):
+            self._state(number, value, 0, 0, 0, 1)
+            return
+        memory = (
+            self.count,
+            value.__array_interface__["data"],
+            value.size,
+            value.dtype.char,
+            value.flags.forc,
+        )
+        last, stats = self.last_gradient
+        if memory != last:
+            stats = stats_of(value).pack()
+        self.batch.payload.append(stats)
+        self.batch.bytes += len(stats)
+        self.batch.states += _STATE(number, 0, 0, self._form(value), STATS << 8, len(stats), self.count + 1)
+        self.last_gradient = (self.count + 2, *memory[1:]) if value.flags.forc else _NO_MEMORY, stats
 
     def _form(self, value: Any) -> int:
         """The number of a value's form."""
@@ -466,7 +489,9 @@ class Recorder(Listener):
                 if self.keeps_values:
                     if value is not None:
                         self._state(gradient, value, 0, 0, 0)
-                    self._gradients(flows[1::2], values, 1)
+                    for number, produced in zip(flows[1::2], values):  # noqa: B905
+                        if produced is not None:
+                            self._produced_gradient(number, produced)
                 name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
                 thread = self.last_thread if get_ident() == self.last_ident else self._thread()
                 own = self.open_passes.get(in_pass, 0)

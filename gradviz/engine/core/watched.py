@@ -103,11 +103,17 @@ class WatchedPass:
             flowing = start if self.create_graph else start.array
             self._arrive(edge, flowing, getattr(start, "_number", 0))
         ready: list[tuple[int, Any]] = []
+        leaves: list[AccumulateGrad] = []  # that run before any other node, in the order in which they became ready
         node: Any
         gradient: Any
         for node in dict.fromkeys(nodes):
-            if not waiting[node]:
-                heappush(ready, (priority(node), node))
+            if waiting[node]:
+                continue
+            if node.runs_first:
+                leaves.append(node)
+            else:
+                heappush(ready, (-node.number, node))
+        self._reach_leaves(leaves)
         simple = needed is None and self.listener is not None and not (self.create_graph or state.anomaly)
         buffers, numbers = self.buffers, self.numbers
         following: Any = None  # the only node that is ready
@@ -117,13 +123,9 @@ class WatchedPass:
             elif following is None:
                 node = heappop(ready)[1]
             else:
-                node = heappushpop(ready, (priority(following), following))[1]
+                node = heappushpop(ready, (-following.number, following))[1]
             following = None
             self.current = node.number
-            if node.runs_first:
-                if node in buffers:  # in a list, so that no frame holds the gradient and the leaf may keep it
-                    self._reach_leaf(node, [buffers.pop(node)], [numbers.pop(node)])
-                continue
             if simple and node.arity and node.rare is None and node in buffers:
                 node, gradients, given = self._run_simple(node, waiting, alone=not ready)
             else:
@@ -145,11 +147,15 @@ class WatchedPass:
                 left = waiting[target] - 1
                 if left:
                     waiting[target] = left
-                elif ready or target.runs_first or following is not None:
-                    heappush(ready, (priority(target), target))
+                elif target.runs_first:
+                    leaves.append(target)
+                elif ready or following is not None:
+                    heappush(ready, (-target.number, target))
                 else:
                     following = target
             gradient, gradients = None, ()
+            if leaves:
+                self._reach_leaves(leaves)
 
     def _arrive(self, edge: Edge, gradient: Any, number: int) -> None:
         """Add a gradient to those that wait for a node, separately for each of its outputs."""
@@ -285,6 +291,14 @@ class WatchedPass:
             return number_of(gradient)
         return next((n for g, n in zip(upstream, numbers, strict=True) if g is gradient), 0)
 
+    def _reach_leaves(self, leaves: list[Any]) -> None:
+        """Give leaves their gradients, and empty the list."""
+        for node in leaves:
+            if node in self.buffers:  # in a list, so that no frame holds the gradient and the leaf may keep it
+                self.current = node.number
+                self._reach_leaf(node, [self.buffers.pop(node)], [self.numbers.pop(node)])
+        leaves.clear()
+
     def _reach_leaf(self, node: AccumulateGrad, box: list[Any], numbers: list[int]) -> None:
         """Give a leaf its gradient: add it to `.grad`, or keep it for the caller of `grad`."""
         leaf = node.variable
@@ -366,11 +380,6 @@ def check_for_nan(node: Node, gradients: Sequence[Any]) -> None:
     for nr, gradient in enumerate(gradients):
         if gradient is not None and np.isnan(getattr(gradient, "array", gradient)).any():
             raise nan_gradient(node, nr)
-
-
-def priority(node: Node) -> int:
-    """The order of nodes: AccumulateGrad first, then the highest number. Smaller values run earlier."""
-    return -(1 << 62) + node.number if node.runs_first else -node.number
 
 
 def count_dependencies(roots: Sequence[Any]) -> dict[Node, int]:

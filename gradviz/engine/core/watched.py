@@ -103,7 +103,7 @@ class WatchedPass:
             flowing = start if self.create_graph else start.array
             self._arrive(edge, flowing, getattr(start, "_number", 0))
         ready: list[tuple[int, Any]] = []
-        leaves: list[AccumulateGrad] = []  # that run before any other node, in the order in which they became ready
+        leaves: list[Any] = []  # AccumulateGrads, that run before any other node, in the order in which they became ready
         node: Any
         gradient: Any
         for node in dict.fromkeys(nodes):

@@ -134,12 +134,10 @@ class Op:
     @property
     def formula(self) -> str:
         """The derivatives as text, in the order of the inputs and for no arguments in particular: `∂/∂x = y, ∂/∂y =
-        x`.
-
-        An exponent that is a number is called n."""
+        x`."""
         texts = {name: choice.variants[-1].text for name, choice in self.derivatives.items()}
         known = [name for name in self.inputs if texts.get(name)]
-        return ", ".join(f"∂/∂{name} = {re.sub(r'exponent', 'n', texts[name])}" for name in known)
+        return ", ".join(f"∂/∂{name} = {texts[name]}" for name in known)
 
     def arguments_text(self, args: tuple) -> str:
         """The arguments that are no tensors, as one would write them: `dim=1, keepdim=True`."""

@@ -103,7 +103,9 @@ class WatchedPass:
             flowing = start if self.create_graph else start.array
             self._arrive(edge, flowing, getattr(start, "_number", 0))
         ready: list[tuple[int, Any]] = []
-        leaves: list[Any] = []  # AccumulateGrads, that run before any other node, in the order in which they became ready
+        leaves: list[
+            Any
+        ] = []  # AccumulateGrads, that run before any other node, in the order in which they became ready
         node: Any
         gradient: Any
         for node in dict.fromkeys(nodes):
@@ -294,7 +296,9 @@ class WatchedPass:
     def _reach_leaves(self, leaves: list[Any]) -> None:
         """Give leaves their gradients, and empty the list."""
         for node in leaves:
-            if node in self.buffers:  # in a list, so that no frame holds the gradient and the leaf may keep it
+            if (
+                node in self.buffers
+            ):  # in a list, so that no frame holds the gradient and the leaf may keep it
                 self.current = node.number
                 self._reach_leaf(node, [self.buffers.pop(node)], [self.numbers.pop(node)])
         leaves.clear()

@@ -21,6 +21,8 @@ from click.testing import CliRunner
 from gradviz.cli.step import step
 from gradviz.step.verbs import GROUPS, KEY_SIGNS
 
+pytestmark = pytest.mark.slow  # the commands of the pages run one after the other
+
 ROOT = Path(__file__).parent.parent
 # Pages that show, below a block of commands, what the last of them prints.
 GUIDE, VERBS_BELOW = ROOT / "docs/stepper.md", "## All verbs\n\n"

@@ -32,6 +32,8 @@ from gradviz.words.numbers import value_label as short
 from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
 
+pytestmark = pytest.mark.slow  # a browser draws each page
+
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 NOT_WORDS = re.compile(

@@ -404,6 +404,17 @@ def test_a_pass_does_not_drag_in_what_an_earlier_one_differentiated(traced: Trac
     assert counts == [3, 4, 4, 4]
 
 
+def test_a_gradient_that_the_program_clears_is_no_part_of_a_small_picture(traced: Traced) -> None:
+    def program() -> None:
+        x = torch.tensor(5.0, requires_grad=True)
+        (x * 2).backward()
+        x.grad.zero_()
+        (x * 3).backward()
+
+    graph = build(traced(program))
+    assert [node.name for node in graph.nodes.values() if node.kind == "op"] == ["mul", "mul"]
+
+
 def test_a_small_run_shows_its_side_branches_unless_a_pass_is_asked_for(traced: Traced) -> None:
     def program() -> None:
         x = torch.tensor(2.0, requires_grad=True)

@@ -34,18 +34,26 @@ def everything(query: Query, at: int, inner: bool) -> Part:
     shown = ops.events <= at
     if not inner:
         shown &= (ops["in_pass"] == 0) | np.isin(ops.events, trace.table(Kind.NODE)["op"])
-    for event in ops.events[shown].tolist():
-        if inner or not query.scopes.in_function(event):
-            _add_op(query, part, event)
     made = trace.table(Kind.TENSOR)
     seeds = [number for number, text in trace.strings.items() if text == "gradient"]
     plain = (made.events <= at) & ~np.isin(made["how"], seeds)
     part.states.update(State(tensor, FIRST) for tensor in made["tensor"][plain].tolist())
+    for event in ops.events[shown].tolist():
+        if inner or not (query.scopes.in_function(event) or _writes_over_a_gradient(query, part, event)):
+            _add_op(query, part, event)
     written = trace.table(Kind.MUTATED)
     for event, tensor in zip(written.events.tolist(), written["tensor"].tolist(), strict=True):
         if event <= at and tensors.before(tensor, event) in part.states:
             _add_write(query, part, State(tensor, event))
     return part
+
+
+def _writes_over_a_gradient(query: Query, part: Part, event: int) -> bool:
+    """Whether an op in place, as in `x.grad.zero_()`, writes over a tensor that a pass made, and has no node."""
+    op = query.tensors.op(event)
+    written = [tensor for tensor in op.outputs if tensor in op.inputs]
+    earlier = [query.tensors.before(tensor, event) for tensor in written]
+    return bool(earlier) and not query.nodes.of_op(event) and not part.states.intersection(earlier)
 
 
 def _add_op(query: Query, part: Part, event: int) -> None:

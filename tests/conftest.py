@@ -19,6 +19,13 @@ PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
+def terminal_env(**more: str) -> dict[str, str]:
+    """The environment of a program in a terminal of its own. What ours says of a size (pytest's workers have been given
+    one) is not the size of that terminal."""
+    ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return {**ours, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **more}
+
+
 @pytest.fixture
 def gradviz(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs the command `gradviz` in a fresh directory."""

@@ -87,14 +87,14 @@ def test_a_step_lets_the_script_go_on_by_one_event(debug: Run) -> None:
         "x**3 made y (PowBackward0)",
         "tensor made x, a leaf that requires grad",
     ]
-    assert "event 4 of 4" in done.stderr
+    assert "> next 2\nevent 4 of 5" in done.stderr
     assert done.stdout == "begun\n"
 
 
 def test_it_stops_at_a_breakpoint_with_the_script_paused(debug: Run) -> None:
     done = debug(LESSON, "back; quit", "--break", "log", "--no-nan")
-    assert "breakpoint 1: log\nevent 3 of 3" in done.stderr
-    assert stops(done.stderr)[-1] == "x**3 made y (PowBackward0)"
+    assert "breakpoint 1: log\nevent 4 of 5" in done.stderr
+    assert stops(done.stderr)[-1] == "PowBackward0 is now the grad_fn of y, and leads to AccumulateGrad of x"
     assert (done.stdout, done.returncode) == ("begun\n", 0)
 
 
@@ -102,9 +102,9 @@ def test_it_stops_at_a_breakpoint_with_the_script_paused(debug: Run) -> None:
     ("what", "event"),
     [
         ("y", 2),
-        ("lesson.py:5", 3),
-        ("backward", 6),
-        ('kind == "received" and grad_fn == "LogBackward0"', 9),
+        ("lesson.py:5", 4),
+        ("backward", 9),
+        ('kind == "received" and grad_fn == "LogBackward0"', 12),
     ],
 )
 def test_what_a_breakpoint_may_be(debug: Run, what: str, event: int) -> None:
@@ -125,17 +125,17 @@ print("done")
 @pytest.mark.parametrize(
     ("commands", "event"),
     [
-        ("next; again", 10),
-        ("next; again; again; again-back", 10),
-        ("next-backward", 4),
-        ("next-backward; out", 9),
-        ("next-backward; next-forward", 10),
+        ("next; again", 11),
+        ("next; again; again; again-back", 11),
+        ("next-backward", 5),
+        ("next-backward; out", 10),
+        ("next-backward; next-forward", 11),
         ("until w.grad > 1", None),
-        ("until grad.max > 5", 16),
+        ("until grad.max > 5", 18),
         ("goto 12", 12),
-        ("/ MulBackward", 2),
-        ("next; watch w.grad; continue; continue", 16),
-        ("break backward; continue; delete 1; until pass == 2", 12),
+        ("/ MulBackward", 3),
+        ("next; watch w.grad; continue; continue", 18),
+        ("break backward; continue; delete 1; until pass == 2", 14),
     ],
 )
 def test_verbs_that_lead_beyond_the_last_event_let_the_script_go_on(
@@ -153,9 +153,9 @@ def test_verbs_that_lead_beyond_the_last_event_let_the_script_go_on(
 
 def test_it_stops_at_the_first_infinity_and_the_first_nan(debug: Run) -> None:
     done = debug(LESSON, "why; continue; why; continue", "--run")
-    assert "the first infinity\nevent 3 of 3 · forward\ntorch.log(y) ran" in done.stderr
+    assert "the first infinity\nevent 4 of 5 · forward\ntorch.log(y) ran" in done.stderr
     assert "an infinity in torch.log(y) was born here" in done.stderr
-    assert "the first NaN\nevent 12 of 12 · backward pass 1" in done.stderr
+    assert "the first NaN\nevent 15 of 15 · backward pass 1" in done.stderr
     assert done.stdout == "begun\ndone tensor([3.0000,    nan, 0.7500])\n"
 
 
@@ -193,7 +193,7 @@ def test_quitting_ends_the_script_and_keeps_the_trace(debug: Run, gradviz: Run, 
     assert (done.stdout, done.returncode) == ("begun\ntidied up\n", 0)
     assert (
         gradviz("step", "lesson.gradviz", "--commands", "last").stdout.splitlines()[1]
-        == "event 2 of 2 · forward"
+        == "event 3 of 3 · forward"
     )
 
 
@@ -214,7 +214,7 @@ for _ in range(3):
 
 def test_commands_that_are_left_look_at_the_end(debug: Run) -> None:
     done = debug(LESSON, "continue; first; last", "--no-nan")
-    assert "the script has ended (exit status 0): this is the last event\nevent 15 of 15" in done.stderr
+    assert "the script has ended (exit status 0): this is the last event\nevent 18 of 18" in done.stderr
     assert done.stdout.endswith("nan, 0.7500])\n")
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from gradviz.cli.main import main
+
 # How long an example takes depends on what else the machine does; that is for benchmarks to say.
 settings.register_profile("gradviz", deadline=None)
 settings.load_profile("gradviz")
@@ -41,5 +43,25 @@ def gradviz(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             timeout=120,
             **{"stdin": subprocess.DEVNULL, **settings} if "input" not in settings else settings,
         )
+
+    return run
+
+
+@pytest.fixture
+def gradviz_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Calls the command `gradviz` in a fresh directory, in this process: for what needs no process of its own."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("NO_COLOR", "1")
+        # It would end us rather than wait for threads, and those of pytest are no script's.
+        monkeypatch.setattr("gradviz.cli.debug._others_run", lambda: False)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, arguments)], prog_name="gradviz")
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess([*arguments], int(ended.value.code or 0), said.out, said.err)
 
     return run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,23 +46,36 @@ layer(torch.ones(4, 5))
 
 
 @pytest.fixture
-def debug(gradviz: Run, tmp_path: Path) -> Run:
-    """Debugs a script with commands."""
+def debug(gradviz_here: Run, tmp_path: Path) -> Run:
+    """Debugs a script with commands, in this process."""
+    return debugging(gradviz_here, tmp_path)
 
+
+@pytest.fixture
+def debug_alone(gradviz: Run, tmp_path: Path) -> Run:
+    """Debugs a script with commands, in a process of its own."""
+    return debugging(gradviz, tmp_path)
+
+
+def debugging(gradviz: Run, folder: Path) -> Run:
     def run(
         script: str, commands: str, *options: str, **settings: object
     ) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "lesson.py").write_text(script)
+        (folder / "lesson.py").write_text(script)
         return gradviz("debug", *options, "--commands", commands, "lesson.py", **settings)
 
     return run
 
 
-def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The script under `gradviz trace`, which leaves its output and its status as they are."""
-    (folder / "lesson.py").write_text(script)
-    command = [sys.executable, "-m", "gradviz", "trace", "-o", "plain.gradviz", "lesson.py"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture
+def plainly(gradviz_here: Run, tmp_path: Path) -> Run:
+    """Runs a script under `gradviz trace`, which leaves its output and its status as they are."""
+
+    def run(script: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "lesson.py").write_text(script)
+        return gradviz_here("trace", "-o", "plain.gradviz", "lesson.py")
+
+    return run
 
 
 def stops(text: str) -> list[str]:
@@ -159,8 +171,10 @@ def test_it_stops_at_the_first_infinity_and_the_first_nan(debug: Run) -> None:
     assert done.stdout == "begun\ndone tensor([3.0000,    nan, 0.7500])\n"
 
 
-def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(debug: Run, tmp_path: Path) -> None:
-    done, plain = debug(TWICE, "why; back; continue", "--run"), python(TWICE, tmp_path)
+def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(
+    debug_alone: Run, plainly: Run
+) -> None:
+    done, plain = debug_alone(TWICE, "why; back; continue", "--run"), plainly(TWICE)
     assert stops(done.stderr)[0].startswith("RuntimeError at PowBackward0: Trying to backward through")
     assert "  ▶7      y.backward()" in done.stderr
     assert "give that one retain_graph=True" in done.stderr
@@ -171,8 +185,8 @@ def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(debug:
     assert traceback in done.stderr
 
 
-def test_it_stops_where_an_error_that_ends_the_script_was_raised(debug: Run, tmp_path: Path) -> None:
-    done, plain = debug(SHAPES, "info; continue", "--run"), python(SHAPES, tmp_path)
+def test_it_stops_where_an_error_that_ends_the_script_was_raised(debug_alone: Run, plainly: Run) -> None:
+    done, plain = debug_alone(SHAPES, "info; continue", "--run"), plainly(SHAPES)
     assert "this error ends the script" in done.stderr
     assert "  ▶5      return x @ w" in done.stderr
     assert "at lesson.py:7 in <module>" in done.stderr
@@ -180,24 +194,22 @@ def test_it_stops_where_an_error_that_ends_the_script_was_raised(debug: Run, tmp
     assert plain.stderr[: plain.stderr.index("gradviz: recorded")] in done.stderr
 
 
-def test_what_the_script_prints_and_its_status_stay_its_own(debug: Run, tmp_path: Path) -> None:
+def test_what_the_script_prints_and_its_status_stay_its_own(debug_alone: Run, plainly: Run) -> None:
     script = LESSON + "import sys\nprint('to stderr', file=sys.stderr)\nsys.exit(7)\n"
-    done = debug(script, "continue", "--no-nan")
-    assert (done.stdout, done.returncode) == (python(script, tmp_path).stdout, 7)
+    done = debug_alone(script, "continue", "--no-nan")
+    assert (done.stdout, done.returncode) == (plainly(script).stdout, 7)
     assert "> continue\nto stderr\ngradviz: " in done.stderr
 
 
-def test_quitting_ends_the_script_and_keeps_the_trace(debug: Run, gradviz: Run, tmp_path: Path) -> None:
+def test_quitting_ends_the_script_and_keeps_the_trace(debug_alone: Run, gradviz_here: Run) -> None:
     script = LESSON.replace("y = x**3", "try:\n    y = x**3\nfinally:\n    print('tidied up')")
-    done = debug(script, "next; quit")
+    done = debug_alone(script, "next; quit")
     assert (done.stdout, done.returncode) == ("begun\ntidied up\n", 0)
-    assert (
-        gradviz("step", "lesson.gradviz", "--commands", "last").stdout.splitlines()[1]
-        == "event 3 of 3 · forward"
-    )
+    shown = gradviz_here("step", "lesson.gradviz", "--commands", "last").stdout
+    assert shown.splitlines()[1] == "event 3 of 3 · forward"
 
 
-def test_a_script_that_catches_everything_is_ended_at_its_next_pass(debug: Run) -> None:
+def test_a_script_that_catches_everything_is_ended_at_its_next_pass(debug_alone: Run) -> None:
     script = """\
 import torch
 x = torch.ones(1, requires_grad=True)
@@ -208,7 +220,7 @@ for _ in range(3):
     except:
         print("caught")
 """
-    done = debug(script, "next; quit")
+    done = debug_alone(script, "next; quit")
     assert done.stdout == "caught\ncaught\ncaught\n"
 
 
@@ -218,14 +230,14 @@ def test_commands_that_are_left_look_at_the_end(debug: Run) -> None:
     assert done.stdout.endswith("nan, 0.7500])\n")
 
 
-def test_a_script_reads_its_own_standard_input(debug: Run) -> None:
+def test_a_script_reads_its_own_standard_input(debug_alone: Run) -> None:
     script = """\
 import sys
 import torch
 x = torch.tensor(float(input()), requires_grad=True)
 print(x * 2, sys.stdin.read())
 """
-    done = debug(script, "next; continue", input="21\nrest\n", stdin=None)
+    done = debug_alone(script, "next; continue", input="21\nrest\n", stdin=None)
     assert done.stdout == "tensor(42., grad_fn=<MulBackward0>) rest\n\n"
 
 
@@ -235,17 +247,25 @@ print(x * 2, sys.stdin.read())
         (["--break", "foo == 1", "lesson.py"], "there is no field foo"),
         (["--commands", "nxt", "lesson.py"], "did you mean 'next'?"),
         (["--commands", "c", "nothing.py"], "no such script: nothing.py"),
-        (["lesson.py"], "debug needs a terminal"),
         ([], "give a SCRIPT to run"),
         (["--engine", "torch", "lesson.py"], "cannot debug PyTorch itself yet"),
         (["--break", "w.grad", "lesson.py"], "watch w.grad"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(
-    gradviz: Run, tmp_path: Path, options: list[str], message: str
+    gradviz_here: Run, tmp_path: Path, options: list[str], message: str
 ) -> None:
     (tmp_path / "lesson.py").write_text(LESSON)
-    done = gradviz("debug", *options, start_new_session=True)
+    refused(gradviz_here("debug", *options), message)
+
+
+def test_without_a_terminal_and_commands_there_is_nothing_to_debug_with(gradviz: Run, tmp_path: Path) -> None:
+    (tmp_path / "lesson.py").write_text(LESSON)
+    refused(gradviz("debug", "lesson.py", start_new_session=True), "debug needs a terminal")
+
+
+def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
+    """Told in one line, before the script has run."""
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1

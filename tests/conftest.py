@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import subprocess
 import sys
@@ -58,6 +59,7 @@ def gradviz_here(
         monkeypatch.setenv("NO_COLOR", "1")
         # It would end us rather than wait for threads, and those of pytest are no script's.
         monkeypatch.setattr("gradviz.cli.debug._others_run", lambda: False)
+        linecache.clearcache()  # of another script of the same name
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([*map(str, arguments)], prog_name="gradviz")

@@ -87,7 +87,7 @@ def stops(text: str) -> list[str]:
 def test_it_starts_at_the_first_event_and_ends_with_the_commands(debug: Run, tmp_path: Path) -> None:
     done = debug(LESSON, "")
     assert stops(done.stderr) == ["tensor made x, a leaf that requires grad"]
-    assert "event 1 of 1" in done.stderr
+    assert "event 1 of 1 ·" in done.stderr
     assert (done.stdout, done.returncode) == ("", 0)
     with open_trace(tmp_path / "lesson.gradviz") as trace:
         assert trace.count == 1
@@ -99,13 +99,13 @@ def test_a_step_lets_the_script_go_on_by_one_event(debug: Run) -> None:
         "x**3 made y (PowBackward0)",
         "tensor made x, a leaf that requires grad",
     ]
-    assert "> next 2\nevent 4 of 5" in done.stderr
+    assert "> next 2\nevent 4 of 5 ·" in done.stderr
     assert done.stdout == "begun\n"
 
 
 def test_it_stops_at_a_breakpoint_with_the_script_paused(debug: Run) -> None:
     done = debug(LESSON, "back; quit", "--break", "log", "--no-nan")
-    assert "breakpoint 1: log\nevent 4 of 5" in done.stderr
+    assert "breakpoint 1: log\nevent 4 of 5 ·" in done.stderr
     assert stops(done.stderr)[-1] == "PowBackward0 is now the grad_fn of y, and leads to AccumulateGrad of x"
     assert (done.stdout, done.returncode) == ("begun\n", 0)
 
@@ -226,7 +226,7 @@ for _ in range(3):
 
 def test_commands_that_are_left_look_at_the_end(debug: Run) -> None:
     done = debug(LESSON, "continue; first; last", "--no-nan")
-    assert "the script has ended (exit status 0): this is the last event\nevent 18 of 18" in done.stderr
+    assert "the script has ended (exit status 0): this is the last event\nevent 18 of 18 ·" in done.stderr
     assert done.stdout.endswith("nan, 0.7500])\n")
 
 

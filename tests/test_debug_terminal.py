@@ -140,16 +140,16 @@ def events(folder: Path) -> int:
 def test_a_reader_steps_back_and_forth_and_continues_to_the_end(debug: Callable[..., Debugged]) -> None:
     session = debug(LESSON, "--no-nan")
     session.wait(r"name\?")
-    shown = session.press("Ada\r", "event 1 of 1")
+    shown = session.press("Ada\r", "event 1 of 1 ")
     assert "paused · lesson.gradviz" in shown
     assert "c continue" in shown
     assert "q end the script" in shown
-    session.press("n", "event 2 of 3")
-    session.press("b", "event 1 of 3")
-    session.press("nn", "event 3 of 3")
-    session.press("n", "event 4 of 5")
+    session.press("n", "event 2 of 3 ")
+    session.press("b", "event 1 of 3 ")
+    session.press("nn", "event 3 of 3 ")
+    session.press("n", "event 4 of 5 ")
     session.press(":break backward\r", "breakpoint 1")
-    session.press("c", "event 9 of 9")
+    session.press("c", "event 9 of 9 ")
     session.press(":delete all\r", "no breakpoints any more")
     session.press("c", "status 3")
     written = session.ended(3)
@@ -173,11 +173,11 @@ def test_the_first_nan_pauses_the_script(debug: Callable[..., Debugged]) -> None
 def test_stepping_off_the_end_shows_the_end(debug: Callable[..., Debugged]) -> None:
     session = debug(LESSON, "--no-nan", "--break", "event == 17")
     session.wait(r"name\?")
-    session.press("Ada\r", "event 17 of 17")
-    session.press("n", "event 18 of 18")
+    session.press("Ada\r", "event 17 of 17 ")
+    session.press("n", "event 18 of 18 ")
     shown = session.press("n", r"the script has ended \(exit status 3\)")
     assert "paused" not in shown
-    session.press("b", "event 17 of 18")
+    session.press("b", "event 17 of 18 ")
     session.press("q", "status 3")
     session.ended(3)
 
@@ -185,8 +185,8 @@ def test_stepping_off_the_end_shows_the_end(debug: Callable[..., Debugged]) -> N
 def test_keys_typed_ahead_are_for_the_next_stop(debug: Callable[..., Debugged]) -> None:
     session = debug(LESSON, "--no-nan")
     session.wait(r"name\?")
-    session.press("Ada\r", "event 1 of 1")
-    session.press("nnnnnbn", "event 6 of 7")
+    session.press("Ada\r", "event 1 of 1 ")
+    session.press("nnnnnbn", "event 6 of 7 ")
     session.press("q", "status 0")
 
 
@@ -215,7 +215,7 @@ def test_a_second_ctrl_c_interrupts_what_does_not_come_to_an_event(debug: Callab
 
 def test_keys_come_from_the_terminal_where_the_script_reads_a_file(debug: Callable[..., Debugged]) -> None:
     session = debug(LESSON, "--no-nan", shell="< names.txt > out.txt")
-    session.wait("event 1 of 1")
+    session.wait("event 1 of 1 ")
     session.press("c", "status 3")
     assert (session.folder / "out.txt").read_text().startswith("name? hello Bob\ndone tensor")
 

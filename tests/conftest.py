@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import subprocess
 import sys
@@ -11,12 +12,21 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from gradviz.cli.main import main
+
 # How long an example takes depends on what else the machine does; that is for benchmarks to say.
 settings.register_profile("gradviz", deadline=None)
 settings.load_profile("gradviz")
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+def terminal_env(**more: str) -> dict[str, str]:
+    """The environment of a program in a terminal of its own. What ours says of a size (pytest's workers have been given
+    one) is not the size of that terminal."""
+    ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return {**ours, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **more}
 
 
 @pytest.fixture
@@ -34,5 +44,26 @@ def gradviz(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             timeout=120,
             **{"stdin": subprocess.DEVNULL, **settings} if "input" not in settings else settings,
         )
+
+    return run
+
+
+@pytest.fixture
+def gradviz_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Calls the command `gradviz` in a fresh directory, in this process: for what needs no process of its own."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("NO_COLOR", "1")
+        # It would end us rather than wait for threads, and those of pytest are no script's.
+        monkeypatch.setattr("gradviz.cli.debug._others_run", lambda: False)
+        linecache.clearcache()  # of another script of the same name
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, arguments)], prog_name="gradviz")
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess([*arguments], int(ended.value.code or 0), said.out, said.err)
 
     return run

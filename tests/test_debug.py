@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,23 +46,36 @@ layer(torch.ones(4, 5))
 
 
 @pytest.fixture
-def debug(gradviz: Run, tmp_path: Path) -> Run:
-    """Debugs a script with commands."""
+def debug(gradviz_here: Run, tmp_path: Path) -> Run:
+    """Debugs a script with commands, in this process."""
+    return debugging(gradviz_here, tmp_path)
 
+
+@pytest.fixture
+def debug_alone(gradviz: Run, tmp_path: Path) -> Run:
+    """Debugs a script with commands, in a process of its own."""
+    return debugging(gradviz, tmp_path)
+
+
+def debugging(gradviz: Run, folder: Path) -> Run:
     def run(
         script: str, commands: str, *options: str, **settings: object
     ) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "lesson.py").write_text(script)
+        (folder / "lesson.py").write_text(script)
         return gradviz("debug", *options, "--commands", commands, "lesson.py", **settings)
 
     return run
 
 
-def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The script under `gradviz trace`, which leaves its output and its status as they are."""
-    (folder / "lesson.py").write_text(script)
-    command = [sys.executable, "-m", "gradviz", "trace", "-o", "plain.gradviz", "lesson.py"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture
+def plainly(gradviz_here: Run, tmp_path: Path) -> Run:
+    """Runs a script under `gradviz trace`, which leaves its output and its status as they are."""
+
+    def run(script: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "lesson.py").write_text(script)
+        return gradviz_here("trace", "-o", "plain.gradviz", "lesson.py")
+
+    return run
 
 
 def stops(text: str) -> list[str]:
@@ -75,7 +87,7 @@ def stops(text: str) -> list[str]:
 def test_it_starts_at_the_first_event_and_ends_with_the_commands(debug: Run, tmp_path: Path) -> None:
     done = debug(LESSON, "")
     assert stops(done.stderr) == ["tensor made x, a leaf that requires grad"]
-    assert "event 1 of 1" in done.stderr
+    assert "event 1 of 1 ·" in done.stderr
     assert (done.stdout, done.returncode) == ("", 0)
     with open_trace(tmp_path / "lesson.gradviz") as trace:
         assert trace.count == 1
@@ -87,14 +99,14 @@ def test_a_step_lets_the_script_go_on_by_one_event(debug: Run) -> None:
         "x**3 made y (PowBackward0)",
         "tensor made x, a leaf that requires grad",
     ]
-    assert "event 4 of 4" in done.stderr
+    assert "> next 2\nevent 4 of 5 ·" in done.stderr
     assert done.stdout == "begun\n"
 
 
 def test_it_stops_at_a_breakpoint_with_the_script_paused(debug: Run) -> None:
     done = debug(LESSON, "back; quit", "--break", "log", "--no-nan")
-    assert "breakpoint 1: log\nevent 3 of 3" in done.stderr
-    assert stops(done.stderr)[-1] == "x**3 made y (PowBackward0)"
+    assert "breakpoint 1: log\nevent 4 of 5 ·" in done.stderr
+    assert stops(done.stderr)[-1] == "PowBackward0 is now the grad_fn of y, and leads to AccumulateGrad of x"
     assert (done.stdout, done.returncode) == ("begun\n", 0)
 
 
@@ -102,9 +114,9 @@ def test_it_stops_at_a_breakpoint_with_the_script_paused(debug: Run) -> None:
     ("what", "event"),
     [
         ("y", 2),
-        ("lesson.py:5", 3),
-        ("backward", 6),
-        ('kind == "received" and grad_fn == "LogBackward0"', 9),
+        ("lesson.py:5", 4),
+        ("backward", 9),
+        ('kind == "received" and grad_fn == "LogBackward0"', 12),
     ],
 )
 def test_what_a_breakpoint_may_be(debug: Run, what: str, event: int) -> None:
@@ -125,17 +137,17 @@ print("done")
 @pytest.mark.parametrize(
     ("commands", "event"),
     [
-        ("next; again", 10),
-        ("next; again; again; again-back", 10),
-        ("next-backward", 4),
-        ("next-backward; out", 9),
-        ("next-backward; next-forward", 10),
+        ("next; again", 11),
+        ("next; again; again; again-back", 11),
+        ("next-backward", 5),
+        ("next-backward; out", 10),
+        ("next-backward; next-forward", 11),
         ("until w.grad > 1", None),
-        ("until grad.max > 5", 16),
+        ("until grad.max > 5", 18),
         ("goto 12", 12),
-        ("/ MulBackward", 2),
-        ("next; watch w.grad; continue; continue", 16),
-        ("break backward; continue; delete 1; until pass == 2", 12),
+        ("/ MulBackward", 3),
+        ("next; watch w.grad; continue; continue", 18),
+        ("break backward; continue; delete 1; until pass == 2", 14),
     ],
 )
 def test_verbs_that_lead_beyond_the_last_event_let_the_script_go_on(
@@ -153,14 +165,16 @@ def test_verbs_that_lead_beyond_the_last_event_let_the_script_go_on(
 
 def test_it_stops_at_the_first_infinity_and_the_first_nan(debug: Run) -> None:
     done = debug(LESSON, "why; continue; why; continue", "--run")
-    assert "the first infinity\nevent 3 of 3 · forward\ntorch.log(y) ran" in done.stderr
+    assert "the first infinity\nevent 4 of 5 · forward\ntorch.log(y) ran" in done.stderr
     assert "an infinity in torch.log(y) was born here" in done.stderr
-    assert "the first NaN\nevent 12 of 12 · backward pass 1" in done.stderr
+    assert "the first NaN\nevent 15 of 15 · backward pass 1" in done.stderr
     assert done.stdout == "begun\ndone tensor([3.0000,    nan, 0.7500])\n"
 
 
-def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(debug: Run, tmp_path: Path) -> None:
-    done, plain = debug(TWICE, "why; back; continue", "--run"), python(TWICE, tmp_path)
+def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(
+    debug_alone: Run, plainly: Run
+) -> None:
+    done, plain = debug_alone(TWICE, "why; back; continue", "--run"), plainly(TWICE)
     assert stops(done.stderr)[0].startswith("RuntimeError at PowBackward0: Trying to backward through")
     assert "  ▶7      y.backward()" in done.stderr
     assert "give that one retain_graph=True" in done.stderr
@@ -171,8 +185,8 @@ def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(debug:
     assert traceback in done.stderr
 
 
-def test_it_stops_where_an_error_that_ends_the_script_was_raised(debug: Run, tmp_path: Path) -> None:
-    done, plain = debug(SHAPES, "info; continue", "--run"), python(SHAPES, tmp_path)
+def test_it_stops_where_an_error_that_ends_the_script_was_raised(debug_alone: Run, plainly: Run) -> None:
+    done, plain = debug_alone(SHAPES, "info; continue", "--run"), plainly(SHAPES)
     assert "this error ends the script" in done.stderr
     assert "  ▶5      return x @ w" in done.stderr
     assert "at lesson.py:7 in <module>" in done.stderr
@@ -180,24 +194,22 @@ def test_it_stops_where_an_error_that_ends_the_script_was_raised(debug: Run, tmp
     assert plain.stderr[: plain.stderr.index("gradviz: recorded")] in done.stderr
 
 
-def test_what_the_script_prints_and_its_status_stay_its_own(debug: Run, tmp_path: Path) -> None:
+def test_what_the_script_prints_and_its_status_stay_its_own(debug_alone: Run, plainly: Run) -> None:
     script = LESSON + "import sys\nprint('to stderr', file=sys.stderr)\nsys.exit(7)\n"
-    done = debug(script, "continue", "--no-nan")
-    assert (done.stdout, done.returncode) == (python(script, tmp_path).stdout, 7)
+    done = debug_alone(script, "continue", "--no-nan")
+    assert (done.stdout, done.returncode) == (plainly(script).stdout, 7)
     assert "> continue\nto stderr\ngradviz: " in done.stderr
 
 
-def test_quitting_ends_the_script_and_keeps_the_trace(debug: Run, gradviz: Run, tmp_path: Path) -> None:
+def test_quitting_ends_the_script_and_keeps_the_trace(debug_alone: Run, gradviz_here: Run) -> None:
     script = LESSON.replace("y = x**3", "try:\n    y = x**3\nfinally:\n    print('tidied up')")
-    done = debug(script, "next; quit")
+    done = debug_alone(script, "next; quit")
     assert (done.stdout, done.returncode) == ("begun\ntidied up\n", 0)
-    assert (
-        gradviz("step", "lesson.gradviz", "--commands", "last").stdout.splitlines()[1]
-        == "event 2 of 2 · forward"
-    )
+    shown = gradviz_here("step", "lesson.gradviz", "--commands", "last").stdout
+    assert shown.splitlines()[1] == "event 3 of 3 · forward"
 
 
-def test_a_script_that_catches_everything_is_ended_at_its_next_pass(debug: Run) -> None:
+def test_a_script_that_catches_everything_is_ended_at_its_next_pass(debug_alone: Run) -> None:
     script = """\
 import torch
 x = torch.ones(1, requires_grad=True)
@@ -208,24 +220,24 @@ for _ in range(3):
     except:
         print("caught")
 """
-    done = debug(script, "next; quit")
+    done = debug_alone(script, "next; quit")
     assert done.stdout == "caught\ncaught\ncaught\n"
 
 
 def test_commands_that_are_left_look_at_the_end(debug: Run) -> None:
     done = debug(LESSON, "continue; first; last", "--no-nan")
-    assert "the script has ended (exit status 0): this is the last event\nevent 15 of 15" in done.stderr
+    assert "the script has ended (exit status 0): this is the last event\nevent 18 of 18 ·" in done.stderr
     assert done.stdout.endswith("nan, 0.7500])\n")
 
 
-def test_a_script_reads_its_own_standard_input(debug: Run) -> None:
+def test_a_script_reads_its_own_standard_input(debug_alone: Run) -> None:
     script = """\
 import sys
 import torch
 x = torch.tensor(float(input()), requires_grad=True)
 print(x * 2, sys.stdin.read())
 """
-    done = debug(script, "next; continue", input="21\nrest\n", stdin=None)
+    done = debug_alone(script, "next; continue", input="21\nrest\n", stdin=None)
     assert done.stdout == "tensor(42., grad_fn=<MulBackward0>) rest\n\n"
 
 
@@ -235,17 +247,25 @@ print(x * 2, sys.stdin.read())
         (["--break", "foo == 1", "lesson.py"], "there is no field foo"),
         (["--commands", "nxt", "lesson.py"], "did you mean 'next'?"),
         (["--commands", "c", "nothing.py"], "no such script: nothing.py"),
-        (["lesson.py"], "debug needs a terminal"),
         ([], "give a SCRIPT to run"),
         (["--engine", "torch", "lesson.py"], "cannot debug PyTorch itself yet"),
         (["--break", "w.grad", "lesson.py"], "watch w.grad"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(
-    gradviz: Run, tmp_path: Path, options: list[str], message: str
+    gradviz_here: Run, tmp_path: Path, options: list[str], message: str
 ) -> None:
     (tmp_path / "lesson.py").write_text(LESSON)
-    done = gradviz("debug", *options, start_new_session=True)
+    refused(gradviz_here("debug", *options), message)
+
+
+def test_without_a_terminal_and_commands_there_is_nothing_to_debug_with(gradviz: Run, tmp_path: Path) -> None:
+    (tmp_path / "lesson.py").write_text(LESSON)
+    refused(gradviz("debug", "lesson.py", start_new_session=True), "debug needs a terminal")
+
+
+def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
+    """Told in one line, before the script has run."""
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1

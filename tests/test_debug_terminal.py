@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import terminal_env
 
 from gradviz.tracefile import open_trace
 
@@ -81,7 +81,7 @@ class Debugged:
             ["-c", f"trap : INT; {command}; echo status $?; stty -a > after", "sh", *options],
             cwd=folder,
             dimensions=(24, 80),
-            env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **env},
+            env=terminal_env(**env),
             timeout=30,
         )
         self.raw = b""
@@ -140,21 +140,22 @@ def events(folder: Path) -> int:
 def test_a_reader_steps_back_and_forth_and_continues_to_the_end(debug: Callable[..., Debugged]) -> None:
     session = debug(LESSON, "--no-nan")
     session.wait(r"name\?")
-    shown = session.press("Ada\r", "event 1 of 1")
+    shown = session.press("Ada\r", "event 1 of 1 ")
     assert "paused · lesson.gradviz" in shown
     assert "c continue" in shown
     assert "q end the script" in shown
-    session.press("n", "event 2 of 2")
-    session.press("b", "event 1 of 2")
-    session.press("nn", "event 3 of 3")
+    session.press("n", "event 2 of 3 ")
+    session.press("b", "event 1 of 3 ")
+    session.press("nn", "event 3 of 3 ")
+    session.press("n", "event 4 of 5 ")
     session.press(":break backward\r", "breakpoint 1")
-    session.press("c", "event 6 of 6")
+    session.press("c", "event 9 of 9 ")
     session.press(":delete all\r", "no breakpoints any more")
     session.press("c", "status 3")
     written = session.ended(3)
     assert "name? Ada\r\nhello Ada\r\ndone tensor([3.0000,    nan, 0.7500])\r\n" in written
-    assert "gradviz: recorded 3 operations, 1 backward pass, 15 events" in written
-    assert events(session.folder) == 15
+    assert "gradviz: recorded 3 operations, 1 backward pass, 18 events" in written
+    assert events(session.folder) == 18
 
 
 def test_the_first_nan_pauses_the_script(debug: Callable[..., Debugged]) -> None:
@@ -162,21 +163,21 @@ def test_the_first_nan_pauses_the_script(debug: Callable[..., Debugged]) -> None
     session.wait(r"name\?")
     session.press("Ada\r", "the first infinity")
     shown = session.press("c", "the first NaN")
-    assert "event 12 of 12" in shown
+    assert "event 15 of 15" in shown
     assert "6  y = x**3" in shown
     session.press("q", "status 0")
     assert "done" not in session.ended(0)
-    assert events(session.folder) == 13  # its pass was broken off
+    assert events(session.folder) == 16  # its pass was broken off
 
 
 def test_stepping_off_the_end_shows_the_end(debug: Callable[..., Debugged]) -> None:
-    session = debug(LESSON, "--no-nan", "--break", "event == 14")
+    session = debug(LESSON, "--no-nan", "--break", "event == 17")
     session.wait(r"name\?")
-    session.press("Ada\r", "event 14 of 14")
-    session.press("n", "event 15 of 15")
+    session.press("Ada\r", "event 17 of 17 ")
+    session.press("n", "event 18 of 18 ")
     shown = session.press("n", r"the script has ended \(exit status 3\)")
     assert "paused" not in shown
-    session.press("b", "event 14 of 15")
+    session.press("b", "event 17 of 18 ")
     session.press("q", "status 3")
     session.ended(3)
 
@@ -184,8 +185,8 @@ def test_stepping_off_the_end_shows_the_end(debug: Callable[..., Debugged]) -> N
 def test_keys_typed_ahead_are_for_the_next_stop(debug: Callable[..., Debugged]) -> None:
     session = debug(LESSON, "--no-nan")
     session.wait(r"name\?")
-    session.press("Ada\r", "event 1 of 1")
-    session.press("nnnbn", "event 4 of 4")
+    session.press("Ada\r", "event 1 of 1 ")
+    session.press("nnnnnbn", "event 6 of 7 ")
     session.press("q", "status 0")
 
 
@@ -214,7 +215,7 @@ def test_a_second_ctrl_c_interrupts_what_does_not_come_to_an_event(debug: Callab
 
 def test_keys_come_from_the_terminal_where_the_script_reads_a_file(debug: Callable[..., Debugged]) -> None:
     session = debug(LESSON, "--no-nan", shell="< names.txt > out.txt")
-    session.wait("event 1 of 1")
+    session.wait("event 1 of 1 ")
     session.press("c", "status 3")
     assert (session.folder / "out.txt").read_text().startswith("name? hello Bob\ndone tensor")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import terminal_env
 
 import gradviz.engine as torch
 from gradviz.sources.record import record
@@ -43,7 +43,7 @@ class Terminal:
             "/bin/sh",
             ["-c", command, stem, stem, sys.executable, "-m", "gradviz", "step", str(trace), *arguments],
             dimensions=(height, width),
-            env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **env},
+            env=terminal_env(**env),
             timeout=20,
         )
         self.raw = b""
@@ -227,7 +227,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(trace: Path, width
         "/bin/bash",
         ["--norc", "-i"],
         dimensions=(height, width),
-        env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PS1": "shell> "},
+        env=terminal_env(PS1="shell> "),
         timeout=20,
     )
 

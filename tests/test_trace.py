@@ -14,6 +14,7 @@ import pytest
 from conftest import EXAMPLES
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Info = Callable[..., dict]
 
 DIFFERENTIATES = """
 import gradviz.engine as torch
@@ -28,8 +29,10 @@ def script(folder: Path, text: str, name: str = "script.py") -> Path:
     return path
 
 
-def info(gradviz: Run, *arguments: object) -> dict:
-    return json.loads(gradviz("info", "--json", *arguments).stdout)
+@pytest.fixture
+def info(gradviz_here: Run) -> Info:
+    """What `gradviz info` says of a trace."""
+    return lambda *arguments: json.loads(gradviz_here("info", "--json", *arguments).stdout)
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -43,16 +46,16 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_runs_alone_and_under_trace_and_prints_the_same(
-    example: Path, gradviz: Run, tmp_path: Path
+    example: Path, gradviz_here: Run, info: Info, tmp_path: Path
 ) -> None:
     alone = subprocess.run(
         [sys.executable, example], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    traced = gradviz("trace", example)
+    traced = gradviz_here("trace", example)
     assert traced.returncode == 0
     assert traced.stdout == alone.stdout
     assert (tmp_path / f"{example.stem}.gradviz").exists()
-    found = info(gradviz)
+    found = info()
     assert found["error"] is None
     assert found["ops"] > 0
     assert found["leaves"]
@@ -76,14 +79,14 @@ def test_a_script_sees_what_python_would_show_it(gradviz: Run, tmp_path: Path) -
     assert traced.returncode == 0
 
 
-def test_a_module_runs_as_with_m(gradviz: Run, tmp_path: Path) -> None:
+def test_a_module_runs_as_with_m(gradviz: Run, info: Info, tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()
     script(package, "import sys\nprint(__name__, __package__, sys.argv[1:])\n" + DIFFERENTIATES, "train.py")
     done = gradviz("trace", "-m", "package.train", "--epochs", "3")
     assert done.stdout == "__main__ package ['--epochs', '3']\n"
-    assert info(gradviz, "train.gradviz")["passes"] == 1
+    assert info("train.gradviz")["passes"] == 1
 
 
 def test_relative_imports_of_a_directory_with_main_work(gradviz: Run, tmp_path: Path) -> None:
@@ -97,26 +100,30 @@ def test_relative_imports_of_a_directory_with_main_work(gradviz: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("ending", "status"), [("sys.exit(3)", 3), ("sys.exit()", 0), ("raise SystemExit", 0), ("exit('bye')", 1)]
 )
-def test_the_exit_status_is_the_scripts(gradviz: Run, tmp_path: Path, ending: str, status: int) -> None:
+def test_the_exit_status_is_the_scripts(
+    gradviz: Run, info: Info, tmp_path: Path, ending: str, status: int
+) -> None:
     path = script(tmp_path, f"import sys\n{DIFFERENTIATES}\n{ending}")
     done = gradviz("trace", path)
     assert done.returncode == status
     assert ("bye" in done.stderr) == ("bye" in ending)
-    assert info(gradviz)["passes"] == 1
+    assert info()["passes"] == 1
 
 
-def test_a_script_that_raises_ends_as_under_python_and_leaves_its_trace(gradviz: Run, tmp_path: Path) -> None:
+def test_a_script_that_raises_ends_as_under_python_and_leaves_its_trace(
+    gradviz: Run, info: Info, tmp_path: Path
+) -> None:
     path = script(tmp_path, DIFFERENTIATES + "\ndef f():\n    raise KeyError('lost')\n\nf()\n")
     done = gradviz("trace", path)
     assert done.returncode == 1
     plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert plain.stderr.strip() in done.stderr
-    found = info(gradviz)
+    found = info()
     assert found["passes"] == 1
     assert (found["error"]["type"], found["error"]["line"]) == ("KeyError", 7)
 
 
-def test_a_failing_backward_names_the_line_that_made_the_node(gradviz: Run, tmp_path: Path) -> None:
+def test_a_failing_backward_names_the_line_that_made_the_node(gradviz_here: Run, tmp_path: Path) -> None:
     path = script(
         tmp_path,
         """
@@ -127,14 +134,14 @@ def test_a_failing_backward_names_the_line_that_made_the_node(gradviz: Run, tmp_
         y.backward()
         """,
     )
-    done = gradviz("trace", "--engine", "numpy", path)
+    done = gradviz_here("trace", "--engine", "numpy", path)
     assert "error RuntimeError at line 6; the node at fault was made at line 4" in done.stderr
     assert "gradviz/" not in done.stderr.split("gradviz: recorded")[0]
 
 
-def test_a_syntax_error_is_shown_as_python_shows_it(gradviz: Run, tmp_path: Path) -> None:
+def test_a_syntax_error_is_shown_as_python_shows_it(gradviz_here: Run, tmp_path: Path) -> None:
     path = script(tmp_path, "x = = 1\n")
-    done = gradviz("trace", path)
+    done = gradviz_here("trace", path)
     assert done.returncode == 1
     assert "SyntaxError" in done.stderr
     assert "x = = 1" in done.stderr
@@ -146,7 +153,9 @@ def test_a_script_reads_stdin(gradviz: Run, tmp_path: Path) -> None:
     assert gradviz("trace", path, input="hello\n").stdout == "hello!\n"
 
 
-def test_threads_that_are_left_running_are_recorded_to_their_end(gradviz: Run, tmp_path: Path) -> None:
+def test_threads_that_are_left_running_are_recorded_to_their_end(
+    gradviz: Run, info: Info, tmp_path: Path
+) -> None:
     path = script(
         tmp_path,
         """
@@ -160,20 +169,20 @@ def test_threads_that_are_left_running_are_recorded_to_their_end(gradviz: Run, t
         """,
     )
     gradviz("trace", path)
-    assert info(gradviz)["passes"] == 1
+    assert info()["passes"] == 1
 
 
-def test_a_run_that_leaves_by_os_exit_keeps_its_trace(gradviz: Run, tmp_path: Path) -> None:
+def test_a_run_that_leaves_by_os_exit_keeps_its_trace(gradviz: Run, info: Info, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES + "\nimport os, time\ntime.sleep(0.4)\nos._exit(5)")
     assert gradviz("trace", path).returncode == 5
-    found = info(gradviz)
+    found = info()
     assert found["passes"] == 1
     assert found["error"]["type"] == "Killed"
 
 
-def test_stdout_is_never_touched(gradviz: Run, tmp_path: Path) -> None:
+def test_stdout_is_never_touched(gradviz: Run, gradviz_here: Run, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES)
-    assert gradviz("trace", path).stdout == ""
+    assert gradviz_here("trace", path).stdout == ""
     assert gradviz("trace", "--graph", "x.svg", path).stdout == ""
 
 
@@ -184,7 +193,7 @@ def test_a_picture_may_be_asked_for_before_or_behind_the_script(gradviz: Run, tm
     assert (tmp_path / "a.svg").read_text() == (tmp_path / "b.svg").read_text()
 
 
-def test_the_summary_names_leaves_and_the_next_commands(gradviz: Run, tmp_path: Path) -> None:
+def test_the_summary_names_leaves_and_the_next_commands(gradviz_here: Run, tmp_path: Path) -> None:
     path = script(
         tmp_path,
         """
@@ -194,7 +203,7 @@ def test_the_summary_names_leaves_and_the_next_commands(gradviz: Run, tmp_path: 
         (used * used).backward()
         """,
     )
-    told = gradviz("trace", path).stderr
+    told = gradviz_here("trace", path).stderr
     assert "1 operation, 1 backward pass" in told
     assert "1 with a gradient: used" in told
     assert "1 without a gradient: forgotten" in told
@@ -206,31 +215,31 @@ def test_the_summary_names_leaves_and_the_next_commands(gradviz: Run, tmp_path: 
         assert command in told
 
 
-def test_bad_input_gets_one_line(gradviz: Run, tmp_path: Path) -> None:
+def test_bad_input_gets_one_line(gradviz_here: Run, tmp_path: Path) -> None:
     good = script(tmp_path, DIFFERENTIATES)
     (tmp_path / "folder").mkdir()
-    assert "no such script: nowhere.py" in one_line(gradviz("trace", "nowhere.py"))
-    assert "without __main__" in one_line(gradviz("trace", "folder"))
-    assert "give a SCRIPT" in one_line(gradviz("trace"))
-    assert "cannot write" in one_line(gradviz("trace", "-o", "no/such/x.gradviz", good))
-    assert "--engine numpy" in one_line(gradviz("trace", "--engine", "torch", good))
-    assert "no TRACE given" in one_line(gradviz("info"))
-    assert "no such file" in one_line(gradviz("info", "nothing.gradviz"))
-    assert "is a directory" in one_line(gradviz("info", "folder"))
+    assert "no such script: nowhere.py" in one_line(gradviz_here("trace", "nowhere.py"))
+    assert "without __main__" in one_line(gradviz_here("trace", "folder"))
+    assert "give a SCRIPT" in one_line(gradviz_here("trace"))
+    assert "cannot write" in one_line(gradviz_here("trace", "-o", "no/such/x.gradviz", good))
+    assert "--engine numpy" in one_line(gradviz_here("trace", "--engine", "torch", good))
+    assert "no TRACE given" in one_line(gradviz_here("info"))
+    assert "no such file" in one_line(gradviz_here("info", "nothing.gradviz"))
+    assert "is a directory" in one_line(gradviz_here("info", "folder"))
     photo = tmp_path / "photo.gradviz"
     photo.write_bytes(b"\xff\xd8\xff\xe0 JFIF")
     for command in ("info", "graph"):
-        assert "not a gradviz trace" in one_line(gradviz(command, photo))
-    assert "not a gradviz trace" in one_line(gradviz("step", photo, "--commands", "next"))
+        assert "not a gradviz trace" in one_line(gradviz_here(command, photo))
+    assert "not a gradviz trace" in one_line(gradviz_here("step", photo, "--commands", "next"))
 
 
-def test_an_unknown_module_of_torch_is_said_to_be_missing(gradviz: Run, tmp_path: Path) -> None:
-    done = gradviz("trace", "--engine", "numpy", script(tmp_path, "import torch.distributed"))
+def test_an_unknown_module_of_torch_is_said_to_be_missing(gradviz_here: Run, tmp_path: Path) -> None:
+    done = gradviz_here("trace", "--engine", "numpy", script(tmp_path, "import torch.distributed"))
     assert "gradviz's engine has no distributed" in done.stderr
     assert done.returncode == 1
 
 
-def test_names_and_source_with_escapes_reach_the_terminal_harmless(gradviz: Run, tmp_path: Path) -> None:
+def test_names_and_source_with_escapes_reach_the_terminal_harmless(gradviz_here: Run, tmp_path: Path) -> None:
     path = script(
         tmp_path,
         """
@@ -246,15 +255,15 @@ def test_names_and_source_with_escapes_reach_the_terminal_harmless(gradviz: Run,
         raise ValueError("\\x1b]0;title\\x07")
         """,
     )
-    told = gradviz("trace", path).stderr.split("gradviz: recorded")[1]
+    told = gradviz_here("trace", path).stderr.split("gradviz: recorded")[1]
     assert "\x1b[31m" not in told
     assert "\x07" not in told
-    shown = gradviz("info").stdout
+    shown = gradviz_here("info").stdout
     assert "\x1b" not in shown
     assert "\\x1b[31m<script>" in shown
 
 
-def test_only_the_passes_asked_for(gradviz: Run, tmp_path: Path) -> None:
+def test_only_the_passes_asked_for(gradviz_here: Run, info: Info, tmp_path: Path) -> None:
     path = script(
         tmp_path,
         """
@@ -264,11 +273,11 @@ def test_only_the_passes_asked_for(gradviz: Run, tmp_path: Path) -> None:
             (x * x).backward()
         """,
     )
-    gradviz("trace", "--passes", "2-3,5", path)
-    found = info(gradviz)
+    gradviz_here("trace", "--passes", "2-3,5", path)
+    found = info()
     assert found["passes"] == 5
     assert found["ops"] == 3
-    assert "1-3,100" in gradviz("trace", "--passes", "x", path).stderr
+    assert "1-3,100" in gradviz_here("trace", "--passes", "x", path).stderr
 
 
 def test_warnings_and_tracebacks_name_no_frame_of_gradviz(gradviz: Run, tmp_path: Path) -> None:
@@ -287,9 +296,9 @@ def test_doctor_says_which_engine_draws(gradviz: Run) -> None:
     assert "layout: embedded" in alone.stdout
 
 
-def test_help_shows_the_first_minute(gradviz: Run) -> None:
-    told = gradviz("--help").stdout
+def test_help_shows_the_first_minute(gradviz_here: Run) -> None:
+    told = gradviz_here("--help").stdout
     for command in ("trace", "info", "graph", "step", "doctor"):
         assert command in told
-        assert gradviz(command, "--help").returncode == 0
-    assert gradviz("--version").stdout.startswith("gradviz ")
+        assert gradviz_here(command, "--help").returncode == 0
+    assert gradviz_here("--version").stdout.startswith("gradviz ")

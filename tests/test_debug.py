@@ -171,6 +171,19 @@ def test_it_stops_at_the_first_infinity_and_the_first_nan(debug: Run) -> None:
     assert done.stdout == "begun\ndone tensor([3.0000,    nan, 0.7500])\n"
 
 
+def test_it_stops_at_the_first_nan_of_a_node_that_receives_the_first_infinity(debug: Run) -> None:
+    script = """
+import gradviz.engine as torch
+x = torch.zeros(2, requires_grad=True)
+h = x * 0
+y = h * 3e38 + h * 3e38
+y.sum().backward()
+"""
+    done = debug(script, "continue; continue", "--run")
+    assert re.search(r"the first infinity\n.*\nMulBackward0 receives \[inf, inf\]", done.stderr)
+    assert re.search(r"the first NaN\n.*\nMulBackward0 gives \[nan, nan\] to x", done.stderr)
+
+
 def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(
     debug_alone: Run, plainly: Run
 ) -> None:

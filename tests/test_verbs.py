@@ -349,6 +349,20 @@ def test_every_event_can_be_explained(session: Sessions) -> None:
                 assert "Traceback" not in text
 
 
+def test_info_lists_the_fields_of_an_event(session: Sessions) -> None:
+    here = session(CUBE)
+    obey(here, "3")
+    assert said(here, "info").splitlines()[2:9] == [
+        "  node         2",
+        "  grad_fn      PowBackward0",
+        "  op           1",
+        "  rule         x: 3 · x^(3−1)",
+        "  outputs      2",
+        "  edges        (node 1, nr 0, tensor 1)",
+        "  saved        (tensor 1, version 0)",
+    ]
+
+
 def test_the_sum_over_paths_is_told(session: Sessions) -> None:
     paths = session(PATHS)
     obey(paths, "last")

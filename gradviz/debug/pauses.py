@@ -31,6 +31,13 @@ _NEVER = 1 << 62
 BAD = ("NaN", "infinity")  # what to stop at when the first comes
 
 
+def _first(name: str) -> str:
+    return f"the first {name}"
+
+
+_FIRST = tuple(map(_first, BAD))
+
+
 class Pauses(Listener):
     """Tells the recorder everything, and calls `pause(index, reasons)` where the script is to stop: at an event, or
     None after what has been recorded last. What that returns says how to go on; None ends the script.
@@ -125,7 +132,7 @@ class Pauses(Listener):
             for name, test in _BAD_TESTS.items():
                 if name in self.unseen and test(value).any():
                     self.unseen.discard(name)
-                    self._due_at(self.recorder.count - 1 if index < 0 else index, f"the first {name}")
+                    self._due_at(self.recorder.count - 1 if index < 0 else index, _first(name))
             self.looking = bool(self.unseen)
 
     def _due_at(self, index: int, reason: str) -> None:
@@ -144,9 +151,14 @@ class Pauses(Listener):
             reasons.append((self.target - 1, ""))
         if self.interrupted:
             reasons.append((self.recorder.count - 1, "paused by Ctrl-C"))
-        if reasons:
-            index = min(at for at, _ in reasons)
-            self.stop(index, [reason for at, reason in reasons if at == index])
+        if not reasons:
+            return
+        index = min(at for at, _ in reasons)
+        # What comes first of all is looked for once: it must not go unseen where another reason came before it.
+        self.reasons = [(at, reason) for at, reason in reasons if at > index and reason in _FIRST]
+        self.stop(index, [reason for at, reason in reasons if at == index])
+        if self.reasons:
+            self._due()
 
     def stop(self, index: int, reasons: list[str]) -> None:
         """Pause the script; the turn is held."""
@@ -165,6 +177,7 @@ class Pauses(Listener):
         """Stop at nothing any more."""
         self.target = self.stop_at = _NEVER
         self.looking = self.interrupted = False
+        self.reasons = []
         self.attend = [False] * len(self.attend)
 
     def end(self) -> None:

@@ -63,7 +63,7 @@ def place_of(code: types.CodeType, lasti: int) -> Place:
 
 
 def _character_column(file: str, line: int, utf8_column: int | None) -> int:
-    """Turn a column in UTF-8 bytes into one in characters; the two are the same as far as nobody can tell."""
+    """Turn a column in UTF-8 bytes into one in characters. Without the source it stays as it is."""
     if utf8_column is None:
         return UNKNOWN_COLUMN
     text = linecache.getline(file, line)

@@ -17,6 +17,7 @@ from gradviz.step.subject import Subject, changes, subject
 from gradviz.words.absence import no_grad_told
 from gradviz.words.compare import compare as modes_compared
 from gradviz.words.escape import clean
+from gradviz.words.fields import fields_told
 from gradviz.words.numbers import shape
 from gradviz.words.sentences import sentence
 from gradviz.words.stop import Stop
@@ -64,9 +65,7 @@ def _about_event(session: Session) -> list[str]:
     event = stop.event
     kind = Kind(stop.event_kind).name.lower()
     lines = [f"event {stop.k + 1} of {trace.count}: {kind}, thread {event.thread}", f"  {sentence(stop)}"]
-    for field in event.__slots__ if hasattr(event, "__slots__") else ():
-        if field not in ("index", "thread", "site"):
-            lines.append(f"  {field:<12} {clean(str(getattr(event, field)))}")
+    lines += [f"  {name:<12} {told}" for name, told in fields_told(event)]
     site = trace.sites.get(event.site)
     while site is not None:
         lines.append(f"  at {clean(site.place.file)}:{site.place.line} in {clean(site.place.function)}")

@@ -54,6 +54,7 @@ class Writer:
         self.sources: set[str] = set()
         self.texts: list[str] = []
         self.digests = Digests(self.texts)
+        linecache.checkcache()  # a file may have been edited since another recording
         self.connection = _create(self.path, meta)
         self.thread = threading.Thread(target=self._run, name="gradviz-writer", daemon=True)
         self.thread.start()

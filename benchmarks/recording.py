@@ -39,10 +39,13 @@ for _ in range(40):
 print((time.process_time() - start) / 40)
 """
 
-# The seconds of each step, sorted: at a tenth of them stands a step that nothing disturbed.
+# Steps without a recording and with each kind of one take turns, 25 at a time.
 MLP = """
-import time
+import sys, time
+from contextlib import nullcontext
+from statistics import median
 import numpy as np
+import gradviz
 import gradviz.engine as torch
 from gradviz.engine import nn
 
@@ -50,29 +53,32 @@ net = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 loss_of = nn.CrossEntropyLoss()
 x, y = torch.randn(64, 784), torch.tensor(np.arange(64) % 10)
-seconds = []
-for _ in range(220):
-    start = time.perf_counter()
+
+def step():
     optimizer.zero_grad()
     loss_of(net(x), y).backward()
     optimizer.step()
-    seconds.append(time.perf_counter() - start)
-print(sorted(seconds[20:])[20])
+
+seconds = {grade: [] for grade in ("", *sys.argv[1:])}
+for _ in range(20):
+    for grade, taken in seconds.items():
+        with gradviz.record("run.gradviz", values=grade) if grade else nullcontext():
+            for turn in range(28):
+                start = time.perf_counter()
+                step()
+                if turn > 2:
+                    taken.append(time.perf_counter() - start)
+print(*(median(taken) for taken in seconds.values()))
 """
 
 GRADES = ("none", "stats", "full")
 
 
-def printed(command: list[str], folder: Path) -> float:
-    """The number that a program prints."""
+def printed(command: list[str], folder: Path) -> list[float]:
+    """The numbers that a program prints."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)
-    return float(done.stdout)
-
-
-def traced(values: str) -> list[str]:
-    """The command that records the program."""
-    return [sys.executable, "-m", "gradviz", "trace", "--values", values, "program.py"]
+    return [float(word) for word in done.stdout.split()]
 
 
 def of_an_event(folder: Path) -> None:
@@ -81,10 +87,11 @@ def of_an_event(folder: Path) -> None:
     plain = [sys.executable, "program.py"]
     rows = []
     for values in GRADES:
+        traced = [sys.executable, "-m", "gradviz", "trace", "--values", values, "program.py"]
         added = []
         for _ in range(5):
-            without = printed(plain, folder)
-            added.append(printed(traced(values), folder) - without)
+            (without,), (recorded,) = printed(plain, folder), printed(traced, folder)
+            added.append(recorded - without)
         with open_trace(folder / "program.gradviz") as trace:
             events = trace.count / 41
             size = (folder / "program.gradviz").stat().st_size / trace.count
@@ -95,19 +102,10 @@ def of_an_event(folder: Path) -> None:
 def of_a_training_step(folder: Path) -> None:
     """A training step of an MLP, as a multiple of the same without recording."""
     (folder / "program.py").write_text(MLP)
-    rounds = [
-        [printed(command, folder) for command in ([sys.executable, "program.py"], *map(traced, GRADES))]
-        for _ in range(7)
-    ]
-    rows = [
-        (values, f"{median(turn[at] / turn[0] for turn in rounds):.2f}")
-        for at, values in enumerate(GRADES, start=1)
-    ]
-    table(
-        f"MLP 784-256-10, batch 64, Adam: a step of {median(turn[0] for turn in rounds) * 1e3:.2f} ms",
-        rows,
-        ("--values", "ratio to untraced"),
-    )
+    untraced, *recorded = printed([sys.executable, "program.py", *GRADES], folder)
+    rows = [(grade, f"{taken / untraced:.2f}") for grade, taken in zip(GRADES, recorded, strict=True)]
+    title = f"MLP 784-256-10, batch 64, Adam: a step of {untraced * 1e3:.2f} ms"
+    table(title, rows, ("--values", "ratio to untraced"))
 
 
 def of_statistics() -> None:

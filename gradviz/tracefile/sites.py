@@ -106,22 +106,25 @@ class Sites:
 
     def _walk(self, frame: FrameType | None) -> int:
         """As `number_of_frame`, from however deep."""
-        kind_of, root = self.kinds.get, self.root
-        key: tuple[int, ...] = ()
+        kind_of, root, internal = self.kinds.get, self.root, INTERNAL
+        key: list[int] = []
         outermost = None
         while frame is not None:
             code = frame.f_code
             kind = kind_of(id(code)) or self._classify(code)
-            if kind in (USER, LIBRARY):
-                key += (id(code), frame.f_lasti)
-                if frame is root or len(key) > 2 * _DEEPEST:
-                    break
-                outermost = frame
-            elif kind == BOUNDARY:
+            if kind == internal:  # most frames are: those of modules, of the engine
+                frame = frame.f_back
+                continue
+            if kind == BOUNDARY:
                 self.begin_at(outermost)  # the script's own frame, which lives as long as the script
                 break
+            key += (id(code), frame.f_lasti)
+            if frame is root or len(key) > 2 * _DEEPEST:
+                break
+            outermost = frame
             frame = frame.f_back
-        return self.numbers.get(key) or self._add(key)
+        found = tuple(key)
+        return self.numbers.get(found) or self._add(found)
 
     def _classify(self, code: CodeType, kind: int = 0) -> int:
         kind = self.kinds[id(code)] = kind or self.sort_of(code.co_filename)

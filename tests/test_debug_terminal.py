@@ -149,7 +149,7 @@ def test_a_reader_steps_back_and_forth_and_continues_to_the_end(debug: Callable[
     session.press("nn", "event 3 of 3")
     session.press(":break backward\r", "breakpoint 1")
     session.press("c", "event 6 of 6")
-    session.press(":delete all\r", "no breakpoints any more")
+    session.press(":delete all\r", "all breakpoints deleted")
     session.press("c", "status 3")
     written = session.ended(3)
     assert "name? Ada\r\nhello Ada\r\ndone tensor([3.0000,    nan, 0.7500])\r\n" in written

@@ -166,7 +166,9 @@ def _grads_cleared(stop: Stop, event: GradsCleared) -> str:
     now = "None" if event.to_none else "zero"
     if count > 4:
         return f"{caller} sets {count:,} gradients to {now}"
-    return f"{caller} sets the gradient{'s' * (count > 1)} of {listed(map(stop.called, event.tensors))} to {now}"
+    return (
+        f"{caller} sets the gradient{'s' * (count > 1)} of {listed(map(stop.called, event.tensors))} to {now}"
+    )
 
 
 def _named(stop: Stop, event: Named) -> str:

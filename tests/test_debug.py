@@ -154,7 +154,7 @@ def test_verbs_that_lead_beyond_the_last_event_let_the_script_go_on(
 def test_it_stops_at_the_first_infinity_and_the_first_nan(debug: Run) -> None:
     done = debug(LESSON, "why; continue; why; continue", "--run")
     assert "the first infinity\nevent 3 of 3 · forward\ntorch.log(y) ran" in done.stderr
-    assert "an infinity in torch.log(y) was born here" in done.stderr
+    assert "an infinity in torch.log(y) first appears here" in done.stderr
     assert "the first NaN\nevent 12 of 12 · backward pass 1" in done.stderr
     assert done.stdout == "begun\ndone tensor([3.0000,    nan, 0.7500])\n"
 

@@ -656,7 +656,7 @@ def test_of_very_many_gradients_on_their_way_only_the_number_is_told(traced: Cal
     words = Words(trace)
     told = [rows(Stop(words, k), views.MOST_WAITING) for k in range(trace.count)]
     waiting = [row.text for shown in told for row in shown if row.label == "waiting"]
-    assert "21 gradients, at the nodes that they came to" in waiting
+    assert "21 gradients, each at the node that will take it" in waiting
     assert max(map(len, waiting)) < 600
 
 

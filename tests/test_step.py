@@ -293,7 +293,7 @@ def test_next_backward_and_next_forward_find_the_ends_of_passes(tmp_path: Path) 
     ("line", "message"),
     [
         ("nxt", "unknown command 'nxt': did you mean 'next'?"),
-        ("xyzzy", "unknown command 'xyzzy': there are next, back"),
+        ("xyzzy", "unknown command 'xyzzy': the commands are next, back"),
         ("goto", "goto needs an argument: goto N"),
         ("goto x", "not a number: x"),
         ("goto 99", "there is no event 99: the trace has 23, from 1"),
@@ -460,7 +460,7 @@ def test_help_lists_every_verb(tmp_path: Path) -> None:
 def test_an_empty_trace_is_told_in_one_line(tmp_path: Path) -> None:
     told = stepped(lesson(tmp_path, "pass\n"), "--commands", "next")
     assert (told.exit_code, told.stdout) == (2, "")
-    assert "holds no events" in told.stderr
+    assert "has no events" in told.stderr
     assert told.stderr.count("\n") == 1
 
 

@@ -163,7 +163,7 @@ def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(debug:
     done, plain = debug(TWICE, "why; back; continue", "--run"), python(TWICE, tmp_path)
     assert stops(done.stderr)[0].startswith("RuntimeError at PowBackward0: Trying to backward through")
     assert "  ▶7      y.backward()" in done.stderr
-    assert "give that one retain_graph=True" in done.stderr
+    assert "give that pass retain_graph=True" in done.stderr
     assert "PowBackward0 receives 1" in done.stderr
     assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode) == ("once\nfinally\n", 1)
     traceback = plain.stderr[: plain.stderr.index("gradviz: recorded")]

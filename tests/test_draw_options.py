@@ -143,13 +143,16 @@ def test_the_dark_theme_has_light_ink_on_dark(traced: Traced, tmp_path: Path, gr
     ("options", "said"),
     [
         (["--around", "yy"], "there is no node 'yy' in this graph: did you mean 'y'?"),
-        (["--around", "§"], "there is no node '§' in this graph: give a name, an id such as t3, or FILE:LINE"),
+        (
+            ["--around", "§"],
+            "there is no node '§' in this graph: give a name, an id such as t3, or FILE:LINE",
+        ),
         (["--from", "x"], "--from and --to go together: give the start and the end of the paths"),
         (["--from", "y", "--to", "q"], "no path leads from 'y' to 'q' in this graph"),
         (["--unfold", "nothing"], "there is no scope 'nothing' in this graph"),
-        (["-o", "out.gif"], "out.gif has no ending that says what to write: use one of .svg"),
+        (["-o", "out.gif"], "out.gif has no known ending: use one of .svg"),
         (["-o", "nowhere/out.svg"], "cannot write nowhere/out.svg: there is no directory nowhere"),
-        (["-o", "."], "has no ending"),
+        (["-o", "."], "has no known ending"),
     ],
 )
 def test_what_is_not_there_or_cannot_be_written_gets_one_line(
@@ -194,7 +197,7 @@ def test_the_legend_is_drawn_in_both_themes_and_needs_no_trace(tmp_path: Path, g
     done = gradviz("graph", "--legend", "-o", "legend.mmd")
     assert (done.returncode, done.stderr) == (
         2,
-        "gradviz: there is no legend as .mmd: use one of .svg .png .pdf .dot\n",
+        "gradviz: a legend cannot be written as .mmd: use one of .svg .png .pdf .dot\n",
     )
 
 

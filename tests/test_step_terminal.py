@@ -279,7 +279,7 @@ def test_a_command_is_completed_edited_and_called_back(terminal: Callable[..., T
 def test_a_long_page_is_read_on_and_left(terminal: Callable[..., Terminal]) -> None:
     stepper = terminal(80, 24)
     stepper.wait("event 1 of 23")
-    stepper.press(":help fields\r", r"Part 1 of \d: Space reads on")
+    stepper.press(":help fields\r", r"Part 1 of \d: Space for the next")
     stepper.press(" ", r"Part 2 of \d")
     stepper.press("b", r"Part 1 of \d")
     stepper.press("x", "torch.tensor")
@@ -292,7 +292,7 @@ QUESTIONS = {
         "quickstart",
         ":why y.grad\r",
         "y is a non-leaf",
-        r"call\s+y.retain_grad\(\) before backward",
+        r"call\s+y.retain_grad\(\)\s+before\s+backward",
     ),
     "where was the NaN born": ("nan", "!y", "NaN in gradient of w first appears here", r"torch.sqrt\(w\)"),
     "which line wrote over it": (

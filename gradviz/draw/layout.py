@@ -273,7 +273,7 @@ def _read_cache(file: Path) -> bytes:
     """The native code in `file`. Raises OSError if it is damaged, or if another user could have written it."""
     with file.open("rb") as opened:
         if any(map(_others_may_write, (file.parent.stat(), os.fstat(opened.fileno())))):
-            raise PermissionError(f"somebody else may have written {file}")
+            raise PermissionError(f"another user may have written {file}")
         digest, code = opened.read(32), opened.read()
     if hashlib.sha256(code).digest() != digest:
         raise OSError(f"{file} is damaged")

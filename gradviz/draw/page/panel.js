@@ -145,7 +145,7 @@ function listed(edge, other, k) {
 
 // --- a group
 
-const GROUP_KINDS = { scope: "scope", repeat: "repetition", run: "run of operations" };
+const GROUP_KINDS = { scope: "scope", repeat: "repetition", run: "chain of operations" };
 
 function groupFacts(group) {
   const held = heldBy(group);

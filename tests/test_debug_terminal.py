@@ -223,7 +223,7 @@ def test_one_thread_is_paused_and_the_others_wait(debug: Callable[..., Debugged]
     session = debug(THREADS, "--break", "op mul")
     first = int(re.search(r"event (\d+) of", session.wait("event")).group(1))
     session.press("c", f"event (?!{first} )")
-    session.press(":delete all\r", "no breakpoints")
+    session.press(":delete all\r", "all breakpoints deleted")
     session.press("c", "status 0")
     written = session.ended(0)
     assert "worker 1 done: 400.0" in written

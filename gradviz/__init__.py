@@ -31,7 +31,7 @@ draw.live = _draw_live  # type: ignore[attr-defined]  # gradviz.draw(tensor), an
 
 
 def __getattr__(name: str) -> Any:
-    """`record` and `open`; for any other name, raise AttributeError that says where PyTorch's names are."""
+    """`record` and `open`. Raises AttributeError for any other name, with a hint where PyTorch's names are."""
     if name == "record":
         from gradviz.sources.record import record
 
@@ -43,7 +43,8 @@ def __getattr__(name: str) -> Any:
     message = f"module 'gradviz' has no attribute {name!r}"
     if not name.startswith("_"):
         message += "; PyTorch's names are in gradviz.engine: import gradviz.engine as torch"
-    raise AttributeError(message, name=None, obj=None)  # else Python adds a guess of its own
+    # without these arguments Python would append its own suggestion
+    raise AttributeError(message, name=None, obj=None)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
-"""GradvizError: what every error for the user derives from."""
+"""GradvizError: the base class of errors for the user."""
 
 from __future__ import annotations
 
 
 class GradvizError(Exception):
-    """Something cannot be done; the message is one line for the user, which says what to do."""
+    """Something cannot be done. The message is one line that tells the user what to do."""

@@ -1,4 +1,4 @@
-"""What stands at hand in Python and in notebooks: `gradviz.draw(tensor)`."""
+"""`gradviz.draw(tensor)`: draws the graph of a live tensor, in Python and in notebooks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def draw(
     theme: str = "light",
     **settings: Any,
 ) -> Picture:
-    """The graph that leads to `tensor`, as a picture that shows itself in a notebook and has `.save(FILE)` and
-    `.html()`. A large one is folded: `depth` opens so many levels, `unfold` these groups too.
+    """Draw the graph that leads to `tensor`. The result displays itself in a notebook and has `.save(FILE)`
+    and `.html()`. Large graphs are folded: `depth` unfolds that many levels, and `unfold` the named groups.
 
-    Tensors are called by the names that they have where this is called. The `theme` is light or dark; `settings`
-    are those of `gradviz.graph.build.build`. Raises TypeError for anything but a Tensor."""
+    Tensors get the names that they have in the caller. The `theme` is light or dark; `settings` are those of
+    `gradviz.graph.build.build`. Raises TypeError if `tensor` is not a Tensor."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradviz"):
         frame = frame.f_back
@@ -45,7 +45,7 @@ def draw(
 
 
 def _page(content: bytes, settings: dict[str, Any]) -> str:
-    """The page of a trace that is no file any more."""
+    """The page of a trace, given the bytes of its file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "live.gradviz"
         path.write_bytes(content)

@@ -118,7 +118,7 @@ def test_an_op_goes_the_way_that_the_documentation_describes(tmp_path: Path) -> 
     with called() as stepping:
         assert CliRunner().invoke(step, [str(trace), "--commands", "last"]).exit_code == 0
     for heading, calls in (
-        ("holds these names.", recording),
+        ("checks these names.", recording),
         ("by `gradviz graph`:", drawing),
         ("by `gradviz step`:", stepping),
     ):

@@ -150,7 +150,7 @@ def test_a_reader_steps_back_and_forth_and_continues_to_the_end(debug: Callable[
     session.press("n", "event 4 of 5 ")
     session.press(":break backward\r", "breakpoint 1")
     session.press("c", "event 9 of 9 ")
-    session.press(":delete all\r", "no breakpoints any more")
+    session.press(":delete all\r", "all breakpoints deleted")
     session.press("c", "status 3")
     written = session.ended(3)
     assert "name? Ada\r\nhello Ada\r\ndone tensor([3.0000,    nan, 0.7500])\r\n" in written
@@ -224,7 +224,7 @@ def test_one_thread_is_paused_and_the_others_wait(debug: Callable[..., Debugged]
     session = debug(THREADS, "--break", "op mul")
     first = int(re.search(r"event (\d+) of", session.wait("event")).group(1))
     session.press("c", f"event (?!{first} )")
-    session.press(":delete all\r", "no breakpoints")
+    session.press(":delete all\r", "all breakpoints deleted")
     session.press("c", "status 0")
     written = session.ended(0)
     assert "worker 1 done: 400.0" in written

@@ -170,7 +170,7 @@ def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -
     for words in (
         "retains",
         "frozen",
-        "written over",
+        "changed in place",
         "in place",
         "cuts",
         "saved tensor",

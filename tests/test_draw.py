@@ -297,9 +297,9 @@ def test_a_png_has_ink(traced: Traced, tmp_path: Path) -> None:
     [
         (
             "graph",
-            "graph has no ending that says what to write: use one of .svg .png .pdf .dot .mmd .json .html",
+            "graph has no known ending: use one of .svg .png .pdf .dot .mmd .json .html",
         ),
-        ("graph.gif", "graph.gif has no ending"),
+        ("graph.gif", "graph.gif has no known ending"),
         ("nowhere/graph.svg", "there is no directory nowhere"),
     ],
 )

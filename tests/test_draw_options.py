@@ -142,14 +142,17 @@ def test_the_dark_theme_has_light_ink_on_dark(traced: Traced, tmp_path: Path, gr
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--around", "yy"], "there is no node 'yy' in this graph: is it 'y'?"),
-        (["--around", "§"], "there is no node '§' in this graph: say a name, an id such as t3, or FILE:LINE"),
-        (["--from", "x"], "--from and --to go together: say where the way begins and where it ends"),
-        (["--from", "y", "--to", "q"], "no way leads from 'y' to 'q' in this graph"),
+        (["--around", "yy"], "there is no node 'yy' in this graph: did you mean 'y'?"),
+        (
+            ["--around", "§"],
+            "there is no node '§' in this graph: give a name, an id such as t3, or FILE:LINE",
+        ),
+        (["--from", "x"], "--from and --to go together: give the start and the end of the paths"),
+        (["--from", "y", "--to", "q"], "no path leads from 'y' to 'q' in this graph"),
         (["--unfold", "nothing"], "there is no scope 'nothing' in this graph"),
-        (["-o", "out.gif"], "out.gif has no ending that says what to write: use one of .svg"),
+        (["-o", "out.gif"], "out.gif has no known ending: use one of .svg"),
         (["-o", "nowhere/out.svg"], "cannot write nowhere/out.svg: there is no directory nowhere"),
-        (["-o", "."], "has no ending"),
+        (["-o", "."], "has no known ending"),
     ],
 )
 def test_what_is_not_there_or_cannot_be_written_gets_one_line(
@@ -187,14 +190,14 @@ def test_trace_draws_what_graph_draws(tmp_path: Path, gradviz: Run) -> None:
 def test_the_legend_is_drawn_in_both_themes_and_needs_no_trace(tmp_path: Path, gradviz: Run) -> None:
     for theme in ("light", "dark"):
         done = gradviz("graph", "--legend", "--theme", theme, "-o", f"{theme}.svg")
-        assert (done.returncode, done.stdout) == (0, f"wrote {theme}.svg: what everything means\n")
+        assert (done.returncode, done.stdout) == (0, f"wrote {theme}.svg: the legend of all symbols\n")
         assert {"leaf", "AccumulateGrad", "detach"} <= names((tmp_path / f"{theme}.svg").read_text())
     assert gradviz("graph", "--legend").returncode == 0
     assert (tmp_path / "legend.svg").read_text() == (tmp_path / "light.svg").read_text()
     done = gradviz("graph", "--legend", "-o", "legend.mmd")
     assert (done.returncode, done.stderr) == (
         2,
-        "gradviz: there is no legend as .mmd: use one of .svg .png .pdf .dot\n",
+        "gradviz: a legend cannot be written as .mmd: use one of .svg .png .pdf .dot\n",
     )
 
 

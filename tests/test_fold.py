@@ -239,9 +239,11 @@ def test_a_scope_is_found_by_path_end_of_path_label_and_id(name: str, found: int
 
 def test_an_unknown_scope_gets_one_line_that_names_the_nearest() -> None:
     tree = groups(program([("mul", "encoder/layer", [0], True), ("add", "head", [0], True)]))
-    with pytest.raises(FoldError, match="there is no scope 'encodr/layer': is it 'encoder/layer'"):
+    with pytest.raises(FoldError, match="there is no scope 'encodr/layer': did you mean 'encoder/layer'"):
         find_scopes(tree, "encodr/layer")
-    with pytest.raises(FoldError, match="there is no scope 'zzz': there are encoder, encoder/layer, head"):
+    with pytest.raises(
+        FoldError, match="there is no scope 'zzz': the scopes are encoder, encoder/layer, head"
+    ):
         find_scopes(tree, "zzz")
     with pytest.raises(FoldError, match="there is no scope 'zzz' in this graph"):
         find_scopes({}, "zzz")

@@ -137,7 +137,7 @@ class TestWhatGoesWrong:
         assert ended == ["finished"]  # the first
 
     def test_an_unknown_engine_is_an_error_that_names_the_known(self):
-        with pytest.raises(LayoutError, match="'neato': say dot or embedded"):
+        with pytest.raises(LayoutError, match="'neato': use dot or embedded"):
             to_svg("digraph { a }", "neato")
 
     def test_dot_asked_for_and_not_there_is_an_error(self, monkeypatch):
@@ -363,7 +363,7 @@ class TestPng:
 
     @pytest.mark.parametrize("scale", [0, -1, float("nan")])
     def test_a_scale_of_nothing_is_an_error(self, scale):
-        with pytest.raises(ValueError, match="scale has to be more than 0"):
+        with pytest.raises(ValueError, match="scale has to be above 0"):
             to_png(drawing(), scale)
 
     def test_what_is_not_an_svg_is_an_error(self):

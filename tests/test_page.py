@@ -374,7 +374,7 @@ def test_search_finds_by_place_and_says_where_there_is_nothing(traced: Callable,
         assert "exp" in found
         page.tab.fill("#search", "no such thing")
         assert page.count("#found [role=option]") == 0
-        assert "nothing here is called that" in page.text("#found")
+        assert "nothing found" in page.text("#found")
         page.press("Escape")
         assert not page.tab.is_visible("#found")
 
@@ -624,7 +624,7 @@ def test_a_tensor_at_hand_has_a_page(tmp_path: Path, browser: Any) -> None:
 
 
 def test_a_graph_alone_is_no_page(tmp_path: Path) -> None:
-    with pytest.raises(DrawError, match="a page is made of a trace"):
+    with pytest.raises(DrawError, match="a page needs a trace"):
         save(Graph(), tmp_path / "x.html")
 
 
@@ -641,7 +641,7 @@ def test_a_page_too_large_for_a_browser_gets_one_line_that_says_what_to_do(
     with traced(lesson) as trace, pytest.raises(DrawError) as raised:
         write_page(trace, lambda n: build(trace, n), None, tmp_path / "x.html")
     assert str(raised.value).startswith(
-        "a page of 8 nodes is too large (at most 5): take a part of it (--around"
+        "a page of 8 nodes is too large (at most 5): select a part of it (--around"
     )
     assert not (tmp_path / "x.html").exists()
 
@@ -658,7 +658,7 @@ def test_of_very_many_gradients_on_their_way_only_the_number_is_told(traced: Cal
     words = Words(trace)
     told = [rows(Stop(words, k), views.MOST_WAITING) for k in range(trace.count)]
     waiting = [row.text for shown in told for row in shown if row.label == "waiting"]
-    assert "21 gradients, at the nodes that they came to" in waiting
+    assert "21 gradients, each at the node that will take it" in waiting
     assert max(map(len, waiting)) < 600
 
 

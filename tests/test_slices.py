@@ -60,7 +60,7 @@ def test_between_two_nodes_is_what_lies_on_a_way(graph: Graph, data: st.DataObje
     start, end = (data.draw(st.sampled_from(sorted(graph.nodes))) for _ in range(2))
     way = {name for name in after(graph, start) if end in after(graph, name)}
     if not way:
-        with pytest.raises(SliceError, match=f"no way leads from '{start}' to '{end}' in this graph"):
+        with pytest.raises(SliceError, match=f"no path leads from '{start}' to '{end}' in this graph"):
             between(graph, start, end)
         return
     assert set(between(graph, start, end).nodes) == with_pairs(graph, way)
@@ -100,10 +100,10 @@ def test_a_node_is_found_by_id_name_grad_fn_op_and_place(text: str, found: list[
 def test_an_unknown_node_gets_one_line_that_names_the_nearest() -> None:
     graph = program([("mul", "", [0], True)])
     with pytest.raises(
-        SliceError, match="there is no node 'mulBackwrd0' in this graph: is it 'mulBackward0'"
+        SliceError, match="there is no node 'mulBackwrd0' in this graph: did you mean 'mulBackward0'"
     ):
         find_nodes(graph, "mulBackwrd0")
     with pytest.raises(
-        SliceError, match="there is no node '§' in this graph: say a name, an id such as t3, or FILE:LINE"
+        SliceError, match="there is no node '§' in this graph: give a name, an id such as t3, or FILE:LINE"
     ):
         find_nodes(Graph(), "§")

@@ -144,8 +144,8 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
         "hook halve changes the gradient of y: [1, 1] → [0.5, 0.5]",
         "y.detach() made d (cut off from the graph)",
         "d now requires grad",
-        "x.add_(1.0) writes over x: [1, 2] → [2, 3], version 1 (no node: grad mode is off)",
-        "data writes over x: [2, 3] → [4, 6], version 1",
+        "x.add_(1.0) changes x in place: [1, 2] → [2, 3], version 1 (no node: grad mode is off)",
+        "data changes x in place: [2, 3] → [4, 6], version 1",
         "dual becomes a dual number: value 2, tangent 1",
         "the JVP of sin gives torch.sin(dual) the tangent -0.416147: -0.41615 × 1",
         "the error ends backward pass 4",
@@ -162,7 +162,7 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
     gradients = "gradients of model.0.weight, model.0.bias, model.2.weight and model.2.bias"
     assert f"SGD.zero_grad() sets the {gradients} to None" in told
     assert any(line.startswith("SGD steps: 4 parameters will change (lr=0.1") for line in told)
-    assert any(line.startswith("SGD writes over model.0.weight: (2×3) rms") for line in told)
+    assert any(line.startswith("SGD changes model.0.weight in place: (2×3) rms") for line in told)
 
 
 def test_a_scheduler_and_a_first_zero_grad_are_told(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_next_backward_and_next_forward_find_the_ends_of_passes(tmp_path: Path) 
     ("line", "message"),
     [
         ("nxt", "unknown command 'nxt': did you mean 'next'?"),
-        ("xyzzy", "unknown command 'xyzzy': there are next, back"),
+        ("xyzzy", "unknown command 'xyzzy': the commands are next, back"),
         ("goto", "goto needs an argument: goto N"),
         ("goto x", "not a number: x"),
         ("goto 99", "there is no event 99: the trace has 23, from 1"),
@@ -460,7 +460,7 @@ def test_help_lists_every_verb(tmp_path: Path) -> None:
 def test_an_empty_trace_is_told_in_one_line(tmp_path: Path) -> None:
     told = stepped(lesson(tmp_path, "pass\n"), "--commands", "next")
     assert (told.exit_code, told.stdout) == (2, "")
-    assert "holds no events" in told.stderr
+    assert "has no events" in told.stderr
     assert told.stderr.count("\n") == 1
 
 

@@ -291,7 +291,7 @@ def test_warnings_and_tracebacks_name_no_frame_of_gradviz(gradviz: Run, tmp_path
 def test_doctor_says_which_engine_draws(gradviz: Run) -> None:
     done = gradviz("doctor")
     assert done.returncode == 0
-    assert "serves" in done.stdout
+    assert "in use" in done.stdout
     alone = gradviz("doctor", env={"PATH": ""})
     assert "layout: embedded" in alone.stdout
 

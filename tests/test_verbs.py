@@ -131,7 +131,7 @@ def test_again_is_the_same_place_in_the_next_turn(session: Sessions) -> None:
         assert isinstance(loop.stop.event, k.OpRan)
         assert loop.stop.event.op == "relu"
     assert len(set(turns)) == 3
-    assert "not come by again" in said(loop, "again")
+    assert "no later event at this place" in said(loop, "again")
     assert walk(loop, "again-back", "again-back") - 1 == first
 
 
@@ -296,7 +296,7 @@ def test_who_walks_back_through_the_changes(session: Sessions) -> None:
     assert cube.message == "x.grad changed here, 1 earlier change"
     assert walk(cube, "who x.grad") == 13
     assert walk(cube, "who x") == 1
-    assert said(cube, "who x") == "x changed here, and never before"
+    assert said(cube, "who x") == "x changed here, for the first time"
     assert "event 2, x ** 3 made y" in said(cube, "who y")
     with pytest.raises(CommandError, match="no tensor is called xx: did you mean x"):
         obey(cube, "who xx")
@@ -306,11 +306,11 @@ def test_who_finds_an_optimizer_and_a_write_in_place(session: Sessions) -> None:
     loop = session(LOOP)
     obey(loop, "last")
     obey(loop, "who model.0.weight.value")
-    assert "writes over model.0.weight" in sentence(loop.stop)
+    assert "changes model.0.weight in place" in sentence(loop.stop)
     saved = session(SAVED)
     obey(saved, "last")
     obey(saved, "who h")
-    assert sentence(saved.stop).startswith("h.add_(1.0) writes over h")
+    assert sentence(saved.stop).startswith("h.add_(1.0) changes h in place")
 
 
 # --- why
@@ -373,7 +373,7 @@ def test_the_sum_over_paths_is_told(session: Sessions) -> None:
     )
     assert said(paths, "path z x").startswith("x → z")
     assert said(paths, "path a z").splitlines()[0] == "a → z: 1 path"
-    assert "no way leads from w to z" in said(paths, "path w z")
+    assert "no path leads from w to z" in said(paths, "path w z")
     assert "cut off here" in said(paths, "path x cut")
     assert "path takes two tensors" in said(paths, "path x")
     obey(paths, "who x.grad")
@@ -386,7 +386,7 @@ def test_the_sum_over_paths_is_told(session: Sessions) -> None:
         (
             CUBE,
             "y",
-            "Its gradient passed at event 19 (0.008), but only leaves keep theirs; call y.retain_grad()",
+            "Its gradient passed at event 19 (0.008), but only leaves keep their gradient; call y.retain_grad()",
         ),
         (PATHS, "w", "no path of grad_fns leads from z to it"),
         (PATHS, "cut", "does not require grad (detach() cut it off from the graph, line 7: a.detach())"),
@@ -396,7 +396,7 @@ def test_the_sum_over_paths_is_told(session: Sessions) -> None:
         (
             "x = torch.tensor(2.0, requires_grad=True)\n(g,) = torch.autograd.grad(x * x, x)\n",
             "x",
-            "torch.autograd.grad() returns the gradients and leaves .grad alone",
+            "torch.autograd.grad() returns the gradients and does not change .grad",
         ),
         (
             "x = torch.tensor(2.0, requires_grad=True)\nwith torch.no_grad():\n    y = x * x\n",
@@ -437,11 +437,11 @@ def test_where_a_nan_was_born(session: Sessions) -> None:
     assert nan.message.startswith("the first of 3 events")
     assert sentence(nan.stop) == "SqrtBackward0 gives [inf, 1] to x: upstream × 1 / (2√x)"
     text = said(nan, "why")
-    assert "an infinity in gradient of x was born here" in text
+    assert "an infinity in gradient of x first appears here" in text
     assert "y = [0, 1]" in text
     obey(nan, "nan")
     assert nan.message.startswith("number 2 of 3")
-    assert said(session(CUBE), "nan") == "no NaN and no infinity in this run"
+    assert said(session(CUBE), "nan") == "no NaN or infinity in this run"
 
 
 def test_which_line_modified_a_saved_tensor(session: Sessions) -> None:
@@ -451,7 +451,7 @@ def test_which_line_modified_a_saved_tensor(session: Sessions) -> None:
         text = said(saved, "why")
         assert "the node was made by torch.exp(x), line 2" in text
         assert "it saved h at version 0, and then (event 6, line 4):" in text
-        assert "h.add_(1.0) writes over h: [2.718, 7.389] → [3.718, 8.389], version 1" in text
+        assert "h.add_(1.0) changes h in place: [2.718, 7.389] → [3.718, 8.389], version 1" in text
         obey(saved, "next")
 
 
@@ -506,8 +506,8 @@ def test_a_command_that_does_not_move_does_not_tell_the_stop_again(session: Sess
 
 
 CUTS = {
-    "w = y.detach()": "the way from it to z is cut at event 4, line 3: y.detach(): detach() cut it off from the graph",
-    "w = y.data": "the way from it to z is cut at event 4, line 3: y.data: .data is outside of the graph",
+    "w = y.detach()": "the path from it to z is cut at event 4, line 3: y.detach(): detach() cut it off from the graph",
+    "w = y.data": "the path from it to z is cut at event 4, line 3: y.data: .data is outside of the graph",
     "with torch.no_grad(): w = y * 1": "line 3: y * 1: grad mode was off, as under torch.no_grad()",
     "w = torch.tensor(1.0)": "no path of grad_fns leads from z to it: z was not computed from it",
 }
@@ -532,7 +532,7 @@ def test_why_adds_what_came_to_a_leaf_along_several_paths(session: Sessions) -> 
     obey(stepper, 'until grad_fn == "AccumulateGrad"')
     obey(stepper, "why")
     assert stepper.page[1:] == [
-        "  it came along 2 paths, and the gradients of all paths are added:",
+        "  it arrived along 2 paths; the gradients of all paths are added:",
         "    1  from AddBackward0 of y + x, line 3",
         "    3  from MulBackward0 of x * 3, line 2",
         "  1 + 3 = 4",

@@ -1,4 +1,4 @@
-"""What the commands share: finding the trace, failing in one line, speaking on stderr."""
+"""Shared by the commands: finding the trace, reporting errors, printing to stderr."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def fail(message: str) -> NoReturn:
-    """Say what is wrong in one line on stderr, and exit with status 2."""
+    """Print one line to stderr and exit with status 2."""
     click.echo(f"gradviz: {one_line(message)}", err=True)
     raise SystemExit(2)
 
 
 @contextmanager
 def patience(doing: str, after: float = 1.0, console: Console = stderr) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what goes on, once it has gone on for `after` seconds; what is given says what goes on now."""
+    """Show a status line on a terminal if the block takes longer than `after` seconds. The block gets a
+    function that changes the text."""
     if not console.is_terminal:
         yield lambda text: None
         return
@@ -43,17 +44,17 @@ def patience(doing: str, after: float = 1.0, console: Console = stderr) -> Itera
 
 
 def one_line(message: str) -> str:
-    """A message of several lines as one, safe to show in a terminal."""
+    """A message as one line that is safe to print on a terminal."""
     return clean(" ".join(message.split()))
 
 
 def trace_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument TRACE, which may be left out."""
+    """Give a command the optional argument TRACE."""
     return click.argument("trace", required=False, type=click.Path(path_type=Path))(command)
 
 
 def newest_trace() -> Path:
-    """The newest `*.gradviz` in this directory; fails where there is none."""
+    """The newest `*.gradviz` in this directory; exits with status 2 if there is none."""
     traces = sorted(Path().glob("*.gradviz"), key=lambda path: path.stat().st_mtime)
     if not traces:
         fail("no TRACE given, and no *.gradviz here (make one with: gradviz trace SCRIPT)")
@@ -62,6 +63,6 @@ def newest_trace() -> Path:
 
 @contextmanager
 def opened(path: Path | None) -> Iterator[Trace]:
-    """The trace at `path` (None: the newest here). Raises TraceError where it cannot be read."""
+    """Open the trace at `path` (None: the newest here). Raises TraceError if it cannot be read."""
     with open_trace(path or newest_trace()) as trace:
         yield trace

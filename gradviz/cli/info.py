@@ -1,4 +1,4 @@
-"""`gradviz info`: what is in a trace."""
+"""`gradviz info`: shows what a trace contains."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gradviz.words.numbers import plural
 
 @click.command()
 @trace_argument
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def info(trace: Path | None, as_json: bool) -> None:
-    """What is in TRACE: its run, operations, passes and leaves. Default: the newest *.gradviz here."""
+    """Show what TRACE contains: its run, operations, passes and leaves. Default: the newest *.gradviz here."""
     with opened(trace) as recorded:
         found = overview(Query(recorded))
         if as_json:
@@ -33,7 +33,7 @@ def info(trace: Path | None, as_json: bool) -> None:
 
 
 def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
-    """The overview for programs."""
+    """The overview as plain data, for `--json`."""
     return {
         "engine": trace.meta.get("engine", ""),
         "script": trace.meta.get("script", ""),
@@ -63,9 +63,9 @@ def _print(trace: Trace, found: Overview) -> None:
     meta = trace.meta
     run = f"{meta.get('script', '?')} on the {meta.get('engine', '?')} engine"
     versions = f"gradviz {meta.get('gradviz', '?')}, Python {meta.get('python', '?')}, NumPy {meta.get('numpy', '?')}"
-    passes = (
-        f"{found.passes:,}" if found.passes < 2 else f"{found.passes:,} of {plural(found.shapes, 'shape')}"
-    )
+    passes = f"{found.passes:,}"
+    if found.passes > 1:
+        passes += ", all of one shape" if found.shapes == 1 else f" in {plural(found.shapes, 'shape')}"
     rows = {
         "run": f"{run} ({versions})",
         "ended": _ending(found, meta.get("ended", "")),

@@ -10,14 +10,14 @@ import click
 from gradviz.errors import GradvizError
 from gradviz.version import __version__
 
-# A command is imported when it is called, so that `gradviz info` need not load what draws.
+# Commands are imported when they are called, so that `gradviz info` does not load the drawing code.
 COMMANDS = {
     "trace": "Run a script and record its gradients.",
-    "info": "What is in a trace.",
+    "info": "Show what a trace contains.",
     "graph": "Draw the graph of a trace.",
     "step": "Step through a trace, forwards and backwards.",
-    "debug": "Run a script, and pause it to look.",
-    "doctor": "What is installed, and which layout engine serves.",
+    "debug": "Run a script and pause it at breakpoints.",
+    "doctor": "Check the installation and the layout engine.",
 }
 
 EPILOG = """\b
@@ -29,7 +29,7 @@ First minute:
 
 
 class _Commands(click.Group):
-    """The commands. What goes wrong in one of them in a way that we know becomes one line here, and nowhere else."""
+    """The group of commands. Every GradvizError is turned into one line on stderr here."""
 
     def invoke(self, context: click.Context) -> Any:
         from gradviz.cli.common import fail
@@ -57,6 +57,6 @@ class _Commands(click.Group):
 def main() -> None:
     """A flight recorder and debugger for gradients.
 
-    Run a program that differentiates something, unedited, under `gradviz trace`; then look at its graph, step
-    through its gradient flow, and find the line that is at fault.
+    Run an unmodified program under `gradviz trace`. Then look at its graph, step through its gradients, and
+    find the line that is wrong.
     """

@@ -1,4 +1,4 @@
-"""The graph of a run as it was at one event, written into a file."""
+"""Writes the graph of a run at one event into a file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gradviz.tracefile import Trace
 
 
 def export_moment(trace: Trace, position: int, file: Path) -> None:
-    """Draw what had happened up to an event (counted from 0), in the format of the file's ending. Raises GradvizError
-    where that cannot be drawn."""
+    """Draw the graph up to an event (counted from 0), in the format of the file's ending. Raises GradvizError
+    if that is impossible."""
     from gradviz.draw.render import PAGE, check_path, save
     from gradviz.graph.build import build
     from gradviz.graph.fold import folded

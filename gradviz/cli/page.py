@@ -1,4 +1,4 @@
-"""Writing the HTML page of a trace."""
+"""Writes the HTML page of a trace."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from gradviz.tracefile import Trace
 
 
 def write_page(trace: Trace, build: Build, number: int | None, path: Path) -> str:
-    """Write the page of a trace, and say so in one line. Raises DrawError."""
+    """Write the page of a trace. Returns one line for the user. Raises DrawError."""
     write(path, html(trace, build, number).encode())
     return f"wrote {path}"

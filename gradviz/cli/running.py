@@ -1,4 +1,4 @@
-"""What the commands that run a script share: which script, recorded how, and what is said when it has ended."""
+"""Shared by the commands that run a script: their options, the script to run, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _PARAMETERS = (
         type=click.Choice(["auto", "numpy", "torch"]),
         default="auto",
         show_default=True,
-        help="Who serves `import torch`. This version records gradviz's NumPy engine.",
+        help="The engine that `import torch` gives. This version only records gradviz's NumPy engine.",
     ),
     click.option(
         "--values",
         type=click.Choice(["none", "stats", "full"]),
         default="stats",
         show_default=True,
-        help="What to keep of tensors; small ones are kept in full unless `none`.",
+        help="Which values of tensors to keep; small tensors are kept in full unless `none`.",
     ),
     click.argument("script", required=False),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
@@ -49,7 +49,7 @@ def runs_a_script(command: Callable[..., Any]) -> Callable[..., Any]:
 def target_of(
     verb: str, module: str | None, script: str | None, arguments: tuple[str, ...], engine: str
 ) -> Target:
-    """What to run. Ends with one line where nothing is named, or where this version cannot `verb` it."""
+    """The script or module to run. Exits with one line if none is given, or if this version cannot `verb` it."""
     if module is not None:
         arguments = arguments if script is None else (script, *arguments)
     elif script is None:
@@ -64,7 +64,7 @@ def target_of(
 
 
 def tell(path: Path, outcome: Outcome, engine: str) -> None:
-    """Say what was recorded, and by which engine where that may surprise."""
+    """Print a summary of the recording. If `import torch` gave another engine than expected, mention it."""
     if engine == "auto" and outcome.served_as_torch and find_spec("torch") is not None:
         stderr.print(Text("gradviz: engine `import torch` gave gradviz's NumPy engine, not PyTorch", "dim"))
     try:

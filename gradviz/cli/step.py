@@ -1,4 +1,4 @@
-"""`gradviz step`: step through a trace, forwards and backwards."""
+"""`gradviz step`: steps through a trace, forwards and backwards."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def step(trace: Path | None, at: int, text: str | None) -> None:
     Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit.
     """
     if text is None and not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
-        fail(
-            'step needs a terminal; without one give it commands: gradviz step --commands "next; next; back"'
-        )
+        fail('step needs a terminal; without one, use --commands: gradviz step --commands "next; next; back"')
     with opened(trace) as recorded:
         lines = None if text is None else commands(text)
         session = Session(recorded, at - 1, exporter=export_moment)
@@ -50,5 +48,5 @@ def step(trace: Path | None, at: int, text: str | None) -> None:
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """Whether a standard stream is there, and a terminal."""
+    """Whether a standard stream exists and is a terminal."""
     return stream is not None and stream.isatty()

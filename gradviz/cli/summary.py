@@ -1,4 +1,4 @@
-"""The few lines that `gradviz trace` ends with."""
+"""The summary that `gradviz trace` and `gradviz debug` print at the end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
 from gradviz.words.numbers import plural
 
-_NAMED = 6  # leaves listed by name before they are only counted
+_NAMED = 6  # the most leaves that are listed by name
 
 
 def summary(trace: Trace, outcome: Outcome) -> Group:
-    """What was recorded, and what to type next."""
+    """A summary of the recording, and commands to continue with."""
     found = overview(Query(trace))
     lines = [_counts(trace, found), *_leaves(found)]
     if outcome.error is not None:
@@ -33,7 +33,7 @@ def _line(label: str, text: str, style: str = "") -> Text:
 def _counts(trace: Trace, found: Overview) -> Text:
     passes = plural(found.passes, "backward pass", "backward passes")
     if found.passes > 1:
-        passes += f" of {plural(found.shapes, 'shape')}"
+        passes += ", all of one shape" if found.shapes == 1 else f" in {plural(found.shapes, 'shape')}"
     counts = f"{plural(found.ops, 'operation')}, {passes}, {plural(found.events, 'event')}"
     return _line("recorded", f"{counts} → {trace.path}", "bold")
 
@@ -41,7 +41,7 @@ def _counts(trace: Trace, found: Overview) -> Text:
 def _leaves(found: Overview) -> list[Text]:
     wanting = found.wanting
     if not wanting:
-        return [_line("leaves", "none requires grad: nothing was differentiated")]
+        return [_line("leaves", "no leaf requires grad, so nothing was differentiated")]
     with_grad = [leaf for leaf in wanting if leaf.has_grad]
     without = [leaf for leaf in wanting if not leaf.has_grad]
     lines = []

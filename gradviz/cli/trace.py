@@ -1,4 +1,4 @@
-"""`gradviz trace`: run a script and record it."""
+"""`gradviz trace`: runs a script and records it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PassNumbers(click.ParamType[set[int]]):
             except ValueError:
                 self.fail(f"{value!r} is not of the form 1-3,100")
             if low < 1 or high < low:
-                self.fail(f"{part!r} is no range of passes: they count up from 1")
+                self.fail(f"{part!r} is not a range of passes: they count from 1")
             numbers.update(range(low, high + 1))
         return numbers
 
@@ -55,10 +55,10 @@ def trace(
     script: str | None,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run SCRIPT as `python` would, and record what it differentiates.
+    """Run SCRIPT like `python` does, and record its gradients.
 
-    The script's output, exit status and exceptions stay as they are; a summary follows on stderr. Options of
-    gradviz stand before SCRIPT, the script's own behind it.
+    The script's output, exit status and exceptions do not change; a summary follows on stderr. Options of
+    gradviz come before SCRIPT, and arguments of the script after it.
     """
     graph_file, arguments = _graph_after_script(graph_file, arguments)
     target = target_of("record", module, script, arguments, engine)
@@ -78,7 +78,7 @@ def trace(
 def _graph_after_script(
     graph_file: Path | None, arguments: tuple[str, ...]
 ) -> tuple[Path | None, tuple[str, ...]]:
-    """`--graph FILE` may stand last, behind the script, where there it is no argument of the script's."""
+    """Accept `--graph FILE` at the very end, after the script's arguments."""
     if graph_file is None and len(arguments) >= 2 and arguments[-2] == "--graph":
         return Path(arguments[-1]), arguments[:-2]
     return graph_file, arguments

@@ -1,4 +1,5 @@
-"""Breakpoints on a running script: which events each has to look at, and whether it stops at the present one."""
+"""Conditions of breakpoints on a running script: the events that each concerns, and whether it stops at the
+present one."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from gradviz.step.subject import Subject
 
 
 class Condition(Protocol):
-    """`kinds` are the events at which it may hold, `fields` what it asks of them; `ops` the only ops at which it may,
-    None for all."""
+    """The condition of a breakpoint. `kinds` are the kinds of events that it concerns, `fields` the fields
+    that it uses, and `ops` the only ops that it concerns (None: all ops)."""
 
     kinds: frozenset[Any]
     fields: frozenset[str]
@@ -25,7 +26,7 @@ class Condition(Protocol):
 
 
 def condition_of(stop: Breakpoint) -> Condition:
-    """The condition of a breakpoint."""
+    """Make the condition of a breakpoint."""
     if stop.watched is not None:
         return Changes(stop.watched)
     assert stop.predicate is not None
@@ -33,7 +34,7 @@ def condition_of(stop: Breakpoint) -> Condition:
 
 
 class Holds:
-    """A predicate holds."""
+    """Stops where a predicate is true."""
 
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate
@@ -46,7 +47,8 @@ class Holds:
 
 
 class Arrives:
-    """A line is come to, from another or once more: as `breakpoints.arrivals` finds it in a whole trace."""
+    """Stops where a line is reached, from another line or once more. `breakpoints.arrivals` does the same for
+    a trace."""
 
     kinds = EVERYWHERE
     ops: frozenset[str] | None = None
@@ -56,7 +58,7 @@ class Arrives:
         self.fields = predicate.fields
         self.here = False
         self.began: tuple[Any, ...] = ()
-        self._known: dict[int, bool] = {0: False}  # which places are meant
+        self._known: dict[int, bool] = {0: False}  # by site: whether the predicate is true there
 
     def holds(self, present: Present) -> bool:
         place = present.place
@@ -79,7 +81,7 @@ class Arrives:
 
 
 class Changes:
-    """A tensor changes: its value, its `.grad`, or either."""
+    """Stops where a tensor changes: its value, its `.grad`, or either."""
 
     kinds = frozenset((Kind.OP, Kind.MUTATED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED))
     fields = frozenset(("memory",))

@@ -1,4 +1,4 @@
-"""The debugger: at each stop it opens what has been recorded so far, and lets the reader step through it."""
+"""The debugger: pauses a running script and opens the stepper on the events so far."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Exporter = Callable[[Trace, int, Path], None]
 
 
 class Reader(Protocol):
-    """Who looks at the stops: somebody at a terminal, or a list of commands."""
+    """Handles a stop: a user at a terminal, or a list of commands."""
 
     def read(self, session: Session) -> None:
-        """Step about until the session is over. Raises CommandError where that cannot be."""
+        """Use the session until it is over. Raises CommandError if a command fails."""
 
     @property
     def wants_the_end(self) -> bool:
-        """Whether to be shown the run once more when it has ended."""
+        """Whether to show the trace again after the script has ended."""
 
 
 class Debugger:
-    """Goes along with the run of a script. `at_start`: stop at the first event already."""
+    """Runs alongside a script and handles its stops. With `at_start` it already stops at the first event."""
 
     def __init__(
         self,
@@ -49,18 +49,18 @@ class Debugger:
         self.pauses: Pauses | None = None
         self.trace: Trace | None = None  # as of the last stop
         self.resume = Resume(events=1) if at_start else Resume()
-        self.trouble = ""  # what kept a stop from being shown
+        self.trouble = ""  # why a stop could not be shown
 
-    # --- what the run asks of its companion
+    # --- interface to the run of the script
 
     def listener(self, recorder: Recorder) -> Pauses:
-        """Whom the engine is to tell."""
+        """The listener for the events of the engine."""
         self.pauses = Pauses(recorder, self._pause, self.settings.breakpoints, self.bad)
         self.pauses.prepare(self.resume, None)
         return self.pauses
 
     def failed(self, error: BaseException) -> None:
-        """An exception has left the script: stop once more, where it was raised."""
+        """Stop once more where an exception was raised that has left the script."""
         pauses = self.pauses
         kind, message = type(error).__name__, str(error)
         if pauses is None or pauses.quitting or not isinstance(error, Exception):
@@ -72,7 +72,7 @@ class Debugger:
                 pauses.error(error.__traceback__, kind, message)
 
     def ended(self, how: str) -> None:
-        """The script has ended and its trace is closed: show it, if there is more to be read."""
+        """The script has ended and its trace is closed. Show the trace, if it is wanted."""
         self._close()
         stepping = self.resume.events or self.resume.predicate is not None
         if self.trouble or (self.pauses is not None and self.pauses.quitting):
@@ -90,14 +90,14 @@ class Debugger:
     # --- a stop
 
     def _pause(self, index: int, reasons: list[str]) -> Resume | None:
-        """Let the reader look; returns how to go on, None to end the script."""
+        """Show the stop. Returns how to continue; None ends the script."""
         pauses = self.pauses
         assert pauses is not None
         self._close()
         try:
             pauses.recorder.flush()
             self.trace = open_trace(self.path)
-        except (OSError, GradvizError) as error:  # what there is cannot be looked at, but the script is sound
+        except (OSError, GradvizError) as error:  # the trace cannot be shown, but the script can continue
             self.trouble = str(error)
             pauses.let_go()
             return Resume()
@@ -118,7 +118,7 @@ class Debugger:
         for stream in (sys.stdout, sys.stderr):
             with suppress(
                 AttributeError, ValueError, OSError
-            ):  # the script may have closed it, or put something there
+            ):  # the script may have closed or replaced the stream
                 stream.flush()
         self.reader.read(session)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first pauses the script, the second interrupts it."""
+"""Ctrl-C in the debugger: the first pauses the script, the second interrupts it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from gradviz.debug.pauses import Pauses
 
 @contextmanager
 def ctrl_c_pauses(pauses: Callable[[], Pauses | None], say: Callable[[str], None]) -> Iterator[None]:
-    """While the block runs, SIGINT asks for a pause at the next event. A second one before that event raises
-    KeyboardInterrupt, as without a debugger: the script may be waiting for something else."""
+    """While the block runs, SIGINT requests a pause at the next event. A second SIGINT before that event
+    raises KeyboardInterrupt, as it does without a debugger, because the script may be waiting for something
+    else."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -27,7 +28,7 @@ def ctrl_c_pauses(pauses: Callable[[], Pauses | None], say: Callable[[str], None
         if running.quitting:
             running.quit_here()
         elif running.paused:
-            pass  # the keys are the stepper's
+            pass  # the stepper reads Ctrl-C as a key
         elif running.interrupted:
             raise KeyboardInterrupt
         else:

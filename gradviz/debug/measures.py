@@ -1,4 +1,4 @@
-"""What predicates ask of a tensor's value, worked out for one value at a time and as little of it as is asked for."""
+"""Computes the statistics that predicates use, one value at a time and only as needed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ def is_finite(values: np.ndarray) -> bool:
     """Whether an array has no NaN and no infinity."""
     if values.dtype.kind not in "fc":
         return True
-    # A sum of squares is finite only if every element is, and one call; it may overflow, so that it proves no more.
+    # A finite sum of squares proves in one call that every element is finite. The reverse is not true: it may
+    # overflow.
     if values.dtype.itemsize >= 4 and isfinite(abs(np.vdot(values, values))):
         return True
     return bool(np.isfinite(values).all())
 
 
 def measured(values: Any, statistic: str) -> float:
-    """One statistic of an array, or of a snapshot of one, as `stats_of` defines them; NaN where it is not known."""
+    """One statistic of an array or a snapshot, as `stats_of` defines it; NaN if it is unknown."""
     array = getattr(values, "array", None)
     if hasattr(values, "stats") and array is None:
         return _of_snapshot(values, statistic)
@@ -53,7 +54,7 @@ _EXTENTS: dict[str, Callable[[np.ndarray], float]] = {
     "ndim": lambda array: float(array.ndim),
     "zeros": lambda array: float(array.size - np.count_nonzero(array)),
 }
-# The same in one look, for floating arrays in which all is finite.
+# The same in one pass, for floating-point arrays with only finite elements.
 _QUICK: dict[str, Callable[[np.ndarray], Any]] = {
     "min": np.min,
     "max": np.max,

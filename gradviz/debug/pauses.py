@@ -1,7 +1,7 @@
-"""Pauses: the listener that hands every event to the recorder, and stops the script where somebody wants to look.
+"""Pauses: the listener that passes every event to the recorder, and pauses the script at breakpoints.
 
-It runs inside the script, on whatever thread an event happens: while one thread is paused, the others wait at their
-next event. Where nothing is asked of an event, all that it costs is a lock, a comparison and a look at its values.
+It runs inside the script, on the thread of each event. While one thread is paused, the others wait at their next
+event. An event that no condition concerns costs only a lock, a comparison and a check of its values for NaN.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gradviz.tracefile import Recorder
 from gradviz.words.words import Words
 
 _NEVER = 1 << 62
-BAD = ("NaN", "infinity")  # what to stop at when the first comes
+BAD = ("NaN", "infinity")  # stop at the first of each
 
 
 def _first(name: str) -> str:
@@ -39,10 +39,10 @@ _FIRST = tuple(map(_first, BAD))
 
 
 class Pauses(Listener):
-    """Tells the recorder everything, and calls `pause(index, reasons)` where the script is to stop: at an event, or
-    None after what has been recorded last. What that returns says how to go on; None ends the script.
+    """Passes every event to the recorder, and calls `pause(index, reasons)` where the script stops. `index`
+    is the event to show. The result of `pause` says how to continue; None ends the script.
 
-    `bad` is which of NaN and infinity to stop at when the first comes."""
+    `bad` says whether to stop at the first NaN and the first infinity."""
 
     def __init__(
         self,
@@ -58,24 +58,24 @@ class Pauses(Listener):
         self.present = Present(recorder.sites)
         self.unseen = set(bad)
         self.looking = bool(bad)
-        self.target = _NEVER  # the count of events to stop at
-        self.stop_at = _NEVER  # the same, or 0 where something is due before
-        self.reasons: list[tuple[int, str]] = []  # why to stop now, and at which event
+        self.target = _NEVER  # the number of events at which to stop
+        self.stop_at = _NEVER  # the same, or 0 if there is an earlier reason to stop
+        self.reasons: list[tuple[int, str]] = []  # reasons to stop now, each with its event
         self.interrupted = False
         self.quitting = False
         self.paused = False
         self._told_to_quit: set[int] = set()
-        self._known: dict[int, Condition] = {}  # by the breakpoint's number; some remember what came before
+        self._known: dict[int, Condition] = {}  # by number of the breakpoint; some conditions have a state
         self._tests: list[list[tuple[int, Condition]]] = []
-        self.attend: list[bool] = []  # by kind: whether anybody waits for such events
-        self.op_names: frozenset[str] | None = None  # the only ops that anybody waits for, None for all
+        self.attend: list[bool] = []  # by kind: whether a condition concerns such events
+        self.op_names: frozenset[str] | None = None  # the only ops that conditions concern; None for all
         self.error_told = ("", "")
         self.prepare(None, None)
 
     # --- what to stop at
 
     def prepare(self, resume: Resume | None, past: Words | None) -> None:
-        """Be ready for the breakpoints there are, and for what `resume` says; `past` is the run so far."""
+        """Use the present breakpoints and the condition of `resume` from now on; `past` is the run so far."""
         self._known = {
             number: self._known.get(number) or condition_of(known)
             for number, known in self.breakpoints.by_number.items()
@@ -100,7 +100,7 @@ class Pauses(Listener):
         self.stop_at = 0 if self.interrupted else self.target
 
     def quit_here(self) -> None:
-        """End this thread, if the script is to end and it has not been told so yet."""
+        """End this thread, if the script is to end and this thread has not been ended yet."""
         if self.quitting and get_ident() not in self._told_to_quit:
             self._quit()
 
@@ -114,7 +114,7 @@ class Pauses(Listener):
     def _happened(
         self, kind: Kind, values: tuple[Any, ...], states: Sequence[State], site: int, index: int = -1
     ) -> None:
-        """Look at an event that somebody may be waiting for; the turn is held."""
+        """Check an event that a condition may concern. The lock is held."""
         present = self.present
         present.take(kind, values, states, site, self.recorder.count - 1 if index < 0 else index)
         for number, condition in self._tests[kind]:
@@ -125,7 +125,7 @@ class Pauses(Listener):
         return f"breakpoint {number}: {self.breakpoints.by_number[number].text}" if number else ""
 
     def _look(self, values: Sequence[Any], index: int = -1) -> None:
-        """Stop at the first NaN and the first infinity; the turn is held."""
+        """Stop at the first NaN and the first infinity. The lock is held."""
         for value in values:
             if value is None or is_finite(value):
                 continue
@@ -136,12 +136,12 @@ class Pauses(Listener):
             self.looking = bool(self.unseen)
 
     def _due_at(self, index: int, reason: str) -> None:
-        """Stop as soon as all is known of this event."""
+        """Stop when this event is complete."""
         self.reasons.append((index, reason))
         self.stop_at = 0
 
     def _due(self) -> None:
-        """Something is due: a breakpoint was met, a step has been made, Ctrl-C was typed, the script has to end."""
+        """Handle a reason to stop: a breakpoint, the end of a step, Ctrl-C, or the end of the script."""
         if self.quitting:
             if get_ident() not in self._told_to_quit:
                 self._quit()
@@ -161,7 +161,7 @@ class Pauses(Listener):
             self._due()
 
     def stop(self, index: int, reasons: list[str]) -> None:
-        """Pause the script; the turn is held."""
+        """Pause the script. The lock is held."""
         if self.paused or self.quitting:
             return
         self.paused, self.interrupted = True, False
@@ -174,32 +174,34 @@ class Pauses(Listener):
             self._quit()
 
     def let_go(self) -> None:
-        """Stop at nothing any more."""
+        """Do not stop any more."""
         self.target = self.stop_at = _NEVER
         self.looking = self.interrupted = False
         self.reasons = []
         self.attend = [False] * len(self.attend)
 
     def end(self) -> None:
-        """End the script: each thread at its next event."""
+        """End the script: each thread ends at its next event."""
         self.let_go()
         self.quitting = True
         self.stop_at = 0
         main = threading.main_thread()
         if threading.current_thread() is not main and main.ident and hasattr(signal, "pthread_kill"):
-            signal.pthread_kill(main.ident, signal.SIGINT)  # it may be waiting for something that never comes
+            # the main thread may be waiting without ever reaching an event
+            signal.pthread_kill(main.ident, signal.SIGINT)
 
     def _quit(self) -> None:
         self._told_to_quit.add(get_ident())
-        raise SystemExit(0)  # of which threads make no fuss
+        raise SystemExit(0)  # threads end silently on SystemExit
 
-    # --- what the source tells
+    # --- events from the source
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         recorder = self.recorder
         with self.turn:
             if kind == Kind.PASS_BEGAN:
-                self._told_to_quit.discard(get_ident())  # a script that has caught one ends at the next
+                # a script that caught SystemExit ends at the next pass
+                self._told_to_quit.discard(get_ident())
             recorder.tell(kind, where, values, states)
             self.present.follow(kind, values, recorder)
             if kind == Kind.ERROR:

@@ -1,8 +1,8 @@
-"""The event that has just happened, as predicates ask for it: what `TraceFields` is to a whole trace.
+"""The event that has just happened, with the fields that predicates use. `TraceFields` does the same for a trace.
 
-What an event does not say itself has to be remembered from earlier ones: how deep a thread is in scopes and passes,
-where a node was made, what an older gradient held. The dear parts are remembered only while somebody asks for them
-(`asked`); what happened before that is looked up in the trace of the last stop.
+Some fields depend on earlier events: the scopes and passes of a thread, the site where a node was made, the value of
+an older gradient. The expensive ones are tracked only while a predicate uses them (`asked`); for earlier events, the
+trace of the last stop is used.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from gradviz.tracefile import Recorder, Snapshot
 from gradviz.tracefile.sites import Sites
 from gradviz.words.words import Words
 
-_RUNNING = 1000  # nodes that have received but not produced: one a pass, and passes may nest
+_RUNNING = 1000  # the most nodes that have received and not produced: one for each pass, and passes may nest
 _AT_NODE = (Kind.RECEIVED, Kind.PRODUCED)
 _GRADIENTS = TENSORS["grad"].where
 _MADE = TENSORS["out"].where
 _NESTS = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN, Kind.SCOPE_LEFT, Kind.PASS_ENDED)
 _OF_THE_PAST = {"line", "file", "name", "parameter", "in", "grad", "nan", "inf", "memory", "grad_fn"}
-# Where each field of an event stands among its values.
+# The index of each field in the values of an event.
 _AT = {kind: {name: at for at, name in enumerate(layout.fields)} for kind, layout in LAYOUTS.items()}
 
 
 class Numbered:
-    """A small number for each of many that count up: four bytes each."""
+    """Maps ascending integers to small integers, with four bytes for each."""
 
     def __init__(self) -> None:
         self.first = 0
         self.values = array("I")
 
     def put(self, number: int, value: int) -> None:
-        """Note a number's value. One that comes late and is lower than the first is not kept."""
+        """Set the value of a number. A number below the first one is ignored."""
         if not self.values:
             self.first = number
         missing = number - self.first - len(self.values)
@@ -58,31 +58,31 @@ class Numbered:
             self.values[number - self.first] = value
 
     def get(self, number: int) -> int:
-        """A number's value, 0 where none was noted."""
+        """The value of a number; 0 if it was not set."""
         at = number - self.first
         return self.values[at] if 0 <= at < len(self.values) else 0
 
 
 class Present:
-    """The event that has just happened: its `kind`, its `fields` in the table's order, the `states` that it tells, its
-    site and its index, from 0."""
+    """The event that has just happened: its `kind`, its `fields` in the order of the table of events, its
+    `states`, its site, and its index from 0."""
 
     def __init__(self, sites: Sites) -> None:
         self.sites = sites
-        self.asked: frozenset[str] = frozenset()  # fields
+        self.asked: frozenset[str] = frozenset()  # fields that predicates use
         self.past: Words | None = None  # the run up to the last stop
         self.kind = Kind.TENSOR
         self.index = self.site = 0
         self.fields: tuple[Any, ...] = ()
         self.states: Sequence[State] = ()
-        self.nests: dict[int, list[tuple[int, str]]] = {}  # by thread: (pass or 0, scope), the innermost last
+        self.nests: dict[int, list[tuple[int, str]]] = {}  # by thread: (pass or 0, scope), innermost last
         self.open_passes: list[int] = []
-        self.grads: dict[int, int] = {}  # which tensor is the .grad of which
-        self.grad_before = 0  # what was the .grad that this event assigns
+        self.grads: dict[int, int] = {}  # tensor -> the tensor that is its .grad
+        self.grad_before = 0  # the previous .grad, if this event assigns one
         self.parameters: dict[int, str] = {}
-        self._numbers: dict[int, int] = {}  # the source's number of a pass -> the trace's
+        self._numbers: dict[int, int] = {}  # pass number in the source -> pass number in the trace
         self._values: dict[int, tuple[Callable[[], Any], Any]] = {}  # a reference to the array, and a copy
-        self._replaced: dict[int, Any] = {}  # the same of what this event told, before it did
+        self._replaced: dict[int, Any] = {}  # the same for the states of this event, before the event
         self._purge_at = 10_000
         self._bad: dict[int, tuple[bool, bool]] = {}
         self._codes: dict[str, int] = {"": 0}
@@ -96,7 +96,7 @@ class Present:
     def take(
         self, kind: Kind, fields: tuple[Any, ...], states: Sequence[State], site: int, index: int
     ) -> None:
-        """Look at an event, and remember of it what is asked for."""
+        """Set the present event, and store what later events need from it."""
         self.kind, self.fields, self.states, self.site, self.index = kind, fields, states, site, index
         if self._keeps_values:
             self._keep_values()
@@ -124,13 +124,13 @@ class Present:
         return self.fields[_AT[self.kind][name]]
 
     def has(self, name: str) -> bool:
-        """Whether the event has a field."""
+        """Whether the event has a field with this name."""
         return name in _AT[self.kind]
 
-    # --- what is always followed: scopes, passes, names, gradients
+    # --- tracked always: scopes, passes, names, gradients
 
     def follow(self, kind: Kind, fields: tuple[Any, ...], recorder: Recorder) -> None:
-        """Follow what later events are asked about."""
+        """Update the tracked state before an event is checked."""
         if kind == Kind.SCOPE_ENTERED:
             self.nest().append((0, fields[2]))
         elif kind == Kind.PASS_BEGAN:
@@ -145,7 +145,8 @@ class Present:
             self.grads[fields[0]] = fields[-1]
 
     def leave(self, kind: Kind, fields: tuple[Any, ...]) -> None:
-        """Follow that a scope or a pass is over; it still was for the event that ended it."""
+        """Update the tracked state after the end of a scope or pass; the event that ends it still belongs to
+        it."""
         if kind == Kind.SCOPE_LEFT:
             if nest := self.nest():
                 nest.pop()
@@ -156,10 +157,10 @@ class Present:
             if (own, "") in (nest := self.nest()):
                 nest.remove((own, ""))
 
-    # --- what is remembered
+    # --- tracked while a predicate uses it
 
     def remembers(self, kind: Kind) -> bool:
-        """Whether an event of a kind has to be taken in, though nobody asks for it."""
+        """Whether events of a kind must be stored, even if no condition concerns them."""
         asked = self.asked
         if kind in _MADE and asked & {"in", "grad", "nan", "inf", "name", "parameter", "memory"}:
             return True
@@ -168,7 +169,7 @@ class Present:
         return kind in _GRADIENTS and bool(asked & {"in", "grad", "nan", "inf", "grad_fn"})
 
     def ask(self, fields: Iterable[str], past: Words | None) -> None:
-        """Be ready for these fields from now on; `past` is the run up to here."""
+        """Track these fields from now on; `past` is the run up to here."""
         asked = frozenset(field.partition(".")[0] for field in fields)
         past = past if asked & _OF_THE_PAST else None
         self.past = past
@@ -176,7 +177,7 @@ class Present:
             self._newest_past = int(past.trace.states.tensors.max(initial=0))
             self._newest_node = int(past.trace.table(Kind.NODE)["node"].max(initial=0))
         for forgotten in (self._values, self._bad, self._homes):
-            forgotten.clear()  # the past knows all of it
+            forgotten.clear()  # the past contains all of it
         self._node_sites, self._node_names, self._names = Numbered(), Numbered(), Numbered()
         self.asked = asked
         self._keeps_values = bool(asked & {"in", "grad"})
@@ -202,7 +203,7 @@ class Present:
             self._purge_at = 2 * len(self._values) + 10_000
 
     def _copied(self, state: State) -> Any:
-        """What an array holds now, or its statistics: an op in place writes over what it takes."""
+        """A copy of an array, or its statistics: ops in place change their inputs."""
         value = state.value
         if value.size <= SMALL:
             return value.copy()
@@ -227,20 +228,20 @@ class Present:
         return code
 
     def _keep_memory(self) -> None:
-        """Whose memory a tensor has, as `query.memory.Memory` has it."""
+        """Track which memory a tensor has, as `query.memory.Memory` does."""
         for state in self.states:
             if state.base and state.flags & WHOLE:
                 self._homes[state.tensor] = self.home(state.base)
 
     def home(self, tensor: int) -> int:
-        """Which memory a tensor has: the number of the tensor that it was made for, or below 0."""
+        """The memory of a tensor: the number of the tensor that it was made for, or a negative number."""
         known = self._homes.get(tensor)
         if known is None and (past := self.earlier(tensor)) is not None:
             return past.query.memory.home(tensor, past.trace.count - 1)
         return tensor if known is None else known
 
     def written(self) -> list[int]:
-        """The tensors whose values this event wrote over."""
+        """The tensors that this event changed in place."""
         if self.kind == Kind.MUTATED:
             return [self.field("tensor")]
         if self.kind == Kind.OP:
@@ -248,28 +249,29 @@ class Present:
         return [self.field("grad")] if self.kind == Kind.ACCUMULATED else []
 
     def earlier(self, tensor: int) -> Words | None:
-        """The past, if it may know a tensor."""
+        """The past, if the tensor may be in it; else None."""
         return self.past if tensor <= self._newest_past else None
 
     # --- scopes and passes
 
     def nest(self) -> list[tuple[int, str]]:
-        """What this thread is in."""
+        """The scopes and passes around this thread."""
         return self.nests.setdefault(get_ident(), [])
 
     @property
     def depth(self) -> int:
-        """How many scopes and passes the event lies in; one that begins or ends lies outside of it."""
+        """The number of scopes and passes around the event; an event that begins or ends one is outside of
+        it."""
         return len(self.nest()) - (self.kind in _NESTS)
 
     @property
     def scope(self) -> str:
-        """The innermost scope, empty for none."""
+        """The innermost scope; empty if there is none."""
         return next((name for _, name in reversed(self.nest()) if name), "")
 
     @property
     def in_pass(self) -> int:
-        """The backward pass, 0 for none."""
+        """The backward pass; 0 if there is none."""
         told = self.field("in_pass") if self.has("in_pass") else 0
         if told:
             return self._numbers.get(told, 0)
@@ -280,19 +282,19 @@ class Present:
     # --- fields
 
     def values_of(self, name: str) -> Iterable[Any]:
-        """The values of a predicate's field at this event."""
+        """The values of a field of predicates at this event."""
         tensors, _, statistic = name.partition(".")
         if statistic:
             return [measured(value, statistic) for value in self.values(tensors) if value is not None]
         return FIELDS[name].now(self)
 
     def text(self, field: str, *kinds: Kind) -> str:
-        """A text field of the event, empty if the event is of another kind."""
+        """A text field of the event; empty if the event is of another kind."""
         return self.field(field) if self.kind in kinds else ""
 
     @property
     def place(self) -> int:
-        """The site of the event, or that where its node was made; 0 for none."""
+        """The site of the event; for a node, the site where the node was made; 0 if there is none."""
         if self.kind not in _AT_NODE:
             return self.site
         node = self.field("node")
@@ -301,12 +303,12 @@ class Present:
         return known or (made.site if made is not None else 0)
 
     def _past_node(self, node: int) -> Any:
-        """The event before the last stop that made a node."""
+        """The event before the last stop that made a node; None if it is unknown."""
         known = self.past is not None and node <= self._newest_node
         return self.past.query.nodes.event(node) if known and self.past is not None else None
 
     def lines(self) -> frozenset[int]:
-        """The lines that the event happened at: its own and those of the calls around it."""
+        """The lines of the event: its own line and those of the calls around it."""
         place = self.place
         found = self._lines.get(place)
         if found is None:
@@ -321,11 +323,11 @@ class Present:
 
     @property
     def file(self) -> str:
-        """The name of the file that the event happened in."""
+        """The name of the source file of the event."""
         return Path(self.sites.site(self.place).place.file).name if self.place else ""
 
     def called(self, tensor: int) -> str:
-        """A tensor's name, empty where it has none (yet)."""
+        """A tensor's name; empty if it has none yet."""
         found = self.parameters.get(tensor) or self._labels[self._names.get(tensor)]
         past = self.earlier(tensor) if not found else None
         return found or (past.query.names.of(tensor) if past is not None else None) or ""
@@ -337,7 +339,7 @@ class Present:
         return (self.field("tensor"),) if self.has("tensor") else ()
 
     def names(self, only_parameters: bool) -> list[str]:
-        """The names of the tensors that the event is about: at a node, of what its op made."""
+        """The names of the tensors that the event is about; for a node, of the output of its op."""
         if self.kind not in _AT_NODE:
             if only_parameters:
                 return [self.parameters.get(tensor, "") for tensor in self._subjects()]
@@ -350,18 +352,18 @@ class Present:
         return [self._labels[known]]
 
     def shapes(self) -> list[str]:
-        """The shapes of what the event made or wrote."""
+        """The shapes of the tensors that the event made or changed in place."""
         told = self.states if self.kind in _MADE else ()
         return ["x".join(map(str, state.value.shape)) for state in told if state.value is not None]
 
     def versions(self) -> list[int]:
-        """The versions that the event's writes made."""
+        """The versions that the event produced."""
         written = self.written() if self.kind in _MADE else ()
         return [state.version for state in self.states if state.version and state.tensor in written]
 
     @property
     def grad_fn(self) -> str:
-        """The name of the node that the event made or is at."""
+        """The name of the node that the event made, or at which it happened."""
         if self.has("grad_fn"):
             return self.field("grad_fn")
         if self.kind != Kind.PRODUCED:
@@ -371,7 +373,7 @@ class Present:
         return self._grad_fns.get(node) or (made.grad_fn if made is not None else "")
 
     def has_bad(self, statistic: str) -> bool:
-        """Whether a value told here or a gradient has a NaN (`nan`) or an infinity (`inf`)."""
+        """Whether a value or gradient of the event has a NaN (`nan`) or an infinity (`inf`)."""
         which = statistic == "inf"
         bad, newest = self._bad, self._newest_past
         if any(state.tensor in bad and bad[state.tensor][which] for state in self.states):
@@ -382,7 +384,7 @@ class Present:
         )
 
     def _was_bad(self, number: int, which: bool) -> bool:
-        """Whether a tensor from before the last stop is bad; looked up once."""
+        """Whether a tensor from before the last stop has NaN or infinity; looked up once."""
         found = self.past.trace.snapshot(number) if self.past is not None else None
         stats = found.stats if found is not None else None
         self._bad[number] = (bool(stats.nan), bool(stats.inf)) if stats is not None else (False, False)
@@ -414,14 +416,14 @@ class Present:
         ]
 
     def _value(self, number: int) -> Any:
-        """What an older tensor holds: the array, or what the trace says of it."""
+        """The value of an older tensor: its array, or its snapshot in the trace."""
         array, copy = self._values.get(number, _UNKNOWN)
         held = array()
         held = copy if held is None else held
         return self._value_in_the_past(number) if held is None else held
 
     def _value_before(self, number: int) -> Any:
-        """What a tensor held before this event."""
+        """The value of a tensor before this event."""
         known = self._values.get(number)
         _, copy = self._replaced.get(number, known) or _UNKNOWN
         return self._value_in_the_past(number) if copy is None else copy
@@ -432,7 +434,7 @@ class Present:
 
 
 def _nothing() -> Any:
-    """In place of a reference to an array."""
+    """Used instead of a weak reference if there is no array."""
     return None
 
 

@@ -1,4 +1,4 @@
-"""Who looks at a stop: a reader at the terminal, or commands that were given beforehand."""
+"""The two ways to handle a stop: a user at the terminal, or commands given in advance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TERMINAL = "/dev/tty"
 
 
 class Commands:
-    """Commands that run one after another, over all stops. When none is left the script is ended."""
+    """Runs a list of commands, over all stops. When no command is left, the script is ended."""
 
     def __init__(self, lines: list[str], write: Callable[[str], None]) -> None:
         self.lines = lines
@@ -27,11 +27,11 @@ class Commands:
 
     @property
     def wants_the_end(self) -> bool:
-        """While there are commands left."""
+        """Whether commands are left."""
         return bool(self.lines)
 
     def read(self, session: Session) -> None:
-        """Run commands up to one that lets the script go on."""
+        """Run commands up to one that continues the script."""
         if self.started or session.message:
             for piece in told(session, moved=True):
                 self.write(piece)
@@ -43,7 +43,7 @@ class Commands:
 
 
 class AtTerminal:
-    """A reader with a screen and keys, apart from the script's standard streams."""
+    """A user with a screen and keys, separate from the script's standard streams."""
 
     wants_the_end = False
 
@@ -51,13 +51,13 @@ class AtTerminal:
         self.terminal = terminal
 
     def read(self, session: Session) -> None:
-        """Let the reader step until they go on or quit."""
+        """Let the user step until they continue or quit."""
         with self._own_streams():
             interact(session, Console(file=self.terminal, highlight=False))
 
     @contextmanager
     def _own_streams(self) -> Iterator[None]:
-        """Keys come from the process's own standard input, whatever the script has put in its place."""
+        """Read keys from the process's own standard input, even if the script has replaced sys.stdin."""
         scripts = sys.stdin
         sys.stdin = sys.__stdin__
         try:
@@ -67,7 +67,8 @@ class AtTerminal:
 
 
 def terminal() -> TextIO | None:
-    """The terminal to draw on: the one that the process belongs to, or else standard output; None for neither."""
+    """The terminal to draw on: the controlling terminal of the process, else standard output; None if neither
+    is a terminal."""
     try:
         return open(_TERMINAL, "w", encoding="utf-8", errors="replace", closefd=True)
     except OSError:

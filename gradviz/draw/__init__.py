@@ -1,7 +1,7 @@
 """Pictures of graphs.
 
-The package is also the function `gradviz.draw(tensor)`: it can be called, and passes the call on to whoever can
-obtain the graph of a live tensor.
+The package is also the function `gradviz.draw(tensor)`: the module is callable, and passes the call on to
+`gradviz.notebook.draw`, which can record the graph of a live tensor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _CallableModule(ModuleType):
-    live: Callable[..., Any]  # set by gradviz itself: a view knows no engine
+    live: Callable[..., Any]  # set by the package gradviz, because views must not import an engine
 
     def __call__(self, tensor: Any, **settings: Any) -> Any:
         """See gradviz.notebook.draw."""

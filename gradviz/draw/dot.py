@@ -1,8 +1,8 @@
-"""A scene as DOT text.
+"""Writes a scene as DOT text.
 
-Forward goes down, and backward back up beside it: a `grad` edge is written the other way round, with `dir=back`,
-so that it does not stretch the picture. An op and its grad_fn stand in one row, the grad_fn to the right: the
-backward graph is the mirror image of the forward one."""
+The forward graph goes down, and the backward graph goes up beside it: a `grad` edge is written in the reverse
+direction with `dir=back`, so that it does not stretch the layout. An op and its grad_fn are in one row, the grad_fn
+on the right: the backward graph is the mirror image of the forward graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def to_dot(graph: Graph) -> str:
 
 
 def dot_of(scene: Scene, fast: bool = False) -> str:
-    """The scene as DOT text; `fast` tells the layout not to try hard."""
+    """The scene as DOT text. With `fast`, the layout is faster and less careful."""
     return _Writer(scene, fast).source()
 
 
@@ -38,7 +38,7 @@ class _Writer:
         self.dot = graphviz.Digraph("gradviz", graph_attr={**style.GRAPH, **(_FAST if fast else {})})
 
     def source(self) -> str:
-        """All of it."""
+        """The complete DOT text."""
         self.dot.attr(label=quoted([*self.scene.caption, " "], end="\\l"))
         self.dot.attr("node", **style.NODE)
         self.dot.attr("edge", **style.EDGE)
@@ -54,10 +54,10 @@ class _Writer:
         return self.dot.source
 
     def _guides(self) -> Iterator[tuple[str, str]]:
-        """What comes into a frame, and each leaf in it that is used only there.
+        """For each frame an input from outside, and the leaves in the frame that are used nowhere else.
 
-        With the one above the other, frames stand below one another; else a layer's weights could begin beside the
-        layer before, and the network would go down aslant."""
+        Invisible edges between them keep frames below one another. Without these, a layer's weights could be
+        placed beside the previous layer, and the network would run diagonally."""
         things = self.scene.things
         order = {name: number for number, name in enumerate(things)}
         entries: dict[str, str] = {}
@@ -88,9 +88,8 @@ class _Writer:
 
     def _add_cluster(self, outer: Any, scope: str, path: str, members: list[Thing]) -> None:
         """Add things inside the nested clusters of their scope. DOT joins clusters of the same name."""
-        cluster = graphviz.Digraph(
-            graphviz.escape(f"cluster {path}")
-        )  # outer.subgraph() would copy its lines
+        # outer.subgraph() would copy its lines
+        cluster = graphviz.Digraph(graphviz.escape(f"cluster {path}"))
         name = path.rpartition("/")[2]
         cluster.attr(label=quoted([plain(name, 40)]), **{"class": "scope"}, **style.CLUSTER)
         if path == scope:
@@ -101,7 +100,7 @@ class _Writer:
         outer.subgraph(cluster)
 
     def _add_things(self, dot: Any, members: list[Thing]) -> None:
-        """Add things, an op beside its grad_fn, and a leaf beside its AccumulateGrad."""
+        """Add things. An op is next to its grad_fn, and a leaf next to its AccumulateGrad."""
         here = {thing.id for thing in members}
         paired: set[str] = set()
         for thing in members:
@@ -128,7 +127,7 @@ class _Writer:
         dot.node(thing.id, label=quoted(lines), **names, **style.look(style.NODES, thing.classes))
 
     def _add_tie(self, dot: Any, thing: Thing) -> None:
-        """Join an op to its grad_fn, or a leaf to the AccumulateGrad that fills its .grad."""
+        """Connect an op with its grad_fn, or a leaf with the AccumulateGrad that sets its .grad."""
         fills = "filled" in self.scene.things[thing.pair].classes
         look = _reversed_arrow(style.FILLS) if fills else style.TIE
         dot.edge(thing.id, thing.pair, **{"class": "tie", "weight": "5"}, **look)
@@ -147,11 +146,11 @@ class _Writer:
 
 
 def _roomy(text: str) -> str:
-    """Text with room at its ends: Graphviz does not know that it will be bold, and takes digits for narrower."""
+    """Text with spaces on both sides: Graphviz measures it as if it was not bold, and underestimates digits."""
     room = "\u00a0" * (1 + len(text) // 16)
     return f"{room}{text}{room}"
 
 
 def _reversed_arrow(look: dict[str, str]) -> dict[str, str]:
-    """The attributes of an edge written the other way round."""
+    """The attributes of an edge that is written in the reverse direction."""
     return {"dir": "back", **{"arrowtail" if key == "arrowhead" else key: text for key, text in look.items()}}

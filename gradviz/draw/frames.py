@@ -1,7 +1,7 @@
-"""The frames that things stand in: one for each call of a module or function.
+"""The frames of a picture: one for each call of a module or function.
 
-A module that is called again and again, as the cell of a recurrent network is, has a frame each time: one around
-all its calls would draw together what is far apart."""
+A module that is called repeatedly, such as the cell of a recurrent network, gets one frame for each call. One frame
+for all calls would pull distant parts of the picture together."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections import Counter
 
 from gradviz.graph.model import DATA, GRAD_FN, GROUP, OP, Graph, Node
 
-_DEEPEST = 8  # scopes within one another
+_DEEPEST = 8  # nested scopes
 
 
 def frames(graph: Graph) -> dict[str, str]:
-    """The frame of each node: the path of its scope, in which later calls say which they are. Empty for none."""
+    """The frame of each node: the path of its scope, with a number for second and later calls. Empty if it
+    has no scope."""
     found, first = _of_rows(_rows(graph))
-    for edge in graph.edges:  # a result stands where its op does, a parameter where it is used first
+    for edge in graph.edges:  # a result is in the frame of its op, a parameter in the frame of its first use
         if edge.kind == DATA:
             for name, user in ((edge.source, edge.target), (edge.target, edge.source)):
                 if user in found and graph.nodes[name].scope == graph.nodes[user].scope:
@@ -26,7 +27,7 @@ def frames(graph: Graph) -> dict[str, str]:
 
 
 def _rows(graph: Graph) -> list[Node]:
-    """What ran, in its order."""
+    """The ops and groups in execution order; the grad_fns if there are no ops."""
     rows = [node for node in graph.nodes.values() if node.kind in (OP, GROUP)]
     if any(node.kind == OP for node in rows):
         return rows
@@ -40,7 +41,7 @@ def _of_rows(rows: list[Node]) -> tuple[dict[str, str], dict[str, str]]:
     found: dict[str, str] = {}
     first: dict[str, str] = {}
     calls: Counter[str] = Counter()
-    inside: list[str] = []  # the parts of the path that we are in, and the frame of each
+    inside: list[str] = []  # the path of the previous node, and the frame of each of its parts
     around: list[str] = []
     for node in rows:
         parts = _path(node.scope).split("/") if node.scope else []

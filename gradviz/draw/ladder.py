@@ -1,7 +1,7 @@
-"""A scene as SVG by the best layout that there is time for.
+"""Lays out a scene as SVG, with the best method that is fast enough.
 
-Graphviz with all its care for up to FULL things, told to hurry for up to FAST, and beyond, or where it does not
-finish, rows of our own. A line in the picture says so."""
+Up to FULL things, Graphviz uses its full quality, and up to FAST its faster settings. For larger scenes, or if
+Graphviz does not finish, things are placed in rows by `rows.py`; the caption mentions this."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from gradviz.draw.layout import GaveUp, to_svg
 from gradviz.draw.scene import Scene
 from gradviz.draw.vector import svg_of
 
-FULL, FAST = 2_000, 5_000  # things and a third of the links
+FULL, FAST = 2_000, 5_000  # number of things, or a third of the links if that is more
 PATIENCE = 20.0  # seconds for Graphviz
 
 
 def laid_out(scene: Scene, patience: float = PATIENCE) -> str:
-    """The scene as an SVG document. Raises layout.LayoutError where GRADVIZ_LAYOUT names what is not there."""
+    """The scene as an SVG document. Raises layout.LayoutError if GRADVIZ_LAYOUT names an engine that is not
+    available."""
     if os.environ.get("GRADVIZ_LAYOUT") == "rows":
         return svg_of(scene)
     size = max(len(scene.things), len(scene.links) // 3)

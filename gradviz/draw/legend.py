@@ -1,39 +1,43 @@
-"""The legend: one of everything that a picture can show, drawn as pictures draw it."""
+"""The legend: one example of everything that a picture can show."""
 
 from __future__ import annotations
 
 from gradviz.draw.scene import Link, Scene, Thing
 
-_Row = tuple[str, str, str]  # classes, name, what it means
+_Row = tuple[str, str, str]  # classes, name, meaning
 
 _TENSORS: tuple[_Row, ...] = (
-    ("leaf requires-grad has-grad", "leaf", "requires grad: backward fills its .grad"),
+    ("leaf requires-grad has-grad", "leaf", "requires grad: backward sets its .grad"),
     ("leaf requires-grad has-grad shared", "shared leaf", "several ops read it: its gradients add up"),
     ("leaf", "leaf", "does not require grad: data"),
     ("leaf frozen", "frozen parameter", "does not require grad"),
-    ("leaf requires-grad unreached", "leaf, never reached", "requires grad, but this pass gave it none"),
-    ("tensor requires-grad", "non-leaf", "computed from what requires grad"),
+    (
+        "leaf requires-grad unreached",
+        "leaf, never reached",
+        "requires grad, but this pass gave it no gradient",
+    ),
+    ("tensor requires-grad", "non-leaf", "computed from a tensor that requires grad"),
     ("tensor requires-grad retained has-grad", "non-leaf", "retains its gradient"),
     ("tensor requires-grad root", "root", "backward() began here"),
-    ("tensor", "tensor", "nothing that requires grad led to it"),
-    ("leaf requires-grad reference", "w", "drawn once more, near its use"),
+    ("tensor", "tensor", "not computed from a tensor that requires grad"),
+    ("leaf requires-grad reference", "w", "drawn again, near its use"),
 )
 _OPS: tuple[_Row, ...] = (
-    ("op", "op", "of the forward computation"),
-    ("op passive", "op", "on what does not require grad"),
-    ("op in-place", "op_", "wrote over its input"),
+    ("op", "op", "of the forward pass"),
+    ("op passive", "op", "its inputs do not require grad"),
+    ("op in-place", "op_", "changed its input in place"),
     ("op cut", "detach", "gradient stops at it"),
     ("grad_fn", "MulBackward0", "grad_fn: a node of the backward graph"),
-    ("grad_fn root", "AddBackward0", "the node that the pass started with"),
+    ("grad_fn root", "AddBackward0", "the root of the pass"),
     ("grad_fn accumulate filled", "AccumulateGrad", "adds to a leaf's .grad"),
     ("grad_fn idle", "LogBackward0", "did not run in this pass"),
     ("grad_fn error", "DivBackward0", "an error was raised here"),
-    ("group", "layers ×12", "folded: a scope, a repetition, a run of ops"),
+    ("group", "layers ×12", "folded: a scope, a repetition, a chain of ops"),
 )
 _LINES: tuple[tuple[str, str], ...] = (
     ("data", "data"),
     ("data aliases", "data, in shared memory (a view)"),
-    ("mutation", "written over in place"),
+    ("mutation", "changed in place"),
     ("saved", "saved for backward"),
     ("data cut", "gradient stops here"),
     ("tie", "an operation and its grad_fn"),
@@ -46,13 +50,13 @@ _GRADIENTS: tuple[tuple[str, str], ...] = (
     ("grad flowed m0", "less"),
     ("grad flowed zero", "all zeros"),
     ("grad flowed odd", "NaN or inf in it"),
-    ("grad", "next_functions: no gradient came"),
+    ("grad", "next_functions: no gradient"),
 )
 
 
 def legend() -> Scene:
-    """One of everything, with what it means."""
-    scene = Scene(["how gradviz draws: every kind of thing and line"])
+    """A scene with one example of everything, and what it means."""
+    scene = Scene(["legend: every kind of node and line"])
     _add_column(scene, "tensors", _TENSORS)
     _add_column(scene, "operations and nodes", _OPS)
     _add_chain(scene, "lines", _LINES)
@@ -85,7 +89,7 @@ def _add_chain(scene: Scene, title: str, rows: tuple[tuple[str, str], ...]) -> N
 
 
 def _add_spacer(scene: Scene, title: str) -> None:
-    """Let all frames begin at the same height."""
+    """Make all frames begin at the same height."""
     name = f"l{len(scene.things)}"
     scene.things[name] = Thing(name, ["spacer"], [], "", title)
 

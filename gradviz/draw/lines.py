@@ -1,4 +1,4 @@
-"""What is written in a node: lines of text, each with a role (see style.LINES)."""
+"""The text of a node: lines, each with a role (see style.LINES)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Line = tuple[str, str]
 def lines_of(node: Node, show: str, brief: bool = False, uses: int = 0) -> list[Line]:
     """The lines of a node in a picture that shows `show` (both, forward, backward).
 
-    In a `brief` one, what shape and colour say already is not written. `uses` is how many ops read it."""
+    In a `brief` picture, facts that shape and colour already show are left out. `uses` is the number of ops
+    that read the node."""
     lines = (_briefly if brief else _WRITERS[node.kind])(node, show)
     if uses > 1 and node.kind == LEAF and node.requires_grad:
         lines.append(("fact", f"used {uses:,}×"))
@@ -104,7 +105,7 @@ def _grad_fn(node: Node, show: str) -> list[Line]:
     return lines
 
 
-_HELD = {"op": "ops", "leaf": "leaves", "grad_fn": "grad_fns"}  # what a group is said to hold
+_HELD = {"op": "ops", "leaf": "leaves", "grad_fn": "grad_fns"}  # the contents of a group that are counted
 
 
 def _group(node: Node, show: str) -> list[Line]:

@@ -1,4 +1,4 @@
-"""A graph as Mermaid text, which code hosts draw in a README or a comment."""
+"""Writes a graph as Mermaid text, which code hosts draw in a README or a comment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from gradviz.draw.scene import caption
 from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node
 from gradviz.words.escape import as_mermaid
 
-MOST_EDGES = 500  # as Mermaid's own limit is (maxEdges)
-MOST_TEXT = 50_000  # characters, likewise (maxTextSize)
+MOST_EDGES = 500  # Mermaid's own limit (maxEdges)
+MOST_TEXT = 50_000  # characters; Mermaid's own limit (maxTextSize)
 
 _SHAPES = {
     "leaf": ('(["', '"])'),
@@ -28,7 +28,7 @@ _CLASSES = (
 
 
 def to_mermaid(graph: Graph) -> str:
-    """The graph as a Mermaid flowchart, cut where code hosts would refuse it; a comment and a node then say so."""
+    """The graph as a Mermaid flowchart. A graph above Mermaid's limits is cut, and a node mentions it."""
     head = [f"%% {line.replace('%', '')}" for line in caption(graph)[: 1 + len(graph.notes)]]
     lines = [*head, "flowchart TB", *(f"  {text}" for text in _CLASSES)]
     room = MOST_TEXT - sum(len(line) + 1 for line in lines) - 200
@@ -45,7 +45,7 @@ def to_mermaid(graph: Graph) -> str:
         drawn += 1
     if drawn < len(graph.edges):
         left = len(graph.edges) - drawn
-        lines.append(f'  more["{left:,} more edges are left out: code hosts draw no more"]:::group')
+        lines.append(f'  more["{left:,} more edges are left out: code hosts do not draw more"]:::group')
     else:
         lines += [_node(node, graph.show) for node in graph.nodes.values() if node.id not in said]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""SVG text in, PDF bytes out, by what is installed: there is no PDF writer that comes with us."""
+"""Converts SVG text to PDF bytes with an installed program: gradviz has no PDF writer."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ _INSTALL = "install one (Debian: librsvg2-bin, macOS: librsvg, any: pip install 
 
 
 class NoPdf(ValueError):
-    """There is nothing that makes a PDF, or it failed. The message is one line: what to do."""
+    """No PDF converter is installed, or the converter failed. The message is one line that says what to do."""
 
 
 def check_pdf() -> None:
-    """Raise NoPdf where nothing on this machine can make one."""
+    """Raise NoPdf if no converter is installed."""
     if _command() is None and not _has_cairosvg() and shutil.which("dot") is None:
-        raise NoPdf(f"a .pdf needs rsvg-convert, inkscape, cairosvg or dot, and there is none: {_INSTALL}")
+        raise NoPdf(
+            f"a .pdf needs rsvg-convert, inkscape, cairosvg or dot, and none is installed: {_INSTALL}"
+        )
 
 
 def to_pdf(svg: str, dot_source: str) -> bytes:
-    """A PDF of `svg` by the best converter that there is; by `dot`, which cannot, of `dot_source`. Raises NoPdf."""
+    """Make a PDF from `svg` with the best installed converter, or from `dot_source` if only `dot` is
+    installed. Raises NoPdf."""
     check_pdf()
     command = _command()
     if command is not None:

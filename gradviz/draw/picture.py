@@ -1,4 +1,4 @@
-"""A picture of a graph, for notebooks."""
+"""Pictures of graphs, for notebooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradviz.graph.model import Graph
 
 
 class Page(str):
-    """An HTML page as text, that a notebook shows in a frame of its own."""
+    """An HTML page as text. A notebook shows it in its own frame."""
 
     def _repr_html_(self) -> str:
         text = self.replace("&", "&amp;").replace('"', "&quot;")
@@ -22,9 +22,11 @@ class Page(str):
 
 
 class Picture:
-    """A graph that shows itself in a notebook. `save(FILE)` writes it, in the format of its ending; `html()` is a
-    page to search, fold and replay it. `page` makes that page's text, `theme` is light or dark, and `fold` are
-    the settings of gradviz.graph.fold.folded."""
+    """A graph that displays itself in a notebook. `save(FILE)` writes it in the format of the ending;
+    `html()` is a page to search, fold and replay it.
+
+    `page` makes the text of the page; `theme` is light or dark; `fold` are the arguments of
+    gradviz.graph.fold.folded."""
 
     def __init__(
         self, graph: Graph, page: Callable[[], str] | None = None, theme: str = "light", **fold: Any
@@ -34,16 +36,16 @@ class Picture:
 
     @cached_property
     def shown(self) -> Graph:
-        """The graph as the picture shows it: folded, if it is large. Raises FoldError for an unknown scope."""
+        """The graph of the picture; a large one is folded. Raises FoldError for an unknown scope."""
         return folded(self.graph, **self._fold)
 
     @cached_property
     def svg(self) -> str:
-        """The picture as an SVG document. Raises render.DrawError where it cannot be drawn."""
+        """The picture as an SVG document. Raises render.DrawError if it cannot be drawn."""
         return render.svg(self.shown, self._theme)
 
     def save(self, path: Path | str) -> None:
-        """Write the picture into a file. JSON holds the graph as it is, not folded. Raises render.DrawError."""
+        """Write the picture to a file. JSON contains the graph without folding. Raises render.DrawError."""
         ending = Path(path).suffix.lower()
         if ending == render.PAGE:
             render.check_path(Path(path))
@@ -52,14 +54,14 @@ class Picture:
             render.save(self.graph if ending == ".json" else self.shown, path, self._theme)
 
     def html(self) -> Page:
-        """The page, which a notebook shows in a frame; as a string it is the whole file. Raises render.DrawError
-        for a graph that no run is known of."""
+        """The page as a string, the complete file; a notebook shows it in a frame. Raises render.DrawError if
+        the graph does not come from a trace."""
         if self._page is None:
-            raise render.DrawError("a page is made of a trace: `gradviz graph TRACE -o FILE.html` writes it")
+            raise render.DrawError("a page needs a trace: `gradviz graph TRACE -o FILE.html` writes it")
         return Page(self._page())
 
     def _repr_svg_(self) -> str:
-        return self.svg[max(0, self.svg.find("<svg")) :]  # a notebook wants no XML declaration
+        return self.svg[max(0, self.svg.find("<svg")) :]  # notebooks do not accept an XML declaration
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.graph.counts().items())

@@ -1,4 +1,4 @@
-"""A graph into a file: the ending says what kind."""
+"""Writes a graph to a file, in the format of the file's ending."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gradviz.draw.scene import Scene, scene_of
 from gradviz.errors import GradvizError
 from gradviz.graph.model import Graph, to_json
 
-PAGE = ".html"  # is made of a trace, not of a graph alone: see gradviz.draw.page
+PAGE = ".html"  # made from a trace, not from a graph: see gradviz.draw.page
 
 
 class DrawError(GradvizError):
-    """A graph could not be drawn or written. The message is one line: what is wrong, and what to do."""
+    """A graph could not be drawn or written. The message is one line: the problem and a remedy."""
 
 
 def save(graph: Graph, path: Path | str, theme: str = "light") -> None:
-    """Write the graph into a file, of the kind that its ending says. The `theme`, light or dark, is that of .svg,
+    """Write the graph to a file, in the format of the ending. The `theme`, light or dark, applies to .svg,
     .png and .pdf. Raises DrawError."""
     path = Path(path)
     check_path(path)
     ending = path.suffix.lower()
     if ending == PAGE:
-        raise DrawError("a page is made of a trace: `gradviz graph TRACE -o FILE.html` writes it")
+        raise DrawError("a page needs a trace: `gradviz graph TRACE -o FILE.html` writes it")
     if ending in _WRITERS:
         write(path, _WRITERS[ending](graph).encode())
     else:
@@ -54,15 +54,15 @@ def save_legend(path: Path | str, theme: str = "light") -> None:
     check_path(path)
     ending = path.suffix.lower()
     if ending not in _PAINTERS:
-        raise DrawError(f"there is no legend as {ending}: use one of {' '.join(_PAINTERS)}")
+        raise DrawError(f"a legend cannot be written as {ending}: use one of {' '.join(_PAINTERS)}")
     write(path, _drawn(legend(), ending, theme))
 
 
 def check_path(path: Path) -> None:
-    """Raise DrawError where a graph cannot be written to a file of this name."""
+    """Raise DrawError if a graph cannot be written to a file of this name."""
     ending = path.suffix.lower()
     if ending not in ENDINGS:
-        raise DrawError(f"{path.name} has no ending that says what to write: use one of {' '.join(ENDINGS)}")
+        raise DrawError(f"{path.name} has no known ending: use one of {' '.join(ENDINGS)}")
     if path.is_dir():
         raise DrawError(f"cannot write {path}: it is a directory")
     if not path.parent.is_dir():
@@ -75,7 +75,7 @@ def check_path(path: Path) -> None:
 
 
 def svg(graph: Graph, theme: str = "light") -> str:
-    """The graph as an SVG document. Raises DrawError where the layout engine that was asked for is not there."""
+    """The graph as an SVG document. Raises DrawError if the requested layout engine is not available."""
     return _svg(scene_of(graph), theme)
 
 
@@ -99,7 +99,7 @@ _TAG = re.compile(r'<g id="([^"]+)" class="(node|edge|cluster|graph)\b|<text ')
 
 
 def _style_text(document: str, scene: Scene) -> str:
-    """Give each line of a thing its role's class and look, which DOT has no words for."""
+    """Give each line of text the class and look of its role, which DOT cannot express."""
     roles: list[str] = []
 
     def styled(match: re.Match[str]) -> str:

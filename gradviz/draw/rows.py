@@ -1,8 +1,7 @@
-"""A place for everything in a scene, in rows, in time that grows with the scene only: for what Graphviz cannot lay
-out in reasonable time.
+"""Places the things of a scene in rows, in nearly linear time: for scenes that are too large for Graphviz.
 
-A thing stands below all that leads to it, an op beside its grad_fn, a leaf right above its first use. Within a row
-things are ordered by where their neighbours are (Sugiyama, Tagawa and Toda 1981: barycentres, a few sweeps)."""
+A thing is below everything that leads to it, an op beside its grad_fn, and a leaf directly above its first use. The
+order within a row follows the positions of neighbours (Sugiyama, Tagawa and Toda 1981: barycentres, a few sweeps)."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ Size = tuple[float, float]
 Place = tuple[float, float]
 
 _GAP, _PAIR_GAP, _ROW_GAP = 22.0, 34.0, 34.0
-_WIDEST = 6000.0  # points: a row with more in it is broken
+_WIDEST = 6000.0  # points; a wider row is split
 _SWEEPS = 6
 
 
 @dataclass(slots=True)
 class _Unit:
-    """A thing, or two that stand side by side."""
+    """A thing, or two things side by side."""
 
     things: list[Thing]
     width: float = 0.0
@@ -33,8 +32,8 @@ class _Unit:
 
 
 def placed(scene: Scene, sizes: Mapping[str, Size]) -> tuple[dict[str, Place], Size]:
-    """The middle of each thing, and the size of it all, in points; y grows downward. `sizes` are those of the
-    things."""
+    """The centre of each thing, and the size of the whole, in points; y grows downward. `sizes` are the sizes
+    of the things."""
     units, home = _units(scene, sizes)
     _connect(units, scene, home)
     _rank(units)
@@ -76,7 +75,7 @@ def _units(scene: Scene, sizes: Mapping[str, Size]) -> tuple[list[_Unit], dict[s
 
 
 def _connect(units: list[_Unit], scene: Scene, home: Mapping[str, int]) -> None:
-    """Note what is above what; saved tensors do not count, as in Graphviz's layout."""
+    """Record which units are above which. Links of saved tensors are ignored, as in Graphviz's layout."""
     for link in scene.links:
         if link.classes[0] == "saved":
             continue
@@ -88,7 +87,7 @@ def _connect(units: list[_Unit], scene: Scene, home: Mapping[str, int]) -> None:
 
 
 def _rank(units: list[_Unit]) -> None:
-    """Give each unit the first row that is below all above it. Where links go in a circle, one does not count."""
+    """Put each unit into the first row below everything above it. In a cycle, one link is ignored."""
     order: list[int] = []
     waits = [len(unit.above) for unit in units]
     ready = [number for number, count in enumerate(waits) if not count]
@@ -114,7 +113,7 @@ def _rank(units: list[_Unit]) -> None:
 
 
 def _lower(units: list[_Unit], order: list[int]) -> None:
-    """Put leaves, and what is computed of leaves alone, right above their first use."""
+    """Put leaves, and units computed only from leaves, directly above their first use."""
     loose = [False] * len(units)
     for number in order:
         loose[number] = all(loose[other] for other in units[number].above)
@@ -125,7 +124,7 @@ def _lower(units: list[_Unit], order: list[int]) -> None:
 
 
 def _rows(units: list[_Unit]) -> list[list[int]]:
-    """The units row by row, from the top; a row that would be too wide is several."""
+    """The units by row, from the top. A row that is too wide is split."""
     by_rank: dict[int, list[int]] = {}
     for number, unit in enumerate(units):
         by_rank.setdefault(unit.row, []).append(number)
@@ -142,7 +141,7 @@ def _rows(units: list[_Unit]) -> list[list[int]]:
 
 
 def _sweep(units: list[_Unit], rows: Iterable[list[int]], down: bool) -> None:
-    """Put each row below (or above) its neighbours of the rows before."""
+    """Place each row by the positions of its neighbours in the rows before."""
     for row in rows:
         wanted: list[tuple[float, int]] = []
         for number in row:

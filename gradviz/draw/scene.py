@@ -1,6 +1,6 @@
-"""What a picture shows, before anything has a place: things with their lines of text, and links between them.
+"""The contents of a picture before its layout: things with lines of text, and links between them.
 
-Whatever lays it out, the picture has these things and links, with these ids, classes and texts."""
+Every layout shows the same things and links, with these ids, classes and texts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, VIEW, Edge, Graph
 from gradviz.words.escape import plain
 from gradviz.words.numbers import SHOWN, value_label
 
-CROWD = 60  # nodes: beyond, what has no name says less
+CROWD = 60  # in a graph with more nodes, unnamed nodes have less text
 
 
 @dataclass(slots=True)
 class Thing:
-    """A node of the graph, or a reference to one, as it is drawn. `pair` is the thing that stands beside it."""
+    """A node of the graph, or a reference to one, as it is drawn. `pair` is the thing beside it."""
 
     id: str
     classes: list[str]
@@ -33,8 +33,8 @@ class Thing:
 
 @dataclass(slots=True)
 class Link:
-    """A line from one thing to another. One that is `backward` has its arrow at `target`, but for the layout it
-    begins there, so that backward goes up beside forward."""
+    """A line from one thing to another. A `backward` link has its arrow at `target`, but the layout treats it
+    as if it began there, so that the backward graph goes up."""
 
     id: str
     source: str
@@ -47,7 +47,7 @@ class Link:
 
 @dataclass(slots=True)
 class Scene:
-    """A whole picture. `caption` is what stands above it."""
+    """A whole picture. `caption` is the text above it."""
 
     caption: list[str]
     things: dict[str, Thing] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Scene:
 
 
 def scene_of(graph: Graph) -> Scene:
-    """What a picture of this graph shows."""
+    """The scene of a graph."""
     edges, references = shortened(graph)
     marks = _Marks(graph, edges)
     scene = Scene(caption(graph))
@@ -75,7 +75,7 @@ def scene_of(graph: Graph) -> Scene:
     scale = style.Scale(edge.value for edge in edges if edge.kind == GRAD)
     made_by_ops = {edge.target for edge in edges if edge.kind == DATA}
     for number, edge in enumerate(edges):
-        if edge.kind != VIEW or edge.target not in made_by_ops:  # else its op shows the way already
+        if edge.kind != VIEW or edge.target not in made_by_ops:  # otherwise its op shows the connection
             classes = [*style.edge_classes(edge), *scale.classes(edge)]
             if edge.kind == DATA and edge.target in marks.views:
                 classes.append("aliases")
@@ -86,7 +86,7 @@ def scene_of(graph: Graph) -> Scene:
 
 
 def caption(graph: Graph) -> list[str]:
-    """What stands above the picture: what it shows, how the run ended, what the lines mean."""
+    """The text above a picture: what it shows, the error of the run, and the meaning of the lines."""
     run = "the whole run" if graph.pass_number is None else f"pass {graph.pass_number} of {graph.passes}"
     parts = (plain(graph.script), run, plain(graph.title, 60))
     lines = [" · ".join(part for part in parts if part)]
@@ -101,7 +101,7 @@ def caption(graph: Graph) -> list[str]:
 
 
 class _Marks:
-    """What is known of nodes only by looking at the edges."""
+    """Marks of nodes that depend on the edges."""
 
     def __init__(self, graph: Graph, edges: list[Edge]) -> None:
         nodes = graph.nodes
@@ -133,7 +133,7 @@ class _Marks:
 
 
 def _unreached(graph: Graph) -> set[str]:
-    """The leaves that require grad and were given none, in a picture of a pass."""
+    """Leaves that require grad and got no gradient, in the picture of a pass."""
     nodes = graph.nodes
     if not graph.passes or not any(node.ran for node in nodes.values()):
         return set()

@@ -1,7 +1,7 @@
-"""Long edges made short: what makes layout slow and pictures hard to read.
+"""Shortens long edges, which make the layout slow and the picture hard to read.
 
-A leaf that is used again far below, as the weights of a recurrent network are, is drawn there once more, small;
-so is its AccumulateGrad."""
+A leaf that is used again far below, such as the weights of a recurrent network, is drawn there a second time, smaller.
+The same is done for its AccumulateGrad."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, SAVED, Edge, Graph, Node
 
-FAR = 2  # ops between two uses
-_SMALL = 60  # nodes: fewer are always drawn as they are
+FAR = 2  # the number of ops between two uses
+_SMALL = 60  # smaller graphs are not changed
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A second place at which a node is drawn: near the one that uses it there."""
+    """A second place where a node is drawn, near the op that uses it there."""
 
     id: str
     node: Node
@@ -23,7 +23,7 @@ class Reference:
 
 
 def shortened(graph: Graph) -> tuple[list[Edge], list[Reference]]:
-    """The edges as they are drawn, and the references that some of them lead to instead of the node itself."""
+    """The edges of the picture, and the references that replace the ends of some of them."""
     if len(graph.nodes) < _SMALL:
         return graph.edges, []
     places = _places(graph)
@@ -46,7 +46,7 @@ def shortened(graph: Graph) -> tuple[list[Edge], list[Reference]]:
 
 
 def _places(graph: Graph) -> dict[str, int]:
-    """How far down each op and each grad_fn stands."""
+    """The position of each op and each grad_fn in the order of execution."""
     rows = [node for node in graph.nodes.values() if node.kind == OP]
     if not rows:
         rows = sorted(
@@ -57,7 +57,8 @@ def _places(graph: Graph) -> dict[str, int]:
 
 
 def _hub_and_user(edge: Edge, graph: Graph) -> tuple[str, str]:
-    """The leaf or AccumulateGrad at one end of an edge, and who uses it at the other; empty where there is none."""
+    """The leaf or AccumulateGrad at one end of an edge, and its user at the other end; empty texts for other
+    edges."""
     if edge.kind in (DATA, SAVED) and graph.nodes[edge.source].kind == LEAF:
         return edge.source, edge.target
     if edge.kind == GRAD and graph.nodes[edge.target].name == "AccumulateGrad":

@@ -1,4 +1,4 @@
-"""How nodes and edges look, as tables. Each kind differs by its shape or line too, not by colour alone."""
+"""The look of nodes and edges, as tables. Kinds differ in shape or line, not only in colour."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ CLUSTER = {
     "margin": "8",
 }
 
-# Colour and width of a gradient a thousandth, a hundredth ... of the largest in the picture; darker is wider.
+# Colour and width of a gradient, from a small fraction of the largest up to the largest; the larger, the
+# darker and wider.
 MAGNITUDES = (
     ("#f59f4c", "1"),
     ("#f08030", "1.3"),
@@ -64,7 +65,7 @@ MAGNITUDES = (
     ("#9c3a06", "3"),
 )
 
-# Looks by class; where several match, the later wins.
+# Looks by class. If several match, later ones override earlier ones.
 NODES: dict[str, dict[str, str]] = {
     "leaf": {"shape": "box", "style": "rounded,filled", "fillcolor": "#f1f3f5", "color": "#adb5bd"},
     "tensor": {"shape": "box", "style": "rounded,filled", "fillcolor": "white", "color": "#868e96"},
@@ -126,7 +127,7 @@ NODES: dict[str, dict[str, str]] = {
         "penwidth": "2.6",
     },
 }
-TIE = {"color": "#adb5bd", "penwidth": "0.8", "dir": "none"}  # an op and its grad_fn
+TIE = {"color": "#adb5bd", "penwidth": "0.8", "dir": "none"}  # between an op and its grad_fn
 EDGES: dict[str, dict[str, str]] = {
     "data": {},
     "grad": {
@@ -164,14 +165,14 @@ EDGES: dict[str, dict[str, str]] = {
     "aliases": {"arrowhead": "odot", "style": "dashed"},
     "cut": {"style": "dashed", "color": RED, "fontcolor": RED, "penwidth": "1.6", "arrowhead": "tee"},
     "tie": TIE,
-    "hidden": {"style": "invis"},  # keeps things of the legend below one another
-    "straight": {"weight": "50", "constraint": "true"},  # and its lines upright
+    "hidden": {"style": "invis"},  # keeps the nodes of the legend in a column
+    "straight": {"weight": "50", "constraint": "true"},  # keeps the lines of the legend vertical
 }
 
-GUIDE = {"style": "invis"}  # keeps a layer below what comes into it
-FILLS = {**EDGES["grad"], **EDGES["flowed"]}  # an AccumulateGrad and the leaf whose .grad it fills
+GUIDE = {"style": "invis"}  # keeps a layer below its inputs
+FILLS = {**EDGES["grad"], **EDGES["flowed"]}  # from an AccumulateGrad to the leaf whose .grad it sets
 
-# What a line of a node's text is, and how the SVG shows it.
+# The look of a line of text in the SVG, by its role.
 LINES: dict[str, dict[str, str]] = {
     "name": {"font-weight": "bold"},
     "unnamed": {"fill": FAINT},
@@ -191,13 +192,13 @@ LEGEND = {
     "flowed": "╌▸ gradient",
     "idle": "╌▹ next_functions",
     "saved": "┈▸ saved for backward",
-    "mutation": "━▸ written over",
+    "mutation": "━▸ changed in place",
     "odd": "╍▸◆ NaN or inf",
     "aliases": "╌o shares memory",
 }
 
 
-# What each colour of the light theme is in the dark one.
+# Colours of the light theme, and their counterparts in the dark theme.
 DARK = {
     "white": "#1a1d21",
     "#212529": "#e9ecef",
@@ -236,7 +237,7 @@ _PAINT = re.compile(r'(\b(?:fill|stroke)(?:="|: ))(white|#[0-9a-f]{6})\b')
 
 
 def themed(svg: str, theme: str) -> str:
-    """A picture in the colours of a theme; texts without a colour of their own get the theme's ink."""
+    """A picture in the colours of a theme. Text without its own colour gets the theme's text colour."""
     colours = THEMES[theme]
     if not colours:
         return svg
@@ -245,7 +246,7 @@ def themed(svg: str, theme: str) -> str:
 
 
 def node_classes(node: Node, *marks: str) -> list[str]:
-    """A node's kind, flags, and what else is known of it: its classes in the SVG, which its look goes by."""
+    """The classes of a node in the SVG: its kind, its flags and its marks. They determine its look."""
     flags = {
         "requires-grad": bool(node.requires_grad),
         "root": node.root,
@@ -262,19 +263,19 @@ def node_classes(node: Node, *marks: str) -> list[str]:
 
 
 def edge_classes(edge: Edge) -> list[str]:
-    """An edge's kind and flags."""
+    """The classes of an edge in the SVG: its kind and its flags."""
     flags = {"flowed": bool(edge.gradient), "odd": has_odd(edge.value), "cut": bool(edge.cut)}
     return [edge.kind, *(name for name, holds in flags.items() if holds)]
 
 
 class Scale:
-    """How large the gradients of one picture are, against the largest."""
+    """The sizes of the gradients of one picture, relative to the largest."""
 
     def __init__(self, snapshots: Iterable[Snapshot | None]) -> None:
         self.largest = max((size for s in snapshots if (size := _size(s)) is not None), default=0.0)
 
     def classes(self, edge: Edge) -> list[str]:
-        """The class of an edge that a gradient went along: `zero`, or `m0` (small) to `m4` (the largest)."""
+        """The class for the size of an edge's gradient: `zero`, or `m0` (small) to `m4` (the largest)."""
         size = _size(edge.value) if edge.kind == GRAD and edge.gradient else None
         if size is None:
             return []
@@ -290,7 +291,7 @@ def _size(snapshot: Snapshot | None) -> float | None:
 
 
 def look(table: dict[str, dict[str, str]], classes: list[str]) -> dict[str, str]:
-    """The attributes that a table gives to something of these classes."""
+    """The attributes in a table for something with these classes."""
     key = (id(table), *classes)
     if key not in _looks:
         _looks[key] = {

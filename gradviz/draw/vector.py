@@ -1,5 +1,5 @@
-"""A scene with its things placed in rows, as an SVG document like those of Graphviz: the same elements, ids,
-classes and texts."""
+"""Writes a scene, placed in rows, as an SVG document with the same elements, ids, classes and texts as one by
+Graphviz."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FONT_SIZE, _LINE = 10.0, 12.0
 _CAPTION_SIZE, _CAPTION_LINE = 11.0, 14.0
 _PAD = 16.0
 _DASHES = {"dashed": "5,2", "dotted": "1,5"}
-_HEAD = 7.0  # length of an arrow's head
+_HEAD = 7.0  # length of an arrowhead
 
 
 def svg_of(scene: Scene) -> str:
@@ -62,7 +62,7 @@ def _text_width(text: str, size: float = _FONT_SIZE) -> float:
 
 
 def _size(thing: Thing) -> Size:
-    """How large a thing is drawn."""
+    """The size of a thing in points: width, height."""
     widest = max(
         (_text_width(text) * (1.1 if role in style.BOLD else 1) for role, text in thing.lines), default=0.0
     )
@@ -123,9 +123,7 @@ def _link(link: Link, places: dict[str, Place], sizes: dict[str, Size]) -> str:
     look = {**style.EDGE, **style.look(style.EDGES, link.classes)}
     (x1, y1), (x2, y2) = places[link.source], places[link.target]
     half1, half2 = sizes[link.source][1] / 2, sizes[link.target][1] / 2
-    if (
-        abs(y2 - y1) > half1 + half2
-    ):  # from the bottom of the one to the top of the other, or the other way round
+    if abs(y2 - y1) > half1 + half2:  # from the bottom of one to the top of the other, or the reverse
         down = math.copysign(1, y2 - y1)
         y1, y2 = y1 + down * half1, y2 - down * half2
         bend = (y2 - y1) * 0.4 if abs(y2 - y1) < 200 else down * 60
@@ -158,7 +156,7 @@ _HOLLOW = ("empty", "onormal", "odot")
 
 
 def _head(look: dict[str, str], tip: Place, direction: tuple[float, float]) -> str:
-    """The end of an arrow: a triangle, a bar or a dot, filled or hollow, as Graphviz's names say."""
+    """An arrowhead: a triangle, a bar or a dot, filled or hollow, with Graphviz's names."""
     kind = look.get("arrowhead", "normal")
     size = math.hypot(*direction) or 1.0
     dx, dy = direction[0] / size, direction[1] / size

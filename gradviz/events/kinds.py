@@ -143,7 +143,8 @@ class NodeMade(Event):
 
 @declared(Kind.MUTATED)
 class Mutated(Event):
-    """A tensor's value was written over other than by an op, or by an op on a tensor that shares its memory."""
+    """A tensor's value was changed in place, but not by an op on it: by an optimizer, through `.data`, or by an op on a
+    tensor that shares its memory."""
 
     tensor: Tensor = told("the tensor")
     how: Text = told("the writer: `SGD`, `data`, `copy_`")

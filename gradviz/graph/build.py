@@ -1,4 +1,4 @@
-"""From a trace to its graph."""
+"""Builds the graph of a trace."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from gradviz.query import FIRST, Query, State
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.tracefile import PassInfo, Trace
 
-MOST_VALUES = 20_000  # nodes; nobody reads the values of more
+MOST_VALUES = 20_000  # with more nodes than this, values are left out
 SHOWS = ("both", "forward", "backward")
 
 
 class GraphError(GradvizError):
-    """What was asked for is not in the trace. The message is one line for the user."""
+    """The requested pass or view does not exist. The message is one line for the user."""
 
 
 @no_collection()
 def build(
     trace: Trace, passes: int | None = None, show: str = "both", whole: bool = False, values: bool = True
 ) -> Graph:
-    """The graph of pass number `passes` (None: the last; a run without one is shown whole) or of the whole run.
+    """Build the graph of pass number `passes`, or of the whole run. With None, it is the last pass; a run
+    without passes is shown whole.
 
-    A small run is shown from its beginning, unless a pass is asked for by number. `show="backward"` is exactly
-    what walking `next_functions` from the pass's roots gives. Without `values`, only structure is filled in.
-    Raises GraphError where there is no such pass, TraceError where the trace is damaged."""
+    A small run is shown from its beginning unless a pass is requested by number. `show="backward"` gives
+    exactly the nodes reachable through `next_functions` from the roots of the pass. Without `values`, nodes
+    and edges have no values. Raises GraphError if the pass does not exist, TraceError if the trace is
+    damaged."""
     if show not in SHOWS:
         raise GraphError(f"show is {', '.join(SHOWS)}; not {show!r}")
     return _Builder(Query(trace), _chosen(trace, passes), passes is not None, show, whole).graph(values)
@@ -53,7 +55,7 @@ def _chosen(trace: Trace, number: int | None) -> PassInfo | None:
 
 
 class _Builder:
-    """Builds one graph: first chooses what belongs to it, then makes nodes, then edges."""
+    """Builds one graph: it selects the part of the run, then makes nodes, then edges."""
 
     def __init__(self, query: Query, run: PassInfo | None, asked_for: bool, show: str, whole: bool) -> None:
         self.query, self.trace, self.tensors = query, query.trace, query.tensors
@@ -70,15 +72,15 @@ class _Builder:
             show,
             self.at,
         )
-        self.states: dict[str, State] = {}  # of the tensors, by id
-        self.unmade: list[str] = []  # the ids of tensors that no op made
+        self.states: dict[str, State] = {}  # the states of tensors, by id
+        self.unmade: list[str] = []  # the ids of tensors without an op
         self.accumulators: dict[
             State, int
-        ] = {}  # the AccumulateGrad of a leaf, as the ops that read it saw it
+        ] = {}  # the AccumulateGrad of a leaf, in the state in which ops read it
         self.places: dict[int, tuple[str | None, int | None, int | None, int | None, str]] = {}  # by site
 
     def graph(self, values: bool) -> Graph:
-        """The finished graph."""
+        """Build the graph."""
         if self.show == "backward":
             part, nodes = Part(), self._walked()
         else:
@@ -100,7 +102,7 @@ class _Builder:
             fill_values(self.result, self.query, self.states, self.run)
         return self.result
 
-    # --- what belongs to it
+    # --- the part of the run
 
     def _part(self) -> Part:
         if self.whole or self.run is None:
@@ -127,7 +129,7 @@ class _Builder:
         return list(found)
 
     def _note_accumulators(self, part: Part, nodes: Iterable[int]) -> None:
-        """Note the AccumulateGrad of each leaf, as the nodes of this graph lead to it."""
+        """Record the AccumulateGrad of each leaf, as found in the edges of the nodes of this graph."""
         known = self.query.nodes
         all_nodes = {*nodes, *(node for event in part.ops for node in known.of_op(event))}
         for node in sorted(all_nodes):
@@ -140,11 +142,11 @@ class _Builder:
     # --- nodes
 
     def _add_tensors_and_ops(self, part: Part) -> None:
-        """Tensors and ops in the order in which they came to be."""
+        """Add tensors and ops in the order of their making."""
         born: dict[int, State | int] = {event << 33: event for event in (*part.ops, *part.writes)}
         for state in part.states:
             since = state.since if state.since != FIRST else self.tensors.maker(state.tensor)
-            born[(-1 if since is None else since) << 33 | 1 << 32 | state.tensor] = state  # behind its op
+            born[(-1 if since is None else since) << 33 | 1 << 32 | state.tensor] = state  # after its op
         for _, thing in sorted(born.items(), key=itemgetter(0)):
             node = self._tensor(thing) if isinstance(thing, State) else self._op(thing)
             self.result.nodes[node.id] = node
@@ -187,7 +189,7 @@ class _Builder:
         return self.query.nodes.name(number) or None
 
     def _form(self, state: State) -> tuple[tuple[int, ...] | None, str | None]:
-        """Shape and dtype at a state: `unsqueeze_` and the like change the shape."""
+        """Shape and dtype of a state: `unsqueeze_` and the like change the shape."""
         if state.since == FIRST:
             return self.trace.shape(state.tensor) or (None, None)
         snapshot = self.trace.snapshot(state.tensor, state.since)
@@ -195,7 +197,8 @@ class _Builder:
 
     def _name(self, tensor: int, made: OpRan | TensorMade | None) -> str | None:
         if isinstance(made, TensorMade) and made.how == "gradient":
-            return None  # what is assigned at that place is the pass's result, not what it starts with
+            # the name at this site belongs to the result of the pass, not to the gradient of the root
+            return None
         return self.query.names.of(tensor)
 
     def _op(self, event: int) -> Node:
@@ -228,7 +231,7 @@ class _Builder:
             self.result.nodes[node.id] = node
 
     def _pair_leaves(self, part: Part) -> None:
-        """Tie each leaf to its AccumulateGrad, and put a parameter where it is first used."""
+        """Connect each leaf with its AccumulateGrad, and put a parameter into the scope that first uses it."""
         nodes, parameters = self.result.nodes, self.trace.parameters
         used_in: dict[State, int] = {}
         for event in sorted(part.ops, reverse=True) if parameters else ():
@@ -250,7 +253,7 @@ class _Builder:
         node.file, node.line, node.col, node.end_col, node.text = place
 
     def _found_place(self, number: int) -> tuple[str | None, int | None, int | None, int | None, str]:
-        """File, line, first and last column, and the line's text, of a site."""
+        """File, line, first and end column, and source line of a site."""
         site = self.trace.sites.get(number)
         if site is None:
             return None, None, None, None, ""
@@ -258,7 +261,7 @@ class _Builder:
         return place.file, place.line, place.col, place.end_col, self.query.places.line_text(number)
 
     def _drop_strays(self) -> None:
-        """Leave out tensors without a name that no op made and no op used, such as one that was only printed."""
+        """Remove unnamed tensors that no op made and no op used, such as a tensor that was only printed."""
         nodes, edges = self.result.nodes, self.result.edges
         strays = {name for name in self.unmade if not nodes[name].name}
         if strays:

@@ -1,4 +1,4 @@
-"""The edges of a graph, from the events of its part of a run."""
+"""Makes the edges of a graph from the events of its part of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradviz.graph.select import Part
 from gradviz.query import FIRST, Query, State
 from gradviz.query.cuts import Reason, why_no_node
 
-# What is written at an edge that no gradient comes back along.
+# Labels of edges along which no gradient flows back.
 CUTS = {
     Reason.DETACHED: "detach",
     Reason.GRAD_MODE_OFF: "no_grad",
@@ -22,13 +22,13 @@ CUTS = {
 
 
 class Edges:
-    """Makes the edges among the nodes of one graph."""
+    """Makes the edges between the nodes of one graph."""
 
     def __init__(self, query: Query, ids: Ids, nodes: dict[str, Node]) -> None:
         self.query, self.tensors, self.ids, self.nodes = query, query.tensors, ids, nodes
 
     def of(self, part: Part, grad_fns: Iterable[int]) -> list[Edge]:
-        """The edges of a part of a run, and those that lead on from `grad_fns`."""
+        """The edges of a part of a run, and the edges of the nodes `grad_fns`."""
         edges: list[Edge] = []
         for event in sorted(part.ops):
             edges += self._of_op(self.tensors.op(event))
@@ -49,7 +49,7 @@ class Edges:
         return [edge for edge in edges if edge.source in self.nodes and edge.target in self.nodes]
 
     def _of_op(self, op: OpRan) -> list[Edge]:
-        """What an op read, what it made, and what its nodes saved."""
+        """Edges for the inputs and outputs of an op, and for the tensors that its nodes saved."""
         name, tensors = self.ids.op[op.index], self.tensors
         made = self.query.nodes.of_op(op.index)
         led_to = {edge.tensor for node in made for edge in self.query.nodes.edges(node) if edge.node}
@@ -74,7 +74,8 @@ class Edges:
         return edges
 
     def _cut(self, op: OpRan, tensor: int, has_node: bool, led_to: set[int]) -> str:
-        """Why no gradient comes back to an op's input that requires grad; empty where one does."""
+        """The reason why no gradient flows back to an input that requires grad; empty if one does, or if the
+        input does not require grad."""
         base = self.tensors.base(State(tensor, FIRST))
         if tensor in led_to or (has_node and 0 in led_to) or (base is not None and base.tensor in led_to):
             return ""
@@ -83,7 +84,7 @@ class Edges:
         return CUTS[Reason.NOT_DIFFERENTIABLE if has_node else why_no_node(self.query, op)]
 
     def _write_or_view(self, state: State) -> list[Edge]:
-        """The edge from what a tensor was before it was written over, or from the tensor whose memory it shares."""
+        """The edge from the earlier state of a tensor that was changed in place, or from the base of a view."""
         tensors, ids = self.tensors, self.ids
         if state.since != FIRST:
             before = tensors.before(state.tensor, state.since)

@@ -1,4 +1,4 @@
-"""A graph with some of its groups drawn as one node each, and which groups those are."""
+"""Folds a graph: replaces groups of nodes by single nodes, and chooses which groups."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from gradviz.graph.many import no_collection
 from gradviz.graph.model import GROUP, OP, Edge, Graph, Node
 from gradviz.tracefile import Snapshot
 
-MOST = 100  # things that a picture shows without being folded
-AIM = 80  # and that one shows which is
-_OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between them
+MOST = 100  # a graph up to this size is not folded
+AIM = 80  # the size to which a larger graph is folded
+_OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between these two
 
 
 class FoldError(GradvizError):
-    """There is no such scope. The message is one line and names the nearest."""
+    """There is no such scope. The message is one line and suggests the nearest name."""
 
 
 @no_collection()
 def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
-    """The graph with each of the `closed` groups as one node of the kind "group"; `graph` stays as it is.
+    """A copy of the graph in which each of the `closed` groups is one node of kind "group".
 
-    Of closed groups within one another the outermost shows. Edges of one kind between the same two are one, whose
-    `count` says how many they were; what went on inside a group is left out. Takes time linear in the graph."""
+    If closed groups are nested, the outermost is shown. Edges of one kind between the same two nodes become
+    one, and its `count` is their number; edges inside a group are removed. Takes linear time."""
     drawn_as = _drawn_as(tree, closed)
     if not drawn_as:
         return graph
     nodes: dict[str, Node] = {}
-    places: dict[str, int] = {}  # a group comes where its first op does
+    places: dict[str, int] = {}  # a group takes the place of its first op
     for place, node in enumerate(graph.nodes.values()):
         group = drawn_as.get(node.id)
         if group is None:
@@ -56,9 +56,9 @@ def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
 
 
 def _drawn_as(tree: dict[str, Group], closed: set[str]) -> dict[str, Group]:
-    """The group that each hidden node is drawn as."""
+    """For each hidden node, the group that replaces it."""
     outermost: dict[str, Group] = {}
-    for group in tree.values():  # each after the one around it
+    for group in tree.values():  # groups come after their parents
         if group.parent in outermost:
             outermost[group.id] = outermost[group.parent]
         elif group.id in closed:
@@ -82,7 +82,7 @@ def _group_node(group: Group, tree: dict[str, Group]) -> Node:
 
 
 def _add_to_group(group: Node, node: Node) -> None:
-    """Let a group say what a node in it would: that it ran, failed, requires grad, and where it starts."""
+    """Add the marks of a node to its group: ran, error, root, requires grad, and the first source line."""
     held = group.held
     assert isinstance(held, Counter)
     held[node.kind] += 1
@@ -117,7 +117,7 @@ def _merged(edges: Iterable[Edge], drawn_as: dict[str, Group]) -> list[Edge]:
 
 
 def _worse(one: Edge, other: Edge) -> Snapshot | None:
-    """Of two gradients drawn as one edge, the one that holds NaN or inf."""
+    """The value of two merged edges: the gradient with NaN or inf if one has it."""
     stats = other.value.stats if other.value is not None else None
     return other.value if stats is not None and (stats.nan or stats.inf) else one.value
 
@@ -129,10 +129,11 @@ def closed_by_default(
     depth: int | None = None,
     unfolded: Iterable[str] = (),
 ) -> set[str]:
-    """The groups to close so that about `most` things show: inner ones rather than those around them.
+    """The groups to close so that about `most` nodes are shown. Inner groups are closed rather than outer
+    ones.
 
-    `depth` instead opens so many levels of groups and no more (0: none). The groups `unfolded`, and those
-    around them, are open in any case."""
+    With `depth`, exactly that many levels of groups are open (0: none). The groups `unfolded` and their
+    parents are always open."""
     opened = {name for group in unfolded for name in ancestors(tree, group)}
     if depth is not None:
         return {group for group in tree if len(ancestors(tree, group)) > depth} - opened
@@ -160,19 +161,20 @@ def closed_by_default(
 
 
 def _worth_opening(group: Group) -> list[str]:
-    """The groups in a group, without those that would show the same again."""
+    """The children of a group, without those that repeat the structure of the first."""
     return group.children[:1] if group.kind == REPEAT and group.count > 1 else group.children
 
 
 def _turn(group: Group, level: int, inside: Counter[str]) -> tuple[int, int, int, int]:
-    """When a group is opened: the outer before the inner, scopes first, the small before the large."""
+    """Sort key for opening groups: outer before inner, scopes first, small before large."""
     return level, _OPENED_FIRST.get(group.kind, 1), inside[group.id], int(group.id.removeprefix("g"))
 
 
 def folded(graph: Graph, depth: int | None = None, unfold: Iterable[str] = (), most: int = MOST) -> Graph:
-    """The graph as a picture shows it by itself; `depth` and the names to `unfold` are the user's.
+    """The graph as a picture shows it. `depth` and `unfold` are the user's choices; `most` is the largest
+    number of nodes that is not folded.
 
-    Raises FoldError where there is no such name."""
+    Raises FoldError if a name in `unfold` does not exist."""
     names = list(unfold)
     if len(graph.nodes) <= most and depth is None and not names:
         return graph
@@ -182,9 +184,9 @@ def folded(graph: Graph, depth: int | None = None, unfold: Iterable[str] = (), m
 
 
 def find_scopes(tree: dict[str, Group], name: str) -> list[str]:
-    """The groups that `--unfold NAME` means: an id, a scope's path or the end of one, a label.
+    """The groups that `--unfold NAME` selects: by id, by a scope's path or the end of it, or by label.
 
-    Raises FoldError, which names the nearest, where there is none."""
+    Raises FoldError with the nearest name if there is none."""
     if name in tree:
         return [name]
     found = [
@@ -197,8 +199,9 @@ def find_scopes(tree: dict[str, Group], name: str) -> list[str]:
     known = {group.scope for group in tree.values() if group.scope} | {group.label for group in tree.values()}
     near = difflib.get_close_matches(name, sorted(known), 1, 0.4)
     if near:
-        raise FoldError(f"there is no scope {name!r}: is it {near[0]!r}?")
+        raise FoldError(f"there is no scope {name!r}: did you mean {near[0]!r}?")
     scopes = sorted({group.scope for group in tree.values() if group.scope})[:5]
     raise FoldError(
-        f"there is no scope {name!r}" + (f": there are {', '.join(scopes)}" if scopes else " in this graph")
+        f"there is no scope {name!r}"
+        + (f": the scopes are {', '.join(scopes)}" if scopes else " in this graph")
     )

@@ -1,7 +1,7 @@
-"""What of a graph can be drawn as one thing: a scope, a block that repeats, a run of ops.
+"""Finds the parts of a graph that can be drawn as one node: scopes, repeated blocks, chains of ops.
 
-Groups are stretches of the order in which ops ran. That order is topological, so folding any set of groups
-leaves no cycle behind, and finding them takes time linear in the graph (times a logarithm)."""
+A group is a contiguous range of the order in which ops ran. This order is topological, so folding any set of groups
+creates no cycle. Finding the groups takes O(n log n) time in the size of the graph."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from gradviz.graph.model import DATA, GRAD_FN, LEAF, OP, TENSOR, Graph, Node
 
 SCOPE, REPEAT, RUN = "scope", "repeat", "run"
 
-DEEPEST = 8  # scopes within one another; deeper ones belong to the eighth
-_SHORTEST = 3  # ops in a run
-_CROWD = 150  # things directly in one group; more are split into parts of _PART
+DEEPEST = 8  # nested scopes; deeper ones are merged into the eighth
+_SHORTEST = 3  # the fewest ops in a chain
+_CROWD = 150  # the most members of one group; larger groups are split into parts of size _PART
 _PART = 50
-_LOOK_AHEAD = 12  # later occurrences of an op that may begin the block's next repetition
+_LOOK_AHEAD = 12  # how many later occurrences of an op are tried as the start of the next repetition
 
 
 @dataclass(slots=True)
 class Group:
     """Nodes that can be drawn as one.
 
-    `parent` is the id of the group around it, or empty; `members` are the ids of the graph's nodes directly in
-    it, `children` those of the groups directly in it. A `repeat` holds its first block, and a `repeat` of the
-    others; one with `count` 1 is a block. `scope` is the path of the scope that it is, or is in."""
+    `parent` is the id of the enclosing group, or empty. `members` are the ids of nodes directly in it, and
+    `children` the ids of groups directly in it. A `repeat` group contains its first block, and a `repeat`
+    group for the other blocks; one with `count` 1 is a single block. `scope` is the path of its scope."""
 
     id: str
     kind: str
@@ -43,7 +43,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """An op (`node`), or a group to be with what is in it. `token` is equal for equal structure."""
+    """An op (`node`), or a future group with its contents. Items with equal structure have equal `token`s."""
 
     label: str
     kind: str = ""
@@ -58,12 +58,13 @@ class _Item:
 
 @no_collection()
 def groups(graph: Graph) -> dict[str, Group]:
-    """All groups of a graph by id, each after the one around it. The same graph has the same groups and ids."""
+    """All groups of a graph by id, each after its parent. The same graph always gives the same groups and
+    ids."""
     return _Tree(graph).groups
 
 
 def ancestors(tree: dict[str, Group], group: str) -> list[str]:
-    """The ids of a group and of those around it, innermost first."""
+    """The ids of a group and its ancestors, innermost first."""
     found = []
     while group:
         found.append(group)
@@ -80,7 +81,7 @@ class _Tree:
         self.home: dict[str, str] = {}  # node -> the group it is directly in
         self.tokens: dict[tuple[Any, ...], int] = {}
         self.outputs: dict[str, list[str]] = {}  # op -> tensors
-        self.reader: dict[str, str] = {}  # tensor -> the one op that reads it, or empty
+        self.reader: dict[str, str] = {}  # tensor -> the only op that reads it, or empty
         self.inputs: dict[str, int] = {}
         self._take_in_edges()
         self._number(self._arranged())
@@ -107,7 +108,7 @@ class _Tree:
     # --- from the order of ops to a tree
 
     def _arranged(self) -> list[_Item]:
-        """The ops in nested scopes, with what repeats and what runs in a row made into groups."""
+        """The ops in nested scopes, with repetitions and chains made into groups."""
         top = _Item("")
         scopes, stack = [top], [top]
         names: list[str] = []
@@ -139,7 +140,7 @@ class _Tree:
         return self.tokens.setdefault(structure, len(self.tokens))
 
     def _repeats(self, items: list[_Item]) -> list[_Item]:
-        """The items, with each block that repeats at once made one; the shortest blocks first."""
+        """The items, with each block that repeats immediately made into one item; the shortest blocks first."""
         while (found := _shortest_repeat(items)) is not None:
             period, places = found
             result, done = [], 0
@@ -165,13 +166,14 @@ class _Tree:
         name = f"{first}–{last}" if period == 1 and first != last else _named(block)
         token = self._token(REPEAT, count, *(item.token for item in block))
         ops = sum(item.ops for item in items)
-        if count > 2 and blocks[0].kind:  # so that one of them can be drawn, and the others as one
+        if count > 2 and blocks[0].kind:  # so that one block can be drawn in full, and the others as one node
             again = _Item(_again(blocks[1:]), REPEAT, ops=ops, count=count - 1, kids=blocks[1:])
             blocks = [blocks[0], again]
         return _Item(f"{name} ×{count}", REPEAT, token=token, ops=ops, count=count, kids=blocks)
 
     def _runs(self, items: list[_Item]) -> list[_Item]:
-        """The items, with ops of which each only serves the next made one."""
+        """The items, with each chain made into one item. In a chain, only the next op uses the result of an
+        op."""
         result: list[_Item] = []
         run: list[_Item] = []
         for item in items:
@@ -191,7 +193,7 @@ class _Tree:
         return self.reader.get(made[0], "") if len(made) == 1 else ""
 
     def _parts(self, items: list[_Item]) -> list[_Item]:
-        """The items, with a crowd of them split into parts, so that any graph can be folded small."""
+        """The items, split into parts if there are very many, so that every graph can be folded."""
         while len(items) > _CROWD:
             parts = [items[start : start + _PART] for start in range(0, len(items), _PART)]
             items = [
@@ -224,7 +226,8 @@ class _Tree:
             stack += [(kid, group.id) for kid in reversed(item.kids)]
 
     def _place_the_rest(self) -> None:
-        """A result goes where its op is, a grad_fn too; anything else into the smallest group of all its users."""
+        """Assign groups to the other nodes: results and grad_fns go with their op, other nodes into the
+        smallest group that contains all their users."""
         nodes = self.graph.nodes
         self.depth: dict[str, int] = {"": 0}
         for group in self.groups.values():
@@ -247,12 +250,12 @@ class _Tree:
             found[name] = place if before is None or before == place else self._around(before, place)
         for name, place in found.items():
             self.home[name] = self._out_of_scopes(name, place)
-        for node in nodes.values():  # a leaf takes its AccumulateGrad along
+        for node in nodes.values():  # an AccumulateGrad goes with its leaf
             if node.pair and node.kind in (LEAF, TENSOR) and node.pair in nodes:
                 self.home[node.pair] = self.home.get(node.id, "")
 
     def _out_of_scopes(self, name: str, place: str) -> str:
-        """Where a node goes whose users are in a group: what comes into a scope, or is a root, stays outside."""
+        """The group of a node with users in group `place`. Inputs of a scope, and roots, stay outside of it."""
         node = self.graph.nodes[name]
         comes_in = node.kind in (LEAF, TENSOR) and name not in self.home and node.name and not node.scope
         if not (node.root or comes_in):
@@ -264,7 +267,7 @@ class _Tree:
         return outermost
 
     def _around(self, one: str, other: str) -> str:
-        """The smallest group around two."""
+        """The smallest group that contains both."""
         while one != other:
             if self.depth[one] >= self.depth[other]:
                 one = self.groups[one].parent
@@ -274,7 +277,7 @@ class _Tree:
 
 
 def _rows(graph: Graph) -> list[Node]:
-    """The ops in the order in which they ran; where only grad_fns are shown, those."""
+    """The ops in the order in which they ran; if the graph has only grad_fns, these."""
     rows = [node for node in graph.nodes.values() if node.kind == OP]
     if rows:
         return rows
@@ -283,7 +286,7 @@ def _rows(graph: Graph) -> list[Node]:
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    """How many parts two paths begin with in common."""
+    """The number of leading parts that two paths have in common."""
     same = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -293,7 +296,7 @@ def _common(one: list[str], other: list[str]) -> int:
 
 
 def _shortest_repeat(items: list[_Item]) -> tuple[int, list[tuple[int, int]]] | None:
-    """The shortest block that repeats at once: its length, and where it begins and how often it is there."""
+    """The shortest block that repeats immediately: its length, and a (start, count) for each place."""
     if len(items) < 2:
         return None
     tokens = np.array([item.token for item in items])
@@ -313,7 +316,7 @@ def _shortest_repeat(items: list[_Item]) -> tuple[int, list[tuple[int, int]]] | 
 
 
 def _periods(tokens: np.ndarray) -> list[int]:
-    """Lengths that a repeating block can have, shortest first: each of its tokens comes again so much later."""
+    """Possible lengths of a repeating block, shortest first: distances at which tokens recur often enough."""
     order = np.argsort(tokens, kind="stable")
     counts = np.zeros(len(tokens) + 1, np.int64)
     for ahead in range(1, min(_LOOK_AHEAD, len(tokens) - 1) + 1):
@@ -325,19 +328,19 @@ def _periods(tokens: np.ndarray) -> list[int]:
 
 
 def _stretches(holds: np.ndarray) -> Iterable[tuple[int, int]]:
-    """Where a condition holds in a row: begin and length of each stretch."""
+    """The (start, length) of each range in which all values of `holds` are true."""
     changes = np.flatnonzero(np.diff(np.concatenate([[False], holds, [False]])))
     return zip(changes[::2].tolist(), (changes[1::2] - changes[::2]).tolist(), strict=True)
 
 
 def _named(items: list[_Item]) -> str:
-    """The first names in a row of items."""
+    """The first names in a list of items."""
     names = list(dict.fromkeys(item.label for item in items))
     return " · ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def _again(blocks: list[_Item]) -> str:
-    """What blocks after the first of their kind are called: `2–11 ×10` where they have names of their own."""
+    """The label of the later blocks of a repetition: `2–11 ×10` if they have their own names."""
     first, last = blocks[0], blocks[-1]
     own = first.kind == SCOPE and first.label != last.label
     return f"{first.label}–{last.label} ×{len(blocks)}" if own else f"again ×{len(blocks)}"

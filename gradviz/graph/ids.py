@@ -1,4 +1,4 @@
-"""The ids of a graph's nodes: the same run has the same ids."""
+"""The ids of a graph's nodes. The same run always gives the same ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gradviz.query.tensors import Tensors
 
 
 class _Made(dict[int, str]):
-    """Ids for things of one kind, by number, each made once: every table about a graph has them as keys."""
+    """Ids for things of one kind, by number. Each string is made once, because many tables use it as a key."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
@@ -19,7 +19,8 @@ class _Made(dict[int, str]):
 
 
 class Ids:
-    """`op7` for the op or write of event 7, `n5` for a node, `t12` for a tensor, `t12v1` after its first write."""
+    """`op7` is the op or write of event 7, `n5` a node, `t12` a tensor, and `t12v1` the tensor after its
+    first write."""
 
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
@@ -27,7 +28,7 @@ class Ids:
         self.op, self.node = _Made("op"), _Made("n")
 
     def tensor(self, state: State) -> str:
-        """The id of a tensor in a state."""
+        """The id of a tensor in a given state."""
         if state.since == FIRST:
             return self._unwritten[state.tensor]
         return f"t{state.tensor}v{self._tensors.place_among_writes(state)}"

@@ -1,4 +1,4 @@
-"""The graph of a run as a reader wants it: nodes, edges, and where each comes from."""
+"""The data model of a graph: nodes, edges, and their sources in the program."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from gradviz.tracefile import Snapshot
 
 LEAF, TENSOR, OP, GRAD_FN, GROUP = "leaf", "tensor", "op", "grad_fn", "group"
 DATA, GRAD, SAVED, MUTATION, VIEW = "data", "grad", "saved", "mutation", "view"
-_NOTHING: Mapping[str, int] = MappingProxyType({})  # one for all: most nodes are no groups
+_NOTHING: Mapping[str, int] = MappingProxyType({})  # shared, because most nodes are not groups
 
 
 @dataclass(slots=True)
 class Node:
-    """A leaf or other tensor (at one version), an op, a grad_fn, or a group of them that is drawn as one.
+    """A leaf or other tensor (at one version), an op, a grad_fn, or a group that is drawn as one node.
 
-    Ids are `t12` (`t12v1` after it was written over), `op7` (an event's number), `n5` and `g3`; the same run has
-    the same ids. What does not apply to a kind is None or empty. A group's `count` is how often it repeats."""
+    Ids are `t12` (`t12v1` after a write in place), `op7` (an event's number), `n5` and `g3`; the same run
+    always gives the same ids. Attributes that do not apply to a kind are None or empty. A group's `count` is
+    the number of its repetitions."""
 
     id: str
     kind: str
@@ -39,33 +40,34 @@ class Node:
     end_col: int | None = None
     scope: str = ""
     count: int = 1
-    since: int = -1  # of a tensor: the event that wrote over it, -1 before the first
+    since: int = -1  # of a tensor: the event of its last write in place; -1 before the first
     version: int = 0
-    written_by: str = ""  # what wrote over it to make this version: `add_`, `SGD`
+    written_by: str = ""  # the op or function that wrote this version: `add_`, `SGD`
     args: str = ""  # an op's non-tensor arguments
     text: str = ""  # the source line
     base: str | None = None  # the name of the tensor whose memory it shares
     pair: str = ""  # the grad_fn of an op, the AccumulateGrad of a leaf
-    root: bool = False  # a pass begins here
-    retained: bool = False  # a non-leaf whose gradient was kept
+    root: bool = False  # a root of the pass
+    retained: bool = False  # a non-leaf whose gradient was retained
     has_grad: bool = False
-    ran: bool = False  # a grad_fn that was given a gradient in the shown pass
-    accumulated: bool = False  # an AccumulateGrad that filled its leaf's .grad in the shown pass
-    error: str = ""  # what was raised at this grad_fn
+    ran: bool = False  # a grad_fn that received a gradient in the shown pass
+    accumulated: bool = False  # an AccumulateGrad that set its leaf's .grad in the shown pass
+    error: str = ""  # the error that was raised at this grad_fn
     value: Snapshot | None = None
     grad: Snapshot | None = None
     tangent: Snapshot | None = None
-    upstream: Snapshot | None = None  # the gradient that a root was given
-    held: Mapping[str, int] = field(default_factory=lambda: _NOTHING)  # how many of each kind a group holds
+    upstream: Snapshot | None = None  # the gradient given to a root
+    # of a group: the number of nodes of each kind
+    held: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(slots=True)
 class Edge:
-    """From one node's id to another's. A `grad` edge goes as `next_functions` does.
+    """An edge between two nodes, given by their ids. A `grad` edge has the direction of `next_functions`.
 
-    `cut` says why no gradient comes back along a `data` or `view` edge, where one might be expected. `gradient`
-    is the number of the tensor that went along a `grad` edge in the shown pass, 0 if none did. `count` says for
-    how many it stands, where groups are drawn as one."""
+    `cut` is the reason why no gradient flows back along a `data` or `view` edge where one might be expected.
+    `gradient` is the number of the tensor that moved along a `grad` edge in the shown pass; 0 if there is
+    none. `count` is the number of edges that were merged into it."""
 
     source: str
     target: str
@@ -79,10 +81,10 @@ class Edge:
 
 @dataclass(slots=True)
 class Graph:
-    """A run, or the part of it that belongs to one pass. `nodes` by id, in the order in which they came to be.
+    """A run, or the part of it that belongs to one pass. `nodes` are by id, in the order of their making.
 
-    `title` says where the pass began; `at` is the event as of which the run is shown; `left_out` counts the
-    run's ops that are no part of it; `notes` say what was folded or left out."""
+    `title` says where the pass began; `at` is the event after which the run is shown; `left_out` is the
+    number of ops of the run that are not shown; `notes` describe what was folded or left out."""
 
     script: str = ""
     pass_number: int | None = None
@@ -97,13 +99,13 @@ class Graph:
     edges: list[Edge] = field(default_factory=list)
 
     def counts(self) -> dict[str, int]:
-        """How many nodes there are of each kind."""
+        """The number of nodes of each kind."""
         found = Counter(node.kind for node in self.nodes.values())
         return {kind: found[kind] for kind in (LEAF, TENSOR, OP, GRAD_FN, GROUP) if found[kind]}
 
 
 def to_json(graph: Graph) -> dict[str, Any]:
-    """The graph as plain data: what `gradviz graph -o FILE.json` writes."""
+    """The graph as plain data; `gradviz graph -o FILE.json` writes it."""
     return {
         "nodes": [
             {

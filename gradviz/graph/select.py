@@ -1,4 +1,4 @@
-"""Which part of a run a graph shows: all of it, or what one pass differentiated."""
+"""Selects the part of a run that a graph shows: all of it, or what one pass differentiated."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gradviz.events.kinds import Kind
 from gradviz.query import FIRST, Query, State
 from gradviz.tracefile import PassInfo
 
-SMALL = 60  # tensors and ops together: such a run is shown whole
+SMALL = 60  # a run with at most this many tensors and ops is shown whole
 
 
 @dataclass(slots=True)
 class Part:
-    """OP events, tensors by their states, and MUTATED events that are drawn as ops of their own."""
+    """OP events, states of tensors, and MUTATED events that are drawn as ops."""
 
     ops: set[int] = field(default_factory=set)
     states: set[State] = field(default_factory=set)
@@ -27,8 +27,8 @@ class Part:
 
 
 def everything(query: Query, at: int, inner: bool) -> Part:
-    """All ops and tensors up to event `at`. `inner`: also those that only serve an op of the user's: inside a
-    custom Function, or inside a pass that records nothing."""
+    """All ops and tensors up to event `at`. With `inner`, also ops inside a custom Function, and ops of a
+    pass that records no graph."""
     trace, tensors, part = query.trace, query.tensors, Part()
     ops = trace.table(Kind.OP)
     shown = ops.events <= at
@@ -63,7 +63,7 @@ def _add_op(query: Query, part: Part, event: int) -> None:
 
 
 def _add_write(query: Query, part: Part, state: State) -> None:
-    """Add a state that began with a mutation, and what stands for it as an op if the trace has none."""
+    """Add a state that began with a MUTATED event. If no op in the trace did it, the event is drawn as an op."""
     part.states.add(state)
     mutated = query.tensors.mutation(state.since)
     if mutated.source and mutated.op < 0:
@@ -72,10 +72,10 @@ def _add_write(query: Query, part: Part, state: State) -> None:
 
 
 def upstream(query: Query, run: PassInfo) -> Part:
-    """What the roots of a pass were computed from, through cuts too.
+    """The ops and tensors that the roots of a pass were computed from, also across cuts.
 
-    It ends at leaves that require grad (what an optimizer made of them before is another story), and, behind a
-    cut, at what an earlier pass differentiated."""
+    It stops at leaves that require grad (earlier optimizer steps are not shown). Beyond a cut, it also stops
+    at what an earlier pass differentiated."""
     began = query.passes.began(run.number)
     earlier = max((p.last for p in query.trace.passes if p.last and p.last < run.first), default=-1)
     part = Part()
@@ -87,8 +87,8 @@ def upstream(query: Query, run: PassInfo) -> Part:
 
 
 def _flood(query: Query, part: Part, states: Iterable[State], barrier: int) -> list[State]:
-    """Add states and all before them, up to ops that made no node; returns those ops' inputs. Ops that made one and
-    ran up to event `barrier` are not added."""
+    """Add states and all their ancestors, up to ops that made no node. Returns the inputs of these ops. Ops
+    that made a node and ran no later than event `barrier` are not added."""
     tensors, nodes_of = query.tensors, query.nodes.of_op
     ops, found = part.ops, part.states
     op_that_made, after, reads = tensors.op_that_made, tensors.after, tensors.reads
@@ -111,14 +111,14 @@ def _flood(query: Query, part: Part, states: Iterable[State], barrier: int) -> l
         ops.add(event)
         found.update([after(tensor, event) for tensor in tensors.op(event).outputs])
         read = [known for known in reads(event) if known]
-        if state.since != FIRST and state.since != event:  # written through a tensor that shares its memory
+        if state.since != FIRST and state.since != event:  # written through a tensor on the same memory
             read.append(tensors.before(state.tensor, state.since))
         (stack if has_node else behind).extend(read)
     return behind
 
 
 def _before_without_op(query: Query, part: Part, state: State) -> list[State]:
-    """What a state that no op made came from: what it was before, or the tensor whose memory it shares."""
+    """The predecessors of a state that no op made: its earlier state, or the tensor whose memory it shares."""
     tensors = query.tensors
     if state.since != FIRST:
         source = tensors.mutation(state.since).source

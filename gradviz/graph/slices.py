@@ -1,4 +1,4 @@
-"""Parts of a graph that a reader asks for: around a node, from one to another, only what requires grad."""
+"""Cuts requested parts out of a graph: around a node, between two nodes, or only what requires grad."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradviz.errors import GradvizError
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, MUTATION, OP, TENSOR, VIEW, Edge, Graph, Node
 
 HOPS = 3
-_COMPUTES = (DATA, MUTATION, VIEW)  # edges along which a value goes on
+_COMPUTES = (DATA, MUTATION, VIEW)  # edges along which values move
 
 
 class SliceError(GradvizError):
@@ -19,8 +19,8 @@ class SliceError(GradvizError):
 
 
 def find_nodes(graph: Graph, text: str) -> list[str]:
-    """The ids of the nodes that a user means by an id, a tensor's name in the source, a `grad_fn`'s or op's name,
-    or `FILE:LINE`. Raises SliceError, which names the nearest, where there is none."""
+    """The ids of the nodes that `text` selects: an id, a tensor's name, the name of a `grad_fn` or an op, or
+    `FILE:LINE`. Raises SliceError with the nearest name if there is none."""
     if text in graph.nodes:
         return [text]
     nodes = graph.nodes.values()
@@ -30,7 +30,7 @@ def find_nodes(graph: Graph, text: str) -> list[str]:
             return found
     names = {name for node in nodes for name in (node.name, node.grad_fn) if name}
     near = difflib.get_close_matches(text, sorted(names), 1, 0.4)
-    hint = f"is it {near[0]!r}?" if near else "say a name, an id such as t3, or FILE:LINE"
+    hint = f"did you mean {near[0]!r}?" if near else "give a name, an id such as t3, or FILE:LINE"
     raise SliceError(f"there is no node {text!r} in this graph: {hint}")
 
 
@@ -54,14 +54,15 @@ def _is_at(node: Node, text: str) -> bool:
 
 
 def around(graph: Graph, text: str, hops: int = HOPS) -> Graph:
-    """What is at most `hops` edges away from the nodes that `text` means, and the grad_fns of those ops."""
+    """The nodes at most `hops` edges away from the nodes that `text` selects, and the grad_fns of their ops.
+    Raises SliceError."""
     middle = find_nodes(graph, text)
     near = _reached(_neighbours(graph.edges, both=True), middle, hops)
     return _part(graph, _with_pairs(graph, near), f"at most {hops} edge{'s' * (hops != 1)} around {text}")
 
 
 def between(graph: Graph, start: str, end: str) -> Graph:
-    """What lies on a way from one node to another, and the grad_fns of those ops. Raises SliceError."""
+    """The nodes on paths from one node to another, and the grad_fns of their ops. Raises SliceError."""
     starts, ends = find_nodes(graph, start), find_nodes(graph, end)
     edges = [edge for edge in graph.edges if edge.kind in _COMPUTES]
     edges += [replace(e, source=e.target, target=e.source) for e in graph.edges if e.kind == GRAD]
@@ -69,12 +70,12 @@ def between(graph: Graph, start: str, end: str) -> Graph:
     before = _reached(_neighbours(edges, back=True), ends)
     way = after & before
     if not way:
-        raise SliceError(f"no way leads from {start!r} to {end!r} in this graph")
+        raise SliceError(f"no path leads from {start!r} to {end!r} in this graph")
     return _part(graph, _with_pairs(graph, way), f"from {start} to {end}")
 
 
 def only_grad(graph: Graph) -> Graph:
-    """What a gradient can come to: what requires grad, the ops that made it, the grad_fns."""
+    """Only nodes that gradients can reach: tensors that require grad, the ops that made them, and grad_fns."""
     kept = {
         node.id
         for node in graph.nodes.values()
@@ -96,7 +97,7 @@ def _neighbours(edges: Iterable[Edge], both: bool = False, back: bool = False) -
 def _reached(
     neighbours: Mapping[str, list[str]], starts: Iterable[str], steps: int | None = None
 ) -> set[str]:
-    """What can be reached from `starts`, in so many steps."""
+    """The nodes reachable from `starts`, in at most `steps` steps."""
     found, front = set(starts), list(starts)
     while front and (steps is None or steps > 0):
         front = list({other for name in front for other in neighbours.get(name, ())} - found)

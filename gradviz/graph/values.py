@@ -1,4 +1,4 @@
-"""Values and gradients of a graph's nodes and edges, as of the moment that it shows."""
+"""Fills in the values and gradients of a graph, at the event that it shows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gradviz.tracefile import PassInfo
 
 
 def fill_values(graph: Graph, query: Query, states: Mapping[str, State], run: PassInfo | None) -> None:
-    """Fill in `value`, `grad`, `tangent`, `upstream`, and the gradients along `grad` edges. `states` are those of the
-    graph's tensors, by id."""
+    """Fill in `value`, `grad`, `tangent` and `upstream` of nodes, and the gradients of `grad` edges. `states`
+    are the states of the graph's tensors, by id."""
     _fill_tensors(graph, query, states)
     if run is not None:
         _fill_gradients(graph, query, run)
@@ -46,7 +46,7 @@ def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> No
 
 
 def name_gradients(graph: Graph, query: Query) -> None:
-    """Call what is another tensor's gradient or tangent `x.grad` or `x.tangent`, if it has no name of its own."""
+    """Name the gradients and tangents of tensors `x.grad` and `x.tangent`, if they have no name of their own."""
     last_version = {node.number: node for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
     held = ((".grad", query.tensors.grads), (".tangent", query.tensors.tangents))
     for suffix, log in held:
@@ -57,7 +57,7 @@ def name_gradients(graph: Graph, query: Query) -> None:
 
 
 def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
-    """Which gradient went along which edge in a pass."""
+    """Fill in the gradient that moved along each edge in a pass."""
     trace, ids = query.trace, Ids(query.tensors).node
     edges: dict[str, list[Edge]] = {}
     for edge in graph.edges:
@@ -81,7 +81,7 @@ def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
 
 
 def _events_of(query: Query, run: PassInfo) -> list[Received | Produced | Accumulated]:
-    """The events at nodes of a pass, in order."""
+    """The events at nodes in a pass, in order."""
     last = query.passes.last(run)
     found: list[Received | Produced | Accumulated] = []
     for kind in (Kind.RECEIVED, Kind.PRODUCED, Kind.ACCUMULATED):

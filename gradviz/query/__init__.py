@@ -1,4 +1,4 @@
-"""What a trace says of a run over time: answers without words, for every view."""
+"""Questions about a trace at any time of the run. The answers are data, without words, for every view."""
 
 from gradviz.query.query import Query
 from gradviz.query.tensors import FIRST, State

@@ -1,4 +1,4 @@
-"""Why a tensor's `.grad` is None: the fact of the matter, for `words` to tell."""
+"""Finds out why a tensor's `.grad` is None. The explanation in words is made in `words`."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from gradviz.query.query import Query
 
 
 class Why(Enum):
-    """Why a `.grad` is None at a moment."""
+    """Reasons why a `.grad` is None at a moment."""
 
     NOT_MADE_YET = "the tensor is made later"
     THERE = "it is not None"
     EMPTIED = "it was set to None"
     NOT_REQUIRED = "the tensor does not require grad"
-    NON_LEAF = "only leaves keep their gradients"
+    NON_LEAF = "only leaves keep their gradient"
     NO_PASS_YET = "no backward pass has begun"
-    PASS_UNDER_WAY = "the pass has not come to it yet"
-    RETURNED = "autograd.grad() returns gradients and leaves .grad alone"
-    NOT_ASKED_FOR = "the pass was asked for others only"
-    CUT = "the way to the root is cut"
+    PASS_UNDER_WAY = "the pass has not reached it yet"
+    RETURNED = "autograd.grad() returns the gradients and does not change .grad"
+    NOT_ASKED_FOR = "the pass computed only the gradients of others"
+    CUT = "the path to the root is cut"
     NOT_COMPUTED_FROM = "the root was not computed from it"
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why a `.grad` is None. What applies: `event` made the tensor or emptied its `.grad`, or is the one at which a
-    non-leaf's `gradient` went by; `number` is the pass; `root` the tensor it began at; `cut` the event that cuts the
-    way; `to_come` a later event that will fill it."""
+    """Why a `.grad` is None. Fields that apply to the reason: `event` made the tensor, set its `.grad` to
+    None, or received a non-leaf's `gradient`; `number` is the pass and `root` its root; `cut` is the event
+    that cuts the path; `asked` are the inputs of the pass; `to_come` is a later event that sets the `.grad`.
+    """
 
     why: Why
     event: int = -1
@@ -46,7 +47,7 @@ class Absence:
 
 
 def why_no_grad(query: Query, tensor: int, moment: Moment) -> Absence:
-    """Why the `.grad` of a tensor is None at a moment."""
+    """Find out why the `.grad` of a tensor is None at a moment."""
     born = query.trace.born(tensor)
     if born is None or born > moment.k:
         return Absence(Why.NOT_MADE_YET, event=-1 if born is None else born)
@@ -65,15 +66,15 @@ def why_no_grad(query: Query, tensor: int, moment: Moment) -> Absence:
 
 
 def _emptied(query: Query, tensor: int, k: int) -> int:
-    """The event that set a `.grad` to None, −1 for none."""
+    """The event that set a `.grad` to None; −1 if there is none."""
     events, grads = query.tensors.grads.of(tensor)
     at = int(np.searchsorted(events, k, side="right")) - 1
     return int(events[at]) if at >= 0 and not grads[at] and np.any(grads[:at]) else -1
 
 
 def _passed_by(query: Query, tensor: int, moment: Moment) -> tuple[int, int]:
-    """The last event up to the moment at which a node received a non-leaf's gradient, and that gradient; −1 and 0 for
-    none."""
+    """The last event up to the moment at which a node received the gradient of a non-leaf, and that gradient;
+    −1 and 0 if there is none."""
     node = moment.grad_fn(tensor)
     outputs = query.nodes.outputs(node)
     received = query.trace.table(Kind.RECEIVED)
@@ -111,7 +112,7 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
 
 
 def accumulations(query: Query, tensor: int, k: int, most: int) -> list[Accumulated]:
-    """The last events up to k at which a leaf's `.grad` took something in."""
+    """The last `most` events up to k that accumulated into a leaf's `.grad`, in order."""
     accumulated = query.trace.table(Kind.ACCUMULATED)
     own = accumulated.events[(accumulated.events <= k) & (accumulated["tensor"] == tensor)]
     return [accumulated.object(event) for event in own[-most:].tolist()]

@@ -1,4 +1,4 @@
-"""Where a NaN or an infinity was born: whether it came in with what an event took, or is new in what it gave."""
+"""Finds the origin of a NaN or an infinity: an input of the event, or the event itself."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NAN, INF = "nan", "inf"
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """A NaN or an infinity (`what`) in `tensor`, which an event gave. `carriers` are what it took that held one as
-    well, so that it came in; where there are none it was born here, of what it `took`."""
+    """A NaN or an infinity (`what`) in `tensor`, an output of the event. `took` are the inputs of the event;
+    `carriers` are those inputs that explain it. Without carriers it first appears at this event."""
 
     what: str
     tensor: int
@@ -23,9 +23,11 @@ class Birth:
 
 
 def birth(query: Query, moment: Moment) -> Birth | None:
-    """What can be said of the first NaN, or else infinity, that the event of a moment gave; None where it gave none.
+    """The origin of a NaN, or else of an infinity, in the outputs of the event of a moment; None if they have
+    neither.
 
-    A NaN comes in with a NaN only: one made of infinities is born here. An infinity comes in with either."""
+    A NaN is explained only by an input with NaN: a NaN computed from infinities is new. An infinity is
+    explained by either."""
     took, gave = taken_and_given(query, moment)
     before = Moment(query, moment.k - 1) if moment.k and query.tensors.is_op[moment.k] else moment
     for what, carried_by in ((NAN, (NAN,)), (INF, (INF, NAN))):
@@ -37,7 +39,7 @@ def birth(query: Query, moment: Moment) -> Birth | None:
 
 
 def taken_and_given(query: Query, moment: Moment) -> tuple[list[int], list[int]]:
-    """The tensors that the event of a moment computed with, and those that it made: of an op, and of a node."""
+    """The inputs and the outputs of the event of a moment, if it is an op or the run of a node; else empty."""
     event = query.trace.event(moment.k)
     if isinstance(event, OpRan):
         return [tensor for tensor in event.inputs if tensor], list(event.outputs)

@@ -1,4 +1,4 @@
-"""When a tensor changed: its value, and what its `.grad` is."""
+"""Finds the events that changed a tensor's value or its `.grad`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from gradviz.query.query import Query
 
 
 def value_changes(query: Query, tensor: int) -> np.ndarray:
-    """The events that made a tensor, wrote over it or gave it other memory, in order."""
+    """The events that made a tensor, changed it in place, or gave it other memory, in order."""
     return _ordered(query.tensors.value_events(tensor), query.memory.changes(tensor))
 
 
 def grad_changes(query: Query, tensor: int) -> np.ndarray:
-    """The events after which a tensor's `.grad` was another, or held something else, in order."""
+    """The events that changed which tensor the `.grad` is, or the value of the `.grad`, in order."""
     events, grads = query.tensors.grads.of(tensor)
     before = np.concatenate([np.zeros(1, np.int64), grads])[: len(grads)]
     return _ordered(events[(grads > 0) | (before > 0)], _written(query, events, grads))
 
 
 def _written(query: Query, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
-    """The events that wrote into what was the `.grad` then; grads[i] is since events[i]."""
+    """The events that changed in place the tensor that was the `.grad` at that time; `grads[i]` is the
+    `.grad` since `events[i]`."""
     log = query.tensors.value_log
     own = np.isin(log.tensors, grads[grads > 0])
-    again = own & np.append(False, log.tensors[1:] == log.tensors[:-1])[: len(own)]  # not what made it
+    # not the event that made it
+    again = own & np.append(False, log.tensors[1:] == log.tensors[:-1])[: len(own)]
     pairs = [(log.tensors[again], log.events[again])]
     for grad in sorted(query.memory.shared.intersection(grads[grads > 0].tolist())):
         through = np.array(query.memory.changes(grad), np.int64)

@@ -1,4 +1,4 @@
-"""What fields of predicates are over a whole trace: columns, one value an event or a few."""
+"""The fields of predicates over a whole trace, as columns with one or several values for each event."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _MADE = (Kind.OP, Kind.TENSOR, Kind.MUTATED)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field's values: `values[i]` belongs to event `events[i]`; `events` None: one value for each event in order.
-    With `codes` the values are a short table of texts, and `codes[i]` says which."""
+    """The values of a field. `values[i]` belongs to event `events[i]`; if `events` is None, to event i. With
+    `codes`, `values` is a short table of texts, and `codes[i]` is the index into it."""
 
     values: np.ndarray
     events: np.ndarray | None = None
     codes: np.ndarray | None = None
 
 
-Rows = tuple[np.ndarray, np.ndarray]  # events, and for each a state
+Rows = tuple[np.ndarray, np.ndarray]  # the events, and for each a row of the states
 
 
 class TraceColumns:
-    """The parts that columns of one trace are made of."""
+    """Builds the columns of one trace."""
 
     def __init__(self, query: Lookups) -> None:
         self.query = query
@@ -41,7 +41,7 @@ class TraceColumns:
     # --- values
 
     def statistic(self, rows: Rows, statistic: str) -> Column:
-        """A statistic of the tensors that events have."""
+        """A statistic of the tensors in `rows`."""
         events, states = rows
         return Column(self._values(statistic, states), events)
 
@@ -59,14 +59,14 @@ class TraceColumns:
 
     @cached_property
     def outputs(self) -> Rows:
-        """What events made or wrote: an op's outputs, a new tensor, a mutated one."""
+        """The tensors that events made or changed in place: an op's outputs, a new tensor, a mutated one."""
         states = self.trace.states
         told = np.isin(self.trace.kinds[states.events], _MADE) & (states.forms > 0)
         return states.events[told].astype(np.int32), np.flatnonzero(told).astype(np.int32)
 
     @cached_property
     def inputs(self) -> Rows:
-        """What ops took, as it was before they ran."""
+        """The inputs of ops, in their state before the op."""
         ops = self.trace.table(Kind.OP)
         inputs = ops.lists("inputs")
         events = ops.events[inputs.owners]
@@ -74,7 +74,8 @@ class TraceColumns:
 
     @cached_property
     def gradients(self) -> Rows:
-        """The gradients of events: received, produced, accumulated, retained, assigned, given by a hook."""
+        """The gradients of events: received, produced, accumulated, retained, assigned, or returned by a
+        hook."""
         parts = []
         received, produced = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.PRODUCED)
         given, flows = received.lists("gradients"), produced.lists("flows")
@@ -94,12 +95,12 @@ class TraceColumns:
         return self._known(pushed.events, pushed["tangent"], pushed.events)
 
     def _known(self, events: np.ndarray, tensors: np.ndarray, at: np.ndarray) -> Rows:
-        """The state of each tensor at an event, where it is known."""
+        """The state of each tensor at an event; pairs with an unknown state are left out."""
         rows = self.trace.states.rows_of(tensors, at)
         return events[rows >= 0].astype(np.int32), rows[rows >= 0].astype(np.int32)
 
     def bad(self, statistic: str) -> Column:
-        """Whether a value, gradient or tangent told at an event has a NaN (`nan`) or an infinity (`inf`)."""
+        """Whether a value, gradient or tangent of an event has a NaN (`nan`) or an infinity (`inf`)."""
         found = np.zeros(self.count, bool)
         bad = self.trace.states.stats[:, STORED.index(statistic)] > 0
         if bad.any():
@@ -111,7 +112,7 @@ class TraceColumns:
     # --- texts
 
     def text(self, field: str, *kinds: Kind) -> Column:
-        """A text field of the events of some kinds."""
+        """A text field of the events of some kinds; empty at other events."""
         highest = max(self.trace.strings, default=0)
         table = np.array([self.trace.text(number) for number in range(highest + 1)] + [""], object)
         codes = np.full(self.count, highest + 1, np.int32)
@@ -122,7 +123,7 @@ class TraceColumns:
 
     @cached_property
     def grad_fns(self) -> Column:
-        """The name of the node that an event made or is at."""
+        """The name of the node that an event made, or at which it happened."""
         column = self.text("grad_fn", Kind.NODE, Kind.RECEIVED)
         assert column.codes is not None
         codes = column.codes
@@ -136,7 +137,7 @@ class TraceColumns:
 
     @cached_property
     def ops(self) -> np.ndarray:
-        """For each event the number of the op's name, 0 where it is no op."""
+        """For each event the number of the op's name; 0 if it is not an op."""
         ops = self.trace.table(Kind.OP)
         found = np.zeros(self.count, np.int64)
         found[ops.events] = ops["op"]
@@ -144,17 +145,17 @@ class TraceColumns:
 
     @property
     def kinds(self) -> Column:
-        """What happened."""
+        """The names of the kinds of the events."""
         return Column(_KIND_NAMES, codes=np.minimum(self.trace.kinds, len(_KIND_NAMES) - 1))
 
     def of_kind(self, *kinds: Kind) -> Column:
-        """Whether an event is of some kind."""
+        """Whether an event is of one of these kinds."""
         return Column(np.isin(self.trace.kinds, kinds))
 
     @cached_property
     def _subjects(self) -> tuple[np.ndarray, np.ndarray]:
-        """(event, tensor): which tensors each event is about: those that it made or changed, and at a node those
-        whose gradients the node receives."""
+        """(event, tensor): the tensors that each event is about. These are the tensors that it made or
+        changed; at a node, the tensors whose gradients the node receives."""
         trace, parts = self.trace, []
         outputs = trace.table(Kind.OP).lists("outputs")
         parts.append((trace.table(Kind.OP).events[outputs.owners], outputs.values))
@@ -190,22 +191,22 @@ class TraceColumns:
         return Column(np.array(names.labels, object), events, codes)
 
     def shapes(self) -> Column:
-        """The shapes of what events made or wrote, as 8x3."""
+        """The shapes of the tensors that events made or changed in place, as 8x3."""
         events, rows = self.outputs
         table = np.array([""] * (max(self.trace.forms, default=0) + 1), object)
         for number, form in self.trace.forms.items():
             table[number] = "x".join(map(str, form.shape))
         return Column(table, events, self.trace.states.forms[rows].astype(np.int32))
 
-    # --- where it lies
+    # --- sites, scopes and passes
 
     @property
     def sites(self) -> np.ndarray:
-        """The place of each event: its own, or that where its node was made."""
+        """The site of each event; for a node, the site where the node was made."""
         return self.query.places.of_events
 
     def lines(self) -> Column:
-        """The lines that each event happened at: its own and those of the calls around it."""
+        """The lines of each event: its own line and those of the calls around it."""
         sites = self.sites
         pairs = [(number, line) for number in self.trace.sites for line in self._lines_of(number)]
         order = np.argsort(sites, kind="stable").astype(np.int32)
@@ -217,7 +218,7 @@ class TraceColumns:
         return Column(np.repeat(np.array([line for _, line in pairs], np.float32), counts), events)
 
     def _lines_of(self, number: int) -> set[int]:
-        """The lines of a place and of its callers, in files whose source was kept."""
+        """The lines of a site and of its callers, in files whose source was kept."""
         return {
             site.place.line
             for site in self.query.places.callers(number)
@@ -225,7 +226,7 @@ class TraceColumns:
         }
 
     def files(self) -> Column:
-        """The names of the files that events happened in."""
+        """The names of the files of the events."""
         highest = max(self.trace.sites, default=0)
         table = np.array([""] * (highest + 1), object)
         for number, site in self.trace.sites.items():
@@ -233,7 +234,7 @@ class TraceColumns:
         return Column(table, codes=np.minimum(self.sites, highest))
 
     def scopes(self) -> Column:
-        """The innermost scope that events lie in."""
+        """The innermost scope of each event."""
         entered = self.trace.table(Kind.SCOPE_ENTERED)
         name_of = dict(zip(entered.events.tolist(), entered["name"].tolist(), strict=True))
         spans = self.query.scopes.nesting.spans()
@@ -247,7 +248,7 @@ class TraceColumns:
         return Column(np.array(names, object), codes=codes)
 
     def versions(self) -> Column:
-        """The versions that writes made."""
+        """The versions that writes in place produced."""
         events, tensors = self.query.tensors.all_writes
         events, rows = self._known(events, tensors, events)
         versions = self.trace.states.versions[rows]
@@ -256,5 +257,5 @@ class TraceColumns:
 
     @property
     def passes(self) -> np.ndarray:
-        """The backward pass that each event belongs to, 0 for none."""
+        """The backward pass that each event belongs to; 0 if none."""
         return self.query.passes.numbers

@@ -1,4 +1,5 @@
-"""The ways from one tensor to another through the ops between them, and where no gradient comes back along them."""
+"""Paths from one tensor to another through the ops between them, and the places where no gradient flows back
+along them."""
 
 from __future__ import annotations
 
@@ -8,20 +9,20 @@ from enum import Enum
 from gradviz.events.kinds import REQUIRES_GRAD, WHOLE, OpRan, TensorMade
 from gradviz.query.query import Query
 
-MOST = 200_000  # ops looked at
+MOST = 200_000  # the most ops that a search visits
 
 
 class Reason(Enum):
-    """Why an op made no node."""
+    """Reasons why an op made no node."""
 
     NOTHING_REQUIRES_GRAD = "no input requires grad"
     GRAD_MODE_OFF = "grad mode was off"
     DETACHED = "it shares the memory of its input, outside of the graph"
-    NOT_DIFFERENTIABLE = "what it gives is not differentiable"
+    NOT_DIFFERENTIABLE = "its result is not differentiable"
 
 
 def why_no_node(query: Query, op: OpRan) -> Reason:
-    """Why an op made no node."""
+    """Find out why an op made no node."""
     before = op.index - 1
     if not any(query.tensors.flags(tensor, before) & REQUIRES_GRAD for tensor in op.inputs if tensor):
         return Reason.NOTHING_REQUIRES_GRAD
@@ -33,14 +34,14 @@ def why_no_node(query: Query, op: OpRan) -> Reason:
 
 
 def op_of(query: Query, tensor: int) -> OpRan | None:
-    """The op that made a tensor, None where none did."""
+    """The op that made a tensor; None if no op did."""
     maker = query.tensors.made(tensor)
     return maker if isinstance(maker, OpRan) else None
 
 
 def shortest_way(query: Query, start: int, end: int, through_memory: bool = False) -> list[int]:
-    """The tensors on a shortest way, from start to end; none where there is no way. `through_memory`: also by way of
-    those that share the memory of another, as `.data` does."""
+    """The tensors on a shortest path from `start` to `end`, in order; empty if there is no path. With
+    `through_memory` a path may also use shared memory, as `.data` does."""
     came: dict[int, int] = {end: 0}
     waiting = deque([end])
     while waiting and len(came) < MOST:
@@ -58,7 +59,8 @@ def shortest_way(query: Query, start: int, end: int, through_memory: bool = Fals
 
 
 def _sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]:
-    """What a tensor was computed from: the inputs of the op that made it and of those that wrote over it."""
+    """The tensors that a tensor was computed from: the inputs of the op that made it, and of the ops that
+    changed it in place."""
     maker = query.tensors.made(tensor)
     found: tuple[int, ...] = ()
     if isinstance(maker, OpRan):
@@ -75,8 +77,8 @@ def _sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]
 
 
 def cut(query: Query, start: int, end: int) -> OpRan | TensorMade | None:
-    """The first event on the shortest way from start to end, through data or graph, that no gradient comes back
-    through; None where end was not computed from start."""
+    """The first event on the shortest path from `start` to `end`, through data or graph, that blocks
+    gradients. None if no event does, or if `end` was not computed from `start`."""
     way = shortest_way(query, start, end, through_memory=True)
     for tensor in way[1:]:
         maker = query.tensors.made(tensor)
@@ -86,8 +88,8 @@ def cut(query: Query, start: int, end: int) -> OpRan | TensorMade | None:
 
 
 def count_ways(query: Query, start: int, end: int) -> int:
-    """How many ways there are. Inputs have lower numbers than what is made of them, so that going down the numbers
-    is an order."""
+    """The number of paths from `start` to `end`. Inputs have lower numbers than results, so descending
+    numbers are a topological order."""
     ways = {end: 1}
     total = 0
     pending = {end}

@@ -1,4 +1,5 @@
-"""The fields that predicates have, in one table: for a recorded trace and for the event that has just happened."""
+"""The fields of predicates in one table, both for a recorded trace and for the present event of a running
+program."""
 
 from __future__ import annotations
 
@@ -19,61 +20,61 @@ _GRADIENTS = frozenset(
     (Kind.RECEIVED, Kind.PRODUCED, Kind.HOOKED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)
 )
 _AT_NODE = (Kind.NODE, Kind.RECEIVED, Kind.PRODUCED)
-_KEPT = 3  # columns, in memory
+_KEPT = 3  # columns kept in memory
 
 
 class Now(Protocol):
-    """The event that has just happened, in a program that runs."""
+    """The event that has just happened in a running program."""
 
     kind: Kind
     index: int
 
     def text(self, field: str, *kinds: Kind) -> str:
-        """A text field of the event, empty if the event is of another kind."""
+        """A text field of the event; empty if the event is of another kind."""
 
     def values(self, tensors: str) -> list[Any]:
         """The values of the tensors `out`, `in`, `grad` or `tangent`."""
 
     def has_bad(self, statistic: str) -> bool:
-        """Whether a value told here or a gradient has a NaN (`nan`) or an infinity (`inf`)."""
+        """Whether a value or gradient of the event has a NaN (`nan`) or an infinity (`inf`)."""
 
     @property
     def grad_fn(self) -> str:
-        """The name of the node that the event made or is at."""
+        """The name of the node that the event made, or at which it happened."""
 
     def names(self, only_parameters: bool) -> Iterable[str]:
         """The names of the tensors that the event is about."""
 
     def shapes(self) -> Iterable[str]:
-        """The shapes of what the event made or wrote."""
+        """The shapes of the tensors that the event made or changed in place."""
 
     def lines(self) -> Iterable[int]:
-        """The lines that the event happened at."""
+        """The lines of the event: its own line and those of the calls around it."""
 
     @property
     def file(self) -> str:
-        """The name of the file that it happened in."""
+        """The name of the source file of the event."""
 
     @property
     def scope(self) -> str:
-        """The innermost scope."""
+        """The innermost scope of the event."""
 
     def versions(self) -> Iterable[int]:
-        """The versions that it made."""
+        """The versions that the event produced."""
 
     @property
     def in_pass(self) -> int:
-        """The backward pass, 0 for none."""
+        """The backward pass of the event; 0 if none."""
 
     @property
     def depth(self) -> int:
-        """How many scopes and passes it lies in."""
+        """The number of scopes and passes around the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field: NUMBER, TEXT or FLAG, what help says of it, its values over a trace and at the event of now, and the
-    kinds of events that it may have a value at."""
+    """A field: its type (NUMBER, TEXT or FLAG), its help text, its values over a trace, its values at the
+    present event, and the kinds of events that may have a value."""
 
     type: str
     doc: str
@@ -93,11 +94,11 @@ class Tensors:
 
 TENSORS: dict[str, Tensors] = {
     "out": Tensors(
-        "what the event made or wrote: an op's outputs, a new tensor, a mutated one",
+        "what the event made or changed in place: an op's outputs, a new tensor, a mutated one",
         lambda c: c.outputs,
         _MADE,
     ),
-    "in": Tensors("what an op took", lambda c: c.inputs, frozenset((Kind.OP,))),
+    "in": Tensors("the inputs of an op", lambda c: c.inputs, frozenset((Kind.OP,))),
     "grad": Tensors(
         "the gradients of the event: received, produced, accumulated, retained, assigned",
         lambda c: c.gradients,
@@ -146,7 +147,7 @@ FIELDS: dict[str, Field] = {
     ),
     "depth": Field(
         NUMBER,
-        "how many scopes and passes the event lies in",
+        "the number of scopes and passes around the event",
         lambda c: _numbers(c.query.scopes.depths),
         lambda now: (now.depth,),
     ),
@@ -158,15 +159,15 @@ FIELDS: dict[str, Field] = {
         lambda now: (now.grad_fn,),
         frozenset(_AT_NODE),
     ),
-    "kind": Field(TEXT, "what happened", lambda c: c.kinds, lambda now: (now.kind.name.lower(),)),
+    "kind": Field(TEXT, "the kind of the event", lambda c: c.kinds, lambda now: (now.kind.name.lower(),)),
     "name": Field(
         TEXT,
-        "the name of the tensor that it is about",
+        "the name of the tensor that the event is about",
         lambda c: c.names(False),
         lambda now: now.names(False),
     ),
     "parameter": Field(
-        TEXT, "that name where it is a parameter's", lambda c: c.names(True), lambda now: now.names(True)
+        TEXT, "the same, but only of parameters", lambda c: c.names(True), lambda now: now.names(True)
     ),
     "file": Field(TEXT, "the source file's name", TraceColumns.files, lambda now: (now.file,)),
     "scope": Field(TEXT, "the module or custom Function", TraceColumns.scopes, lambda now: (now.scope,)),
@@ -175,18 +176,18 @@ FIELDS: dict[str, Field] = {
         "the maker or writer (ones, SGD)", "how", Kind.TENSOR, Kind.MUTATED, Kind.PASS_BEGAN, Kind.TANGENT
     ),
     "shape": Field(
-        TEXT, "the shape of what was made, as 8x3", TraceColumns.shapes, lambda now: now.shapes(), _MADE
+        TEXT, "the shape of a new tensor, as 8x3", TraceColumns.shapes, lambda now: now.shapes(), _MADE
     ),
     "nan": Field(
         FLAG,
-        "a value or gradient told here has a NaN",
+        "a value or gradient of the event has a NaN",
         lambda c: c.bad("nan"),
         lambda now: (now.has_bad("nan"),),
     ),
     "inf": Field(FLAG, "... or an infinity", lambda c: c.bad("inf"), lambda now: (now.has_bad("inf"),)),
     "mutation": Field(
         FLAG,
-        "a tensor was written over in place",
+        "a tensor was changed in place",
         lambda c: Column(np.isin(np.arange(c.count), c.query.tensors.all_writes[0])),
         lambda now: (now.kind == Kind.MUTATED or any(now.versions()),),
         _MADE,
@@ -194,32 +195,34 @@ FIELDS: dict[str, Field] = {
     "forward": Field(
         FLAG, "outside of any backward pass", lambda c: Column(c.passes == 0), lambda now: (not now.in_pass,)
     ),
-    "backward": Field(FLAG, "inside one", lambda c: Column(c.passes > 0), lambda now: (bool(now.in_pass),)),
+    "backward": Field(
+        FLAG, "inside a backward pass", lambda c: Column(c.passes > 0), lambda now: (bool(now.in_pass),)
+    ),
     "error": _of_kind("an exception left a backward pass or ended the script", Kind.ERROR),
 }
 NAMES = (*(f"{tensors}.{statistic}" for tensors in TENSORS for statistic in STATISTICS), *FIELDS)
 
 
 def type_of(name: str) -> str:
-    """The type of a field."""
+    """The type of a field: NUMBER, TEXT or FLAG."""
     return FIELDS[name].type if name in FIELDS else NUMBER
 
 
 def where(name: str) -> frozenset[Kind]:
-    """The kinds of events at which a field may have a value; all for an empty name."""
+    """The kinds of events at which a field may have a value; all kinds for an empty name."""
     field = FIELDS.get(name) or TENSORS.get(name.partition(".")[0])
     return EVERYWHERE if field is None else field.where
 
 
 class TraceFields(TraceColumns):
-    """The fields of one trace as columns. Each is built when it is first asked for; the last few are kept."""
+    """The fields of one trace as columns. Each is built on first use; the last few are kept."""
 
     def __init__(self, query: Any) -> None:
         super().__init__(query)
         self._columns: OrderedDict[str, Column] = OrderedDict()
 
     def column(self, name: str) -> Column:
-        """The values of a field."""
+        """The values of a field over the trace."""
         if name not in self._columns:
             tensors, _, statistic = name.partition(".")
             self._columns[name] = (

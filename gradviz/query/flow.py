@@ -1,4 +1,4 @@
-"""How gradients went from node to node in one backward pass."""
+"""How gradients moved from node to node in one backward pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gradviz.tracefile.columns import Table
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A gradient that came to a node: from the Produced (edge `position` of it) or the PassBegan `event`."""
+    """A gradient that arrived at a node. `event` is the Produced that gave it, and `position` the edge; or
+    the PassBegan of the pass, and `position` the root."""
 
     event: int
     position: int
@@ -21,7 +22,7 @@ class Delivery:
 
 
 class Flow:
-    """The gradients that one pass hands from node to node."""
+    """The gradients that moved from node to node in one pass."""
 
     def __init__(self, trace: Trace, run: PassInfo) -> None:
         self.trace = trace
@@ -32,7 +33,7 @@ class Flow:
         self._deliver(trace)
 
     def _own(self, table: Table) -> np.ndarray:
-        """The places in a table of the events of this pass."""
+        """The rows of a table that belong to this pass."""
         last = self.trace.count if self.run.last is None else self.run.last + 1
         first, end = np.searchsorted(table.events, [self.run.first, last])
         return first + np.flatnonzero(table["in_pass"][first:end] == self.run.number)
@@ -62,23 +63,23 @@ class Flow:
         self.real = (self.targets > 0) & (self.gradients > 0)
 
     def waiting(self, k: int) -> dict[int, list[Delivery]]:
-        """The gradients that have come to each node and that it has not taken yet."""
+        """For each node the gradients that have arrived and that it has not received yet, after event k."""
         found: dict[int, list[Delivery]] = {}
         for row in np.flatnonzero(self.real & (self.events <= k) & (self.taken > k)).tolist():
             found.setdefault(int(self.targets[row]), []).append(self._delivery(row))
         return found
 
     def in_flight(self, k: int) -> int:
-        """How many gradients wait at nodes."""
+        """The number of gradients that wait at nodes after event k."""
         return int(np.count_nonzero(self.real & (self.events <= k) & (self.taken > k)))
 
     def arrivals(self, node: int, k: int) -> list[Delivery]:
-        """The gradients that have come to a node, taken or not."""
+        """The gradients that have arrived at a node up to event k, whether or not it has received them."""
         rows = np.flatnonzero(self.real & (self.targets == node) & (self.events <= k))
         return [self._delivery(row) for row in rows.tolist()]
 
     def receipt(self, node: int, k: int) -> int | None:
-        """The event at which a node took its gradients."""
+        """The event up to k at which a node received its gradients; None if it has not."""
         nodes, events = self.received
         found = events[(nodes == node) & (events <= k)]
         return int(found[-1]) if len(found) else None

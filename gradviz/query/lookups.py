@@ -1,4 +1,4 @@
-"""Lookups: the tables about one trace, by subject. Each is built once, when it is first asked."""
+"""The tables about one trace, by subject. Each is built once, on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradviz.tracefile import Trace
 
 
 class Lookups:
-    """Tables about one trace."""
+    """The tables about one trace."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -24,12 +24,12 @@ class Lookups:
 
     @cached_property
     def tensors(self) -> Tensors:
-        """What tensors were and what made and changed them."""
+        """The tensors: their states, and the events that made and changed them."""
         return Tensors(self.trace)
 
     @cached_property
     def nodes(self) -> Nodes:
-        """Which nodes there are, what made them, where they lead."""
+        """The nodes: what made them, and where their edges lead."""
         return Nodes(self.trace)
 
     @cached_property
@@ -39,12 +39,12 @@ class Lookups:
 
     @cached_property
     def places(self) -> Places:
-        """Where in the source it happened."""
+        """The sites of events in the source."""
         return Places(self.trace)
 
     @cached_property
     def scopes(self) -> Scopes:
-        """Which module or custom Function an event happened in."""
+        """The modules and custom Functions around events."""
         return Scopes(self.trace)
 
     @cached_property
@@ -54,9 +54,9 @@ class Lookups:
 
     @cached_property
     def names(self) -> Names:
-        """What tensors are called in the source."""
+        """The names of tensors in the source."""
         return Names(self.trace, self.tensors, self.scopes)
 
     def _flow(self, number: int) -> Flow:
-        """How gradients went from node to node in a pass."""
+        """How gradients moved from node to node in a pass."""
         return Flow(self.trace, self.passes.by_number[number])

@@ -1,8 +1,8 @@
-"""What a tensor holds at a moment, also where it was written through another tensor on the same memory.
+"""The value of a tensor at a moment, even if it was written through another tensor on the same memory.
 
-`w.grad.data.zero_()` writes to a tensor that `.data` made, and with it to `w.grad`; `w.data = v` gives `w` the
-memory of `v`. The states of tensors tell their bases. Only tensors that cover the whole of each other's memory are
-followed: a slice that is written to does not change here what it was cut from.
+`w.grad.data.zero_()` writes to a tensor that `.data` made, and so changes `w.grad`; `w.data = v` gives `w` the
+memory of `v`. The states of tensors name their bases. Only tensors that cover all of each other's memory are
+followed: a write to a slice does not change the base here.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SHARE, _WRITE = range(2)
 
 
 class Memory:
-    """The memories of one trace's tensors, and what was written into each when."""
+    """The memory of each tensor of one trace over time, and the writes into it."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
 
     def value(self, tensor: int, at: int) -> Snapshot | None:
-        """What a tensor was just after event `at`; None where nothing is known of it."""
+        """The value of a tensor just after event `at`; None if it is unknown."""
         own = self.trace.snapshot(tensor, at=at)
         written = self._last_write(tensor, at) if own is not None else None
         if own is None or written is None:
@@ -44,17 +44,17 @@ class Memory:
 
     @cached_property
     def shared(self) -> frozenset[int]:
-        """The tensors that have ever shared memory with another."""
+        """The tensors that shared memory with another tensor at any time."""
         homes = self._shared[0]
         return frozenset(homes) | {memory for had in homes.values() for _, memory in had if memory > 0}
 
     def share(self, tensor: int, other: int, at: int) -> bool:
-        """Whether two tensors are the same memory at a moment."""
+        """Whether two tensors have the same memory just after event `at`."""
         return tensor == other or self.home(tensor, at) == self.home(other, at)
 
     def changes(self, tensor: int) -> list[int]:
-        """The events that gave a tensor other memory, and those that wrote to its memory through whatever tensor;
-        none for a tensor that never shared its memory."""
+        """The events that gave a tensor other memory, and the events that wrote to its memory through any
+        tensor. Empty for a tensor that never shared its memory."""
         homes, writes = self._shared
         had = homes.get(tensor, [])
         spans = [(0, tensor), *had] if not had or had[0][0] > 0 else had
@@ -65,7 +65,8 @@ class Memory:
         return sorted(found)
 
     def home(self, tensor: int, at: int) -> int:
-        """Which memory a tensor has at a moment: the number of the tensor it was made for, or below 0."""
+        """The memory of a tensor just after event `at`: the number of the tensor it was made for, or a
+        negative number."""
         homes = self._shared[0].get(tensor, [])
         position = bisect_right(homes, at, key=lambda home: home[0]) - 1
         return homes[position][1] if position >= 0 else tensor
@@ -82,8 +83,8 @@ class Memory:
 
     @cached_property
     def _shared(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[tuple[int, int]]]]:
-        """For tensors that share memory the memories they have had, as (since, memory); and for each such memory
-        what was written into it, as (event, tensor)."""
+        """For each tensor that shares memory, the memories it has had, as (since, memory). For each such
+        memory, the writes into it, as (event, tensor)."""
         homes: dict[int, list[tuple[int, int]]] = {}
         writes: dict[int, list[tuple[int, int]]] = defaultdict(list)
 
@@ -98,7 +99,7 @@ class Memory:
         return homes, dict(writes)
 
     def _happenings(self) -> list[tuple[int, int, int, int]]:
-        """What concerns memory that is shared, in order: (event, what, tensor, other tensor)."""
+        """The events about shared memory in order: (event, _SHARE or _WRITE, tensor, other tensor)."""
         states = self.trace.states
         whole = np.where(states.flags & WHOLE > 0, states.bases, 0)
         ever = np.unique(states.tensors[whole > 0])

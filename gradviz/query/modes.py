@@ -1,4 +1,4 @@
-"""Forward and reverse accumulation of the same function, side by side: tangents and gradients at the same places."""
+"""Pairs forward mode with reverse mode: tangents and gradients of the same function at the same places."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gradviz.events.kinds import Kind, OpRan, Received, TangentPushed
 from gradviz.query.lookups import Lookups
 from gradviz.query.moment import Moment
 
-_MOST = 20_000  # events of a sweep or a pass that are looked at
+_MOST = 20_000  # the most events of a sweep or a pass that are compared
 
-# Where an op ran (file, line and column), its name, and how many of that name had run there before.
+# Where an op ran (file, line and column), its name, and how many ops of that name ran there before it.
 Place = tuple[str, int, int, str, int]
 
 
 @dataclass(slots=True)
 class Sweep:
-    """Tangents pushed forward from one set of inputs. `first` and `last` are its events."""
+    """One forward-mode sweep: tangents pushed from one set of inputs. `first` and `last` are its events."""
 
     number: int
     first: int
@@ -31,18 +31,18 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A tensor of a sweep and the one of the same place that a backward pass went through, with the tangent of the
-    one and the gradient of the other."""
+    """A tensor of a sweep, the tensor of the same place in a backward pass (its twin), the tangent of the one
+    and the gradient of the other."""
 
     tensor: int
     tangent: int
     twin: int
     gradient: int
-    event: int  # where the node of the twin received its gradient
+    event: int  # the event at which the node of the twin received its gradient
 
 
 class Modes:
-    """What a trace has of both modes."""
+    """Forward and reverse mode in one trace."""
 
     def __init__(self, query: Lookups) -> None:
         self.query, self.trace = query, query.trace
@@ -50,7 +50,7 @@ class Modes:
 
     @cached_property
     def sweeps(self) -> list[Sweep]:
-        """The sweeps, in order: one begins where inputs are made dual."""
+        """The sweeps in order. A sweep begins where inputs become dual numbers."""
         found: list[Sweep] = []
         previous = ""
         for index in self.trace.indices(Kind.TANGENT).tolist():
@@ -66,12 +66,13 @@ class Modes:
         return found
 
     def sweep_near(self, k: int) -> Sweep | None:
-        """The sweep at event k, else the last before it, else the first."""
+        """The sweep at event k, else the last one before it, else the first; None if there is none."""
         before = [sweep for sweep in self.sweeps if sweep.first <= k]
         return before[-1] if before else next(iter(self.sweeps), None)
 
     def pass_of(self, sweep: Sweep, k: int) -> int | None:
-        """The pass that went through the same places, as a position in `trace.passes`: the nearest to event k."""
+        """The pass through the same places that is nearest to event k, as a position in `trace.passes`; None
+        if there is none."""
         runs = self.trace.passes
         for position in sorted(range(len(runs)), key=lambda i: abs(runs[i].first - k)):
             if self.pairs(sweep, position):
@@ -79,7 +80,8 @@ class Modes:
         return None
 
     def pairs(self, sweep: Sweep, position: int) -> list[Pair]:
-        """The tensors that a sweep and a pass have in common: inputs first, then in the order they were made."""
+        """The tensors that a sweep and a pass have in common: inputs first, then in the order of their
+        making."""
         key = sweep.number, position
         if key not in self._pairs:
             self._pairs[key] = self._paired(sweep, position)
@@ -108,7 +110,7 @@ class Modes:
         return [Pair(t, sweep.tangents[t], twin_of[t], *received[twin_of[t]]) for t in order]
 
     def _received(self, first: int, last: int) -> dict[int, tuple[int, int]]:
-        """For each tensor whose node took a gradient in a pass: that gradient, and the event."""
+        """For each tensor whose node received a gradient between two events: the gradient, and the event."""
         found: dict[int, tuple[int, int]] = {}
         told = self.trace.indices(Kind.RECEIVED)
         for index in told[np.searchsorted(told, first) : np.searchsorted(told, last, side="right")].tolist():
@@ -121,7 +123,7 @@ class Modes:
         return found
 
     def _placed(self, tensors: list[int]) -> dict[Place, int]:
-        """Tensors by where the ops that made them ran; of many at one place, each by its turn."""
+        """Tensors by the places of the ops that made them. Several at one place are counted."""
         turns: Counter[tuple[str, int, int, str]] = Counter()
         found: dict[Place, int] = {}
         for tensor in sorted(tensors):
@@ -139,8 +141,8 @@ class Modes:
         return maker if isinstance(maker, OpRan) else None
 
     def product(self, sweep: Sweep, pairs: list[Pair]) -> float | None:
-        """The sum of tangent × gradient over the tensors of one stage. It is the same at every stage that all ways
-        lead through: output gradient × Jacobian × input tangent. None where values were not kept."""
+        """The sum of tangent × gradient over some tensors. If all paths lead through these tensors, the sum
+        is always output gradient × Jacobian × input tangent. None if a value was not kept."""
         total = 0.0
         for pair in pairs:
             tangent = Moment(self.query, sweep.last).value(pair.tangent)

@@ -1,6 +1,6 @@
-"""Values and gradients as of a moment: what a debugger would show if it had stopped just after event k.
+"""The state of a run just after event k: values, gradients and scopes, as a debugger would show them.
 
-A moment is a function of the trace and of k alone, however one came to it: a few binary searches in tables.
+A moment depends only on the trace and k. It is computed with a few binary searches in tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _WANTED = LEAF | REQUIRES_GRAD
 
 @dataclass(frozen=True, slots=True)
 class TensorState:
-    """A tensor at a moment. `grad` is the number of its `.grad` (0: None) and `grad_value` what that holds."""
+    """A tensor at a moment. `grad` is the number of its `.grad` (0: None), and `grad_value` the value of
+    that."""
 
     tensor: int
     name: str | None
@@ -33,7 +34,7 @@ class TensorState:
 
 
 class Moment:
-    """The state just after event k. Make one with `Query.at`."""
+    """The state just after event k. Use `Query.at` to make one."""
 
     def __init__(self, query: Lookups, k: int) -> None:
         self.query = query
@@ -45,12 +46,12 @@ class Moment:
 
     @cached_property
     def leaves(self) -> list[int]:
-        """The leaves that require grad, in the order they came to be."""
+        """The leaves that require grad, in the order of their making."""
         return self._leaves.tolist()
 
     @cached_property
     def newest_leaves(self) -> list[int]:
-        """The same, of those made at one place that gives them a name only the newest."""
+        """The leaves that require grad; if one site makes a named tensor repeatedly, only the newest."""
         return self._newest(self._leaves)
 
     @cached_property
@@ -60,7 +61,7 @@ class Moment:
 
     @cached_property
     def frozen(self) -> list[int]:
-        """The leaves with a name that do not require grad: the newest made at each place, and parameters."""
+        """The named leaves that do not require grad: the newest of each site, and parameters."""
         tensors, flags = self.query.tensors.leaf_flags.standing(self.k)
         tensors = tensors[flags & _WANTED == LEAF]
         named = np.isin(self._sites_of(tensors), list(self.query.places.with_names))
@@ -70,18 +71,18 @@ class Moment:
 
     @cached_property
     def retained(self) -> list[int]:
-        """The non-leafs that keep a gradient."""
+        """The non-leaves that have a gradient because of retain_grad()."""
         tensors, grads = self.query.tensors.grads.standing(self.k)
         tensors = np.setdiff1d(tensors[grads > 0], self._leaves)
         return [tensor for tensor in tensors.tolist() if not self.flags(tensor) & LEAF]
 
     @cached_property
     def newest_retained(self) -> list[int]:
-        """The same, of those made at one place that gives them a name only the newest."""
+        """The retained non-leaves; if one site makes a named tensor repeatedly, only the newest."""
         return self._newest(np.array(self.retained, np.int64))
 
     def state(self, tensor: int) -> TensorState:
-        """A tensor as it is now."""
+        """The state of a tensor at this moment."""
         flags, grad, value = self.flags(tensor), self.grad(tensor), self.value(tensor)
         return TensorState(
             tensor=tensor,
@@ -95,29 +96,29 @@ class Moment:
         )
 
     def flags(self, tensor: int) -> int:
-        """A tensor's flags, as `gradviz.events.kinds` has them."""
+        """A tensor's flags, as defined in `gradviz.events.kinds`."""
         return self.query.tensors.flags(tensor, self.k)
 
     def grad(self, tensor: int) -> int:
-        """The tensor that is a tensor's `.grad`, 0 for None."""
+        """The tensor that is the `.grad` of `tensor`; 0 for None."""
         return self.query.tensors.grads.last(tensor, self.k) or 0
 
     def tangent(self, tensor: int) -> int:
-        """The tensor that is a tensor's tangent, 0 for none."""
+        """The tensor that is the tangent of `tensor`; 0 if there is none."""
         return self.query.tensors.tangents.last(tensor, self.k) or 0
 
     def value(self, tensor: int) -> Snapshot | None:
-        """What a tensor holds; None where nothing is known of it."""
+        """The value of a tensor; None if it is unknown."""
         return self.query.memory.value(tensor, self.k)
 
     def grad_fn(self, tensor: int) -> int:
-        """The node that is a tensor's `grad_fn`, 0 for none."""
+        """The node that is the `grad_fn` of a tensor; 0 if there is none."""
         flags = self.flags(tensor)
         has_one = flags & REQUIRES_GRAD and not flags & LEAF
         return self.query.nodes.grad_fn(tensor, self.k) if has_one else 0
 
     def owner(self, grad: int) -> int:
-        """The tensor whose `.grad` is `grad`, or shares its memory; 0 for none."""
+        """The tensor whose `.grad` is `grad`, or shares its memory; 0 if there is none."""
         tensors, grads = self.query.tensors.grads.standing(self.k)
         memory = self.query.memory
         sharing = grads == grad
@@ -127,14 +128,14 @@ class Moment:
         return next((t for t, g in pairs if g and memory.share(g, grad, self.k)), 0)
 
     def _sites_of(self, tensors: np.ndarray) -> np.ndarray:
-        """Where each tensor came to be, 0 where that is not known."""
+        """The site where each tensor was made; 0 if it is unknown."""
         made = [self.query.tensors.maker(tensor) for tensor in tensors.tolist()]
         sites = self.trace.events["site"]
         return np.array([0 if event is None else sites[event] for event in made], np.int64)
 
     def _newest(self, tensors: np.ndarray) -> list[int]:
-        """Of tensors (sorted) made at one place that gives them a name only the newest, as the program can mean no
-        other; all others, parameters too, stay."""
+        """Drop older tensors of sites that assign to a name, because the program can only reach the newest of
+        each site. `tensors` are sorted; parameters and tensors of other sites are all kept."""
         if not len(tensors):
             return []
         sites = self._sites_of(tensors)
@@ -142,22 +143,22 @@ class Moment:
         if self.trace.parameters:
             single &= ~np.isin(tensors, list(self.trace.parameters))
         newest = np.zeros(int(sites.max()) + 1, np.int64)
-        newest[sites[single]] = tensors[single]  # of one site the last
+        newest[sites[single]] = tensors[single]  # the last tensor of a site
         return tensors[~single | (newest[sites] == tensors)].tolist()
 
-    # --- where it lies
+    # --- scope and pass
 
     @cached_property
     def pass_info(self) -> PassInfo | None:
-        """The innermost backward pass that event k is part of, None in forward."""
+        """The innermost backward pass around event k; None in forward."""
         return self.query.passes.at(self.k)
 
     @property
     def scopes(self) -> list[ScopeEntered]:
-        """The modules and custom Functions that event k lies in, outermost first."""
+        """The modules and custom Functions around event k, outermost first."""
         return self.query.scopes.around(self.k, self.thread)
 
-    # --- gradients on their way
+    # --- waiting gradients
 
     @cached_property
     def _flow(self) -> Flow | None:
@@ -166,19 +167,19 @@ class Moment:
 
     @property
     def waiting(self) -> dict[int, list[Delivery]]:
-        """For each node of the present pass the gradients that wait for it."""
+        """For each node of the present pass, the gradients that wait for it."""
         return self._flow.waiting(self.k) if self._flow is not None else {}
 
     @property
     def in_flight(self) -> int:
-        """How many gradients wait at nodes."""
+        """The number of gradients that wait at nodes."""
         return self._flow.in_flight(self.k) if self._flow is not None else 0
 
     def arrivals(self, node: int) -> list[Delivery]:
-        """The gradients that came to a node in the present pass: their sum is what it receives."""
+        """The gradients that arrived at a node in the present pass. Their sum is what the node receives."""
         return self._flow.arrivals(node, self.k) if self._flow is not None else []
 
     def received(self, node: int) -> Received | None:
-        """The event at which a node took its gradients in the present pass; None if it has not."""
+        """The event at which a node received its gradients in the present pass; None if it has not yet."""
         at = self._flow.receipt(node, self.k) if self._flow is not None else None
         return None if at is None else self.trace.table(Kind.RECEIVED).object(at)

@@ -1,4 +1,4 @@
-"""What tensors are called: by the names that the source gives them, never by an address."""
+"""Finds the names of tensors in the source."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gradviz.tracefile import Trace
 class Names:
     """The names of one trace's tensors.
 
-    A parameter is called by its path in its module; anything else by the variable that it was first assigned to
-    (`y = x ** 3`), whose name may lie in the caller (`y = model(x)`)."""
+    A parameter is named by its path in its module. Any other tensor has the name of the variable that it was
+    first assigned to (`y = x ** 3`); this may be a variable of the caller (`y = model(x)`)."""
 
     def __init__(self, trace: Trace, tensors: Tensors, scopes: Scopes) -> None:
         self.trace, self.tensors, self.scopes = trace, tensors, scopes
 
     def of(self, tensor: int) -> str | None:
-        """The tensor's name in the source, None where it has none."""
+        """The tensor's name in the source; None if it has none."""
         told = self.trace.parameters.get(tensor) or self.told.get(tensor)
         return told or self.given(tensor, self.tensors.made(tensor))
 
     @cached_property
     def told(self) -> dict[int, str]:
-        """The names that NAMED events give to tensors that are no parameters."""
+        """The names that NAMED events give to tensors other than parameters."""
         named = self.trace.table(Kind.NAMED)
         return {
             tensor: self.trace.text(name)
@@ -41,7 +41,8 @@ class Names:
         }
 
     def given(self, tensor: int, maker: Event | None) -> str | None:
-        """The name of the variable that a tensor, made by event `maker`, was first assigned to."""
+        """The name of the variable that a tensor made by event `maker` was first assigned to; None if there
+        is none."""
         site = self.trace.sites.get(maker.site) if maker is not None else None
         if site is None or not site.names:
             return None
@@ -55,8 +56,8 @@ class Names:
         return None
 
     def _is_result(self, op: OpRan) -> bool:
-        """Whether what the op gave is what its place gave: one call of a library function or a module makes
-        several ops at one place, and the last gives what is assigned."""
+        """Whether the op computed the result of its site. A library function or a module may run several ops
+        at one site; the last one gives the value that is assigned."""
         if op.op != self.last_ops.get(op.site):
             return False
         if op.site not in self.calls:
@@ -71,8 +72,8 @@ class Names:
 
     @cached_property
     def calls(self) -> dict[int, tuple[list[int], list[int]]]:
-        """For each place the calls made there that ran ops: scopes, but not within one another, and backward passes.
-        Their first events in order, and their last."""
+        """For each site the calls made there that ran ops: outermost scopes, and backward passes. Returns
+        their first events in order, and their last events."""
         found: dict[int, list[tuple[int, int]]] = {}
         for run in self.trace.passes:
             if run.last is not None:
@@ -84,24 +85,24 @@ class Names:
 
     @cached_property
     def last_ops(self) -> dict[int, str]:
-        """Which op each place ends with."""
+        """For each site the name of its last op."""
         ops = self.trace.table(Kind.OP)
         sites, last = np.unique(ops.sites[::-1], return_index=True)
         names = ops["op"][::-1][last]
         return {int(site): self.trace.text(name) for site, name in zip(sites, names, strict=True)}
 
     def label(self, tensor: int) -> str:
-        """The tensor's name, or `t` and its number."""
+        """The tensor's name, else `t` and its number."""
         return self.of(tensor) or f"t{tensor}"
 
     @cached_property
     def labels(self) -> list[str]:
-        """The names that tensors may have: those of variables that something was assigned to, and of parameters."""
+        """All names that tensors may have: names of variables and of parameters."""
         names = [name for site in self.trace.sites.values() for name in site.names]
         return list(dict.fromkeys([*names, *self.trace.parameters.values(), *self.told.values()]))
 
     def tensor_called(self, name: str, k: int) -> int:
-        """The newest tensor of a name at event k, or else the first to come; 0 where there is none."""
+        """The newest tensor of a name at event k, else the first later one; 0 if there is none."""
         known = chain(self.trace.parameters.items(), self.told.items())
         parameter = next((t for t, told in known if told == name), 0)
         sites = [number for number, site in self.trace.sites.items() if name in site.names]
@@ -119,15 +120,15 @@ class Names:
 
     @cached_property
     def all(self) -> AllNames:
-        """The names of all tensors at once."""
+        """The names of all tensors, as arrays."""
         return AllNames(self)
 
 
 class AllNames:
-    """For each tensor its name and where it came to be: as `Names.of`, for all at once.
+    """The name and the maker of every tensor, as in `Names.of`, computed for all tensors together.
 
-    `tensors` are all that an event made, sorted; `born[i]` is the OP or TENSOR event that made `tensors[i]`, `codes[i]`
-    the place of its name in `labels`, 0 for none (labels[0] is empty)."""
+    `tensors` are all tensors that an event made, sorted. `born[i]` is the OP or TENSOR event that made
+    `tensors[i]`. `codes[i]` is the index of its name in `labels`; 0 means no name (`labels[0]` is empty)."""
 
     def __init__(self, names: Names) -> None:
         self.names, self.trace = names, names.trace
@@ -165,7 +166,7 @@ class AllNames:
         return events[order], *(column[order] for column in columns)
 
     def _codes_of(self, made: np.ndarray, positions: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The code of the name that each of these got where it was made."""
+        """For each tensor, the code of the name that it got at the event that made it."""
         sites = self.trace.events["site"][made].astype(np.int32)
         highest = max((*self.trace.sites, int(sites.max(initial=0)))) + 1
         lengths = np.zeros(highest, np.int64)
@@ -188,7 +189,7 @@ class AllNames:
 
     @cached_property
     def is_result(self) -> np.ndarray:
-        """For each event whether it is an op that gave what its place gave (see Names)."""
+        """For each event, whether it is an op that computed the result of its site (see Names)."""
         table = self.trace.table(Kind.OP)
         sites = table.sites.astype(np.int64)
         order = np.lexsort((table.events, sites))
@@ -197,7 +198,7 @@ class AllNames:
         if not len(ops):
             return found
         last_of_site = np.append(sites[1:] != sites[:-1], True)
-        ends = np.cumsum(np.append(True, last_of_site[:-1])) - 1  # which group each belongs to
+        ends = np.cumsum(np.append(True, last_of_site[:-1])) - 1  # the group of each op
         result = names == names[last_of_site][ends]
         starts = np.flatnonzero(np.append(True, last_of_site[:-1]))
         for site, (firsts, lasts) in self.names.calls.items():

@@ -1,4 +1,4 @@
-"""Which nodes a trace has: what made each, what it is called, what it saved and where it leads."""
+"""The nodes of a trace: what made each, its name, its saved tensors and its edges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACCUMULATE = "AccumulateGrad"
 
 
 class Nodes:
-    """Look-ups about the nodes of one trace. A node that no NODE event tells of is a leaf's AccumulateGrad, or was
+    """Look-ups about the nodes of one trace. A node without a NODE event is a leaf's AccumulateGrad, or was
     made before the recording."""
 
     def __init__(self, trace: Trace) -> None:
@@ -31,17 +31,17 @@ class Nodes:
         return self.table["op"].tolist()
 
     def made(self, node: int) -> int | None:
-        """The NODE event of a node, None where the trace has none."""
+        """The NODE event of a node; None if the trace has none."""
         at = self._at.get(node)
         return None if at is None else int(self.table.events[at])
 
     def event(self, node: int) -> NodeMade | None:
-        """The same, decoded."""
+        """The NODE event of a node, decoded; None if the trace has none."""
         made = self.made(node)
         return None if made is None else self.table.object(made)
 
     def op(self, node: int) -> int | None:
-        """The OP event that made a node, None for an AccumulateGrad and where it is not known."""
+        """The OP event that made a node; None for an AccumulateGrad, or if it is unknown."""
         at = self._at.get(node)
         return self._ops[at] if at is not None and self._ops[at] >= 0 else None
 
@@ -50,7 +50,8 @@ class Nodes:
         return self._of_ops.get(event, [])
 
     def main_of_op(self, event: int) -> int:
-        """The node that the result of an op goes back through: the first that is a `grad_fn`; 0 for none."""
+        """The node through which gradients of the op's result flow: the first that is a `grad_fn`; 0 if there
+        is none."""
         made = self.of_op(event)
         return next((node for node in made if any(self.outputs(node))), made[-1] if made else 0)
 
@@ -63,27 +64,27 @@ class Nodes:
         return found
 
     def edges(self, node: int) -> tuple[Edge, ...]:
-        """Where a node leads."""
+        """The edges of a node."""
         made = self.event(node)
         return () if made is None else made.edges
 
     def saved(self, node: int) -> tuple[Saved, ...]:
-        """What a node saved."""
+        """The saved tensors of a node."""
         made = self.event(node)
         return () if made is None else made.saved
 
     def outputs(self, node: int) -> tuple[int, ...]:
-        """The tensors that a node is the `grad_fn` of, by output number."""
+        """The tensors that have this node as `grad_fn`, by output number."""
         made = self.event(node)
         return () if made is None else made.outputs
 
     def rule(self, node: int) -> Rule:
-        """The formulas of a node's derivatives, one for each edge."""
+        """The derivative formulas of a node, one for each edge."""
         made = self.event(node)
         return Rule(()) if made is None else made.rule
 
     def name(self, node: int) -> str:
-        """A node's name, empty where the trace has none."""
+        """The name of a node; empty if it is unknown."""
         at = self._at.get(node)
         if at is not None:
             return self.trace.text(int(self.table["grad_fn"][at]))
@@ -97,7 +98,7 @@ class Nodes:
 
     @cached_property
     def leaves(self) -> dict[int, int]:
-        """For each AccumulateGrad its leaf."""
+        """The leaf of each AccumulateGrad."""
         accumulated = self.trace.table(Kind.ACCUMULATED)
         found = dict(zip(accumulated["node"].tolist(), accumulated["tensor"].tolist(), strict=True))
         ways = [
@@ -120,20 +121,21 @@ class Nodes:
 
     @cached_property
     def of_tensors(self) -> Log:
-        """Which node was made as the `grad_fn` of a tensor, and at which event."""
+        """For each tensor the nodes made as its `grad_fn`, with the events that made them."""
         outputs = self.table.lists("outputs")
         known = outputs.values > 0
         owners = outputs.owners[known]
         return Log(outputs.values[known], self.table.events[owners], self.table["node"][owners])
 
     def grad_fn(self, tensor: int, at: int) -> int:
-        """The node that was a tensor's `grad_fn` just after event `at`, or that the op of that event made for it; 0
-        where there is none. Whether it still is the tensor's flags say: a leaf has none."""
+        """The node that was the `grad_fn` of a tensor just after event `at`, or that the op of this event
+        made for it; 0 if there is none. The result does not say whether the tensor is a leaf by now: check
+        its flags."""
         op_nodes = [node for node in self.of_op(at) if tensor in self.outputs(node)]
         return op_nodes[-1] if op_nodes else self.of_tensors.last(tensor, at) or 0
 
     def walk(self, roots: list[int]) -> list[int]:
-        """The nodes that `next_functions` leads to from `roots`, roots first."""
+        """The nodes reachable from `roots` through `next_functions`, roots first."""
         found: dict[int, None] = {}
         stack = [root for root in reversed(roots) if root]
         while stack:
@@ -145,7 +147,7 @@ class Nodes:
         return list(found)
 
     def ends(self, at: int) -> list[int]:
-        """The nodes made up to event `at` that no other of them leads to."""
+        """The nodes made up to event `at` to which no edge from another of these nodes leads."""
         made = self.table["node"][self.table.events <= at]
         edges = self.table.lists("edges")
         led_to = edges.elements[self.table.events[edges.owners] <= at, 0]

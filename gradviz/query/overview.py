@@ -1,4 +1,4 @@
-"""What is in a trace, in a few numbers: for `info` and for the summary after a run."""
+"""Sums up a trace in a few numbers, for `info` and for the summary after a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradviz.query.query import Query
 
 @dataclass(frozen=True, slots=True)
 class LeafInfo:
-    """A leaf at the end of the run. `has_grad` tells whether its `.grad` is there."""
+    """A leaf at the end of the run. `has_grad` is whether its `.grad` is not None."""
 
     tensor: int
     name: str
@@ -27,7 +27,7 @@ class LeafInfo:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Counts of a run. `shapes` is how many different structures its passes have."""
+    """Counts over a run. `shapes` is the number of different graph structures among its passes."""
 
     events: int
     ops: int
@@ -44,7 +44,7 @@ class Overview:
 
 
 def overview(query: Query) -> Overview:
-    """The overview of a trace."""
+    """Compute the overview of a trace."""
     trace = query.trace
     nodes = np.unique(np.concatenate([trace.table(kind)["node"] for kind in (Kind.NODE, Kind.RECEIVED)]))
     return Overview(
@@ -59,7 +59,7 @@ def overview(query: Query) -> Overview:
 
 
 def leaves(query: Query) -> list[LeafInfo]:
-    """The leaves of a run: all that require grad, and those with a name that do not, once a place."""
+    """The leaves of a run: all that require grad, and those with a name that do not, one for each site."""
     trace, names = query.trace, query.names
     at = trace.count - 1
     found: list[LeafInfo] = []
@@ -92,7 +92,8 @@ def leaves(query: Query) -> list[LeafInfo]:
 
 
 def _candidates(query: Query) -> list[int]:
-    """The leaves that no op made and that are no other's memory or a pass's beginning, and those that require grad."""
+    """Leaves made by TENSOR events, except gradient roots and results of `.data`; and all leaves that require
+    grad."""
     trace = query.trace
     made = trace.table(Kind.TENSOR)
     seeds = [number for number, text in trace.strings.items() if text in ("gradient", "data")]
@@ -106,7 +107,8 @@ def _candidates(query: Query) -> list[int]:
 
 
 def error(query: Query) -> dict[str, Any] | None:
-    """How the run failed: type, message, file and line, and the node of a failing pass; None if it did not."""
+    """How the run failed: type, message, file and line, and the node if a pass failed. None if it did not
+    fail."""
     trace = query.trace
     if trace.meta.get("ended") == "error":
         message = trace.meta.get("error", "")

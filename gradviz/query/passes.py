@@ -1,4 +1,4 @@
-"""The backward passes: which one an event belongs to, and what began it."""
+"""The backward passes: their events, roots and nesting."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Passes:
 
     @cached_property
     def by_number(self) -> dict[int, PassInfo]:
-        """The passes by their numbers."""
+        """The passes by number."""
         return {run.number: run for run in self.trace.passes}
 
     def began(self, number: int) -> PassBegan:
-        """The event that began a pass, with its roots' tensors."""
+        """The event that began a pass, with the tensors of its roots."""
         found = self.trace.event(self.by_number[number].first)
         assert isinstance(found, PassBegan)
         return self.with_tensors(found)
 
     def with_tensors(self, began: PassBegan) -> PassBegan:
-        """The same event with the tensors of roots that are GradientEdges: it knows only their nodes."""
+        """The same event with the tensors of roots that are GradientEdges, for which it knows only the nodes."""
         return replace(began, roots=tuple(map(self._with_tensor, began.roots)))
 
     def _with_tensor(self, root: Root) -> Root:
@@ -44,24 +44,24 @@ class Passes:
         return root if known else root._replace(tensor=outputs[root.nr])
 
     def last(self, run: PassInfo) -> int:
-        """The last event of a pass: the trace's last where it did not end."""
+        """The last event of a pass; the last event of the trace if the pass did not end."""
         return self.trace.count - 1 if run.last is None else run.last
 
     @cached_property
     def nesting(self) -> Nesting:
-        """The passes one within another, thread by thread."""
+        """The nesting of passes, for each thread."""
         return Nesting(self.trace, Kind.PASS_BEGAN, Kind.PASS_ENDED)
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """For each event the innermost pass that it belongs to, 0 for none: the one that it names, or else the one
-        that its thread is in."""
+        """For each event the innermost pass it belongs to, 0 if none: the pass that the event names, else the
+        pass that its thread is in."""
         trace = self.trace
         found = np.zeros(trace.count, np.int32)
         spans = self.nesting.spans()
         threads = trace.events["head"] >> 16
         by_first = {run.first: run.number for run in trace.passes}
-        for first, last, thread in spans:  # the outer before those within
+        for first, last, thread in spans:  # outer passes come before inner ones
             own = found[first : last + 1]
             own[threads[first : last + 1] == thread] = by_first.get(first, 0)
         for kind, layout in LAYOUTS.items():
@@ -72,7 +72,7 @@ class Passes:
         return found
 
     def at(self, k: int) -> PassInfo | None:
-        """The innermost pass that event k belongs to, None for none."""
+        """The innermost pass that event k belongs to; None if there is none."""
         event = self.trace.event(k)
         number = getattr(event, "in_pass", 0) or (
             event.number if self.trace.kinds[k] in _BEGINNING else 0  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ class Passes:
         return {run.first: run.number for run in self.trace.passes}
 
     def contains(self, events: np.ndarray) -> np.ndarray:
-        """Which of these events lie between the beginning and the end of a pass, on whatever thread."""
+        """For each of these events, whether it is between the beginning and the end of a pass on any thread."""
         firsts, lasts = self._spans
         at = np.searchsorted(firsts, events, side="right") - 1
         if not len(firsts):
@@ -96,13 +96,13 @@ class Passes:
 
     @cached_property
     def _spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the passes begin, and how far all up to each of them reach."""
+        """The first events of the passes, and for each the highest last event of all passes up to it."""
         runs = sorted(self.trace.passes, key=lambda run: run.first)
         lasts = [self.last(run) for run in runs]
         return np.array([run.first for run in runs]), np.maximum.accumulate(np.array(lasts, np.int64))
 
     def are_a_loop(self, passes: list[PassInfo]) -> bool:
-        """Whether passes repeat a structure, each on a graph of its own."""
+        """Whether several passes have the same structure, each on its own graph."""
         roots: dict[str, set[tuple[int, ...]]] = {}
         for run in passes:
             if run.digest:

@@ -1,4 +1,4 @@
-"""Where in the source things happened, and what stands there."""
+"""Sites in the source, and the source text at them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gradviz.tracefile import Site, Trace
 
 
 class Places:
-    """Look-ups about the places of one trace."""
+    """Look-ups about the sites of one trace."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
 
     def site(self, number: int) -> Site | None:
-        """A place whose source is at hand: the site, or the nearest caller that has source."""
+        """The site with this number, or its nearest caller whose source was kept."""
         site = self.trace.sites.get(number)
         while site is not None and not self.trace.source(site.place.file):
             parent = self.trace.sites.get(site.parent)
@@ -27,7 +27,7 @@ class Places:
         return site
 
     def callers(self, number: int) -> list[Site]:
-        """A place and those that called it, innermost first."""
+        """A site and its callers, innermost first."""
         found = []
         site = self.trace.sites.get(number)
         while site is not None:
@@ -36,7 +36,7 @@ class Places:
         return found
 
     def line_text(self, number: int) -> str:
-        """The source line of a place, stripped; empty where it was not kept."""
+        """The source line of a site, stripped; empty if it was not kept."""
         site = self.trace.sites.get(number)
         if site is None:
             return ""
@@ -44,7 +44,7 @@ class Places:
         return lines[site.place.line - 1].strip() if 0 < site.place.line <= len(lines) else ""
 
     def expression(self, number: int) -> str:
-        """The source of the expression at a place, empty where it is not known or not of one line."""
+        """The source of the expression at a site; empty if it is unknown or spans several lines."""
         site = self.trace.sites.get(number)
         place = site.place if site is not None else None
         if place is None or place.col < 0 or place.line != place.end_line:
@@ -54,12 +54,12 @@ class Places:
 
     @cached_property
     def with_names(self) -> set[int]:
-        """The places whose value is assigned to a name."""
+        """The sites whose value is assigned to a name."""
         return {number for number, site in self.trace.sites.items() if site.names}
 
     @cached_property
     def of_one_op(self) -> set[int]:
-        """The places at which nothing happens but one op."""
+        """The sites at which only one op runs."""
         ops = self.trace.table(Kind.OP)
         pairs = np.unique(ops.sites.astype(np.int64) << 32 | ops["op"])
         sites, counts = np.unique(pairs >> 32, return_counts=True)
@@ -68,7 +68,7 @@ class Places:
 
     @cached_property
     def of_events(self) -> np.ndarray:
-        """The place of each event: its own, or that where its node was made."""
+        """The site of each event; for a node, the site where the node was made."""
         sites = self.trace.events["site"].astype(np.int32)
         made = self.trace.table(Kind.NODE)
         order = np.argsort(made["node"], kind="stable")

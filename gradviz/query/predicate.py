@@ -1,4 +1,4 @@
-"""Predicates over events: `op == "log" and out.min <= 0`. A small language, read by hand; nothing is executed.
+"""Predicates over events: `op == "log" and out.min <= 0`. A small language with its own parser; no code is executed.
 
     or        a or b
     and       a and b
@@ -7,8 +7,8 @@
     alone     a field that is true or false: nan, inf, mutation, backward, ...
     OP        ==  !=  <  <=  >  >=  ~      (~: the text contains)
 
-A field may have several values at one event (a node that gives two gradients). A comparison holds where it holds
-for any of them, and nowhere where there is none.
+A field may have several values at one event (a node that gives two gradients), or none. A comparison is true if it
+is true for at least one value.
 """
 
 from __future__ import annotations
@@ -39,26 +39,28 @@ _DEEPEST = 50
 
 
 class PredicateError(GradvizError):
-    """A predicate that cannot be read; the message is one line for the user."""
+    """A malformed predicate. The message is one line for the user."""
 
 
 class Columns(Protocol):
-    """Where a predicate finds its fields: a whole trace, or one event that has just happened."""
+    """The source of a predicate's fields: a whole trace."""
 
     count: int
 
     def column(self, field: str) -> Column:
-        """The values of one of FIELDS."""
+        """The values of the field with this name."""
 
 
 Values = Callable[
     [str], Iterable[Any]
 ]  # the values of a field at one event; a text or flag it lacks is "" or False
-Where = Callable[[str], frozenset[Any]]  # where a field may have values; everywhere for ""
+# the kinds of events at which a field may have values; for "" all kinds
+Where = Callable[[str], frozenset[Any]]
 
 
 class Predicate:
-    """A predicate that has been read. `text` is how it was written, `fields` the fields that it looks at."""
+    """A parsed predicate. `text` is its text, and `fields` are the fields it uses. Raises PredicateError if
+    the text is malformed."""
 
     def __init__(self, text: str) -> None:
         self.text = " ".join(text.split())
@@ -67,19 +69,20 @@ class Predicate:
         self.fields = frozenset(parser.fields)
 
     def mask(self, columns: Columns) -> np.ndarray:
-        """For each event whether it holds."""
+        """A boolean array: whether the predicate is true at each event."""
         return self._test.mask(columns)
 
     def holds(self, values: Values) -> bool:
-        """Whether it holds at one event, of which `values` gives the values of a field."""
+        """Whether the predicate is true at one event; `values` gives the values of a field there."""
         return self._test.holds(values)
 
     def possible(self, where: Where) -> frozenset[Any]:
-        """Where it can hold at all, if `where` says where a field has values; maybe more than need be."""
+        """The kinds of events at which it may be true, given the kinds at which each field has values. It may
+        be too many."""
         return self._test.possible(where)
 
     def only(self, field: str) -> frozenset[str] | None:
-        """The only texts of a field with which it can hold; None where it may hold with others."""
+        """If it can only be true for certain texts of a field, these texts; else None."""
         return self._test.only(field)
 
     def __repr__(self) -> str:
@@ -209,7 +212,7 @@ def _text_holds(value: str, sign: str, constant: str) -> bool:
 
 
 def _spread(holds: np.ndarray, events: np.ndarray | None, count: int) -> np.ndarray:
-    """From one truth a value to one an event: true where any of its values is."""
+    """Combine truth values for values into truth values for events: true if any value of the event is true."""
     if events is None:
         return holds
     found = np.zeros(count, bool)
@@ -218,7 +221,7 @@ def _spread(holds: np.ndarray, events: np.ndarray | None, count: int) -> np.ndar
 
 
 class _Parser:
-    """Reads one predicate, token by token."""
+    """Recursive-descent parser for one predicate."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -238,7 +241,7 @@ class _Parser:
                     raise PredicateError(f"the text that begins at column {column + 1} has no closing quote")
                 if self.text[column] == "=":
                     raise PredicateError(f"= at column {column + 1}: write == to compare")
-                raise PredicateError(f"cannot read {_shown(self.text[column:])} at column {column + 1}")
+                raise PredicateError(f"cannot understand {_shown(self.text[column:])} at column {column + 1}")
             kind = str(match.lastgroup)
             yield kind, match[kind], match.start(kind)
             at = match.end()
@@ -246,7 +249,7 @@ class _Parser:
     # --- the grammar
 
     def whole(self) -> _Test:
-        """The whole text."""
+        """Parse the whole text."""
         if not self.tokens:
             raise PredicateError(
                 'a predicate is missing, such as: grad.rms < 1e-7, op == "log" and out.min <= 0'
@@ -295,7 +298,7 @@ class _Parser:
         sign = self._sign()
         if sign is None:
             if kind != "word":
-                self._fail(f"{_shown(str(left))} is compared with nothing")
+                self._fail(f"{_shown(str(left))} has no comparison")
             if type_of(str(left)) != FLAG:
                 self._fail(f"{left} has to be compared, as in {_example(str(left))}")
             return _Flag(str(left))
@@ -347,7 +350,7 @@ class _Parser:
 
     def _mirrored(self, sign: str) -> str:
         if sign not in _MIRRORED:
-            self._fail("the field stands left of ~")
+            self._fail("the field has to be on the left of ~")
         return _MIRRORED[sign]
 
     def _operand(self, before: str = "") -> tuple[str, float | str]:
@@ -362,7 +365,7 @@ class _Parser:
         if kind == "sign" or token in ("and", "or", "not"):
             self._fail(f"a field is missing before {token} at column {column + 1}")
         if token not in NAMES and before:
-            self._fail(f'text stands in quotes: {before} "{_shown(token)}"')
+            self._fail(f'text needs quotes: {before} "{_shown(token)}"')
         if token not in NAMES:
             self._fail(f"there is no field {_shown(token)}: {_suggested(token)}")
         self.fields.add(token)
@@ -373,7 +376,7 @@ class _Parser:
 
 
 def _suggested(token: str) -> str:
-    """The fields nearest to a word that is none."""
+    """A suggestion for a word that is not a field."""
     head, _, tail = token.partition(".")
     if head in TENSORS:
         near = get_close_matches(tail, STATISTICS, n=1, cutoff=0.4)
@@ -385,7 +388,7 @@ def _suggested(token: str) -> str:
     )
     if near:
         return f"did you mean {near[0]}?"
-    return f"there are {', '.join((*(f'{t}.rms' for t in TENSORS), *FIELDS))} (help fields)"
+    return f"the fields are {', '.join((*(f'{t}.rms' for t in TENSORS), *FIELDS))} (help fields)"
 
 
 def _example(field: str) -> str:

@@ -1,4 +1,4 @@
-"""Query: what views ask of a trace. The tables about it, any moment of it, and both modes side by side."""
+"""Query: everything that views ask about a trace."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gradviz.query.moment import Moment
 
 
 class Query(Lookups):
-    """Answers about one trace."""
+    """All look-ups about one trace, the moments of its run, and the comparison of both modes."""
 
     def at(self, k: int) -> Moment:
-        """The moment just after event k. Raises IndexError where there is no such event."""
+        """The moment just after event k. Raises IndexError if there is no such event."""
         if not 0 <= k < self.trace.count:
             raise IndexError(f"there is no event {k}: the trace has {self.trace.count}")
         return Moment(self, k)
 
     @cached_property
     def modes(self) -> Modes:
-        """What was differentiated forwards, and beside it what was differentiated backwards."""
+        """The tangents of forward mode, paired with the gradients of reverse mode."""
         return Modes(self)

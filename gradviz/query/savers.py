@@ -1,4 +1,4 @@
-"""Which nodes still need a tensor that is being written over."""
+"""Finds the nodes that still need the old value of a tensor that is changed in place."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from gradviz.events.fields import Saved
 from gradviz.events.kinds import Kind, NodeMade
 from gradviz.query.query import Query
 
-_LOOKED_AT = 10_000  # events before the write
+_LOOKED_AT = 10_000  # events before the write that are searched
 _SHOWN = 8  # nodes
 
 
 def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
-    """The nodes that saved a tensor, which event k writes over, at an earlier version and have not run yet, each with
-    what it saved: their backward would refuse. Looks at the events shortly before the write."""
+    """The nodes that saved an earlier version of a tensor that event k changes, and that have not run yet,
+    each with the saved tensor. Their backward would fail. Only events shortly before k are searched."""
     version = query.tensors.version(tensor, k)
     if not version:
         return []
@@ -38,7 +38,7 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
 
 
 def _counted_together(query: Query, tensor: int, k: int) -> set[int]:
-    """The tensors of one memory, whose versions are one count. What `.data` gives has a count of its own."""
+    """The tensors on the same memory that share one version counter. A result of `.data` has its own counter."""
     memory = query.memory
     if tensor not in memory.shared:
         return {tensor}
@@ -48,7 +48,8 @@ def _counted_together(query: Query, tensor: int, k: int) -> set[int]:
 
 
 def _apart(query: Query, tensor: int) -> bool:
-    """Whether a tensor is an alias that counts versions by itself, as `.data` makes: a TENSOR event with a base."""
+    """Whether a tensor is an alias with its own version counter, as `.data` makes: a TENSOR event with a
+    base."""
     states = query.trace.states
     row = states.first(tensor)
     made = query.tensors.maker(tensor)

@@ -1,4 +1,4 @@
-"""Which modules and custom Functions an event happened in."""
+"""The modules and custom Functions around each event."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ FUNCTION = "function"
 
 
 class Scopes:
-    """The scopes of one trace. A *path* is made of the names from the outside in: `net/0`."""
+    """The scopes of one trace. The *path* of a scope consists of the names from the outermost inwards:
+    `net/0`."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
 
     @cached_property
     def nesting(self) -> Nesting:
-        """The scopes one within another, thread by thread."""
+        """The nesting of scopes, for each thread."""
         return Nesting(self.trace, Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT)
 
     def around(self, k: int, thread: int) -> list[ScopeEntered]:
-        """The scopes that event k of a thread lies in, outermost first."""
+        """The scopes around event k of a thread, outermost first."""
         entered = self.trace.table(Kind.SCOPE_ENTERED)
         return [entered.object(event) for event in self.nesting.around(k, thread)]
 
     def path(self, event: int) -> str:
-        """The path of the scope that an event happened in."""
+        """The path of the innermost scope around an event."""
         return self._at(event)[0]
 
     def in_function(self, event: int) -> bool:
@@ -53,8 +54,8 @@ class Scopes:
 
     @cached_property
     def _stretches(self) -> tuple[dict[int, list[int]], dict[int, list[tuple[str, bool]]]]:
-        """For each thread where the innermost scope changes, and the path from there on with whether it lies in a
-        Function."""
+        """For each thread the events at which the innermost scope changes, and from each on the path and
+        whether it is inside a custom Function."""
         trace = self.trace
         starts: dict[int, list[int]] = {}
         paths: dict[int, list[tuple[str, bool]]] = {}
@@ -74,8 +75,8 @@ class Scopes:
 
     @cached_property
     def depths(self) -> np.ndarray:
-        """How many scopes and passes each event lies in, on its thread; the events that begin or end one lie
-        outside of it."""
+        """For each event the number of scopes and passes around it on its thread. Events that begin or end
+        one are outside of it."""
         trace = self.trace
         step = np.zeros(256, np.int8)
         step[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]] = 1
@@ -89,7 +90,8 @@ class Scopes:
         return depths
 
     def calls(self) -> list[tuple[int, int, int]]:
-        """(site, first event, last event) of the outermost visit of a scope from each place."""
+        """(site, first event, last event) for each scope, except scopes inside another scope entered at the
+        same site."""
         trace = self.trace
         found = []
         open_scopes: dict[int, list[tuple[int, int, int]]] = {}
@@ -111,11 +113,12 @@ class Scopes:
 
 
 def _entered(event: ScopeEntered, stack: list[Any]) -> tuple[int, str, str, bool]:
-    """A scope within those of the stack: its number, name and path, and whether it is inside a Function."""
+    """A scope inside those of the stack: its number, name and path, and whether it is inside a custom
+    Function."""
     outer_name, outer_path, in_function = (
         (stack[-1][1], stack[-1][2], stack[-1][3]) if stack else ("", "", False)
     )
-    name = event.name.replace("/", "∕")  # a path's separator is ours
+    name = event.name.replace("/", "∕")  # / separates the parts of a path
     short = name.removeprefix(f"{outer_name}.") or name
     path = f"{outer_path}/{short}" if outer_path else short
     return event.scope, name, path, in_function or event.kind == FUNCTION

@@ -1,4 +1,4 @@
-"""Sorted tables over the events of a trace, for questions about any moment."""
+"""Sorted tables over the events of a trace, for look-ups at any event."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradviz.tracefile import Trace
 
 
 class Log:
-    """What was told of tensors, one value an event, as a table sorted by tensor and event."""
+    """A history of values by tensor: one value for each (tensor, event), sorted by tensor and event."""
 
     def __init__(self, tensors: np.ndarray, events: np.ndarray, values: np.ndarray) -> None:
         order = np.lexsort((events, tensors))
@@ -18,24 +18,24 @@ class Log:
         self.values = values[order].astype(np.int64)
 
     def without_repeats(self) -> Log:
-        """The same, without the events that tell nothing new."""
+        """The same table without events that do not change the value."""
         same = (self.tensors[1:] == self.tensors[:-1]) & (self.values[1:] == self.values[:-1])
         new = np.concatenate([np.ones(min(1, len(self.tensors)), bool), ~same])
         return Log(self.tensors[new], self.events[new], self.values[new])
 
     def of(self, tensor: int) -> tuple[np.ndarray, np.ndarray]:
-        """The events that told of one tensor, and the values."""
+        """The events and values of one tensor."""
         start, end = np.searchsorted(self.tensors, [tensor, tensor + 1])
         return self.events[start:end], self.values[start:end]
 
     def last(self, tensor: int, k: int) -> int | None:
-        """The value last told of a tensor up to event k."""
+        """The last value of a tensor up to event k; None if there is none."""
         start, end = np.searchsorted(self.tensors, [tensor, tensor + 1])
         position = int(start + np.searchsorted(self.events[start:end], k, side="right"))
         return int(self.values[position - 1]) if position > start else None
 
     def standing(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Every tensor told of up to event k, and the value last told of it."""
+        """Every tensor with a value up to event k, and its last value."""
         told = self.events <= k
         later = told[1:] & (self.tensors[1:] == self.tensors[:-1])
         last = told & ~np.concatenate([later, np.zeros(min(1, len(told)), bool)])
@@ -43,7 +43,7 @@ class Log:
 
 
 class Nesting:
-    """Spans of events, one within another, thread by thread. A span takes in the event that ends it."""
+    """Nested spans of events, for each thread. A span includes the event that ends it."""
 
     def __init__(self, trace: Trace, begin: Kind, end: Kind) -> None:
         begins, ends = trace.indices(begin), trace.indices(end)
@@ -63,8 +63,8 @@ class Nesting:
                 self.begins[thread, level] = at[(step > 0) & (depth == level)]
 
     def spans(self) -> list[tuple[int, int, int]]:
-        """(first event, last event, thread) of each span, the outer before those within it. One that did not end
-        reaches to the last event."""
+        """(first event, last event, thread) of each span, outer spans before inner ones. A span that did not
+        end extends to the last event."""
         found = []
         for thread, (at, depth) in self.depths.items():
             open_spans: list[int] = []
@@ -79,7 +79,7 @@ class Nesting:
         return sorted(found)
 
     def around(self, k: int, thread: int) -> list[int]:
-        """The events that began the spans which k lies in, outermost first."""
+        """The first events of the spans around k, outermost first."""
         if thread not in self.depths:
             return []
         at, depth = self.depths[thread]

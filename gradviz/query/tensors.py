@@ -1,4 +1,5 @@
-"""What a trace says of tensors over time: what made them, what wrote over them, what they were when."""
+"""The history of tensors: what made them, what changed them in place, and their versions and flags at any
+event."""
 
 from __future__ import annotations
 
@@ -14,18 +15,19 @@ from gradviz.query.tables import Log
 from gradviz.tracefile import Trace
 from gradviz.tracefile.columns import Lists
 
-FIRST = -1  # in place of a write, in a State
+FIRST = -1  # used as the `since` of a State before any write
 
 
 class State(NamedTuple):
-    """A tensor between two writes: `since` is the event that wrote over it (an op in place, or MUTATED), or FIRST."""
+    """A tensor between two writes in place. `since` is the event of the earlier write (an op in place, or
+    MUTATED), or FIRST."""
 
     tensor: int
     since: int
 
 
 class _Unwritten(dict[int, State]):
-    """The state of each tensor before it was written over, made once: most tensors have no other."""
+    """The state of each tensor before its first write in place, cached: most tensors have only this one."""
 
     def __missing__(self, tensor: int) -> State:
         state = self[tensor] = State(tensor, FIRST)
@@ -33,7 +35,7 @@ class _Unwritten(dict[int, State]):
 
 
 class Tensors:
-    """Look-ups about the tensors of one trace. Events are decoded when they are asked for."""
+    """Look-ups about the tensors of one trace. Events are decoded on demand."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -49,13 +51,13 @@ class Tensors:
 
     @cached_property
     def op(self) -> Callable[[int], OpRan]:
-        """An OP event by its index."""
+        """The OP event with this index, decoded."""
         return self.trace.table(Kind.OP).object
 
     @cached_property
     def is_op(self) -> list[bool]:
-        """Which events are OP events."""
-        return (self.trace.kinds == Kind.OP).tolist()  # a list: asked for one by one
+        """For each event, whether it is an OP event."""
+        return (self.trace.kinds == Kind.OP).tolist()  # a list, because single elements are read
 
     @property
     def outputs(self) -> Lists:
@@ -63,7 +65,7 @@ class Tensors:
         return self.trace.table(Kind.OP).lists("outputs")
 
     def reads(self, event: int) -> list[State | None]:
-        """What each input of an op was when it ran; None where it is no tensor."""
+        """The state of each input when the op ran; None for an input that is not a tensor."""
         states = self._read.get(event)
         if states is None:
             before = self.before
@@ -75,7 +77,7 @@ class Tensors:
 
     @cached_property
     def maker(self) -> Callable[[int], int | None]:
-        """The OP or TENSOR event that made a tensor."""
+        """The OP or TENSOR event that made a tensor; None if there is none."""
         return self._makers.get
 
     @cached_property
@@ -84,18 +86,18 @@ class Tensors:
         new = ~self._is_write
         tensors = np.concatenate([outputs.values[new], made["tensor"]])
         events = np.concatenate([self.ops[outputs.owners[new]], made.events])
-        order = np.argsort(-events, kind="stable")  # so that the first of several stays
+        order = np.argsort(-events, kind="stable")  # so that the first of several events wins
         return dict(zip(tensors[order].tolist(), events[order].tolist(), strict=True))
 
     def made(self, tensor: int) -> OpRan | TensorMade | None:
-        """The event that made a tensor, decoded."""
+        """The event that made a tensor, decoded; None if there is none."""
         event = self.maker(tensor)
         if event is None:
             return None
         return self.op(event) if self.is_op[event] else self.trace.table(Kind.TENSOR).object(event)
 
     def op_that_made(self, state: State) -> int | None:
-        """The OP event whose result the tensor then was."""
+        """The OP event whose result this state is; None if there is none."""
         event = self.maker(state.tensor) if state.since == FIRST else state.since
         if event is None or self.is_op[event]:
             return event
@@ -105,22 +107,23 @@ class Tensors:
         return mutated.op if mutated.op >= 0 and self.is_op[mutated.op] else None
 
     def op_behind(self, state: State) -> OpRan | None:
-        """The op whose result the tensor then was, decoded."""
+        """The op whose result this state is, decoded; None if there is none."""
         event = self.op_that_made(state)
         return None if event is None else self.op(event)
 
-    # --- what wrote over it
+    # --- writes in place
 
     @cached_property
     def _is_write(self) -> np.ndarray:
-        """Which outputs of ops are tensors that the op wrote over: it took them, too."""
+        """For each output of an op, whether the op changed it in place: it is also an input."""
         outputs, inputs = self.outputs, self.trace.table(Kind.OP).lists("inputs")
         pairs = [part.owners << 32 | part.values for part in (outputs, inputs)]
         return np.isin(*pairs)
 
     @cached_property
     def all_writes(self) -> tuple[np.ndarray, np.ndarray]:
-        """The events that wrote over a tensor, in order, and which tensor: one event may have written over several."""
+        """The events that changed a tensor in place, in order, and the tensor of each; an event occurs once
+        for each tensor it changed."""
         outputs, mutated = self.outputs, self.trace.table(Kind.MUTATED)
         again = self._is_write
         tensors = np.concatenate([outputs.values[again], mutated["tensor"]])
@@ -130,27 +133,27 @@ class Tensors:
 
     @cached_property
     def _writes(self) -> dict[int, list[int]]:
-        """For each tensor that was written over the events that did it, in order."""
+        """For each tensor that was changed in place, the events that did it, in order."""
         found: dict[int, list[int]] = {}
         for event, tensor in zip(*(column.tolist() for column in self.all_writes), strict=True):
             found.setdefault(tensor, []).append(event)
         return found
 
     def writes(self, tensor: int) -> list[int]:
-        """The events that wrote over a tensor, in order."""
+        """The events that changed a tensor in place, in order."""
         return self._writes.get(tensor, [])
 
     @cached_property
     def mutation(self) -> Callable[[int], Mutated]:
-        """A MUTATED event by its index."""
+        """The MUTATED event with this index, decoded."""
         return self.trace.table(Kind.MUTATED).object
 
     def writer(self, event: int) -> str:
-        """What wrote over a tensor at an event: `add_`, `SGD`."""
+        """The op or function that changed a tensor in place at an event: `add_`, `SGD`."""
         return self.op(event).op if self.is_op[event] else self.mutation(event).how
 
     def before(self, tensor: int, event: int) -> State:
-        """What a tensor was when `event` happened."""
+        """The state of a tensor just before `event`."""
         earlier = self._writes.get(tensor)
         if not earlier:
             return self._unwritten[tensor]
@@ -158,20 +161,20 @@ class Tensors:
         return State(tensor, earlier[at - 1]) if at else self._unwritten[tensor]
 
     def after(self, tensor: int, event: int) -> State:
-        """What a tensor was just after `event`."""
+        """The state of a tensor just after `event`."""
         return self.before(tensor, event + 1)
 
     def last_event(self, state: State, at: int) -> int:
-        """The last event up to `at` of a state."""
+        """The last event up to `at` during which the tensor is in this state."""
         later = self.writes(state.tensor)
         following = bisect_right(later, state.since)
         return min(at, later[following] - 1) if following < len(later) else at
 
     def place_among_writes(self, state: State) -> int:
-        """How often the tensor had been written over, 0 for its first state."""
+        """How many times the tensor had been changed in place; 0 for its first state."""
         return 0 if state.since == FIRST else bisect_left(self.writes(state.tensor), state.since) + 1
 
-    # --- what it was
+    # --- versions and flags
 
     def version(self, tensor: int, at: int) -> int:
         """A tensor's version just after event `at`."""
@@ -179,26 +182,27 @@ class Tensors:
         return 0 if row < 0 else int(self.trace.states.versions[row])
 
     def flags(self, tensor: int, at: int) -> int:
-        """A tensor's flags just after event `at`; those it had first, where `at` is before it came to be."""
+        """A tensor's flags just after event `at`. If it did not exist yet, its first flags."""
         states = self.trace.states
         row = states.last(tensor, at)
         row = row if row >= 0 else states.first(tensor)
         flags = 0 if row < 0 else int(states.flags[row])
-        return flags if flags & REQUIRES_GRAD else flags | LEAF  # gradients are told without flags
+        return flags if flags & REQUIRES_GRAD else flags | LEAF  # events of gradients have no flags
 
     def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
         """Whether a tensor was a leaf requiring grad just after event `at`."""
         return self.flags(tensor, at) & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD
 
     def base(self, state: State) -> State | None:
-        """The tensor whose memory a new one shares."""
+        """The tensor whose memory a new tensor shares; None if there is none."""
         row = self.trace.states.first(state.tensor) if state.since == FIRST else -1
         base = int(self.trace.states.bases[row]) if row >= 0 else 0
         return self.before(base, int(self.trace.states.events[row])) if base else None
 
     @cached_property
     def leaf_flags(self) -> Log:
-        """The flags of all tensors that ever were leaves: each event where they changed, and what they became."""
+        """The flags of all tensors that are leaves at any time: the events that changed them, and the new
+        flags."""
         states = self.trace.states
         ever = np.unique(states.tensors[states.flags & LEAF > 0])
         rows = np.isin(states.tensors, ever)
@@ -208,7 +212,7 @@ class Tensors:
 
     @cached_property
     def grads(self) -> Log:
-        """Which tensor is the `.grad` of which."""
+        """The history of `.grad`: for each tensor, which tensor its `.grad` is."""
         parts = [self.trace.table(kind) for kind in (Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)]
         return Log(
             np.concatenate([part["tensor"] for part in parts]),
@@ -218,19 +222,19 @@ class Tensors:
 
     @cached_property
     def tangents(self) -> Log:
-        """Which tensor is the tangent of which."""
+        """The history of tangents: for each tensor, which tensor its tangent is."""
         pushed = self.trace.table(Kind.TANGENT)
         return Log(pushed["tensor"], pushed.events, pushed["tangent"])
 
-    # --- when it changed
+    # --- changes of values
 
     @cached_property
     def value_log(self) -> Log:
-        """The events that told a new value of a tensor: those that made it and those that wrote over it."""
+        """The events that gave a tensor a value: those that made it, and those that changed it in place."""
         states = self.trace.states
         told = states.forms > 0
         return Log(states.tensors[told], states.events[told], np.zeros(int(told.sum()), np.int64))
 
     def value_events(self, tensor: int) -> np.ndarray:
-        """The events at which a tensor's own value was told, in order: it came to be, or was written over."""
+        """The events that made a tensor or changed it in place, in order."""
         return np.unique(self.value_log.of(tensor)[0])

@@ -1,4 +1,4 @@
-"""How large a leaf's gradient was, pass by pass."""
+"""How the norm of a leaf's gradient develops over the passes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.tracefile import Snapshot
 
-_MOST = 64  # passes looked at: of more, so many spread over the run
-_LEAST = 3  # passes, to speak of a trend
+_MOST = 64  # the most passes that are measured; they are spread over the run
+_LEAST = 3  # the fewest passes that make a trend
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The events that accumulated into a leaf, and the Euclidean norm of what each brought (NaN where it was not
-    finite). Of many, a sample; `passes` is how many there are."""
+    """The events that accumulated into a leaf, and the Euclidean norm of each gradient (NaN if it is not
+    finite). If there are many, this is a sample; `passes` is the number of all."""
 
     events: list[int]
     norms: list[float]
@@ -26,7 +26,8 @@ class Trend:
 
 
 def trend(query: Query, leaf: int) -> Trend | None:
-    """The trend of a leaf's gradient over the whole run; None where it has less than three passes or no values."""
+    """The trend of a leaf's gradient over the whole run; None if it has fewer than three passes, or values
+    are missing."""
     trace = query.trace
     events, _ = query.tensors.grads.of(leaf)
     events = events[trace.kinds[events] == Kind.ACCUMULATED]
@@ -44,8 +45,8 @@ def trend(query: Query, leaf: int) -> Trend | None:
 
 
 def norm_of(snapshot: Snapshot | None) -> float | None:
-    """The Euclidean norm of a tensor, √n times the root of the mean of squares: NaN where it is not finite, None where
-    no value was kept."""
+    """The Euclidean norm of a tensor: √n times its root mean square. NaN if it is not finite, None if no
+    value was kept."""
     if snapshot is None or snapshot.stats is None:
         return None
     stats = snapshot.stats

@@ -1,4 +1,4 @@
-"""Breakpoints and watches: which events to stop at."""
+"""Breakpoints and watches: they select the events at which `continue` and `until` stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradviz.step.subject import Subject, changes
 from gradviz.words.escape import clean, shortened
 from gradviz.words.words import Words
 
-# What may stand before a name in `break`, and the predicate that it stands for.
+# Forms of `break FORM NAME`, and the predicate of each.
 FORMS = {
     "op": 'op == "{}"',
     "grad_fn": 'grad_fn == "{}"',
@@ -31,8 +31,8 @@ _PLACE = re.compile(r"(?:line\s+)?(?:(?P<file>[^\s:]+):)?(?P<line>[0-9]+)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """Stop where `predicate` holds, or where `watched` changes. `at_line`: only where
-    the line is begun, not at every event of it."""
+    """Stops at each event where `predicate` is true, or where `watched` changes. With `at_line`, only at the
+    first event of each visit to the line."""
 
     text: str
     predicate: Predicate | None = None
@@ -41,8 +41,9 @@ class Breakpoint:
 
 
 def breakpoint_of(text: str, words: Words | None = None, live: bool = False) -> Breakpoint:
-    """What `break TEXT` means. With `words` a bare name is looked up in the trace; where the run goes on (`live`) one
-    that is not there may still come. Raises CommandError."""
+    """Parse the argument of `break`. A bare name is looked up in the trace of `words`. If the script is still
+    running (`live`), the name may be unknown: it may still appear. Raises CommandError if the text has no
+    meaning."""
     place = _PLACE.match(text)
     if place is not None:
         file = f' and file == "{place["file"]}"' if place["file"] else ""
@@ -65,7 +66,7 @@ def _filled(form: str, name: str) -> str:
 
 
 def _guessed(word: str, words: Words | None, live: bool) -> str:
-    """What a bare word is: an op, a node, a tensor."""
+    """The predicate for a bare word, which names an op, a node or a tensor."""
     if re.search(r"Backward\d*$", word):
         return _filled("grad_fn", word)
     if words is not None:
@@ -79,11 +80,11 @@ def _guessed(word: str, words: Words | None, live: bool) -> str:
         return f'op == "{word}" or name == "{word}"'
     flags = [name for name, field in FIELDS.items() if field.type == FLAG]
     ways = f"op {word}, tensor {word}, parameter {word}, grad_fn {word}, line 12, {', '.join(flags)}"
-    raise CommandError(f"nothing here is called {word}; break takes: {ways}, or a predicate")
+    raise CommandError(f"{word} is not an op, a node or a tensor here; break takes: {ways}, or a predicate")
 
 
 def predicate(text: str) -> Predicate:
-    """A predicate; raises CommandError where it cannot be read."""
+    """Parse a predicate. Raises CommandError if it is malformed."""
     try:
         return Predicate(text)
     except PredicateError as error:
@@ -91,7 +92,7 @@ def predicate(text: str) -> Predicate:
 
 
 class Breakpoints:
-    """The breakpoints of a session, by number from 1, and where they are in the trace."""
+    """The breakpoints of a session, numbered from 1, and the events of the trace that each selects."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, Breakpoint] = {}
@@ -99,7 +100,8 @@ class Breakpoints:
         self._last = 0
 
     def add(self, new: Breakpoint) -> int:
-        """Add one; its number, or that of the same one that there is already."""
+        """Add a breakpoint and return its number. If the same one exists already, return the number of that
+        one."""
         for number, known in self.by_number.items():
             if (known.text, known.watched) == (new.text, new.watched):
                 return number
@@ -108,7 +110,7 @@ class Breakpoints:
         return self._last
 
     def delete(self, number: int) -> None:
-        """Take one away. Raises CommandError where there is none of that number."""
+        """Remove a breakpoint. Raises CommandError if no breakpoint has this number."""
         if number not in self.by_number:
             known = ", ".join(map(str, self.by_number)) or "none"
             raise CommandError(f"there is no breakpoint {number} (there are: {known})")
@@ -116,11 +118,11 @@ class Breakpoints:
         self._events.pop(number, None)
 
     def forget_events(self) -> None:
-        """The trace has grown."""
+        """Clear the cached events, because the trace has grown."""
         self._events.clear()
 
     def events(self, number: int, words: Words, columns: TraceFields) -> np.ndarray:
-        """The events that one stops at, in order."""
+        """The events at which breakpoint `number` stops, in order."""
         if number not in self._events:
             self._events[number] = events_of(self.by_number[number], words, columns)
         return self._events[number]
@@ -128,7 +130,8 @@ class Breakpoints:
     def nearest(
         self, k: int, forward: bool, words: Words, columns: TraceFields
     ) -> tuple[int, list[int]] | None:
-        """The next event after k (or the one before) that any stops at, and the numbers of those that do."""
+        """The nearest event after k (or before k) at which any breakpoint stops, and the numbers of these
+        breakpoints."""
         found: dict[int, list[int]] = {}
         for number in self.by_number:
             event = neighbour(self.events(number, words, columns), k, forward)
@@ -141,7 +144,7 @@ class Breakpoints:
 
 
 def events_of(stop: Breakpoint, words: Words, columns: TraceFields) -> np.ndarray:
-    """The events that a breakpoint stops at."""
+    """The events at which a breakpoint stops, in order."""
     if stop.watched is not None:
         return changes(words, stop.watched)
     assert stop.predicate is not None
@@ -150,8 +153,9 @@ def events_of(stop: Breakpoint, words: Words, columns: TraceFields) -> np.ndarra
 
 
 def arrivals(mask: np.ndarray, columns: TraceFields) -> np.ndarray:
-    """Of the events at a line those that a debugger would stop at: where the line is come to from another, and where
-    it begins anew (a loop of one line). Events without a place of their own are no other line."""
+    """The events at which a line is reached, out of all events on the line (`mask`). The line is reached when
+    the event before was on another line, or when the line starts again (a loop of one line). An event that
+    has no site does not count as another line."""
     placed = np.flatnonzero((columns.sites > 0) | mask)
     held = mask[placed]
     first = held & ~np.concatenate([np.zeros(1, bool), held[:-1]])
@@ -168,6 +172,6 @@ def arrivals(mask: np.ndarray, columns: TraceFields) -> np.ndarray:
 
 
 def neighbour(events: np.ndarray, k: int, forward: bool) -> int | None:
-    """Of sorted events the first after k, or the last before it."""
+    """The first of the sorted `events` after k, or the last one before k; None if there is none."""
     at = int(np.searchsorted(events, k, side="right" if forward else "left")) - (not forward)
     return int(events[at]) if 0 <= at < len(events) else None

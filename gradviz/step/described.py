@@ -1,4 +1,4 @@
-"""One stop as plain text: the same for everyone who comes to it."""
+"""One stop as plain text, for `--do`, for dumb terminals and for exported files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SOURCE, _LEAVES = 4, 20  # lines
 
 
 def describe(stop: Stop) -> str:
-    """One stop in a few lines of at most WIDTH characters, the sentence excepted."""
+    """One stop in a few lines of at most WIDTH characters; only the sentence may be longer."""
     return "\n".join(line.rstrip() for line in _lines(stop))
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong with a command."""
+"""The error that a command raises."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from gradviz.errors import GradvizError
 
 
 class CommandError(GradvizError):
-    """A command cannot be obeyed; the message is one line for the user."""
+    """A command cannot be carried out. The message is one line for the user."""

@@ -1,4 +1,4 @@
-"""What help tells beside the list of verbs: what breakpoints take, and the fields of a predicate."""
+"""Help pages besides the list of verbs: the arguments of `break`, and the fields of a predicate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUPS = (("numbers", NUMBER), ("texts", TEXT), ("true or false", FLAG))
 
 
 def fields_help() -> list[str]:
-    """The fields of a predicate by their types, with what each is."""
+    """The fields of a predicate, grouped by type, with a description of each."""
     lines = list(PREDICATES)
     lines += [f"  {name + '.X':<11} {tensors.doc}" for name, tensors in TENSORS.items()]
     lines.append(f"      X: {', '.join(STATISTICS)}")
@@ -26,6 +26,6 @@ def fields_help() -> list[str]:
 
 
 def break_help() -> list[str]:
-    """The forms of the breakpoints."""
+    """The forms that `break` takes."""
     flags = [name for name, field in FIELDS.items() if field.type == FLAG]
     return [f"  break {form} ..." for form in FORMS] + [f"  break {name}" for name in flags]

@@ -1,4 +1,4 @@
-"""What is typed into a terminal, and the signals that a terminal sends."""
+"""Input from a terminal: typed characters and signals."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ except ImportError:  # Windows
 
 _AT_ONCE = 1024  # bytes
 _TERMINAL = "/dev/tty"
-_LOCAL, _CHARACTERS = 3, 6  # of what tcgetattr gives
+_LOCAL, _CHARACTERS = 3, 6  # of the list that tcgetattr returns
 END, INTERRUPT = "\x04", "\x03"  # Ctrl-D, Ctrl-C
 
 
 class Keyboard:
-    """Reads what is typed, as it is typed and without echo, from `begin` to `end`: at standard input or, where that is
-    something else, at the terminal of the process. Nothing that is typed between two reads is lost
-    (`click.getchar` throws it away)."""
+    """Reads typed characters without waiting for Enter and without echo, between `begin` and `end`. It reads
+    from standard input, or from the process's terminal if standard input is redirected. Characters typed
+    between two reads are kept (`click.getchar` discards them)."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._file = 0
-        self._own = False  # whether we opened it
+        self._own = False  # whether `begin` opened the file
         self._before: list[Any] | None = None
 
     def begin(self) -> None:
-        """Let the terminal hand on each key. Raises OSError where there is none."""
+        """Switch the terminal to character-by-character input. Raises OSError if there is no terminal."""
         if termios is None:
             return
         self._own = not _is_terminal(sys.stdin)
@@ -44,23 +44,24 @@ class Keyboard:
         self._before = termios.tcgetattr(self._file)
         mode = termios.tcgetattr(self._file)
         mode[_LOCAL] &= ~(termios.ECHO | termios.ICANON)
-        # Ctrl-C is a key: as a signal it would end those who started us, too.
+        # Ctrl-C is read as a key. As a signal it would also end the parent process.
         mode[_CHARACTERS][termios.VINTR] = bytes([os.fpathconf(self._file, "PC_VDISABLE") & 0xFF])
         mode[_CHARACTERS][termios.VMIN], mode[_CHARACTERS][termios.VTIME] = 1, 0
         termios.tcsetattr(self._file, termios.TCSADRAIN, mode)
 
     def end(self) -> None:
-        """Put the terminal back."""
+        """Restore the terminal's mode."""
         if self._before is None:
             return
-        with suppress(termios.error):  # it may be gone
+        with suppress(termios.error):  # the terminal may be gone
             termios.tcsetattr(self._file, termios.TCSADRAIN, self._before)
         self._before = None
         if self._own:
             os.close(self._file)
 
     def read(self) -> str:
-        """What has been typed, at least one character; empty at the end of the input. Raises KeyboardInterrupt."""
+        """The characters typed so far, at least one; empty at the end of the input. Raises KeyboardInterrupt
+        on Ctrl-C."""
         if termios is None:
             return click.getchar()
         while True:
@@ -81,19 +82,19 @@ def _is_terminal(stream: Any) -> bool:
 
 @contextmanager
 def on_resize(draw: Callable[[], None]) -> Iterator[None]:
-    """Draw again when the terminal changes its size, where the system tells."""
+    """Call `draw` when the terminal changes its size, on systems that signal this."""
     with _handled("SIGWINCH", draw):
         yield
 
 
 @contextmanager
 def on_suspend(leave: Callable[[], None], come_back: Callable[[], None]) -> Iterator[None]:
-    """Leave the terminal to the shell at Ctrl-Z, and take it again at `fg`."""
+    """On Ctrl-Z call `leave` and suspend the process; on `fg` call `come_back`."""
 
     def stop() -> None:
         leave()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTSTP)  # sleeps here
+        os.kill(os.getpid(), signal.SIGTSTP)  # the process is suspended here
         signal.signal(signal.SIGTSTP, lambda *_: stop())
         come_back()
 
@@ -103,7 +104,7 @@ def on_suspend(leave: Callable[[], None], come_back: Callable[[], None]) -> Iter
 
 @contextmanager
 def _handled(name: str, handle: Callable[[], None]) -> Iterator[None]:
-    """Handle a signal, where the system has it and we are where Python handles signals."""
+    """Handle a signal, if the system has it and this is the main thread (only that one may set handlers)."""
     number = getattr(signal, name, None)
     if number is None or threading.current_thread() is not threading.main_thread():
         yield

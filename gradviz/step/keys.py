@@ -1,4 +1,4 @@
-"""Keys as a terminal sends them, by name."""
+"""Decodes terminal input into names of keys."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _UNFINISHED = re.compile(r"\x1b(\[[0-9;]*|O)\Z")
 
 
 class Keys:
-    """Takes apart what a terminal sent: several keys may come at once, and one in two pieces."""
+    """Splits terminal input into keys. One read may contain several keys, or only part of one."""
 
     def __init__(self) -> None:
         self._rest = ""
 
     def feed(self, text: str) -> list[str]:
-        """The keys in a piece of input, by name, or as themselves."""
+        """The keys in a piece of input: by name, or the character itself."""
         text = self._rest + text
         unfinished = _UNFINISHED.search(text)
         self._rest = unfinished[0] if unfinished else ""

@@ -1,4 +1,4 @@
-"""A small graph as lines of text: one row for each spot, edges in lanes at its left."""
+"""Draws the neighbourhood of a stop as text: one row for each spot, edges in lanes on the left."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _STYLES = {DONE: "", HERE: "bold", AHEAD: "dim"}
 _CURRENT = "bold green"
 _LIGHT = {"down": "│", "across": "─", "open": "╮", "close": "╯", "both": "┤", "cross": "┼"}
 _HEAVY = {"down": "┃", "across": "━", "open": "┓", "close": "┛", "both": "┫", "cross": "┿"}
-_NAME = 28  # cells of a spot's name that what is known there stands behind
+_NAME = 28  # cells for a spot's name; the spot's text follows
 
 
 @dataclass(slots=True)
 class _Lane:
-    """An edge on its way down."""
+    """An edge that has started and not yet ended, in one column of the drawing."""
 
     source: int
     target: int
 
 
 class _Drawing:
-    """Rows of (lanes, spot) from top to bottom."""
+    """The rows of a drawing from top to bottom: lanes, spot, and words for a row without a spot."""
 
     def __init__(self, graph: Neighbourhood) -> None:
         self.graph = graph
@@ -43,7 +43,7 @@ class _Drawing:
                 self._edge_row([lane for lane in self.lanes if lane and lane.source == spot.key], ",  ")
 
     def _edge_row(self, lanes: list[_Lane], between: str) -> None:
-        """A row of its own for what goes along the current edges, above the present spot or below it."""
+        """A row for the gradients on the current edges, above or below the present spot."""
         words = [self.graph.current.get((lane.source, lane.target)) for lane in lanes]
         if any(words):
             self.rows.append((self._down(), None, between.join(word for word in words if word)))
@@ -77,7 +77,7 @@ class _Drawing:
         self.rows.append((self._row(spot, home, ended, opened), spot, ""))
 
     def _free(self, first: int, taken: set[int] = frozenset()) -> int:  # type: ignore[assignment]
-        """The leftmost lane from `first` on that nothing is in."""
+        """The leftmost free lane from `first` on that is not in `taken`."""
         at = first
         while at < len(self.lanes) and (self.lanes[at] is not None or at in taken):
             at += 1
@@ -85,7 +85,8 @@ class _Drawing:
         return at
 
     def _row(self, spot: Spot, home: int, ended: dict[int, _Lane | None], opened: dict[int, _Lane]) -> Text:
-        """The lanes beside a spot: those that end in it come in from the right, those that it opens go out there."""
+        """The lanes beside a spot. Edges that end in it enter from the right; edges that start in it leave to
+        the right."""
         joined = {i: lane for i, lane in (*ended.items(), *opened.items()) if lane is not None}
         last = max(joined, default=home)
         heavies = [i for i, lane in joined.items() if self._heavy(lane)]
@@ -114,7 +115,8 @@ class _Drawing:
 
 
 def drawn(stop: Stop, width: int, height: int) -> list[Text]:
-    """The neighbourhood of a stop in at most `height` lines; none where there is nothing to draw or no room."""
+    """The neighbourhood of a stop in at most `height` lines; empty if there is nothing to draw, or not enough
+    room."""
     for most in range(min(height, 16), 1, -1):
         graph = neighbourhood(stop, most)
         if graph is None:

@@ -1,4 +1,4 @@
-"""The leaves as they stand at one stop, with what changed marked."""
+"""The table of leaves at one stop, with changes marked."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gradviz.words.numbers import brief, value
 from gradviz.words.stop import Stop
 
 _CHANGED = "bold green"
-_LONGEST_GRAD = 24  # characters that a `.grad` is written out in
-WITH_TREND = 100  # columns from which on there is room for a leaf's gradient over passes
+_LONGEST_GRAD = 24  # the longest `.grad` that is written in full, in characters
+WITH_TREND = 100  # from this width on, a leaf's gradient over the passes is shown
 _BARS = 16  # cells
 
 
 @dataclass(frozen=True, slots=True)
 class LeafRow:
-    """One tensor: its name, what it is, its value and `.grad`, and whether these changed at this stop."""
+    """One tensor: its name, its kind, its value and `.grad`, and which of these changed at this stop."""
 
     name: str
     what: str
@@ -37,14 +37,14 @@ class LeafRow:
 
     @property
     def changed(self) -> bool:
-        """Whether anything changed."""
+        """Whether the tensor is new, or its value or `.grad` changed."""
         return self.new or self.value_changed or self.grad_changed
 
 
 def leaf_rows(stop: Stop, most: int, with_trend: bool = False) -> tuple[list[LeafRow], int]:
-    """Up to `most` rows and how many more there are: leaves that require grad, then retained non-leafs, then
-    leaves that do not require grad. Of tensors made by the same name at the same place the newest is shown, and
-    what changed now is always among them."""
+    """Up to `most` rows, and the number of tensors left out. Leaves that require grad come first, then
+    non-leaves that retain their gradient, then leaves that do not require grad. If several tensors have one
+    name and one site, only the newest is shown. Tensors that changed at this stop are always shown."""
     tensors = stop.tabled
     changed = [tensor for tensor in tensors if tensor in stop.touched]
     shown = tensors[:most]
@@ -82,14 +82,14 @@ def _trend(stop: Stop, tensor: int) -> str:
 
 
 def _differs(before: TensorState | None, now: TensorState) -> bool:
-    """Whether a `.grad` is another, or holds something else, than before."""
+    """Whether the `.grad` is another tensor, or has another value, than before."""
     if before is None or before.grad != now.grad:
         return (before.grad if before is not None else 0) != now.grad
     return _told(before.grad_value) != _told(now.grad_value)
 
 
 def _told(snapshot: Snapshot | None) -> tuple[str, int]:
-    """What tells one value of a tensor from another, also where no values were kept."""
+    """A key that differs between two values of a tensor, even if the trace keeps no values."""
     return value(snapshot), 0 if snapshot is None else snapshot.version
 
 
@@ -107,7 +107,7 @@ def _what(state: TensorState) -> str:
 
 
 def leaves(stop: Stop, width: int, height: int) -> list[Text]:
-    """The leaves in `height` lines."""
+    """The table of leaves in `height` lines."""
     if height < 1:
         return []
     with_trend = width >= WITH_TREND
@@ -121,7 +121,7 @@ def leaves(stop: Stop, width: int, height: int) -> list[Text]:
 
 
 def table(rows: list[LeafRow], width: int) -> list[Text]:
-    """Rows in columns, cut where they are too wide."""
+    """Rows aligned in columns; a cell that is too wide is shortened."""
     if not rows:
         return []
     name = min(max(cell_len(row.name) for row in rows), max(width // 4, 8))

@@ -1,4 +1,4 @@
-"""Lines of a screen: cut, filled, ruled, side by side."""
+"""Lines of a screen: cut, padded, ruled, side by side."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.text import Text
 
 
 def rule(words: str, width: int, right: str = "") -> Text:
-    """A line with a title, and one at the right where there is room."""
+    """A horizontal rule with a title, and with `right` at its end if there is room."""
     line = Text().append("── ", style="dim").append(words, style="bold").append(" ")
     ending = f" {right} ──" if right and cell_len(line.plain) + cell_len(right) + 6 < width else ""
     rest = max(width - cell_len(line.plain) - cell_len(ending), 0)
@@ -21,14 +21,14 @@ def beside(left: list[Text], right: list[Text], row: int, width: int) -> Text:
 
 
 def filled(line: Text, width: int) -> Text:
-    """The line in exactly the screen's width, so that it covers what stood there."""
+    """The line padded or cut to exactly `width` cells, so that it covers older text on the screen."""
     line = fitted(line, width).copy()
     line.append(" " * (width - cell_len(line.plain)))
     return line
 
 
 def fitted(line: Text, width: int) -> Text:
-    """The line, cut where it is wider than the screen."""
+    """The line, cut to `width` cells if it is wider."""
     if cell_len(line.plain) <= width:
         return line
     keep = len(set_cell_size(line.plain, width - 1).rstrip())

@@ -1,4 +1,4 @@
-"""Moving about: step, scope, pass, breakpoint, predicate, search. All in both directions."""
+"""Verbs that move: step, scope, pass, breakpoint, predicate, search. Each works forwards and backwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAR = 18  # digits
 
 
 def count(text: str) -> int:
-    """How often; once where nothing is said."""
+    """The repeat count that was typed; 1 if none was. Raises CommandError if it is not a number."""
     if not text:
         return 1
     if not text.isascii() or not text.isdigit():
@@ -72,13 +72,13 @@ def _own_depths(session: Session) -> tuple[np.ndarray, int]:
 def over(session: Session, argument: str) -> None:
     for _ in range(count(argument)):
         depths, own = _own_depths(session)
-        _to(session, depths <= own, True, f"depth <= {own}", "this scope does not go on after this event")
+        _to(session, depths <= own, True, f"depth <= {own}", "no later event of this scope")
 
 
 def over_back(session: Session, argument: str) -> None:
     for _ in range(count(argument)):
         depths, own = _own_depths(session)
-        _to(session, depths <= own, False, "", "nothing of this scope comes before this event")
+        _to(session, depths <= own, False, "", "no earlier event of this scope")
 
 
 def out(session: Session, argument: str) -> None:
@@ -87,9 +87,9 @@ def out(session: Session, argument: str) -> None:
         return
     depths, own = _own_depths(session)
     if not own:
-        session.message = "this event lies in no scope and no pass"
+        session.message = "this event is in no scope and in no pass"
         return
-    _to(session, depths < own, True, f"depth < {own}", "this scope does not end")
+    _to(session, depths < own, True, f"depth < {own}", "this scope does not end in the trace")
 
 
 def out_back(session: Session, argument: str) -> None:
@@ -98,32 +98,32 @@ def out_back(session: Session, argument: str) -> None:
         return
     depths, own = _own_depths(session)
     if not own:
-        session.message = "this event lies in no scope and no pass"
+        session.message = "this event is in no scope and in no pass"
         return
-    _to(session, depths < own, False, "", "this scope has no beginning")
+    _to(session, depths < own, False, "", "this scope does not begin in the trace")
 
 
 def into(session: Session, argument: str) -> None:
     begins = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN)
     text = 'kind == "scope_entered" or kind == "pass_began"'
-    _to_kind(session, True, begins, text, "no scope and no pass begins after this event")
+    _to_kind(session, True, begins, text, "no scope or pass begins after this event")
 
 
 def into_back(session: Session, argument: str) -> None:
     ends = (Kind.SCOPE_LEFT, Kind.PASS_ENDED)
-    _to_kind(session, False, ends, "", "no scope and no pass ends before this event")
+    _to_kind(session, False, ends, "", "no scope or pass ends before this event")
 
 
 def again(session: Session, argument: str) -> None:
-    _same_place(session, True, "this place is not come by again")
+    _same_place(session, True, "no later event at this place")
 
 
 def again_back(session: Session, argument: str) -> None:
-    _same_place(session, False, "this place was not come by before")
+    _same_place(session, False, "no earlier event at this place")
 
 
 def _same_place(session: Session, forward: bool, otherwise: str) -> None:
-    """The same thing at the same place, in another turn of the loop."""
+    """The same kind of event at the same site, in another iteration of a loop."""
     k = session.position
     own = session.trace.kinds == session.trace.kinds[k]
     sites, ops = session.columns.sites, session.columns.ops
@@ -132,7 +132,8 @@ def _same_place(session: Session, forward: bool, otherwise: str) -> None:
 
 
 def _of_this_line(session: Session) -> str:
-    """What a running script is to go on to: the same kind of event, by the same op, at the same line; "" if unknown."""
+    """The predicate that a running script stops at next: the same kind of event, the same op, the same line.
+    Empty if the line is unknown."""
     trace, k = session.trace, session.position
     site = session.query.places.site(int(session.columns.sites[k]))
     if site is None:
@@ -178,7 +179,8 @@ def _to(session: Session, mask: np.ndarray, forward: bool, test: str, otherwise:
 
 
 def _arrive(session: Session, event: int | None, test: str, otherwise: str) -> None:
-    """Go to the event; where there is none yet, let a running script go on until there is (`test`)."""
+    """Go to the event. If there is none yet, let a running script continue until the predicate `test` is
+    true."""
     if event is not None:
         session.go(event)
     elif session.live and test:
@@ -200,7 +202,7 @@ def break_(session: Session, argument: str) -> None:
 
 
 def _times(session: Session, number: int) -> str:
-    """How often a breakpoint is come by, where all of the run is there to tell."""
+    """The number of events at which a breakpoint stops, in brackets; for a running script, so far."""
     found = len(session.breakpoints.events(number, session.words, session.columns))
     so_far = " so far" if session.live else ""
     return f" ({found} event{'s' * (found != 1)}{so_far})"
@@ -216,10 +218,10 @@ def delete(session: Session, argument: str) -> None:
     if argument == "all":
         for number in list(session.breakpoints.by_number):
             session.breakpoints.delete(number)
-        session.message = "no breakpoints any more"
+        session.message = "all breakpoints deleted"
         return
     session.breakpoints.delete(count(argument))
-    session.message = f"breakpoint {argument} is gone"
+    session.message = f"breakpoint {argument} deleted"
 
 
 def _list_breakpoints(session: Session) -> None:
@@ -273,7 +275,8 @@ def _until(session: Session, text: str, forward: bool) -> None:
 
 
 def _seek(session: Session, wanted: Predicate, forward: bool) -> None:
-    """Go to the nearest event where it holds, or say how often it does elsewhere."""
+    """Go to the nearest event where `wanted` is true. If there is none, say how many there are in the other
+    direction."""
     events = np.flatnonzero(wanted.mask(session.columns))
     found = neighbour(events, session.position, forward)
     if found is not None:
@@ -291,7 +294,7 @@ def _seek(session: Session, wanted: Predicate, forward: bool) -> None:
 
 
 def who(session: Session, argument: str) -> None:
-    """Go to the event that last changed a tensor; from there, to the one before."""
+    """Go to the latest change of a tensor before this event. Used again, it goes to the change before that."""
     from gradviz.words.absence import no_grad_told
 
     about = subject(session.words, argument, session.position)
@@ -301,10 +304,10 @@ def who(session: Session, argument: str) -> None:
     if found is not None:
         session.go(found)
         earlier = int(np.searchsorted(events, found))
-        before = f", {earlier} earlier change{'s' * (earlier != 1)}" if earlier else ", the first"
+        before = f", {earlier} earlier change{'s' * (earlier != 1)}" if earlier else ", its first change"
         session.message = f"{about} changed here{before}"
     elif here:
-        session.message = f"{about} changed here, and never before"
+        session.message = f"{about} changed here, for the first time"
     elif about.part == "grad":
         session.message = no_grad_told(session.stop, about.tensor, about.called)
     else:
@@ -313,7 +316,7 @@ def who(session: Session, argument: str) -> None:
 
 def _first_change(session: Session, events: np.ndarray) -> str:
     if not len(events):
-        return "nothing changes it"
+        return "no event changes it"
     event = int(events[0])
     return f"event {event + 1}, {sentence(session.stop.other(event))}"
 
@@ -336,12 +339,12 @@ def _search(session: Session, forward: bool) -> None:
     if not text:
         raise CommandError("nothing to search for: /log, /w, /8x3, /12 (a line)")
     if '"' in text and "'" in text:
-        raise CommandError("a search has no quotes of both kinds")
+        raise CommandError("a search cannot contain both kinds of quotes")
     _seek(session, _searching(text), forward)
 
 
 def _searching(text: str) -> Predicate:
-    """A line, a shape, or a part of an op's, a node's, a tensor's or a scope's name."""
+    """The predicate of a search: a line, a shape, or part of the name of an op, a node, a tensor or a scope."""
     if re.fullmatch(r"(line\s+|:)?[0-9]+", text):
         return predicate(f"line == {re.sub(r'[^0-9]', '', text)}")
     shape = text.strip("()").replace("×", "x").replace(" ", "").replace(",", "x")

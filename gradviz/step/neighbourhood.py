@@ -1,5 +1,5 @@
-"""What stands near the present place in the graph: the nodes that a gradient came by and goes to, or the ops that led
-to a value."""
+"""The part of the graph near a stop: in a backward pass the nodes that gradients came from and go to, in the
+forward pass the ops that led to a value."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
 
 DONE, HERE, AHEAD = "done", "here", "ahead"
-_BEFORE, _AFTER = 3, 3  # edges looked along
+_BEFORE, _AFTER = 3, 3  # number of edges to follow
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A node, an op or a leaf: where it stands in time, what it is called, and what is known there."""
+    """A node, an op or a leaf. `state` says whether it ran before this stop, runs here, or is still to come.
+    `text` is its value or gradient."""
 
     key: int
     state: str
@@ -38,8 +39,8 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """Spots from where things come to where they go, and edges between them (by key). What now goes along an
-    edge is in `current`, in words."""
+    """Spots and the edges between them (pairs of keys), from sources to targets. `current` has the words for each
+    edge along which a value or a gradient moves at this stop."""
 
     spots: list[Spot]
     edges: list[tuple[int, int]]
@@ -47,7 +48,8 @@ class Neighbourhood:
 
 
 def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
-    """What is near the event of a stop, in up to `most` spots; None where the event has no place in a graph."""
+    """The surroundings of the event of a stop, in up to `most` spots; None if the event has no place in a
+    graph."""
     if most < 2:
         return None
     made = isinstance(stop.event, NodeMade)
@@ -62,19 +64,19 @@ def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
 
 
 def _failed(stop: Stop) -> int:
-    """The node at which an error was raised, 0 for none."""
+    """The node at which an error was raised; 0 if there is none."""
     return stop.event.node if isinstance(stop.event, ErrorRaised) and stop.moment.pass_info is not None else 0
 
 
 def _running(stop: Stop) -> int:
-    """The node inside whose backward the event lies, 0 for none."""
+    """The node whose backward this event is part of; 0 if there is none."""
     if not isinstance(stop.event, (OpRan, ScopeEntered, ScopeLeft)) or stop.moment.pass_info is None:
         return 0
     return stop.words.running(stop.moment)
 
 
 def _maker(stop: Stop) -> OpRan | None:
-    """The op that the event is, or that made the tensor it is about."""
+    """The op that the event records, or the op that made the tensor of the event."""
     if isinstance(stop.event, OpRan):
         return stop.event
     if isinstance(stop.event, NodeMade) and stop.event.op >= 0:
@@ -86,7 +88,8 @@ def _maker(stop: Stop) -> OpRan | None:
 
 
 def _near(start: int, next_of: Callable[[int], Iterable[int]], hops: int, most: int) -> list[int]:
-    """What lies up to so many edges from the start, nearest first, without the start."""
+    """The keys within `hops` edges of the start, nearest first, without the start itself; about `most` of
+    them."""
     found, ring = [start], [start]
     for _ in range(hops):
         ring = list(dict.fromkeys(n for key in ring for n in next_of(key) if n not in found))
@@ -97,7 +100,7 @@ def _near(start: int, next_of: Callable[[int], Iterable[int]], hops: int, most: 
 
 
 def _in_order(keys: list[int], edges: list[tuple[int, int]]) -> list[int]:
-    """The keys so that every edge leads down, and a chain stays together as far as it can."""
+    """The keys in topological order, so that every edge points down. A chain stays together if possible."""
     above = {key: sum(target == key for _, target in edges) for key in keys}
     ready = [key for key in reversed(keys) if not above[key]]
     order = []
@@ -112,7 +115,8 @@ def _in_order(keys: list[int], edges: list[tuple[int, int]]) -> list[int]:
 
 
 class _Backward:
-    """Around a node of the present pass: those that gave it gradients above, those that its own go to below."""
+    """The surroundings of a node of the present pass: the nodes that gave it gradients, and the nodes that
+    its gradients go to."""
 
     def __init__(self, stop: Stop, node: int) -> None:
         self.stop, self.node = stop, node
@@ -146,7 +150,7 @@ class _Backward:
         return DONE if self.stop.moment.received(node) is not None else AHEAD
 
     def _gradient(self, node: int, tensor: int) -> str:
-        """What the node took, or what waits there for it."""
+        """The gradient that the node received, or the gradients that wait for it."""
         stop = self.stop
         name = stop.words.derivative(tensor, stop.moment)
         received = stop.moment.received(node)
@@ -180,7 +184,7 @@ class _Backward:
 
 
 class _Forward:
-    """An op with what led to it: ops and leaves by the events that made them."""
+    """An op with the ops and leaves that led to it; each is identified by the event that made it."""
 
     def __init__(self, stop: Stop, op: OpRan) -> None:
         self.stop, self.op = stop, op

@@ -1,4 +1,4 @@
-"""What stands in the place of a stop: what a verb has to tell, and the help."""
+"""Pages that replace the stop on the screen: the answer of a verb, and the help."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from gradviz.step.lines import beside, fitted
 from gradviz.step.verbs import help_rows
 from gradviz.words.stop import Stop
 
-WIDE = 110  # from so many columns on, two things stand side by side
+WIDE = 110  # from this many columns on, the help has two columns
 
 
 def page_lines(lines: list[str], width: int, height: int, scrolled: int = 0) -> list[Text]:
-    """What a verb has to tell, in the place of the stop; where it is long, one of its parts."""
+    """The answer of a verb, shown instead of the stop. A long one is split into parts; `scrolled` selects
+    one."""
     told = wrapped(lines, width)
     told[0].stylize("bold")
     room = max(height - _AROUND, 1)
     count = parts(lines, width, height)
     scrolled = min(scrolled, count - 1)
-    end = "  Any key goes on."
+    end = "  Press any key to continue."
     if count > 1:
-        more = "Space reads on" if scrolled < count - 1 else "b goes back"
-        end = f"  Part {scrolled + 1} of {count}: {more}, any other key leaves."
+        more = "Space for the next" if scrolled < count - 1 else "b for the previous"
+        end = f"  Part {scrolled + 1} of {count}: {more}, any other key to leave."
     return [Text(), *told[scrolled * room : (scrolled + 1) * room], Text(), Text(end, style="dim")][:height]
 
 
 def parts(lines: list[str], width: int, height: int) -> int:
-    """How many parts a page has in so many lines of the screen."""
+    """The number of parts that a page has on a screen of this size."""
     return -(-len(wrapped(lines, width)) // max(height - _AROUND, 1))
 
 
-_AROUND = 3  # lines of a page that are not what it tells
+_AROUND = 3  # lines of a page besides the text
 
 
 def wrapped(lines: list[str], width: int) -> list[Text]:
-    """Lines in a width, each by its own indent."""
+    """Lines wrapped to a width; each keeps its indent."""
     shown = []
     for line in lines:
         indent = len(line) - len(line.lstrip())
@@ -48,7 +49,7 @@ _SIGNS = Text("  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * book
 
 
 def first_lines(stop: Stop, width: int) -> list[Text]:
-    """How to begin, for who has just come."""
+    """What to do first, shown at the first event."""
     trace = stop.trace
     passes, errors = len(trace.passes), len(trace.errors)
     told = f"{trace.count} events, {passes} backward pass{'es' * (passes != 1)}"
@@ -61,16 +62,16 @@ def first_lines(stop: Stop, width: int) -> list[Text]:
 
 
 _BEGINNINGS = (
-    ("n  b", "the next event, the one before; B the next backward pass"),
-    ("why y.grad", "why a gradient is None, or what made it (type : first)"),
-    ("!", "where the first NaN or inf was born, or the first error; then y"),
-    ("who w", "which line last wrote over w; again: the one before"),
+    ("n  b", "the next and the previous event; B the next backward pass"),
+    ("why y.grad", "why a gradient is None, or how it came about (type : first)"),
+    ("!", "the first event with NaN or inf, or the first error; then y"),
+    ("who w", "the line that last changed w; again: the change before that"),
     ("?", "everything else"),
 )
 
 
 def help_lines(width: int, height: int) -> list[Text]:
-    """The verbs: in two columns where there is room, else by name and key as far as they go."""
+    """The list of verbs. It has two columns if there is room, and only names and keys if it is too long."""
     rows = help_rows()
     lines = [_help_row(*row, width=width if width < WIDE else width // 2) for row in rows]
     room = height - 2
@@ -80,7 +81,7 @@ def help_lines(width: int, height: int) -> list[Text]:
         lines = [beside(left, right, row, width // 2 - 3) for row in range(half)]
     elif len(lines) > room:
         return _compact_help(rows, width, height)
-    return [*lines[: room - 2], Text(), _SIGNS, Text("  Any key goes on.", style="dim")]
+    return [*lines[: room - 2], Text(), _SIGNS, Text("  Press any key to continue.", style="dim")]
 
 
 def _help_row(usage: str, keys: str, words: str, width: int) -> Text:
@@ -95,7 +96,7 @@ def _few(keys: str) -> str:
 
 
 def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int) -> list[Text]:
-    """Keys and names only, in as many columns as fit."""
+    """Only keys and names, in as many columns as fit."""
     verbs = [(usage.split()[0], keys.split()[0]) for usage, keys, _ in rows if keys]
     columns = max(width // 26, 1)
     per = -(-len(verbs) // columns)
@@ -107,8 +108,8 @@ def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int) -> 
         lines.append(line)
     lines += [
         Text(),
-        Text("  Type : and a command with what it takes, such as :until grad.rms < 1e-7"),
-        Text("  :help VERB tells of one, :help fields what a predicate can ask"),
+        Text("  Type : and a command with its argument, such as :until grad.rms < 1e-7"),
+        Text("  :help VERB explains one verb, :help fields lists the fields of predicates"),
         _SIGNS,
     ]
-    return [*lines[: height - 1], Text("  Any key goes on.", style="dim")]
+    return [*lines[: height - 1], Text("  Press any key to continue.", style="dim")]

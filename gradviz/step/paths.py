@@ -1,4 +1,4 @@
-"""The ways from one tensor to another, step by step, as text."""
+"""Paths from one tensor to another as text, op by op."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ SHOWN = 20  # steps of a path
 
 
 def path(stop: Stop, text: str) -> list[str]:
-    """The shortest way from A to B, step by step, with the gradient that went back along it, and how many ways there
-    are."""
+    """The shortest path from A to B, op by op, with the value of each tensor on it, and the number of paths."""
     names = text.replace("->", " ").replace("→", " ").split()
     if len(names) != 2:
         return ["path takes two tensors: path x loss"]
     start, end = (subject(stop.words, name, stop.k) for name in names)
     if start.tensor == end.tensor:
-        return [f"{start.called} and {end.called} are one tensor"]
+        return [f"{start.called} and {end.called} are the same tensor"]
     found = shortest_way(stop.query, start.tensor, end.tensor)
     if not found and shortest_way(stop.query, end.tensor, start.tensor):
         start, end = end, start
         found = shortest_way(stop.query, start.tensor, end.tensor)
     if not found:
-        return [f"no way leads from {start.called} to {end.called}: neither was computed from the other"]
+        return [f"no path leads from {start.called} to {end.called}: neither was computed from the other"]
     ways = count_ways(stop.query, start.tensor, end.tensor)
     shortest = ", the shortest:" if ways > 1 else ""
     lines = [f"{start.called} → {end.called}: {plural(ways, 'path')}{shortest}"]

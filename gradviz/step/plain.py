@@ -1,4 +1,4 @@
-"""The stepper as plain text: a run of commands, and what each prints."""
+"""The stepper without a screen: runs a list of commands and prints the result of each as plain text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _COMMAND = re.compile(r"""(?:"[^"]*"|'[^']*'|(?<=\S)#|[^;#])*""")
 
 
 def commands(text: str) -> list[str]:
-    """The commands of `next; back`, or of the file `@file`: one a line or between semicolons, # begins a comment.
-    Raises CommandError where the file cannot be read or a command is unknown."""
+    """The commands in the text `next; back`, or in the file `@file`. Line ends and semicolons separate
+    commands; # begins a comment. Raises CommandError if the file cannot be read or a command is unknown."""
     if text.startswith("@"):
         text = _read(Path(text[1:]))
     found = [part for line in text.splitlines() for part in _parts(line)]
@@ -26,7 +26,7 @@ def commands(text: str) -> list[str]:
 
 
 def _parts(line: str) -> list[str]:
-    """The commands of a line; a # or a semicolon in quotes is text, and so is a # within a word."""
+    """The commands in one line. A semicolon or # in quotes is text, and so is a # inside a word."""
     parts: list[str] = []
     while line:
         piece = _COMMAND.match(line)
@@ -41,13 +41,13 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise CommandError(f"cannot read commands from {path}: {reason}") from None
 
 
 def script(session: Session, lines: list[str]) -> Iterator[str]:
-    """What a run of commands prints, piece by piece; without commands, where the session stands. Commands that were
-    run are taken from `lines`. Raises CommandError where one cannot be obeyed."""
+    """The output of a list of commands, piece by piece. Without commands, describe the present stop. Each
+    command that has run is removed from `lines`. Raises CommandError if one cannot be carried out."""
     if not lines:
         yield describe(session.stop)
     while lines:
@@ -63,7 +63,7 @@ def script(session: Session, lines: list[str]) -> Iterator[str]:
 
 
 def told(session: Session, moved: bool = True) -> Iterator[str]:
-    """What there is to say after a command: the stop too where the session has `moved`, or has no message."""
+    """The output after one command. It includes the stop if the session has `moved`, or has no message."""
     if session.help:
         for usage, keys, words in help_rows():
             yield f"  {usage:<21} {words}" if keys else f"{usage}"

@@ -1,4 +1,4 @@
-"""The line that a command is typed on: a cursor, the commands before, and names completed by Tab."""
+"""The command line of the stepper: a cursor, a history, and completion of names with Tab."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _CLEAR, _CUT_WORD = "\x15", "\x17"  # Ctrl-U, Ctrl-W
 
 
 class Prompt:
-    """What is being typed after `:`. `names` gives what the last word may be completed to, of all that was typed before
-    it."""
+    """The text that is being typed after `:`. `names` returns the possible completions of the last word,
+    given the text before it."""
 
     def __init__(self, text: str, history: list[str], names: Callable[[str], list[str]]) -> None:
         self.text = text
         self.cursor = len(text)
         self._history = [*dict.fromkeys(reversed(history))]  # newest first, each once
         self._names = names
-        self._at = -1  # in the history; -1: what was typed here
+        self._at = -1  # index into the history; -1: the new text
         self._typed = text
-        self._choices: list[str] = []  # that Tab goes round in
+        self._choices: list[str] = []  # the completions that Tab cycles through
 
     @property
     def shown(self) -> str:
@@ -27,7 +27,7 @@ class Prompt:
         return self.text[: self.cursor] + _CURSOR + self.text[self.cursor :]
 
     def type(self, key: str) -> bool:
-        """Take a key; False where it leaves the prompt without a command."""
+        """Handle a key. Returns False if the key cancels the prompt."""
         if key == "escape" or (key == "backspace" and not self.text):
             return False
         if key != "tab":
@@ -44,7 +44,7 @@ class Prompt:
         self.cursor = start + len(text)
 
     def _word(self) -> int:
-        """Where the word before the cursor begins."""
+        """The index where the word before the cursor begins."""
         return self.text[: self.cursor].rstrip().rfind(" ") + 1
 
     def _older(self) -> None:
@@ -62,7 +62,8 @@ class Prompt:
         self._replace(0, len(self.text), self._typed if at == -1 else self._history[at])
 
     def _complete(self) -> None:
-        """The last word as the next of the names that begin so; at the end of them, as it was typed."""
+        """Replace the last word by the next name that begins with it; after the last name, by the text that
+        was typed."""
         start = self.text[: self.cursor].rfind(" ") + 1
         if not self._choices:
             stem = self.text[start : self.cursor]

@@ -1,4 +1,4 @@
-"""The screen: everything there is to see at one stop, in exactly the terminal's size."""
+"""Draws a session as a full screen, in exactly the terminal's size."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from gradviz.words.source import source, title
 from gradviz.words.stop import Stop
 from gradviz.words.why import explains, why
 
-WIDE = 140  # from so many columns on, source and graph at the left, the rest at the right
-TALL = 30  # from so many lines on, time has a second line and a legend
-_LOW = 20  # up to so many lines time has one
-# Keys of the foot, as many as there is room for; `q` is kept room for.
+WIDE = 140  # from this many columns on, source and graph are on the left and the rest on the right
+TALL = 30  # from this many lines on, there are two timelines and a legend
+_LOW = 20  # below this many lines, there is one timeline
+# Keys in the last line, as many as fit; there is always room for `q`.
 _KEYS = (
     ("n", "next"), ("b", "back"), ("B", "backward"), ("y", "why"), ("w", "who"), ("!", "NaN"), (":", "command"),
     ("?", "help"), ("F", "forward op"), ("o", "over"), ("c", "continue"), ("K", "break"), ("/", "search"),
     ("i", "info"), ("u", "undo"),
 )  # fmt: skip
 _QUIT = ("q", "quit")
-_LIVE_FIRST, _LIVE_QUIT = ("n", "b", "c", "K"), ("q", "end the script")  # where a script is paused
-_LEAST_SOURCE = 5  # lines of source that the gradients leave
-_LEAST_GRAPH = 3  # lines that a graph is drawn in
+_LIVE_FIRST, _LIVE_QUIT = ("n", "b", "c", "K"), ("q", "end the script")  # while a script is paused
+_LEAST_SOURCE = 5  # the source keeps at least this many lines
+_LEAST_GRAPH = 3  # the fewest lines that a graph needs
 _MESSAGE = 4  # lines of a message
 
 
 class Screen:
-    """A session as it is shown. `prompt` is what is being typed after `:`, None while nothing is."""
+    """A session as a screen. `prompt` is the text typed after `:`, or None while nothing is typed."""
 
     def __init__(self, session: Session, prompt: str | None = None) -> None:
         self.session = session
@@ -48,9 +48,8 @@ class Screen:
         width, height = options.size
         for row, line in enumerate(self.lines(width, height)):
             if row:
-                yield Segment(
-                    "\n\r"
-                )  # a resize is drawn while a key is awaited, when \n alone does not return
+                # After a resize the screen is drawn while the terminal is in raw mode, where \n alone does not return.
+                yield Segment("\n\r")
             line.end = ""
             yield line
 
@@ -67,11 +66,12 @@ class Screen:
         return [filled(line, width) for line in shown[:height]]
 
     def _room(self, width: int, height: int) -> int:
-        """The lines between the title and the times."""
+        """The number of lines between the title and the timelines."""
         return max(height - 1 - len(self._times(width, height)) - len(self._foot(width)), 0)
 
     def _times(self, width: int, height: int) -> list[Text]:
-        """The run; where it is long, the present pass; in a tall terminal both, and what the signs mean."""
+        """The timeline of the run. For a long run, the timeline of the present pass; in a tall terminal both,
+        with a legend."""
         session = self.session
         whole = timeline(session, width)
         if height < _LOW or (height < TALL and session.trace.count <= width // 2):
@@ -87,7 +87,7 @@ class Screen:
         return _body(stop, width, height)
 
     def _foot(self, width: int) -> list[Text]:
-        """What is being typed, else what there is to say, else the keys."""
+        """The prompt, else the message, else the keys."""
         if self.prompt is not None:
             return [Text(f":{clean(self.prompt)}", style="bold")]
         if self.session.message:
@@ -99,7 +99,7 @@ class Screen:
 
 
 def has_more(session: Session, width: int, height: int) -> bool:
-    """Whether there is more of a page than is seen."""
+    """Whether the page has another part."""
     return session.scrolled + 1 < parts(session.page, width, Screen(session)._room(width, height))
 
 
@@ -122,8 +122,9 @@ def _body(stop: Stop, width: int, height: int) -> list[Text]:
 
 
 def _narrow(stop: Stop, width: int, height: int) -> list[Text]:
-    """Source, sentence, gradients and graph, one below the other, and the leaves at the foot. Each stays in its place
-    from stop to stop as far as it can; where room is short, the source gives way first, then the graph."""
+    """Source, sentence, gradients and graph one below the other, and the leaves at the bottom. Each keeps its
+    place from stop to stop if possible. If there is little room, the source is shortened first, then the
+    graph."""
     said = _sentence(stop, width)
     below = leaves(stop, width, max(height // 5, 1))
     spare = height - len(said) - len(below) - 2
@@ -135,8 +136,8 @@ def _narrow(stop: Stop, width: int, height: int) -> list[Text]:
 
 
 def _told_and_graph(stop: Stop, width: int, height: int) -> tuple[list[Text], list[Text]]:
-    """The rows and the graph in `height` lines. The graph has what waits nearby: where there is no room for both, the
-    rows leave that out."""
+    """The rows and the graph in `height` lines. The graph also shows the gradients that wait nearby, so the
+    rows omit these if there is not enough room for both."""
     told = rows(stop)
     for shown in (told, [row for row in told if row.label != "waiting"]):
         graph = _graph(stop, width, height - len(shown) - 1)
@@ -151,7 +152,7 @@ def _wide(stop: Stop, width: int, height: int) -> list[Text]:
     right_width = width - left_width - 3
     graph = _graph(stop, left_width, height // 2 - 2)
     if graph:
-        graph = [rule("graph" if stop.k else "how to begin", left_width), *graph]
+        graph = [rule("graph" if stop.k else "getting started", left_width), *graph]
     left = source(stop, left_width, height - len(graph) - 1)
     left += [Text()] * (height - len(graph) - len(left)) + graph
     said = _sentence(stop, right_width)
@@ -165,20 +166,21 @@ def _wide(stop: Stop, width: int, height: int) -> list[Text]:
 
 
 def _leaves_rule(stop: Stop, width: int, below: list[Text]) -> Text:
-    """The rule above the leaves, with a heading above the bars where there are any."""
+    """The rule above the leaves, with a heading for the bars if there are any."""
     has_bars = width >= WITH_TREND and any(map(stop.words.trend, stop.tabled[: len(below)]))
-    return rule("leaves", width, "norm of the gradient, pass by pass" if has_bars else "")
+    return rule("leaves", width, "gradient norm in each pass" if has_bars else "")
 
 
 def _graph(stop: Stop, width: int, height: int) -> list[Text]:
-    """What is near in the graph; at the first event, how to begin."""
+    """The neighbourhood in the graph; at the first event, what to do first."""
     if not stop.k:
         return first_lines(stop, width)[: max(height, 0)]
     return drawn(stop, width, height) if height >= _LEAST_GRAPH else []
 
 
 def _explained(stop: Stop, width: int, height: int) -> list[Text]:
-    """The chain rule at this place and, where both modes came by it, both: each where there is room for all of it."""
+    """The chain rule at this stop. If both modes reached this place, also the table of both. Each is shown
+    only if it fits."""
     told: list[Text] = []
     for heading, lines in (
         ("why", why(stop) if explains(stop) else []),
@@ -191,13 +193,13 @@ def _explained(stop: Stop, width: int, height: int) -> list[Text]:
 
 
 def _sentence(stop: Stop, width: int) -> list[Text]:
-    """What happens, over as many lines as it needs, three at most."""
+    """The sentence of the stop, in at most three lines."""
     words = Text(sentence(stop), style="bold").wrap(Console(width=width), width - 2)
     return [Text(" ").append_text(line) for line in list(words)[:3]]
 
 
 def gradient_lines(told: list[Row], height: int) -> list[Text]:
-    """Rows in at most `height` lines."""
+    """The rows in at most `height` lines."""
     shown = told if len(told) <= height else told[: max(height - 1, 0)]
     lines = [_row(row) for row in shown]
     if len(told) > len(shown):

@@ -1,4 +1,5 @@
-"""The session: where in a trace the reader stands, and what they have set up. It knows no terminal."""
+"""The state of a stepper session: its position in the trace, and its settings. It does not depend on a
+terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ __all__ = ["CommandError", "Resume", "Session"]
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """How far a running script is to go on: so many events, or to where a predicate holds; else to a breakpoint."""
+    """How far a running script continues: a number of events, or until a predicate is true, or else until a
+    breakpoint."""
 
     events: int = 0
     predicate: Predicate | None = None
@@ -31,7 +33,8 @@ class Resume:
 
 @dataclass
 class Settings:
-    """What outlives a session on a running script: breakpoints, bookmarks, the last search, what was typed."""
+    """Settings that several sessions on one running script share: breakpoints, bookmarks, the last search,
+    the typed keys and commands."""
 
     breakpoints: Breakpoints = field(default_factory=Breakpoints)
     marks: dict[str, int] = field(default_factory=dict)
@@ -41,12 +44,14 @@ class Settings:
 
 
 class Session:
-    """A position in a trace, and whether the reader has had enough.
+    """A position in a trace.
 
-    `position` counts from 0, as `trace.event` does; what a reader says and sees counts from 1. `message` is
-    what the last command has to say besides where it led, `page` what it shows instead of the stop. `live` says that
-    the script is paused at the trace's last event: going on from there sets `resume` and ends the session.
-    `exporter` writes the graph of a trace into a file; whoever makes the session knows how."""
+    `position` counts from 0, as `trace.event` does; texts for the user count from 1. `over` is true once the
+    session has ended. `message` is what the last command says, and `page` is what it shows instead of the
+    stop. `live` means that the script is paused at the last event of the trace. To continue it, a command
+    sets `resume` and ends the session. `exporter` writes the graph of a trace up to an event into a file; the
+    caller provides it. Raises CommandError if the trace has no events.
+    """
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class Session:
         exporter: Callable[[Trace, int, Path], None] | None = None,
     ) -> None:
         if not trace.count:
-            raise CommandError(f"{trace.path} holds no events: there is nothing to step through")
+            raise CommandError(f"{trace.path} has no events: there is nothing to step through")
         self.trace = trace
         self.words = Words(trace)
         self.query = self.words.query
@@ -77,7 +82,7 @@ class Session:
 
     @property
     def stop(self) -> Stop:
-        """Where the session stands."""
+        """The stop at the present position."""
         return self._stop(self.position)
 
     @property
@@ -87,36 +92,36 @@ class Session:
 
     @cached_property
     def columns(self) -> TraceFields:
-        """The fields of predicates, for every event."""
+        """The fields of predicates, as columns over all events."""
         return TraceFields(self.query)
 
     @cached_property
     def odd(self) -> np.ndarray:
-        """The events that have a NaN or an infinity, in order."""
+        """The events with a NaN or an infinity, in order."""
         return np.flatnonzero(self.columns.column("nan").values | self.columns.column("inf").values)
 
     @cached_property
     def errors(self) -> np.ndarray:
-        """The errors, in order."""
+        """The events of errors, in order."""
         return self.trace.indices(Kind.ERROR)
 
     @cached_property
     def writes(self) -> np.ndarray:
-        """The events that write over a tensor, in order."""
+        """The events that modify a tensor in place, in order."""
         return np.unique(self.query.tensors.all_writes[0])
 
     @property
     def breakpoints(self) -> Breakpoints:
-        """What `continue` stops at."""
+        """The breakpoints, which `continue` stops at."""
         return self.settings.breakpoints
 
     def prepare(self) -> None:
-        """Look over the trace once, so that no later answer has to wait for it."""
+        """Compute the tables of the whole trace now, so that later commands answer at once."""
         self.words.prepare()
         assert self.columns.sites is not None
 
     def go(self, position: int) -> None:
-        """Stand at an event. Raises CommandError where there is none."""
+        """Go to an event. Raises CommandError if the trace has no such event."""
         if not 0 <= position <= self.last:
             raise CommandError(f"there is no event {position + 1}: the trace has {self.trace.count}, from 1")
         if position != self.position:
@@ -124,7 +129,8 @@ class Session:
         self.position = position
 
     def move(self, steps: int) -> None:
-        """Go some events on, or back; stay at the ends, and say so."""
+        """Move by a number of events, forwards or backwards. At an end of the trace, stay there and set a
+        message."""
         wanted = self.position + steps
         if wanted > self.last and self.live:
             self.go_on(Resume(events=wanted - self.last))
@@ -136,6 +142,6 @@ class Session:
             self.message = "this is the first event"
 
     def go_on(self, resume: Resume) -> None:
-        """Let the script run on."""
+        """End the session and let the script continue."""
         self.resume = resume
         self.over = True

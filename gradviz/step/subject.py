@@ -1,4 +1,5 @@
-"""What a reader means by `w`, `w.grad` or `t12`: a tensor as of a moment, and which side of it."""
+"""Resolves `w`, `w.grad` or `t12` as typed by the user: a tensor, and whether its value or its gradient is
+meant."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _PARTS = {".grad": "grad", ".value": "value", ".data": "value", ".version": "val
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A tensor, and `value`, `grad` or both (empty)."""
+    """A tensor, and the part of it that is meant: `value`, `grad`, or both (empty)."""
 
     tensor: int
     called: str
@@ -29,8 +30,8 @@ class Subject:
 
 
 def subject(words: Words, text: str, k: int) -> Subject:
-    """The tensor that `text` means at event k: the newest of that name, or else the first to come. Raises
-    CommandError where there is none."""
+    """The tensor that `text` names at event k: the newest of that name so far, else the first later one.
+    Raises CommandError if there is none."""
     text = text.strip()
     tensor = _numbered(words, text) or words.query.names.tensor_called(text, k)
     if tensor:
@@ -55,13 +56,11 @@ def _suggested(words: Words, name: str) -> str:
     if near:
         return f"did you mean {clean(near[0])}?"
     some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")
-    return (
-        f"there are {some}" if labels else "no tensor of this run has a name; t12 is the tensor of number 12"
-    )
+    return f"known names: {some}" if labels else "no tensor of this run has a name; t12 is tensor number 12"
 
 
 def changes(words: Words, about: Subject) -> np.ndarray:
-    """The events that changed it, in order."""
+    """The events that changed the subject, in order."""
     parts = []
     if about.part != "grad":
         parts.append(value_changes(words.query, about.tensor))

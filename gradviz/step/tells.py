@@ -1,4 +1,4 @@
-"""Verbs that tell something and stay where they are."""
+"""Verbs that show information and do not move (except `nan`), and `export` and `quit`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def why(session: Session, argument: str) -> None:
         return
     about = subject(session.words, argument, session.position)
     born = session.trace.born(about.tensor)
-    if born is not None and born > session.position:  # an answer about the end is worth more than none
+    # the tensor does not exist yet: answer for the end of the trace
+    if born is not None and born > session.position:
         until_end = session.stop.other(session.last)
         session.page = [f"event {born + 1} makes {about.called}; at the end:", *_why_grad(until_end, about)]
     else:
@@ -40,7 +41,7 @@ def why(session: Session, argument: str) -> None:
 
 
 def _why_grad(stop: Stop, about: Subject) -> list[str]:
-    """Why a `.grad` is what it is: None for a reason, or the sum of what came."""
+    """Why a `.grad` is None, or which accumulations it is the sum of."""
     grad = stop.moment.grad(about.tensor)
     if not grad:
         return [no_grad_told(stop, about.tensor, about.called)]
@@ -49,7 +50,7 @@ def _why_grad(stop: Stop, about: Subject) -> list[str]:
     for event in accumulations(stop.query, about.tensor, stop.k, 8):
         then = stop.other(event.index)
         lines.append(f"  event {event.index + 1}: {sentence(then)}")
-    return [*lines, f"  (who {name}.grad goes to the last of its changes)"]
+    return [*lines, f"  (who {name}.grad goes to its last change)"]
 
 
 def info(session: Session, argument: str) -> None:
@@ -78,8 +79,8 @@ def _about_tensor(session: Session, tensor: int) -> list[str]:
     name = words.called(tensor)
     born = session.trace.born(tensor)
     if born is None or born > session.position:
-        there = f"event {born + 1} makes it" if born is not None else "nothing is known of it"
-        return [f"{name} is not there yet at event {session.position + 1}: {there}"]
+        there = f"event {born + 1} makes it" if born is not None else "no event of the trace makes it"
+        return [f"{name} does not exist yet at event {session.position + 1}: {there}"]
     state = stop.moment.state(tensor)
     lines = [f"{name} (tensor {tensor})", f"  made        event {born + 1}: {sentence(stop.other(born))}"]
     if state.value is not None:
@@ -114,17 +115,18 @@ def compare(session: Session, argument: str) -> None:
 
 
 def first_bad(session: Session, argument: str) -> None:
-    """Go to where the first NaN or infinity was born; from there, to the next. Without any, to the first error."""
+    """Go to the first event with a NaN or an infinity; from there, to the next one. If there is none, go to
+    the first error."""
     events = session.odd
     if session.live and (not len(events) or session.position == events[-1]):
         session.go_on(Resume(predicate=Predicate("nan or inf")))
         return
     if not len(events):
-        session.message = "no NaN and no infinity in this run"
+        session.message = "no NaN or infinity in this run"
         errors = session.errors
         if len(errors):
             session.go(int(errors[0]))
-            session.message += ", but an error: this is it (y or why tells more)"
+            session.message += ", but an error: here it is (y or why explains it)"
         return
     later = events[events > session.position]
     at_first = session.position == events[0]
@@ -137,11 +139,14 @@ def first_bad(session: Session, argument: str) -> None:
         if session.position == events[0]
         else f"number {int(np.searchsorted(events, session.position)) + 1}"
     )
-    session.message = f"{where} of {len(events)} events with a NaN or an infinity: y (why) tells its birth"
+    session.message = (
+        f"{where} of {len(events)} events with a NaN or an infinity: y (why) explains its origin"
+    )
 
 
 def export(session: Session, argument: str) -> None:
-    """Write the present moment: the graph so far by the ending, or the stop as text."""
+    """Write the state at this event into a file: the graph so far, in the format of the ending, or the stop
+    as text."""
     file = Path(argument)
     if file.suffix.lower() in (".txt", ""):
         file = file.with_suffix(".txt")
@@ -150,10 +155,10 @@ def export(session: Session, argument: str) -> None:
         except OSError as error:
             raise CommandError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
     elif session.exporter is None:
-        raise CommandError("only .txt can be written here")
+        raise CommandError("only .txt files can be written here")
     else:
         session.exporter(session.trace, session.position, file)
-    session.message = f"wrote {clean(str(file))}: the moment after event {session.position + 1}"
+    session.message = f"wrote {clean(str(file))}: the state after event {session.position + 1}"
 
 
 def quit_(session: Session, argument: str) -> None:

@@ -1,4 +1,4 @@
-"""The stepper in a terminal: keys in, screens out."""
+"""The stepper in a terminal: reads keys and draws screens."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _READ_BACK = ("up", "k", "b", "page up", "backspace")
 
 
 def interact(session: Session, console: Console | None = None) -> None:
-    """Let a reader step until they quit, by `q`, Ctrl-C, Ctrl-D or the end of the input."""
+    """Run the stepper until the user quits with `q`, Ctrl-C, Ctrl-D or the end of the input."""
     with suppress(KeyboardInterrupt):
         Terminal(session, console or Console(highlight=False)).loop()
 
 
 class Terminal:
-    """One interactive session: what has been typed after `:`, and how to show things."""
+    """One interactive session in a terminal: its keyboard, its prompt and its screen."""
 
     def __init__(self, session: Session, console: Console) -> None:
         self.session = session
@@ -42,10 +42,10 @@ class Terminal:
         self.prompt: Prompt | None = None
         self.plain = console.is_dumb_terminal
         self.waiting = False  # for a key
-        self.stale = False  # the screen is of another size than the terminal
+        self.stale = False  # the terminal's size changed since the last drawing
 
     def loop(self) -> None:
-        """Read keys and show screens until the session is over."""
+        """Read keys and draw screens until the session is over."""
         with self._taken():
             self._converse()
 
@@ -53,7 +53,7 @@ class Terminal:
         self.show()
         if self.plain:
             click.echo(_KEYS, file=self.console.file)
-        self.session.prepare()  # while the reader reads
+        self.session.prepare()  # meanwhile the user reads the first screen
         keys, ahead = Keys(), self.session.settings.ahead
         while not self.session.over:
             typed = "" if ahead else self._read()
@@ -66,7 +66,7 @@ class Terminal:
                 self.show()
 
     def _read(self) -> str:
-        """What was typed; empty at the end of the input."""
+        """The typed characters; empty at the end of the input."""
         self.waiting = True
         try:
             if self.stale:
@@ -82,16 +82,16 @@ class Terminal:
             self.waiting = False
 
     def _resized(self) -> None:
-        """Draw in the new size; where a screen is being drawn, after that."""
+        """Draw in the new size. If a screen is being drawn now, do it afterwards."""
         self.stale = not self.waiting
         if self.waiting:
             self.show()
 
     def press(self, key: str) -> None:
-        """What a key does: in the prompt it is typed, else it is a verb."""
+        """Handle a key: text for the prompt if one is open, else a verb."""
         if key == END:
             self.session.over = True
-        elif key == INTERRUPT:  # typed to pause a script that had come to a stop already
+        elif key == INTERRUPT:  # Ctrl-C was meant to pause the script, but it had paused already
             self.prompt, self.session.message = None, "the script is paused: c lets it go on, q ends it"
         elif self.prompt is not None:
             self._type(key)
@@ -112,14 +112,15 @@ class Terminal:
         self.prompt = Prompt(text, self.session.settings.history, self._names)
 
     def _names(self, before: str) -> list[str]:
-        """What Tab completes a word to: a verb at the beginning, then tensors and fields."""
+        """The completions that Tab offers: verbs for the first word, then tensors and fields."""
         if not before.strip():
             return sorted(verb.name for verb in VERBS)
         labels = self.session.words.query.names.labels
         return [*labels, *(f"{label}.grad" for label in labels), *NAMES]
 
     def _put_away(self, key: str) -> bool:
-        """Read on in a long page; leave it, or the help, for the stop by any key but one that quits."""
+        """Scroll a long page. Any other key except `q` closes the page or the help. Returns whether the key
+        was used up."""
         session = self.session
         if not (session.help or session.page) or key == "q":
             return False
@@ -148,7 +149,7 @@ class Terminal:
             self.session.message = str(error)
 
     def show(self) -> None:
-        """Draw the screen anew; where the terminal can only print, print the stop."""
+        """Draw the screen, or print the stop if the terminal can only print."""
         if not self.plain:
             width, height = self.console.size
             self.console.control(Control.home())
@@ -166,7 +167,7 @@ class Terminal:
 
     @contextmanager
     def _taken(self) -> Iterator[None]:
-        """The terminal is ours, until the end or Ctrl-Z."""
+        """Take over the terminal until the end; on Ctrl-Z release it."""
         with on_resize(self._resized), on_suspend(self._leave, self._come_back):
             self._take()
             try:

@@ -1,4 +1,4 @@
-"""Where a stop lies in time, and what else is to be found there."""
+"""The timeline: the position of a stop in the run, and signs for breakpoints, errors and the like."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _COLOURS = ("blue", "magenta")  # forward, backward
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Something that a line of time has a sign for: the events where it is."""
+    """A kind of sign on the timeline, and the events that have it."""
 
     sign: str
     words: str
     style: str
-    begins: bool  # of signs too many to tell apart, where they begin is worth knowing
+    begins: bool  # if there are too many signs to tell apart, whether to show where each group begins
     events: Callable[[Session], np.ndarray]
 
 
@@ -34,7 +34,7 @@ def _breakpoints(session: Session) -> np.ndarray:
     return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
 
-# The first that lies in a cell is shown.
+# If a cell has several signs, the first of this list is shown.
 MARKERS = (
     Marker("✗", "error", "bold red", True, lambda session: session.errors),
     Marker("!", "NaN or inf", "bold red", True, lambda session: session.odd),
@@ -52,7 +52,7 @@ def position(stop: Stop) -> str:
 
 
 def timeline(session: Session, width: int) -> Text:
-    """The position with a bar of the whole run, on which the backward passes have a colour of their own."""
+    """The position with a bar of the whole run; backward passes have their own colour."""
     stop = session.stop
     count = stop.trace.count
     before, after = f" event {stop.k + 1} of {count} ", f" {phase(stop)}"
@@ -63,7 +63,7 @@ def timeline(session: Session, width: int) -> Text:
 
 
 def pass_line(session: Session, width: int) -> Text:
-    """The same for the present pass alone, or for the stretch between two passes."""
+    """The same for the present pass alone, or for the forward part between two passes."""
     stop = session.stop
     first, end, words = _stretch(stop)
     before = f" {stop.k - first + 1} of {end - first} "
@@ -74,7 +74,7 @@ def pass_line(session: Session, width: int) -> Text:
 
 
 def legend(session: Session) -> Text:
-    """The signs that there are on the lines, and what each means."""
+    """The signs that occur on the timelines, and their meanings."""
     line = Text(no_wrap=True)
     for marker in MARKERS:
         if len(marker.events(session)):
@@ -83,7 +83,8 @@ def legend(session: Session) -> Text:
 
 
 def _stretch(stop: Stop) -> tuple[int, int, str]:
-    """The first event of the present pass, or of the stretch between two, the first after it, and what it is."""
+    """The first event of the present pass (or of the forward part around the stop), the first event after it,
+    and a description."""
     run, trace = stop.moment.pass_info, stop.trace
     if run is not None:
         return run.first, trace.count if run.last is None else run.last + 1, "events of this pass"
@@ -91,7 +92,7 @@ def _stretch(stop: Stop) -> tuple[int, int, str]:
     before, after = int(np.searchsorted(ends, stop.k)), int(np.searchsorted(begins, stop.k))
     first = int(ends[before - 1]) + 1 if before else 0
     end = int(begins[after]) if after < len(begins) else trace.count
-    return first, max(end, stop.k + 1), "events of this stretch of forward"
+    return first, max(end, stop.k + 1), "events of this forward part"
 
 
 def _within(events: np.ndarray, first: int, end: int) -> np.ndarray:
@@ -99,7 +100,7 @@ def _within(events: np.ndarray, first: int, end: int) -> np.ndarray:
 
 
 def _bar(session: Session, first: int, end: int, room: int) -> Text:
-    """A stretch of events in `room` cells, drawn heavy up to the present one."""
+    """The events from `first` to `end` in `room` cells; heavy up to the present one."""
     line, stop = Text(), session.stop
     span = end - first
     here = (stop.k - first) * room // span
@@ -124,7 +125,7 @@ def _signs(session: Session, first: int, end: int, room: int) -> dict[int, Marke
         events = _within(marker.events(session), first, end)
         cells = (events - first) * room // (end - first)
         cells = cells[np.diff(cells, prepend=-1) > 0]
-        if len(cells) > room // 4:  # a line full of one sign tells nothing
+        if len(cells) > room // 4:  # a line full of one sign says nothing
             cells = cells[np.diff(cells, prepend=-2) > 1] if marker.begins else cells[:0]
         if len(cells) > room // 4:
             cells = cells[:1]

@@ -1,4 +1,4 @@
-"""The verbs of the stepper: one table for keys, commands and help. A new verb is a new row."""
+"""The verbs of the stepper: one table for keys, commands and help. To add a verb, add a row."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gradviz.words.escape import clean, shortened
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A command. `argument` is what it takes, in words: empty for nothing, in brackets where it may be left out.
-    The key of a verb that needs one begins to type the command; so does one whose argument is `asked` for."""
+    """A command. `argument` describes its argument: empty if it takes none, in brackets if it is optional.
+    The key of a verb that needs an argument opens the prompt; so does the key of a verb with `asked`."""
 
     name: str
     keys: tuple[str, ...]
@@ -29,12 +29,12 @@ class Verb:
 
     @property
     def usage(self) -> str:
-        """The verb with what it takes."""
+        """The verb with its argument."""
         return f"{self.name} {self.argument}".strip()
 
     @property
     def needs(self) -> bool:
-        """Whether it cannot do without an argument."""
+        """Whether the verb requires an argument."""
         return bool(self.argument) and not self.argument.startswith("[")
 
 
@@ -63,25 +63,25 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb(
             "back",
             ("b", "p", "left", "k", "up", "backspace"),
-            "the event before",
+            "the previous event",
             moves.back,
             "[N]",
             ("b", "p", "prev"),
         ),
         Verb("first", ("g", "home"), "the first event", moves.first),
         Verb("last", ("G", "end"), "the last event", moves.last),
-        Verb("goto", (), "event N (a number alone does, too), or a bookmark", moves.goto, "N"),
+        Verb("goto", (), "event N (or type the number alone), or a bookmark", moves.goto, "N"),
         Verb("undo", ("u",), "where you were before the last move", moves.undo),
     ),
     "By scope: module, custom Function, pass": (
-        Verb("over", ("o",), "the next event of this scope, over those within", moves.over, "[N]"),
-        Verb("over-back", ("O",), "the one before, likewise", moves.over_back, "[N]"),
+        Verb("over", ("o",), "the next event of this scope, skipping inner scopes", moves.over, "[N]"),
+        Verb("over-back", ("O",), "the previous event of this scope, likewise", moves.over_back, "[N]"),
         Verb("into", ("s", "tab"), "into the next scope or pass", moves.into),
-        Verb("into-back", ("S",), "into the one before, at its end", moves.into_back),
+        Verb("into-back", ("S",), "into the previous scope or pass, at its end", moves.into_back),
         Verb("out", ("f",), "to the end of this scope", moves.out, "", ("finish",)),
-        Verb("out-back", ("d",), "to its beginning", moves.out_back),
-        Verb("again", ("l",), "this place, the next time round (a loop)", moves.again),
-        Verb("again-back", ("L",), "this place, the time before", moves.again_back),
+        Verb("out-back", ("d",), "to the beginning of this scope", moves.out_back),
+        Verb("again", ("l",), "the next event at this place (in a loop)", moves.again),
+        Verb("again-back", ("L",), "the previous event at this place", moves.again_back),
         Verb(
             "next-backward",
             ("B", "]"),
@@ -93,13 +93,13 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb(
             "back-backward",
             ("[",),
-            "where the pass before began",
+            "where the previous backward pass begins",
             moves.previous_pass,
             "",
             ("previous-pass",),
         ),
         Verb("next-forward", ("F",), "the next forward op", moves.next_forward),
-        Verb("back-forward", ("D",), "the forward op before", moves.previous_forward),
+        Verb("back-forward", ("D",), "the previous forward op", moves.previous_forward),
     ),
     "To what you look for": (
         Verb(
@@ -112,20 +112,20 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
             True,
         ),
         Verb("watch", ("W",), "stop where a tensor or its .grad changes", moves.watch, "TENSOR"),
-        Verb("delete", (), "take breakpoint N away, or all", moves.delete, "N|all"),
+        Verb("delete", (), "delete breakpoint N, or all", moves.delete, "N|all"),
         Verb("continue", ("c",), "forward to the next breakpoint", moves.continue_, "", ("c",)),
         Verb(
             "reverse-continue",
             ("r", "C"),
-            "back to the breakpoint before",
+            "back to the previous breakpoint",
             moves.reverse_continue,
             "",
             ("rc", "r"),
         ),
-        Verb("until", ("t",), "on to where it holds: grad.rms < 1e-7", moves.until, "PREDICATE"),
-        Verb("back-until", ("T",), "back to where it holds", moves.back_until, "PREDICATE"),
-        Verb("nan", ("!",), "where the first NaN or infinity was born", tells.first_bad),
-        Verb("who", ("w",), "the event that last changed it; again: before that", moves.who, "TENSOR"),
+        Verb("until", ("t",), "forward to where it is true: grad.rms < 1e-7", moves.until, "PREDICATE"),
+        Verb("back-until", ("T",), "back to where it is true", moves.back_until, "PREDICATE"),
+        Verb("nan", ("!",), "the first event with a NaN or an infinity", tells.first_bad),
+        Verb("who", ("w",), "the last change of a tensor; again: the one before", moves.who, "TENSOR"),
         Verb(
             "search", ("/",), "an op, a name, 8x3, a line; empty: again", moves.search, "[TEXT]", ("/",), True
         ),
@@ -134,11 +134,11 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("marks", ("'",), "the bookmarks", moves.marks),
     ),
     "To understand": (
-        Verb("why", ("y",), "the chain rule here; why w.grad: why it is that", tells.why, "[TENSOR]"),
-        Verb("info", ("i",), "all about this event, or a tensor", tells.info, "[TENSOR]"),
-        Verb("path", ("P",), "the way from tensor A to B", tells.path, "A B"),
+        Verb("why", ("y",), "the chain rule here; why w.grad: how it came about", tells.why, "[TENSOR]"),
+        Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]"),
+        Verb("path", ("P",), "the path from tensor A to B", tells.path, "A B"),
         Verb("compare", ("v",), "tangents and gradients of one function side by side", tells.compare),
-        Verb("export", ("e",), "this moment into FILE: .svg, .png or .txt", tells.export, "FILE"),
+        Verb("export", ("e",), "write this state to FILE: .svg, .png or .txt", tells.export, "FILE"),
         Verb("help", ("?", "h"), "this list; help VERB; help fields", _help, "[VERB]", ("?", "h")),
         Verb("quit", ("q",), "leave (also Ctrl-C and Ctrl-D)", tells.quit_, "", ("q", "exit")),
     ),
@@ -150,8 +150,8 @@ BY_NAME = {name: verb for verb in VERBS for name in (verb.name, *verb.short)}
 
 
 def parse(line: str) -> tuple[Verb, str]:
-    """The verb and argument of one command. A number alone is `goto`, `/x` is `search x`. Raises CommandError for
-    an unknown one."""
+    """The verb and the argument of one command. A number alone means `goto`, and `/x` means `search x`.
+    Raises CommandError if the verb is unknown, or if an argument is missing or not allowed."""
     line = line.strip()
     if line[:1] in ("/", "\\"):
         line = f"{line[0]} {line[1:]}"
@@ -169,7 +169,7 @@ def parse(line: str) -> tuple[Verb, str]:
 
 
 def named(name: str) -> Verb:
-    """The verb of a name, or of a key. Raises CommandError where there is none."""
+    """The verb with this name or key. Raises CommandError if there is none."""
     if name in BY_KEY:
         return BY_KEY[name]
     if name not in BY_NAME:
@@ -180,17 +180,17 @@ def named(name: str) -> Verb:
 def _suggestion(name: str) -> str:
     near = get_close_matches(name, list(BY_NAME), n=1, cutoff=0.5)
     names = ", ".join(verb.name for verb in VERBS)
-    return f"did you mean {near[0]!r}?" if near else f"there are {names}"
+    return f"did you mean {near[0]!r}?" if near else f"the commands are {names}"
 
 
 def obey(session: Session, line: str) -> None:
-    """Run one command. Raises CommandError where it cannot be."""
+    """Parse and run one command. Raises CommandError if that is impossible."""
     verb, argument = parse(line)
     run(session, verb, argument)
 
 
 def run(session: Session, verb: Verb, argument: str = "") -> None:
-    """Run a verb."""
+    """Clear the last output and run a verb."""
     session.message = ""
     session.help = ""
     session.page = []
@@ -205,7 +205,7 @@ KEY_SIGNS = {
 
 
 def help_rows() -> list[tuple[str, str, str]]:
-    """For each verb its command, its keys and what it does; a row with nothing but a title begins a group."""
+    """For each verb: its command, its keys and its help. A row with only a title begins a group."""
     rows = []
     for title, verbs in GROUPS.items():
         rows.append((title, "", ""))

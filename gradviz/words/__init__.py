@@ -1,4 +1,4 @@
-"""How things are said: sentences, rows, numbers, formulas and escaped text, the same in every view."""
+"""The wording of everything: sentences, rows, numbers, formulas and escaped text, shared by all views."""
 
 from gradviz.words.stop import Stop
 from gradviz.words.words import Words

@@ -1,4 +1,4 @@
-"""In words: why a `.grad` is None, and why a tensor has no grad_fn."""
+"""Explains in words why a `.grad` is None, and why a tensor has no grad_fn."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
 
 NO_NODE = {
-    Reason.NOTHING_REQUIRES_GRAD: "nothing that it was computed from requires grad",
+    Reason.NOTHING_REQUIRES_GRAD: "none of its inputs requires grad",
     Reason.GRAD_MODE_OFF: "grad mode was off, as under torch.no_grad()",
     Reason.DETACHED: "detach() cut it off from the graph",
-    Reason.NOT_DIFFERENTIABLE: "what it gives is not differentiable",
+    Reason.NOT_DIFFERENTIABLE: "its result is not differentiable",
 }
 
 
 def no_grad_told(stop: Stop, tensor: int, name: str) -> str:
-    """One sentence or two on why a tensor's `.grad` is None at a stop."""
+    """One or two sentences on why a tensor's `.grad` is None at a stop."""
     absence = why_no_grad(stop.query, tensor, stop.moment)
     if absence.why is Why.NOT_MADE_YET:
         made = "" if absence.event < 0 else f" (event {absence.event + 1} makes it)"
-        return f"{name}.grad: {name} is not there yet{made}"
+        return f"{name}.grad: {name} does not exist yet{made}"
     if absence.why is Why.THERE:
         return f"{name}.grad is not None here: {stop.value(stop.moment.grad(tensor))}"
-    later = f"; event {absence.to_come + 1} will fill it" if absence.to_come >= 0 else ""
+    later = f"; event {absence.to_come + 1} will set it" if absence.to_come >= 0 else ""
     return f"{name}.grad is None: {_REASONS[absence.why](stop, tensor, name, absence)}{later}"
 
 
@@ -43,21 +43,21 @@ def _not_required(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
 
 
 def _non_leaf(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
-    advice = f"only leaves keep theirs; call {name}.retain_grad() before backward()"
+    advice = f"only leaves keep their gradient; call {name}.retain_grad() before backward()"
     if absence.event >= 0:
         value = stop.other(absence.event).brief(absence.gradient)
         return (
-            f"{name} is no leaf, an op made it. Its gradient passed at event {absence.event + 1} ({value}), "
-            f"but {advice}"
+            f"{name} is a non-leaf: an op made it. Its gradient passed at event {absence.event + 1} "
+            f"({value}), but {advice}"
         )
     begun = any(run.first <= stop.k for run in stop.trace.passes)
     none = "" if begun else " (and no backward pass has begun yet)"
-    return f"{name} is no leaf, an op made it, and {advice}{none}"
+    return f"{name} is a non-leaf (an op made it); {advice}{none}"
 
 
 def _not_asked_for(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     asked = ", ".join(map(stop.end, absence.asked))
-    return f"pass {absence.number} was asked for {asked} only"
+    return f"pass {absence.number} computed only the gradients of {asked}"
 
 
 def _cut(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
@@ -69,7 +69,7 @@ def _cut(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
         else NO_NODE[why_no_node(stop.query, made)]
     )
     root = stop.end(absence.root)
-    return f"the way from it to {root} is cut at event {made.index + 1}{_line(stop, made.index)}: {how}"
+    return f"the path from it to {root} is cut at event {made.index + 1}{_line(stop, made.index)}: {how}"
 
 
 def _not_computed_from(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
@@ -82,8 +82,8 @@ _REASONS = {
     Why.NOT_REQUIRED: _not_required,
     Why.NON_LEAF: _non_leaf,
     Why.NO_PASS_YET: lambda *_: "no backward pass has begun yet",
-    Why.PASS_UNDER_WAY: lambda s, t, n, absence: f"backward pass {absence.number} has not come to it yet",
-    Why.RETURNED: lambda *_: "torch.autograd.grad() returns the gradients and leaves .grad alone",
+    Why.PASS_UNDER_WAY: lambda s, t, n, absence: f"backward pass {absence.number} has not reached it yet",
+    Why.RETURNED: lambda *_: "torch.autograd.grad() returns the gradients and does not change .grad",
     Why.NOT_ASKED_FOR: _not_asked_for,
     Why.CUT: _cut,
     Why.NOT_COMPUTED_FROM: _not_computed_from,

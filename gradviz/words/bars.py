@@ -1,4 +1,4 @@
-"""A leaf's gradient over the passes of a run, as a line of bars and in words."""
+"""A leaf's gradient norm over the passes of a run, as a line of bars and in words."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gradviz.words.numbers import number
 
 _BARS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "!"
-_DECADES = 2.0  # from so much between smallest and largest on, heights are of the logarithm
+_DECADES = 2.0  # heights are logarithmic if smallest and largest differ by at least this many powers of ten
 
 
 def bars(trend: Trend, width: int) -> str:
-    """At most `width` bars; each is the largest of those it stands for."""
+    """At most `width` bars; each shows the largest norm of its passes."""
     count = min(width, len(trend.norms))
     if count < 1:
         return ""
@@ -24,7 +24,7 @@ def bars(trend: Trend, width: int) -> str:
 
 
 def trend_words(trend: Trend) -> str:
-    """From what to what."""
+    """The first and the last norm, and the number of passes."""
     first, last = trend.norms[0], trend.norms[-1]
     return f"norm {number(first, 3)} → {number(last, 3)} in {trend.passes} passes"
 

@@ -1,4 +1,5 @@
-"""Both modes at one place, as text: a table of values, tangents and gradients, and a line beside a stop."""
+"""Compares forward and reverse mode at one place, as text: a table of values, tangents and gradients, and one
+line for a stop."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from gradviz.words.stop import Stop
 
 
 class NothingToCompare(GradvizError):
-    """The trace has not both modes; the message is one line for the user."""
+    """The trace does not have both modes. The message is one line for the user."""
 
 
 _SHOWN = 40  # rows
@@ -21,16 +22,16 @@ _NAME, _CELL = 30, 34  # characters
 
 
 def compare(stop: Stop) -> list[str]:
-    """Forward and reverse accumulation of the same function, side by side. Raises NothingToCompare where the trace has
-    not both."""
+    """Forward and reverse accumulation of the same function, side by side. Raises NothingToCompare if the
+    trace does not have both."""
     modes = stop.query.modes
     sweep = modes.sweep_near(stop.k)
     if sweep is None:
-        raise NothingToCompare("no tangents here: forward_ad.make_dual, func.jvp and jacfwd push them")
+        raise NothingToCompare("no tangents here: forward_ad.make_dual, func.jvp and jacfwd make them")
     position = modes.pass_of(sweep, stop.k)
     if position is None:
         raise NothingToCompare(
-            "no backward pass went through the places of these tangents: there is nothing beside them"
+            "no backward pass went through the ops of these tangents: there are no gradients to compare"
         )
     pairs = modes.pairs(sweep, position)
     run = modes.trace.passes[position]
@@ -72,10 +73,10 @@ def _column(text: str, width: int) -> str:
 
 
 def _law(stop: Stop, modes: Modes, sweep: Sweep, pairs: list[Pair]) -> list[str]:
-    """That both give the same derivative, in numbers."""
+    """Shows in numbers that both modes give the same derivative."""
     lines = [
-        "tangents go down the table from the inputs, gradients up it from the output;",
-        "tangent × gradient, summed over the inputs, is tangent × gradient of the output:",
+        "tangents go down the table, from the inputs; gradients go up, from the output;",
+        "the sum of tangent × gradient over the inputs equals tangent × gradient of the output:",
     ]
     inputs = [pair for pair in pairs if pair.tensor in sweep.seeds]
     output = pairs[-1]
@@ -86,7 +87,7 @@ def _law(stop: Stop, modes: Modes, sweep: Sweep, pairs: list[Pair]) -> list[str]
 
 
 def _tensors_at(stop: Stop) -> set[int]:
-    """The tensors that an event gives a tangent or a gradient."""
+    """The tensors that get a tangent or a gradient at the event of a stop."""
     if isinstance(stop.event, TangentPushed):
         return {stop.event.tensor}
     if isinstance(stop.event, Accumulated):
@@ -95,8 +96,8 @@ def _tensors_at(stop: Stop) -> set[int]:
 
 
 def beside(stop: Stop) -> tuple[str, str] | None:
-    """At a tangent the gradient of the same place in reverse mode, and the other way round: which mode, and what.
-    None where the trace has not both."""
+    """At a tangent, the gradient of the same place in reverse mode; at a gradient, the tangent of the same
+    place. Returns the name of the mode and a text, or None if the trace does not have both."""
     here = _tensors_at(stop)
     if not here or not stop.words.has_tangents:
         return None
@@ -129,7 +130,7 @@ _SWEEPS = 4
 
 
 def both_modes(stop: Stop) -> list[str]:
-    """The table of `compare` at an event that is in it, else nothing."""
+    """The table of `compare` if the event of the stop is in it, else an empty list."""
     return compare(stop) if beside(stop) is not None else []
 
 

@@ -1,4 +1,4 @@
-"""The local derivative of a node: its formula, and its number where one can be told from the gradients."""
+"""The local derivative of a node: its formula, and its number if the gradients determine it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean
 from gradviz.words.numbers import SHOWN, nested
 
-_LONGEST = 32  # a name of up to so many characters is put into the formula
+_LONGEST = 32  # names up to this long are put into formulas
 
 
 def formulas(rule: Rule, called: list[str]) -> list[tuple[str, str]]:
-    """For each input of an op, or edge of a node, the name it has in the formula and the formula. The inputs' own
-    names (`called`) take the places of those in the rule. An input of which the rule says nothing is left empty; a
-    rule of one formula is for each of several."""
+    """For each input of an op, or edge of a node: its name in the formula, and the formula. The names of the
+    inputs (`called`) replace the names used in the rule. An input that the rule does not mention gets empty
+    texts. A rule with one formula applies to all inputs."""
     known = [(clean(name), clean(text)) for name, text in rule.inputs]
     if len(known) == 1 and len(called) > 1:
         return [(name, known[0][1]) for name in called]
@@ -28,7 +28,7 @@ def formulas(rule: Rule, called: list[str]) -> list[tuple[str, str]]:
 
 
 def _with_names(text: str, names: dict[str, str]) -> str:
-    """A formula with the names of a program for its own, all at once."""
+    """Replace the names in a formula by the names of the program, all at the same time."""
 
     def put(match: re.Match[str]) -> str:
         name = names.get(match[0], match[0])
@@ -39,17 +39,18 @@ def _with_names(text: str, names: dict[str, str]) -> str:
 
 
 def is_whole_vjp(formula: str) -> bool:
-    """Whether a formula has the upstream gradient in it, so that it is all of the VJP."""
+    """Whether a formula contains the upstream gradient, so that it is the complete VJP."""
     return "upstream" in formula
 
 
 def is_number(formula: str) -> bool:
-    """Whether a formula is nothing but a number."""
+    """Whether a formula is only a number."""
     return formula.lstrip("−-").replace(".", "", 1).isdigit()
 
 
 def local_number(elementwise: bool, upstream: Snapshot | None, downstream: Snapshot | None) -> str:
-    """The local derivative as numbers: downstream / upstream where both are scalars, or elementwise; else empty."""
+    """The local derivative as numbers: downstream / upstream if both are scalars or the op is elementwise;
+    else empty."""
     up, down = (None if s is None else s.array for s in (upstream, downstream))
     if up is None or down is None or up.shape != down.shape or up.size > SHOWN or up.dtype.kind not in "f":
         return ""

@@ -14,8 +14,8 @@ from gradviz.words.stop import Stop
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One input that has a tangent: what it is called, its value, and its local derivative as a formula and, where it
-    can be told, as a number."""
+    """One input that has a tangent: its name, its value, and its local derivative as a formula and, if known,
+    as a number."""
 
     tensor: int
     name: str
@@ -27,19 +27,20 @@ class Term:
 
     @property
     def local(self) -> str:
-        """The local derivative, written out."""
+        """The local derivative, as a chain of equations."""
         told = [self.formula] if self.formula == self.number else [self.formula, self.number]
         return " = ".join(part for part in (self.partial, *told) if part)
 
 
 def terms(stop: Stop, event: TangentPushed) -> list[Term]:
-    """What the tangent that an op gave its output is the sum of; none for the inputs of a sweep."""
+    """The terms whose sum is the tangent of an op's output. Empty for the inputs of a sweep."""
     op = pushed_through(stop, event)
     if op is None:
         return []
     called = stop.words.inputs_called(op)
     told = formulas(op.rule, called)
-    moment = stop.query.at(max(op.index - 1, 0))  # an op in place writes over what it takes, and its tangent
+    # an op in place replaces its input and the tangent of its input
+    moment = stop.query.at(max(op.index - 1, 0))
     with_tangent = [i for i, tensor in enumerate(op.inputs) if tensor and moment.tangent(tensor)]
     moving = [i for i in with_tangent if scalar(moment.value(moment.tangent(op.inputs[i]))) != 0]
     found = []
@@ -63,7 +64,7 @@ def pushed_through(stop: Stop, event: TangentPushed) -> OpRan | None:
 
 
 def _known(moment: Moment, op: OpRan, formula: str, called: list[str]) -> str:
-    """The number of a formula that is a number, or the name of an input."""
+    """The value of a formula that is a number, or that is the name of an input; else empty."""
     if is_number(formula):
         return formula.replace("−", "-")
     for tensor, name in zip(op.inputs, called, strict=True):
@@ -73,7 +74,7 @@ def _known(moment: Moment, op: OpRan, formula: str, called: list[str]) -> str:
 
 
 def in_numbers(stop: Stop, event: TangentPushed) -> str:
-    """`3 × 1 + 2 × 0`, or empty where not all of it is known or it is long."""
+    """`3 × 1 + 2 × 0`; empty if a number is unknown or the text is long."""
     parts = [(term.number, stop.brief(term.tangent)) for term in terms(stop, event)]
     if not parts or not all(number for number, _ in parts):
         return ""

@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: few digits, one line, and what is odd about a tensor."""
+"""Formats numbers and tensors in one line, with few digits. NaN and infinity are always mentioned."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from gradviz.tracefile import Snapshot
 
-SHOWN = 6  # tensors of up to so many elements are written out
-BRIEF = 4  # ... and of up to so many in a sentence
+SHOWN = 6  # tensors with up to this many elements are written in full
+BRIEF = 4  # the same within a sentence
 _COMPACT = 30  # characters
 
 
 def number(value: object, digits: int = 6) -> str:
-    """A number in few digits."""
+    """A number with at most `digits` significant digits."""
     if isinstance(value, (bool, np.bool_)):
         return str(bool(value))
     if isinstance(value, (complex, np.complexfloating)):
@@ -29,7 +29,7 @@ def number(value: object, digits: int = 6) -> str:
 
 
 def scalar(snapshot: Snapshot | None) -> float | None:
-    """The only element of a real tensor; None where it has not exactly one, or it was not kept."""
+    """The only element of a real tensor; None if it does not have exactly one, or if the value was not kept."""
     array = snapshot.array if snapshot is not None else None
     if array is None or array.size != 1 or array.dtype.kind == "c":
         return None
@@ -37,7 +37,7 @@ def scalar(snapshot: Snapshot | None) -> float | None:
 
 
 def value(snapshot: Snapshot | None) -> str:
-    """A tensor in one line: its elements when few, else shape and statistics."""
+    """A tensor in one line: its elements if there are few, else shape and statistics."""
     if snapshot is None:
         return "?"
     array = snapshot.array
@@ -51,7 +51,7 @@ def value(snapshot: Snapshot | None) -> str:
 
 
 def brief(snapshot: Snapshot | None) -> str:
-    """A tensor in a few words, for a sentence: its elements when very few, else shape and rms."""
+    """A tensor in a few words, for a sentence: its elements if there are very few, else shape and rms."""
     if snapshot is None:
         return "?"
     if snapshot.stats is None:
@@ -66,7 +66,8 @@ def brief(snapshot: Snapshot | None) -> str:
 
 
 def value_label(snapshot: Snapshot) -> str:
-    """A tensor in a picture, where its shape stands beside it: its elements when few, else rms and what is odd."""
+    """A tensor in a picture, next to its shape: its elements if there are few, else rms and counts of NaN and
+    inf."""
     array = snapshot.array
     if array is not None and array.size <= SHOWN:
         return nested(array, 4 if array.size == 1 else 3)
@@ -78,13 +79,13 @@ def value_label(snapshot: Snapshot) -> str:
 
 
 def has_odd(snapshot: Snapshot | None) -> bool:
-    """Whether there is NaN or inf among the elements."""
+    """Whether an element is NaN or infinite."""
     stats = snapshot.stats if snapshot is not None else None
     return stats is not None and bool(stats.nan or stats.inf)
 
 
 def compact(snapshot: Snapshot | None) -> str:
-    """A tensor at full length where that is short."""
+    """A tensor as in `value` if that is short, else as in `brief`."""
     full = value(snapshot)
     return full if len(full) <= _COMPACT else brief(snapshot)
 

@@ -1,4 +1,5 @@
-"""The numbers of one stop: upstream, local and downstream gradients, or what an op took and gave."""
+"""The values of one stop: upstream, local and downstream gradients in backward, inputs and outputs in
+forward."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ _EXPRESSION = 44  # characters
 
 
 class Row(NamedTuple):
-    """One line: what it tells of, the text, and its style."""
+    """One line: a label, the text and its style."""
 
     label: str
     text: str
@@ -47,8 +48,7 @@ class Row(NamedTuple):
 
 
 def rows(stop: Stop, most_waiting: int | None = None) -> list[Row]:
-    """What a stop has to show besides its sentence. More gradients on their way than `most_waiting` are one row:
-    how many they are."""
+    """The rows of a stop. If more than `most_waiting` gradients wait, one row gives their number."""
     build = ROWS.get(type(stop.event))
     told = [*(build(stop, stop.event) if build is not None else ())]
     other = beside(stop)
@@ -56,7 +56,7 @@ def rows(stop: Stop, most_waiting: int | None = None) -> list[Row]:
         told.append(Row(*other, "magenta"))
     in_flight = stop.moment.in_flight if most_waiting is not None else 0
     if most_waiting is not None and in_flight > most_waiting:
-        return [*told, Row("waiting", f"{in_flight:,} gradients, at the nodes that they came to", "dim")]
+        return [*told, Row("waiting", f"{in_flight:,} gradients, each at the node that will take it", "dim")]
     return [*told, *_waiting(stop)]
 
 
@@ -87,7 +87,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
 
 
 def origin(stop: Stop, node: int) -> str:
-    """The nodes that a node's gradient came from, and what each gave where it is a sum."""
+    """The nodes that gave a node its gradient, and the parts of the sum if there are several."""
     arrivals = stop.moment.arrivals(node)
     given = [event for event in (stop.trace.event(d.event) for d in arrivals) if isinstance(event, Produced)]
     if not given:
@@ -98,7 +98,7 @@ def origin(stop: Stop, node: int) -> str:
 
 
 def _givers(stop: Stop, given: list[Produced]) -> list[str]:
-    """The nodes by name; where several have one name, with what their ops made."""
+    """The names of nodes; if several have the same name, with the output of each."""
     nodes = list(dict.fromkeys(event.node for event in given))
     names = [stop.words.node_name(node) for node in nodes]
     tensors = [stop.query.nodes.tensors(node) for node in nodes]
@@ -109,7 +109,7 @@ def _givers(stop: Stop, given: list[Produced]) -> list[str]:
 
 
 def _local(stop: Stop, made: NodeMade, received: Received | None, produced: Produced | None) -> Iterator[Row]:
-    """The local derivative along each edge that a gradient goes along."""
+    """The local derivative of each edge that carries a gradient."""
     told = formulas(made.rule, stop.words.edges_called(made))
     output = made.outputs[0] if len(made.outputs) == 1 else 0
     for i, edge in enumerate(made.edges):
@@ -165,7 +165,7 @@ def _pass_began(stop: Stop, event: PassBegan) -> Iterator[Row]:
 
 
 def _waiting(stop: Stop) -> Iterator[Row]:
-    """The gradients on their way, other than those just produced."""
+    """The waiting gradients, except those that were just produced."""
     for node, deliveries in stop.moment.waiting.items():
         if any(delivery.event == stop.k for delivery in deliveries) and len(deliveries) == 1:
             continue
@@ -241,7 +241,7 @@ def _mutated(stop: Stop, event: Mutated) -> Iterator[Row]:
 
 
 def _written(stop: Stop, tensor: int) -> Iterator[Row]:
-    """A tensor before and after it was written over, and the nodes that still need it as it was."""
+    """A tensor before and after it was changed in place, and the nodes that still need the old value."""
     yield Row("before", stop.value_before(tensor), "cyan")
     yield Row("after", stop.value(tensor), "green")
     for told in needed_by(stop, tensor):
@@ -249,7 +249,7 @@ def _written(stop: Stop, tensor: int) -> Iterator[Row]:
 
 
 def needed_by(stop: Stop, tensor: int) -> list[str]:
-    """The nodes that saved a tensor, which is now written over, at an earlier version."""
+    """The nodes that saved an earlier version of a tensor that is now changed."""
     found = []
     for node, saved in needing(stop.query, tensor, stop.k):
         text = stop.words.expression(node.site, _EXPRESSION)

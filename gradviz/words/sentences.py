@@ -42,8 +42,8 @@ from gradviz.words.jvp import in_numbers
 from gradviz.words.numbers import brief, listed, number, plural, scalar
 from gradviz.words.stop import Stop
 
-_LONGEST = 44  # an expression of up to so many characters is quoted
-_LONGEST_RULE = 24  # and a formula of up to so many
+_LONGEST = 44  # longer expressions are not quoted
+_LONGEST_RULE = 24  # nor longer formulas
 
 
 def sentence(stop: Stop) -> str:
@@ -79,21 +79,19 @@ def _op_ran(stop: Stop, event: OpRan) -> str:
     how = stop.words.node_name(node) if node else NO_NODE[why_no_node(stop.query, event)]
     call = _call(stop, event)
     if stop.written:
-        return f"{inside}{call} writes over {_changes(stop)} ({how})"
+        return f"{inside}{call} changes {_changes(stop)} ({how})"
     return f"{inside}{call} ran ({how})" if call == outputs else f"{inside}{call} made {outputs} ({how})"
 
 
-def _changes(stop: Stop) -> str:
-    """What an event wrote over, and what was made of it."""
-    return listed(_change(stop, tensor) for tensor in stop.written)
+def _changes(stop: Stop, through: str = "") -> str:
+    """The tensors that an event changed in place, each with its old and new value."""
+    return listed(_change(stop, tensor, through) for tensor in stop.written)
 
 
-def _change(stop: Stop, tensor: int) -> str:
+def _change(stop: Stop, tensor: int, through: str) -> str:
     name = stop.called(tensor)
     owner = next((t for t in sorted(stop.touched) if t not in stop.written), 0)
-    if (
-        isinstance(stop.event, Mutated) and stop.event.op >= 0
-    ):  # it tells of this tensor, the op told of the other
+    if isinstance(stop.event, Mutated) and stop.event.op >= 0:  # the op's event was about the other tensor
         name = stop.standing(tensor)
     elif owner and stop.moment.grad(owner):
         name = f"{stop.called(owner)}.grad"
@@ -102,20 +100,20 @@ def _change(stop: Stop, tensor: int) -> str:
     was, now = stop.brief_before(tensor), stop.brief(tensor)
     change = f"{was} → {now}" if was != now else f"still {now}"
     version = stop.query.tensors.version(tensor, stop.k)
-    return f"{name}: {change}" + (f", version {version}" if version else "")
+    return f"{name} in place{through}: {change}" + (f", version {version}" if version else "")
 
 
 def _call(stop: Stop, op: OpRan) -> str:
-    """An op as the source has it, else as a call."""
+    """An op as it is written in the source, else as a call."""
     text = stop.words.expression(op.site, _LONGEST)
-    is_item = bool(stop.written) and text.endswith("]")  # `x[0] = y`: of that only `x[0]` is told
+    is_item = bool(stop.written) and text.endswith("]")  # from `x[0] = y`, the site covers only `x[0]`
     if text and not is_item and op.site in stop.query.places.of_one_op:
         return text
     arguments = [stop.called(tensor) for tensor in op.inputs if tensor] + [clean(op.args)] * bool(op.args)
     return f"{clean(op.op)}({', '.join(arguments)})"
 
 
-# Why an op made no node, in brackets behind it.
+# Why an op made no node; shown in brackets after the op.
 NO_NODE = {
     Reason.NOTHING_REQUIRES_GRAD: "no node: no input requires grad",
     Reason.GRAD_MODE_OFF: "no node: grad mode is off",
@@ -139,7 +137,7 @@ def leads_to(stop: Stop, node: NodeMade) -> str:
 
 def _mutated(stop: Stop, event: Mutated) -> str:
     through = f" through {stop.called(event.source)}" if event.op >= 0 and event.source else ""
-    return f"{clean(event.how)} writes{through} over {_changes(stop)}"
+    return f"{clean(event.how)} changes {_changes(stop, through)}"
 
 
 def _requires_grad_changed(stop: Stop, event: RequiresGradChanged) -> str:
@@ -206,7 +204,7 @@ def _stepped(stop: Stop, event: Stepped) -> str:
 
 
 def settings_told(settings: str) -> str:
-    """A parameter group's settings, as a person would write them: `lr=0.1, momentum=0.9`."""
+    """A parameter group's settings: `lr=0.1, momentum=0.9`."""
     try:
         found = json.loads(settings)
     except ValueError:
@@ -226,7 +224,7 @@ def _scheduled(stop: Stop, event: Scheduled) -> str:
 
 
 def _rates(text: str) -> str:
-    """The learning rates of an optimizer's groups: each that differs, in few digits."""
+    """The learning rates of an optimizer's groups, with few digits and without repetitions."""
     try:
         return listed(dict.fromkeys(number(float(rate)) for rate in json.loads(text)))
     except (ValueError, TypeError):
@@ -267,7 +265,7 @@ def _padded(tensors: list[int], length: int) -> list[int]:
 
 
 def _sum(stop: Stop, event: Received) -> str:
-    """What the gradient is the sum of, where it came along several edges."""
+    """The terms of the gradient, if it is a sum over several edges."""
     arrivals = stop.moment.arrivals(event.node)
     if len(arrivals) < 2 or len(event.gradients) != 1:
         return ""
@@ -295,7 +293,7 @@ def _given(stop: Stop, event: Produced, i: int) -> str:
 
 
 def _rule(stop: Stop, i: int) -> str:
-    """The chain rule as a formula: upstream × local; empty where none is known, or it is long."""
+    """The chain rule as a formula: upstream × local. Empty if the formula is unknown or long."""
     made = stop.node_made
     told = formulas(made.rule, stop.words.edges_called(made)) if made is not None else []
     formula = told[i][1] if i < len(told) else ""
@@ -310,7 +308,7 @@ def _rule(stop: Stop, i: int) -> str:
 
 
 def _product(stop: Stop, event: Produced, gradient: int) -> str:
-    """The chain rule in numbers, for scalars: upstream × local."""
+    """The chain rule in numbers, for scalars: upstream × local. Empty if it is unknown."""
     received = stop.moment.received(event.node)
     if received is None or len(received.gradients) != 1:
         return ""

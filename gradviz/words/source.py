@@ -1,4 +1,4 @@
-"""The source around a place, with the expression marked."""
+"""The source around a site, with the expression marked."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _MARK = "bold yellow"
 
 
 def title(stop: Stop) -> str:
-    """Where an event happened: file, line, function."""
+    """The site of an event: file, line, function."""
     site, why = stop.place
     if site is None:
-        return "no place in the source"
+        return "no source location"
     place = site.place
     inside = f" in {clean(place.function)}" if place.function and place.function != "<module>" else ""
     return f"{clean(Path(place.file).name)}:{place.line}{inside}" + (f" · {why}" if why else "")
 
 
 def source(stop: Stop, width: int, height: int) -> list[Text]:
-    """`height` lines of source around the place of an event, the expression marked below."""
+    """`height` lines of source around the site of an event; a line of carets marks the expression."""
     site, _ = stop.place
     if site is None or height < 1:
         return []
@@ -37,7 +37,7 @@ def source(stop: Stop, width: int, height: int) -> list[Text]:
 
 
 def _around(page: _Page, width: int, height: int) -> list[Text]:
-    """The marked lines in the middle; near an end of the file, more from the other side."""
+    """The marked lines in the middle. Near an end of the file, more lines from the other side."""
     place = page.site.place
     rows = height - 1 if page.markable else height
     marked = min(place.end_line - place.line + 1, rows)
@@ -62,7 +62,7 @@ class _Page:
         return self.site.place.col >= 0
 
     def line(self, number: int, width: int) -> tuple[Text, Text | None]:
-        """One line of source, and the line below that marks the expression in it, if it does."""
+        """One line of source, and the line of carets below it (None if there is none)."""
         place = self.site.place
         text = self.lines[number - 1]
         inside = place.line <= number <= place.end_line
@@ -77,7 +77,7 @@ class _Page:
         return line, Text(below, style=_MARK, no_wrap=True)
 
     def _span(self, number: int, text: str) -> tuple[int, int]:
-        """Where the expression begins and ends in one of its lines."""
+        """The first and the end column of the expression in one of its lines."""
         place = self.site.place
         if not self.markable:
             return 0, 0
@@ -86,12 +86,12 @@ class _Page:
 
 
 def _fit(text: str, start: int, end: int, width: int) -> tuple[str, int, int]:
-    """A line as it may be shown in `width` cells, moved left where the span would not be seen; and the span in it."""
+    """A line cut to `width` cells so that the span remains visible, and the position of the span in it."""
     pieces = [clean_character(character) for character in text]
     cut = 0
     while cut < start and cell_len("".join(pieces[cut : max(end, start)])) > width - 2 and cut < len(pieces):
         cut += 1
-    if cut:  # some of what stands before the expression
+    if cut:  # show some of the text before the expression
         while cut > 0 and cell_len("".join(pieces[cut - 1 : end])) <= width - 2:
             cut -= 1
     before = "…" if cut else ""

@@ -1,4 +1,4 @@
-"""One stop: an event and the moment just after it, with words for what happens there."""
+"""A stop: one event and the state just after it, with words for both."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AtNode = (Received, Produced, Accumulated, Retained, Hooked)
 
 
 class Stop:
-    """Event k of a trace, and what is to be said of it. The same for the same k, however one came to it."""
+    """Event k of a trace, and the words for it. It depends only on the trace and k."""
 
     def __init__(self, words: Words, k: int) -> None:
         self.words = words
@@ -50,15 +50,15 @@ class Stop:
     # --- words for what happens here
 
     def called(self, tensor: int) -> str:
-        """What a tensor is called."""
+        """The name of a tensor."""
         return self.words.called(tensor) if tensor else "a number"
 
     def end(self, tensor: int) -> str:
-        """What a tensor is called that a pass begins at, or ends at; the trace may know none at a GradientEdge."""
+        """The name of a root or an input of a pass. For a GradientEdge the tensor may be unknown."""
         return self.called(tensor) if tensor else "a GradientEdge"
 
     def standing(self, tensor: int) -> str:
-        """What a tensor is called now: `w.grad` where it is that."""
+        """The present name of a tensor: `w.grad` if it is the gradient of w."""
         owner = self.moment.owner(tensor)
         return f"{self.called(owner)}.grad" if owner else self.called(tensor)
 
@@ -67,11 +67,11 @@ class Stop:
         return value(self.moment.value(tensor))
 
     def compact(self, tensor: int) -> str:
-        """A tensor's value now, at full length where that is short."""
+        """A tensor's value now: in full if that is short, else in a few words."""
         return compact(self.moment.value(tensor))
 
     def brief(self, tensor: int) -> str:
-        """The same in a few words, for a sentence."""
+        """A tensor's value now, in a few words for a sentence."""
         return brief(self.moment.value(tensor))
 
     def value_before(self, tensor: int) -> str:
@@ -79,39 +79,40 @@ class Stop:
         return value(self._unwritten.value(tensor))
 
     def brief_before(self, tensor: int) -> str:
-        """The same in a few words."""
+        """A tensor's value before this event, in a few words."""
         return brief(self._unwritten.value(tensor))
 
     @property
     def _unwritten(self) -> Moment:
-        """The moment before the writing: where an op wrote through another tensor on the same memory, before the op."""
+        """The moment before the write. If an op wrote through another tensor on the same memory, the moment
+        before that op."""
         if isinstance(self.event, Mutated) and self.event.op > 0:
             return self.query.at(self.event.op - 1)
         return self.before or self.moment
 
     @cached_property
     def node(self) -> int:
-        """The node that this event is about: it is made, receives, produces or accumulates; 0 for none."""
+        """The node of this event, which is made, receives, produces or accumulates; 0 if there is none."""
         return self.event.node if isinstance(self.event, (*AtNode, NodeMade)) else 0
 
     @cached_property
     def node_name(self) -> str:
-        """That node's name."""
+        """The name of the node of this event."""
         return self.words.node_name(self.node)
 
     @cached_property
     def node_made(self) -> NodeMade | None:
-        """The event that made that node, None for a leaf's AccumulateGrad."""
+        """The event that made the node of this event; None for an AccumulateGrad."""
         return self.query.nodes.event(self.node)
 
     @cached_property
     def node_tensors(self) -> list[int]:
-        """The tensors whose gradients that node receives."""
+        """The tensors whose gradients the node of this event receives."""
         return self.query.nodes.tensors(self.node)
 
     @cached_property
     def running(self) -> str:
-        """The node inside whose backward this op runs, empty for none."""
+        """The node whose backward runs this op; empty if there is none."""
         if not isinstance(self.event, OpRan) or self.moment.pass_info is None:
             return ""
         found = self.words.running(self.moment)
@@ -119,7 +120,7 @@ class Stop:
 
     @cached_property
     def scope(self) -> ScopeEntered | None:
-        """The scope that this event enters or leaves, or else lies in."""
+        """The scope that this event enters or leaves, else the scope that it is in."""
         scopes = self.moment.scopes
         return scopes[-1] if scopes else None
 
@@ -127,7 +128,7 @@ class Stop:
 
     @cached_property
     def place(self) -> tuple[Site | None, str]:
-        """The place in the source to show, and what it is to the event."""
+        """The site to show for this event, and how it relates to the event."""
         number, why = self._place()
         return self.query.places.site(number), why
 
@@ -159,7 +160,7 @@ class Stop:
 
     @cached_property
     def written(self) -> list[int]:
-        """The tensors that this event wrote over."""
+        """The tensors that this event changed in place."""
         if isinstance(self.event, OpRan):
             return [t for t in self.event.outputs if self.k in self.query.tensors.writes(t)]
         return [self.event.tensor] if self.event_kind == Kind.MUTATED else []  # type: ignore[attr-defined]
@@ -176,21 +177,23 @@ class Stop:
         return tensors - {0}
 
     def _shared_leaf(self, tensor: int) -> int:
-        """The tensor that `tensor` is a view of the whole of, where a write to one is a write to both."""
+        """The base of a view that covers all of its base; a write to one changes the other. 0 if there is
+        none."""
         states = self.trace.states
         base = int(states.bases[states.first(tensor)])
         return base if base and self.query.memory.share(tensor, base, self.k) else 0
 
     @cached_property
     def tabled(self) -> list[int]:
-        """The tensors to be told of beside the event: leaves that require grad, retained non-leafs, then leaves that
-        do not require grad and that the program made for use. The newest of those made by one name at one place."""
+        """The tensors in the table of leaves: leaves that require grad, non-leaves that retain their
+        gradient, and leaves made by the program that do not require grad. If several have one name and one
+        site, only the newest."""
         moment = self.moment
         frozen = [tensor for tensor in moment.frozen if not self._temporary(tensor)]
         return moment.newest_leaves + moment.newest_retained + frozen
 
     def _temporary(self, tensor: int) -> bool:
-        """Whether a tensor is one of a backward's or a module's own making."""
+        """Whether a tensor was made internally, by a backward pass or a module."""
         maker = self.query.tensors.made(tensor)
         if not isinstance(maker, OpRan):
             return isinstance(maker, TensorMade) and maker.how == "gradient"

@@ -1,4 +1,4 @@
-"""The chain rule at one place: upstream × local = downstream, in words, as a formula and in numbers."""
+"""Explains the chain rule at one event: upstream × local = downstream, in words, as a formula and in numbers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LONGEST = 44  # characters of an expression
 
 
 def why(stop: Stop) -> list[str]:
-    """What the chain rule says of an event."""
+    """What the chain rule means at an event, as lines of text."""
     if isinstance(stop.event, PassEnded) and stop.k and stop.trace.kinds[stop.k - 1] == Kind.ERROR:
         return why(stop.other(stop.k - 1))
     explain = EXPLAINED.get(type(stop.event))
@@ -51,7 +51,7 @@ def why(stop: Stop) -> list[str]:
 
 
 def explains(stop: Stop) -> bool:
-    """Whether the chain rule has anything to say of an event."""
+    """Whether the chain rule applies to the event of a stop."""
     return type(stop.event) in EXPLAINED
 
 
@@ -76,16 +76,16 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[str]:
         if edge.node:
             yield from _edge(stop, made, i, upstream, told[i], received, produced)
         elif edge.tensor:
-            yield f"  {stop.called(edge.tensor)}: no gradient is wanted for it"
+            yield f"  {stop.called(edge.tensor)}: it needs no gradient"
 
 
 def _leaf(stop: Stop, event: Received | Produced, received: Received | None) -> Iterator[str]:
-    """What came to a leaf: along several paths, the sum."""
+    """The gradients that arrived at a leaf, and their sum if there are several paths."""
     came = stop.moment.arrivals(event.node)
     gradients = [gradient for gradient in (received.gradients if received is not None else ()) if gradient]
     if len(came) > 1 and gradients:
         told = [f"{stop.compact(delivery.gradient)}" for delivery in came]
-        yield f"  it came along {len(came)} paths, and the gradients of all paths are added:"
+        yield f"  it arrived along {len(came)} paths; the gradients of all paths are added:"
         for delivery, words in zip(came, told, strict=True):
             giver = stop.trace.event(delivery.event)
             if isinstance(giver, Produced):
@@ -104,7 +104,7 @@ def _made_by(stop: Stop, node: int) -> str:
 
 
 def _produced_later(stop: Stop, event: Received) -> Produced | None:
-    """What a node that is about to run will give: the next event where it follows at once."""
+    """The gradients that a node is about to give, taken from the next event; None if that is another event."""
     if event.index + 1 >= stop.trace.count:
         return None
     after = stop.trace.event(event.index + 1)
@@ -152,33 +152,33 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
     name, now = stop.called(event.tensor), stop.value(event.grad)
     came = stop.value_before(event.gradient)
     before = stop.before.grad(event.tensor) if stop.before is not None else 0
-    yield f"{name} is a leaf: what comes to it is added to {name}.grad"
+    yield f"{name} is a leaf: each gradient that arrives is added to {name}.grad"
     arrivals = stop.moment.arrivals(event.node)
     if len(arrivals) > 1:
         parts = " + ".join(stop.compact(delivery.gradient) for delivery in arrivals)
-        yield f"  {came} = {parts}: {len(arrivals)} paths lead to {name}, and their gradients are added"
+        yield f"  {came} = {parts}: {len(arrivals)} paths lead to {name}; their gradients are added"
     if before:
         yield f"  {now} = {stop.value_before(before)} (from before) + {came} (this pass)"
-        yield "  backward() adds, it never replaces; zero_grad() or .grad = None empties it"
+        yield "  backward() adds to .grad and never replaces it; zero_grad() or .grad = None clears it"
     else:
-        yield f"  {now}: .grad was None, so it becomes what came"
+        yield f"  {now}: .grad was None, so it is now this gradient"
 
 
 def _pass_began(stop: Stop, event: PassBegan) -> Iterator[str]:
     for root in event.roots:
         name = stop.end(root.tensor)
         yield f"backward begins with ∂{name}/∂{name}: {stop.value(root.gradient)}"
-    yield "  a scalar differentiated by itself is 1; for more than one element you say with what to begin"
+    yield "  the derivative of a scalar by itself is 1; a larger tensor needs backward(gradient=...)"
 
 
 def _retained(stop: Stop, event: Retained) -> Iterator[str]:
     name, kept = stop.called(event.tensor), stop.value(event.grad)
-    yield f"{name} is no leaf, but retain_grad() asked to keep its gradient: {kept}"
+    yield f"{name} is a non-leaf, but retain_grad() made it keep its gradient: {kept}"
 
 
 def _hooked(stop: Stop, event: Hooked) -> Iterator[str]:
     yield f"hook {clean(event.hook)} replaced {stop.value(event.before)} by {stop.value(event.after)}"
-    yield "  what the hook returned goes on, whatever the chain rule says"
+    yield "  the result of the hook is used from here on, in place of the gradient of the chain rule"
 
 
 # --- forward
@@ -211,14 +211,14 @@ def _node_made(stop: Stop, event: NodeMade) -> Iterator[str]:
 
 
 def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
-    """What a node will do, and what it saves for that."""
+    """What a node will do in backward, and which tensors it saves for that."""
     told = formulas(made.rule, stop.words.edges_called(made))
     output = made.outputs[0] if len(made.outputs) == 1 else 0
     for i, edge in enumerate(made.edges):
         name, formula = told[i]
         if not edge.node:
             if edge.tensor:
-                yield f"  {stop.called(edge.tensor)}: no gradient goes there, it does not require grad"
+                yield f"  {stop.called(edge.tensor)}: it gets no gradient, because it does not require grad"
             continue
         what = (
             f"VJP for {stop.called(edge.tensor)}"
@@ -226,10 +226,10 @@ def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
             else stop.words.partial(output, edge.tensor, name, before=edge.tensor in made.outputs)
         )
         yield f"  {what} = {formula or 'no formula in the trace'}"
-    yield "  backward will multiply what comes to it by this"
+    yield "  backward will multiply the upstream gradient by this"
     if made.saved:
         saved = [f"{stop.called(t)} (version {v})" for t, v in dict.fromkeys(made.saved)]
-        yield f"  for that it saves {listed(saved)}: none of them may be written over before"
+        yield f"  for that it saves {listed(saved)}: do not change them in place before backward"
 
 
 def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
@@ -253,7 +253,7 @@ def _mutated(stop: Stop, event: Mutated) -> Iterator[str]:
 
 
 def _overwritten(stop: Stop, tensor: int) -> Iterator[str]:
-    """What it means that a tensor was written over."""
+    """The consequences of changing a tensor in place."""
     version = stop.query.tensors.version(tensor, stop.k)
     if not version:
         return
@@ -280,11 +280,11 @@ def _error(stop: Stop, event: ErrorRaised) -> Iterator[str]:
                 yield f"  it saved {stop.called(tensor)} at version {version}, and then ({when}):"
                 yield f"    {sentence(writer)}"
     if not told and "second time" in event.message:
-        yield "  an earlier pass used its saved tensors and freed them: give that one retain_graph=True"
+        yield "  an earlier pass used its saved tensors and freed them: give that pass retain_graph=True"
 
 
 def _bad(stop: Stop) -> Iterator[str]:
-    """Whether a NaN or an infinity was born here, or came in."""
+    """Whether a NaN or an infinity first appears here, or comes from an input."""
     found = birth(stop.query, stop.moment)
     if found is None:
         return
@@ -292,9 +292,9 @@ def _bad(stop: Stop) -> Iterator[str]:
     name = stop.called(found.tensor)
     if found.carriers:
         carriers = listed(dict.fromkeys(map(stop.called, found.carriers)))
-        yield f"  {bad} in {name} came in with {carriers}"
+        yield f"  {bad} in {name} comes from {carriers}"
         return
-    yield f"  {bad} in {name} was born here: nothing that came in holds one"
+    yield f"  {bad} in {name} first appears here: no input has one"
     for tensor in found.took:
         yield f"    {stop.called(tensor)} = {stop.value_before(tensor)}"
 

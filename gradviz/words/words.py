@@ -1,4 +1,4 @@
-"""What tensors, nodes, places and derivatives are called. All text is safe to show in one line of a terminal."""
+"""Names for tensors, nodes, sites and derivatives. All texts are safe to print on one line of a terminal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gradviz.query.trend import Trend, trend
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
 
-LONGEST = 32  # an expression of up to so many characters may stand for the tensor that it gave
+LONGEST = 32  # an expression up to this long may serve as the name of its result
 
 
 class Words:
-    """What the things of one trace are called."""
+    """The names of the things in one trace."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -28,7 +28,7 @@ class Words:
         self.trend = lru_cache(maxsize=1024)(self._trend)
 
     def prepare(self) -> None:
-        """Look over the trace once, so that no later answer has to wait for it."""
+        """Compute the tables of the whole trace now, so that later questions are answered at once."""
         query = self.query
         tables = (
             query.tensors.leaf_flags, query.tensors.grads, query.tensors.tangents, query.tensors.maker,
@@ -43,7 +43,7 @@ class Words:
 
     @cached_property
     def has_tangents(self) -> bool:
-        """Whether anything was differentiated forwards."""
+        """Whether the trace has forward-mode differentiation."""
         return bool(len(self.trace.table(Kind.TANGENT)))
 
     @cached_property
@@ -55,7 +55,7 @@ class Words:
     # --- tensors
 
     def _called(self, tensor: int) -> str:
-        """A tensor's name, or the expression that gave it, or `t` and its number."""
+        """A tensor's name, else the expression that made it, else `t` and its number."""
         name = self.query.names.of(tensor)
         if name is not None:
             return clean(name)
@@ -68,7 +68,7 @@ class Words:
         return f"gradient of {self.called(differentiated)}" if differentiated else f"t{tensor}"
 
     def _differentiated(self, gradient: int) -> int:
-        """The tensor whose gradient a tensor is, 0 where it is none."""
+        """The tensor whose gradient `gradient` is; 0 if it is not a gradient."""
         born = self.trace.born(gradient)
         event = None if born is None else self.trace.event(born)
         if isinstance(event, TensorMade) and event.how == "gradient":
@@ -88,12 +88,13 @@ class Words:
     # --- places
 
     def expression(self, site: int, longest: int) -> str:
-        """The source of an expression, empty where it is not known, not of one line, or long."""
+        """The source of the expression at a site; empty if it is unknown, spans lines, or is longer than
+        `longest`."""
         text = self.query.places.expression(site)
         return clean(text) if len(text) <= longest else ""
 
     def at_line(self, site: int) -> str:
-        """`, line 12`, or nothing."""
+        """`, line 12`, or empty if the line is unknown."""
         found = self.query.places.site(site)
         return f", line {found.place.line}" if found is not None else ""
 
@@ -106,24 +107,25 @@ class Words:
         return f"{name} of {self.called(leaf)}" if leaf and name == ACCUMULATE else name
 
     def expression_of(self, node: NodeMade | None, longest: int) -> str:
-        """The expression that made a node, else the name of its op, else `a leaf`."""
+        """The expression that made a node, else the name of its op. For None it is `a leaf`."""
         if node is None:
             return "a leaf"
         op = self.query.tensors.op(node.op) if node.op >= 0 else None
         return self.expression(node.site, longest) or clean(op.op if op is not None else node.grad_fn)
 
     def edges_called(self, node: NodeMade) -> list[str]:
-        """What the tensors at a node's edges are called; a number by its value."""
+        """The names of the tensors at a node's edges; a number is named by its value."""
         op = self.query.tensors.op(node.op) if node.op >= 0 else None
         number = _plain_number("" if op is None else op.args)
         return [self.taken(edge.tensor, node.outputs) if edge.tensor else number for edge in node.edges]
 
     def inputs_called(self, op: OpRan) -> list[str]:
-        """What the inputs of an op are called; a number by its value."""
+        """The names of the inputs of an op; a number is named by its value."""
         return [self.taken(tensor, op.outputs) if tensor else _plain_number(op.args) for tensor in op.inputs]
 
     def running(self, moment: Moment) -> int:
-        """The node that is running at a moment, 0 for none: it has not produced yet."""
+        """The node that is running at a moment: it has received its gradients and has not produced any yet. 0
+        if there is none."""
         run = moment.pass_info
         for index in range(moment.k, run.first if run is not None else moment.k, -1):
             kind = self.trace.kinds[index]
@@ -136,12 +138,14 @@ class Words:
     # --- derivatives
 
     def taken(self, tensor: int, gave: Sequence[int]) -> str:
-        """What a tensor is called that an op took, of which `gave` came: `y before` where that is y written over."""
+        """The name of an input `tensor` of an op with outputs `gave`: `y before` if the op changed y in
+        place."""
         return self.called(tensor) + " before" * (tensor in gave)
 
     def partial(self, output: int, tensor: int, name: str = "", before: bool = False) -> str:
-        """A derivative as it is written: `∂y/∂x`. Of two tensors of one name the lower tells its number, too;
-        `name` stands for a tensor that is not known. `before`: as it was before it was written over."""
+        """A derivative as text: `∂y/∂x`. If both tensors have the same name, the lower one also gets its
+        number. `name` is used for an unknown tensor. `before` means the tensor before it was changed in
+        place."""
         above = self.called(output) if output else "output"
         below = self.called(tensor) if tensor else name or "?"
         if before:
@@ -151,7 +155,7 @@ class Words:
         return f"∂{_bracketed(above)}/∂{_bracketed(below)}"
 
     def derivative(self, tensor: int, moment: Moment, before: bool = False) -> str:
-        """How a tensor's gradient is written: `∂z/∂y` where one scalar z is differentiated, else in words."""
+        """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, else `gradient of y`."""
         root = self._scalar_root(moment)
         if root:
             return self.partial(root, tensor, before=before)
@@ -176,5 +180,5 @@ def _plain_number(args: str) -> str:
 
 
 def _bracketed(name: str) -> str:
-    """A name as it stands after ∂: in brackets unless it is a plain name or a path."""
+    """A name as it follows ∂: in brackets unless it is a plain name or a path."""
     return name if all(character.isalnum() or character in "_.#[]'\"" for character in name) else f"({name})"

@@ -1,7 +1,7 @@
-"""The HTML page: graphs that can be searched, folded and replayed, in one file that needs no network.
+"""The HTML page: graphs that can be searched, folded and replayed, in one file without network access.
 
-The page's parts are files of their own beside this one; `html` puts them and the data of a trace into one. What
-comes from a trace goes in as JSON in which `<`, `>` and `&` are escaped, and is shown as text only."""
+The parts of the page are files in this directory; `html` combines them with the data of a trace into one file. Data
+from a trace is inserted as JSON in which `<`, `>` and `&` are escaped, and is only ever displayed as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Words
 from gradviz.words.escape import plain
 
-# In this order: each may use what stands before it.
+# In this order: a script may use those before it.
 SCRIPTS = (
     "state",
     "values",
@@ -40,22 +40,22 @@ SCRIPTS = (
     "main",
 )
 
-MOST_NODES = 40_000  # on one page, over all passes
+MOST_NODES = 40_000  # on one page, in all passes together
 MOST_PASSES = 60
 
 Build = Callable[[int | None], Graph]
 
 
 def html(trace: Trace, build: Build, number: int | None = None) -> str:
-    """The page of a trace. `build` makes the graph of a pass by its number (None: the one shown first). Raises
-    DrawError where the first graph is too large for a browser, and where the trace has no events."""
+    """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first).
+    Raises DrawError if the first graph is too large for a browser, or if the trace has no events."""
     if not trace.count:
-        raise DrawError(f"{trace.path} holds no events: there is nothing to replay")
+        raise DrawError(f"{trace.path} has no events: there is nothing to replay")
     first, words = build(number), Words(trace)
     if len(first.nodes) > MOST_NODES:
         raise DrawError(
-            f"a page of {len(first.nodes):,} nodes is too large (at most {MOST_NODES:,}): take a part of it (--around, "
-            "--from and --to, --only-grad), or save it as .svg, which is folded"
+            f"a page of {len(first.nodes):,} nodes is too large (at most {MOST_NODES:,}): select a part of it "
+            "(--around, --from and --to, --only-grad), or save it as .svg, which is folded"
         )
     sources = Sources(trace)
     views = [view(first, words, sources, _run(trace, first.pass_number))]
@@ -66,7 +66,7 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
         try:
             graph = build(other)
         except (GraphError, SliceError):
-            continue  # a slice of which that pass has nothing
+            continue  # that pass has nothing of the requested slice
         room -= len(graph.nodes)
         if room > 0:
             views.append(view(graph, words, sources, _run(trace, other)))
@@ -91,7 +91,7 @@ def _run(trace: Trace, number: int | None) -> PassInfo | None:
 
 
 def _order(trace: Trace, shown: int | None) -> list[int]:
-    """The other passes, those first that a page of few should have: the ends, then ever finer between."""
+    """The numbers of the other passes by importance: the first and the last, then ever finer steps between."""
     count = len(trace.passes)
     order: dict[int, None] = {}
     if shown is not None and count > 1:
@@ -151,5 +151,5 @@ _HARMLESS = str.maketrans(
 
 
 def _json(data: Any) -> str:
-    """Plain data as JSON that ends no element, whatever it holds."""
+    """Data as JSON that cannot end the HTML element that contains it."""
     return json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False).translate(_HARMLESS)

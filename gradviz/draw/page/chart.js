@@ -1,4 +1,4 @@
-// The choice of a pass, and the norm of each leaf's gradient over the passes.
+// The selection of a pass, and the norm of each leaf's gradient over the passes.
 
 const heldPasses = new Map(data.held.map((pass, position) => [pass, position]));
 const chart = { w: 0, h: 0, left: 48, right: 10, top: 8, bottom: 18, x: null, hovered: -1 };
@@ -36,14 +36,14 @@ function openPass(position) {
   fit(false);
 }
 
-// Go to a pass; one that the page does not hold has a command that makes a page for it.
+// Go to a pass. If the page does not contain it, show the command that makes a page for it.
 function goToPass(number) {
   if (heldPasses.has(number)) {
     if (app.view.pass !== number) openPass(heldPasses.get(number));
-  } else say(`pass ${number} is not in this page: gradviz graph ${data.trace} --pass ${number} -o pass${number}.html makes one that begins with it`);
+  } else say(`pass ${number} is not in this page; make a page with it: gradviz graph ${data.trace} --pass ${number} -o pass${number}.html`);
 }
 
-// The next pass that the page holds, or the one before.
+// The next or previous pass that the page contains.
 function nextPass(direction) {
   const numbers = data.held.filter((pass) => pass !== null).sort((a, b) => a - b);
   const at = numbers.indexOf(app.view.pass);
@@ -107,7 +107,7 @@ function ticks(count) {
   return [...new Set(Array.from({ length: most }, (_, i) => Math.round((i * (count - 1)) / Math.max(1, most - 1))))];
 }
 
-// One leaf's line, broken where a pass did not reach it; a cross where it holds NaN or inf.
+// The line of one leaf. It is interrupted where a pass did not reach the leaf; a cross marks NaN or inf.
 function series(leaf, number, y, bottom) {
   let path = "";
   let pen = "M";

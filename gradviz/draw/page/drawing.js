@@ -1,4 +1,4 @@
-// The picture: boxes, frames and edges as SVG, and how they look at the moment that is shown.
+// The picture: boxes, frames and edges as SVG, and their look at the present event.
 
 const SVG = "http://www.w3.org/2000/svg";
 const LINE = 15; // the height of a line of text
@@ -26,7 +26,7 @@ function widthOf(text, role) {
 
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-// --- what is written in a box: lines of {role, text}, the same number at any moment
+// --- the text of a box: lines of {role, text}; their number is the same at every event
 
 function linesOf(id, k) {
   const group = app.view.groupOf.get(id);
@@ -82,7 +82,7 @@ function heldBy(group) {
   return group.held;
 }
 
-// The size of a box: it is wide enough at every moment.
+// The size of a box; it is wide enough at every event.
 function sizeOf(id, title = false) {
   const sizes = (app.view.sizes ||= new Map());
   const key = title ? `title ${id}` : id;
@@ -203,9 +203,9 @@ function drawnEdge(edge) {
   return path;
 }
 
-// --- the moment
+// --- the state at an event
 
-// Let everything look as it is at the event that is shown.
+// Draw everything as it is at the present event.
 function refresh() {
   const k = moment();
   const step = now();

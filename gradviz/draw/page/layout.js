@@ -1,12 +1,12 @@
-// Where everything goes. Each open group is laid out by itself, inner ones first, and is a box in what is around it.
-// Edges that leave a group pass a port at its top or bottom.
+// Computes positions. Each open group is laid out separately, inner groups first, and is then a box in its
+// parent. Edges that leave a group go through a port at its top or bottom.
 
-const PAD = 14; // between a frame and what is in it
+const PAD = 14; // between a frame and its contents
 const HEAD = 24; // the line with the frame's name
 const PAIR_GAP = 8; // between an op and its grad_fn
 
-// Gives {w, h, boxes, frames, ties, edges}: boxes by id as {id, x, y, w, h} (x and y of the middle), edges with
-// `points` from their source to their target.
+// Returns {w, h, boxes, frames, ties, edges}: boxes by id as {id, x, y, w, h} (x and y of the centre), edges
+// with `points` from their source to their target.
 function layOut(sizeOf) {
   const plan = new Plan(sizeOf);
   plan.collect();
@@ -17,8 +17,8 @@ function layOut(sizeOf) {
 class Plan {
   constructor(sizeOf) {
     this.sizeOf = sizeOf;
-    this.levels = new Map(); // a frame's id, or "" for the whole -> what is directly in it
-    this.unitOf = new Map(); // the id of a box -> the unit (a box, or two side by side) that it is in
+    this.levels = new Map(); // a frame's id, or "" for the whole picture -> its direct contents
+    this.unitOf = new Map(); // the id of a box -> its unit (a box, or two side by side)
     this.edges = new Map();
     this.level("");
   }
@@ -38,7 +38,7 @@ class Plan {
     return this.levels.get(id);
   }
 
-  // The innermost frame around something; open groups that have no frame do not count.
+  // The innermost frame around something; open groups without a frame do not count.
   frameAround(id) {
     return ancestorsOf(id).find((group) => isFramed(app.view.groupOf.get(group))) || "";
   }
@@ -70,9 +70,9 @@ class Plan {
     }
   }
 
-  // The edges among what is shown; those of one kind between the same two are one.
+  // The edges between the boxes that are shown. Several of one kind between the same two are merged.
   connect() {
-    this.made = new Set(); // what an op made: of a view of something, the op says all there is to say
+    this.made = new Set(); // outputs of ops: if a view is one, the edge of its op is enough
     for (const edge of app.view.edges) {
       if (edge.kind === "data") this.made.add(shownAs(edge.target));
       const source = shownAs(edge.source);
@@ -90,8 +90,8 @@ class Plan {
     }
   }
 
-  // Split an edge into one part for each level that it goes through. Gradients go up: such an edge is laid out the
-  // other way round.
+  // Split an edge into one part for each level that it crosses. Gradients go up, so their edges are laid out
+  // in the reverse direction.
   route(edge) {
     const isGrad = edge.kind === "grad";
     const [upper, lower] = isGrad ? [edge.target, edge.source] : [edge.source, edge.target];
@@ -169,7 +169,7 @@ class Plan {
     Object.assign(level, inRows(boxes, edges), { ends: edges });
   }
 
-  // Put what is in a level at its place in the whole; the levels around it have theirs already.
+  // Convert the positions in a level to positions in the whole picture; the outer levels are done already.
   put(level, result) {
     level.left ??= 0;
     level.top ??= 0;
@@ -209,7 +209,7 @@ class Plan {
     return { ...edge, points: isGrad ? points.reverse() : points, parts: null };
   }
 
-  // Where an edge passes a frame: on its line, and inside.
+  // The point where an edge crosses a frame: on the frame's line, within its width.
   gate(level, port) {
     const at = level.items.indexOf(port);
     const x = level.left + level.x[at];
@@ -218,7 +218,7 @@ class Plan {
   }
 }
 
-// From the side of one box to that of another.
+// From the side of one box to the side of another.
 function beside(a, b) {
   const right = b.x >= a.x ? 1 : -1;
   if (Math.abs(a.y - b.y) < (a.h + b.h) / 2) {
@@ -229,7 +229,7 @@ function beside(a, b) {
   return [[a.x + right * Math.min(a.w / 2 - 6, shift), a.y + (down * a.h) / 2], [b.x - right * Math.min(b.w / 2 - 4, shift / 2), b.y - (down * b.h) / 2]];
 }
 
-// A line through points that bends softly and goes straight up or down where it passes one.
+// A smooth line through points that is vertical at each of them.
 function curve(points) {
   const [first, ...rest] = points.map(([x, y]) => [round(x), round(y)]);
   let path = `M${first[0]} ${first[1]}`;

@@ -1,15 +1,15 @@
-// The page comes to life: clicks and keys, what stands at the top, the first view.
+// Starts the page: clicks and keys, the header, the first view.
 
 const KEYS = [
-  ["← →", "one event back, on"],
-  ["Shift ← →", "to the backward event before, after"],
-  ["Home End", "to the first, last event"],
+  ["← →", "previous, next event"],
+  ["Shift ← →", "previous, next backward event"],
+  ["Home End", "first, last event"],
   ["Space", "play, pause"],
-  ["b", "to where the backward pass begins"],
-  ["g", "to the next leaf that is filled"],
-  ["[ ]", "the pass before, after"],
+  ["b", "beginning of the backward pass"],
+  ["g", "next leaf whose .grad is set"],
+  ["[ ]", "previous, next pass"],
   ["/", "search"],
-  ["↑ ↓", "select what comes before, after the selected node"],
+  ["↑ ↓", "select the node before, after the selected one"],
   ["Enter", "fold or unfold the selected group"],
   ["+ − 0", "zoom in, out, show all"],
   ["w a s d", "move the picture"],
@@ -19,7 +19,7 @@ const KEYS = [
   ["?", "these keys"],
 ];
 
-// Say something that is soon gone.
+// Show a message for a short time.
 function say(text) {
   const note = $("note");
   note.textContent = text;
@@ -52,7 +52,7 @@ function startClicks() {
 
 const MOST_SHOWN = 6000;
 
-// Fold what can be, or unfold it as long as the picture can be moved.
+// Fold a group, or unfold it if the picture does not get too large.
 function foldAll(close) {
   const groups = app.view.groups;
   const framed = groups.filter(isFramed);
@@ -81,7 +81,7 @@ function showHelp(show = !$("help-box").open) {
   else box.close();
 }
 
-// Select a neighbour of what is selected: what it was made from (-1), or what was made from it.
+// Select a neighbour of the selected node: a source (-1) or a target.
 function walk(direction) {
   const from = app.selected ? shownAs(app.selected) : null;
   if (!from) {
@@ -134,7 +134,7 @@ const ACTS = {
   Escape: () => select(null),
 };
 
-// Keys that an element which has the focus needs for itself.
+// Keys that a focused element handles itself.
 function isTaken(event) {
   const tag = event.target.tagName;
   if (tag === "SELECT" || event.target.id === "search") return true;

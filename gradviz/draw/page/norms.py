@@ -1,4 +1,4 @@
-"""How large each leaf's gradient was after each pass: the data of the page's chart."""
+"""The norm of each leaf's gradient after each pass, for the chart of the page."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gradviz.events.kinds import Accumulated, Kind
 from gradviz.tracefile import Trace
 from gradviz.words.escape import plain
 
-MOST_PASSES = 1000  # of more, each so many
+MOST_PASSES = 1000  # if there are more, a regular sample
 MOST_LEAVES = 60  # the first ones
 
 
 def norms(trace: Trace, called: Callable[[int], str]) -> dict[str, Any]:
-    """The norm of each leaf's `.grad` as each pass left it: `passes` are the numbers of the passes, `leaves` a
-    list of {name, norms}, where a norm is None if the pass did not reach the leaf or its value was not kept, and
-    "odd" if it holds NaN or inf."""
+    """The norm of each leaf's `.grad` at the end of each pass. `passes` are the numbers of the passes, and
+    `leaves` a list of {name, norms}. A norm is None if the pass did not reach the leaf or the value was not
+    kept, and "odd" if it has NaN or inf."""
     passes = trace.passes[:: -(-len(trace.passes) // MOST_PASSES) or 1]
     told = trace.indices(Kind.ACCUMULATED)
     leaves: dict[str, list[float | str | None]] = {}

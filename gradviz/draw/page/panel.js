@@ -1,8 +1,8 @@
-// Everything that is known of what is selected, or of the step where nothing is.
+// The panel: everything known about the selected node or group, or about the step if nothing is selected.
 
 const PLAIN_KINDS = { leaf: "leaf", tensor: "tensor", op: "operation", grad_fn: "grad_fn node", group: "group" };
 
-// A name that leads to a node.
+// A name that links to a node.
 function nodeLink(id) {
   return element("button", { class: "link", type: "button", onclick: () => select(id, true) }, nameOf(id));
 }
@@ -17,7 +17,7 @@ function showPanel() {
   else panel.replaceChildren(...nodeFacts(app.view.nodeOf.get(id)));
 }
 
-// --- nothing selected: what happens at this event
+// --- nothing selected: the present event
 
 function stepFacts() {
   const step = now();
@@ -26,7 +26,7 @@ function stepFacts() {
   if (step.rows) found.push(numberRows(step.rows));
   const leaves = leafTable();
   if (leaves) found.push(leaves);
-  found.push(element("p", { class: "hint" }, "Click a node to see all that is known of it. Press ? for the keys."));
+  found.push(element("p", { class: "hint" }, "Click a node to see its details. Press ? for the keys."));
   return found;
 }
 
@@ -34,7 +34,7 @@ function numberRows(rows) {
   return element("dl", { class: "rows" }, rows.flatMap(([label, text]) => fact(label, text)));
 }
 
-// The leaves that want a gradient, and what they have.
+// The leaves that require grad, and their gradients.
 function leafTable() {
   const leaves = app.view.nodes.filter((node) => node.kind === "leaf" && node.wants && node.until === undefined);
   if (!leaves.length) return null;
@@ -111,7 +111,7 @@ function placed(node) {
   return [...facts, ...fact("id", node.id)];
 }
 
-// What lies before and behind a node, by the kind of edge.
+// The neighbours of a node, by the kind of edge.
 const LISTS = [
   ["data", "target", "source", "from"],
   ["data", "source", "target", "to"],
@@ -122,7 +122,7 @@ const LISTS = [
   ["view", "target", "source", "a view of"],
   ["view", "source", "target", "views"],
   ["mutation", "target", "source", "before"],
-  ["mutation", "source", "target", "written over as"],
+  ["mutation", "source", "target", "changed in place to"],
 ];
 
 function lists(node, k) {
@@ -145,7 +145,7 @@ function listed(edge, other, k) {
 
 // --- a group
 
-const GROUP_KINDS = { scope: "scope", repeat: "repetition", run: "run of operations" };
+const GROUP_KINDS = { scope: "scope", repeat: "repetition", run: "chain of operations" };
 
 function groupFacts(group) {
   const held = heldBy(group);

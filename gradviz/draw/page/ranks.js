@@ -1,12 +1,13 @@
-// A small graph in rows: from boxes and the edges among them to where each goes. Sugiyama's four steps.
+// Lays out a small graph in rows: from boxes and edges to positions. The four steps of Sugiyama's method.
 
 const GAP_X = 26;
 const GAP_Y = 34;
-const BEND = 10; // the width that an edge takes where it passes a row
-const LONG = 60; // rows; a longer edge passes them as it will
+const BEND = 10; // the width of an edge where it crosses a row
+const LONG = 60; // rows; a longer edge may cross them anywhere
 
-// items: {w, h, pin}, edges: {a, b, ao, bo}: positions of items, and how far right of their middle an edge ends.
-// Gives {w, h, x, y, routes}: middles of the items, and for each edge the points between its ends.
+// items: {w, h, pin}, edges: {a, b, ao, bo}: indices of items, and the distances of the edge's ends right of
+// their centres. Returns {w, h, x, y, routes}: the centres of the items, and for each edge the points between
+// its ends.
 function inRows(items, edges) {
   const count = items.length;
   const forward = acyclic(count, edges);
@@ -41,7 +42,7 @@ function link(from, to, fromOffset, toOffset) {
   to.up.push({ cell: from, own: toOffset, other: fromOffset, weight });
 }
 
-// The edges, those turned round that would close a circle.
+// The edges; edges that would close a cycle are reversed.
 function acyclic(count, edges) {
   const out = Array.from({ length: count }, () => []);
   edges.forEach((edge, number) => out[edge.a].push([edge.b, number]));
@@ -69,7 +70,7 @@ function acyclic(count, edges) {
   );
 }
 
-// The row of each item: as far up as its edges let it, a source as near to its first reader as can be.
+// The row of each item: as high as its edges allow; a source is as close to its first reader as possible.
 function ranksOf(items, edges) {
   const count = items.length;
   const out = Array.from({ length: count }, () => []);
@@ -106,7 +107,7 @@ function ranksOf(items, edges) {
   return rank;
 }
 
-// The cells of each row from left to right, so that few edges cross.
+// The cells of each row from left to right, ordered so that few edges cross.
 function ordered(cells) {
   const rows = [];
   const seen = new Set();
@@ -145,7 +146,7 @@ function ordered(cells) {
 
 const number = (rows) => rows.forEach((row) => row.forEach((cell, at) => (cell.at = at)));
 
-// Sort a row by the mean place of each cell's neighbours; one without any stays where it is.
+// Sort a row by the mean position of each cell's neighbours; a cell without neighbours keeps its position.
 function sortRow(row, side) {
   for (const cell of row) {
     const near = cell[side];
@@ -162,7 +163,7 @@ function sortRow(row, side) {
   });
 }
 
-// Exchange neighbours in a row where that saves crossings.
+// Swap adjacent cells in a row if that removes crossings.
 function exchange(rows) {
   for (const row of rows) {
     for (let at = 0; at + 1 < row.length; at++) {
@@ -184,7 +185,7 @@ function exchange(rows) {
   }
 }
 
-// How many edges cross, by counting inversions row by row.
+// The number of crossing edges, by counting inversions row by row.
 function crossings(rows) {
   let total = 0;
   for (let r = 0; r + 1 < rows.length; r++) {
@@ -206,7 +207,7 @@ function crossings(rows) {
   return total;
 }
 
-// How far right each cell of each row goes: near to its neighbours, none upon another.
+// The horizontal position of each cell of each row: close to its neighbours, without overlaps.
 function place(rows) {
   for (const row of rows) {
     let right = 0;
@@ -226,8 +227,8 @@ function place(rows) {
   }
 }
 
-// Move the cells of a row as near as can be to where their neighbours want them (weighted squares), in order and
-// apart: pool neighbours that push one another.
+// Move the cells of a row as close as possible to the positions their neighbours want (weighted least
+// squares), in order and without overlaps: cells that push each other are pooled.
 function settle(row, sides) {
   const blocks = [];
   let shift = 0;
@@ -291,7 +292,7 @@ function measured(items, edges, rows, cells, chains, forward) {
   return { w: right - left, h: top, x, y, routes };
 }
 
-// Rows are further apart where edges go far sideways, and near where one has only ports.
+// Rows are further apart if edges go far sideways, and close together if one has only ports.
 function gapBelow(row, next, items) {
   const onlyPorts = (cells) => cells.every((cell) => cell.i < 0 || items[cell.i].pin);
   let widest = 0;

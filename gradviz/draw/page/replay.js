@@ -1,4 +1,4 @@
-// Stepping through the events of a view: slider, buttons, keys.
+// Steps through the events of a view: slider, buttons, keys.
 
 const player = { timer: 0 };
 
@@ -18,7 +18,7 @@ function showStep() {
   if (step && $("follow").checked && step.ids.length && !app.quiet) bringIntoView(shownAs(step.ids[0]));
 }
 
-// The backward passes as a band under the slider, the leaves being filled as ticks.
+// The backward passes as a band under the slider, with a tick for each accumulation into a leaf.
 function drawBand() {
   const steps = app.view.steps;
   const band = $("band");
@@ -52,7 +52,7 @@ function play(start = !player.timer) {
   $("play").setAttribute("aria-label", player.timer ? "Pause" : "Play");
 }
 
-// The next step, in a direction, where a condition begins to hold.
+// The next step in a direction at which a condition becomes true.
 function jump(direction, wanted) {
   const steps = app.view.steps;
   for (let at = app.step + direction; at >= 0 && at < steps.length; at += direction) {

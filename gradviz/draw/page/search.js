@@ -3,7 +3,7 @@
 const search = { found: [], at: -1 };
 const MOST_FOUND = 200;
 
-// Everything that can be searched for in a node, in small letters.
+// All searchable texts of a node, in lower case.
 function searchText(node) {
   node.searched ??= [
     nameOf(node.id), node.id, node.op, node.gradFn, node.scope, node.base, placeOf(node), node.dtype,
@@ -13,7 +13,8 @@ function searchText(node) {
   return node.searched;
 }
 
-// What fits a search: all its words must be found. Better fits first: the name itself, then its beginning.
+// The matches of a search: all its words must occur. The best come first: an equal name, then a name that
+// begins with the text.
 function find(text) {
   const words = text.trim().toLowerCase().replace(/,\s+/g, ",").split(/\s+/).filter(Boolean);
   if (!words.length) return [];
@@ -42,7 +43,7 @@ function showFound() {
   list.replaceChildren(...search.found.slice(0, MOST_FOUND).map((id, at) => result(id, at)));
   list.hidden = !text.trim();
   $("search").setAttribute("aria-expanded", String(!list.hidden));
-  if (text.trim() && !search.found.length) list.append(element("li", { class: "hint" }, "nothing here is called that"));
+  if (text.trim() && !search.found.length) list.append(element("li", { class: "hint" }, "nothing found"));
   if (search.found.length > MOST_FOUND) list.append(element("li", { class: "hint" }, `and ${search.found.length - MOST_FOUND} more`));
   const hits = new Set(search.found.map(shownAs));
   for (const [id, drawn] of picture.nodes) drawn.g.classList.toggle("hit", hits.has(id));

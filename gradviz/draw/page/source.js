@@ -1,7 +1,7 @@
-// The program's source, with the place that a step or the selected node comes from.
+// The program's source, with the site of the step or of the selected node marked.
 
 const shownSource = { file: -1, from: 0, to: 0, rows: new Map(), marked: [] };
-const AROUND = 300; // lines on each side of the marked one, of a long file
+const AROUND = 300; // the lines shown on each side of the marked one, in a long file
 
 // place: [file, line, col, end col] or with an end line: [file, line, end line, col, end col, function]
 function showPlace(place, why) {
@@ -59,7 +59,7 @@ on("step", () => {
   if (!step) return;
   const place = data.sites[step.site];
   if (place) showPlace(place, step.why);
-  else showNoPlace("this event has no place in the source");
+  else showNoPlace("this event has no source location");
 });
 
 on("select", () => {

@@ -1,11 +1,11 @@
-// What the page knows (`data`, and one view for each pass) and what the reader has chosen.
+// The data of the page (`data`, and one view for each pass) and the state of its controls.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
 const app = {
-  view: null, // the pass that is shown, as `index` made it
-  step: 0, // a position in view.steps
-  selected: null, // the id of a node or group
+  view: null, // the pass that is shown, prepared by `index`
+  step: 0, // an index into view.steps
+  selected: null, // the id of a node or a group
   closed: new Set(), // the ids of the groups that are drawn as one node
 };
 
@@ -15,7 +15,7 @@ const tell = (what, ...about) => (heard.get(what) || []).forEach((act) => act(..
 
 const $ = (id) => document.getElementById(id);
 
-// An element with attributes and children; text is put in as text.
+// An element with attributes and children; strings become text nodes.
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -27,7 +27,7 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// --- a view, with what is looked up in it
+// --- a view, with its lookup tables
 
 const loaded = new Map();
 
@@ -68,10 +68,10 @@ function index(view, position) {
       view.edgesOf.get(id).push(edge);
     }
   }
-  view.ownerOf = new Map(); // a grad_fn's op, an AccumulateGrad's leaf
+  view.ownerOf = new Map(); // the op of a grad_fn, the leaf of an AccumulateGrad
   for (const node of view.nodes) if (node.pair) view.ownerOf.set(node.pair, node.id);
-  view.ran = new Map(Object.entries(view.ran)); // when each grad_fn first ran in this view
-  view.stepsOf = new Map(); // the steps that are about each node
+  view.ran = new Map(Object.entries(view.ran)); // the event at which each grad_fn first ran in this view
+  view.stepsOf = new Map(); // the steps about each node
   view.steps.forEach((step, at) => {
     step.ids = step.lit.map((id) => versionAt(view, id, step.k)).filter((id) => view.nodeOf.has(id));
     for (const id of step.ids) {
@@ -82,7 +82,7 @@ function index(view, position) {
   return view;
 }
 
-// The node that stands for a tensor (`t5`) at an event: it has one for each version of it.
+// The node of a tensor (`t5`) at an event: there is one node for each version.
 function versionAt(view, id, k) {
   if (!id.startsWith("t")) return id;
   const nodes = view.tensorNodes.get(Number(id.slice(1))) || [];
@@ -102,7 +102,7 @@ function openView(position) {
   tell("select");
 }
 
-// Whether a group was drawn as one node at first, or is something that the program itself has: then it has a frame.
+// Whether a group gets a frame when it is open: it is a scope or a repetition, or it was closed at first.
 const isFramed = (group) =>
   group.kind !== "run" || app.view.closed.includes(group.id);
 
@@ -116,7 +116,7 @@ function ancestorsOf(id) {
   return found; // innermost first
 }
 
-// What a node or group is drawn as: itself, or the outermost closed group that it is in.
+// The id that a node or group is drawn as: itself, or the outermost closed group around it.
 function shownAs(id) {
   const closed = ancestorsOf(id).filter((group) => app.closed.has(group));
   return closed.length ? closed[closed.length - 1] : id;

@@ -1,4 +1,4 @@
-"""What the tensors of a page hold from event to event, and which gradients went along its edges."""
+"""The values of the tensors of a page over time, and the gradients along its edges."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gradviz.tracefile import Snapshot
 from gradviz.words import numbers
 from gradviz.words.numbers import has_odd, value_label
 
-Entry = list[Any]  # [event, text, text for a node, norm or None, 1 where there is NaN or inf]
+Entry = list[Any]  # [event, text, text for a node, norm or None, 1 if NaN or inf]
 
 
 class States:
-    """Follows tensors through a stretch of events."""
+    """Follows tensors over a range of events."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
         self.trace = query.trace
 
     def of(self, tensors: set[int], first: int, last: int) -> dict[int, dict[str, list[Entry]]]:
-        """For each tensor its values (`v`) and those of its `.grad` (`g`), as entries that hold from their event
-        on; an entry of the event alone says that there is none."""
+        """For each tensor its values (`v`) and the values of its `.grad` (`g`). An entry is valid from its
+        event on; an entry with only an event means that there is no value."""
         return {
             tensor: {"v": self._values(tensor, first, last), "g": self._grads(tensor, first, last)}
             for tensor in sorted(tensors)
@@ -54,7 +54,7 @@ class States:
         return [k, numbers.value(snapshot), value_label(snapshot), norm(snapshot), int(has_odd(snapshot))]
 
     def along(self, graph: Graph, first: int, last: int) -> list[Entry]:
-        """Which gradient went along which `grad` edge: [edge, event, text, text for the edge, norm, odd]."""
+        """The gradients along `grad` edges: [edge, event, text, text for the edge, norm, odd]."""
         edges: dict[str, list[int]] = {}
         for position, edge in enumerate(graph.edges):
             if edge.kind == m.GRAD:
@@ -71,7 +71,7 @@ class States:
 
 
 def _within(events: np.ndarray, first: int, last: int) -> list[int]:
-    """The first of a stretch of events, and those of `events` that lie in it."""
+    """The first event of a range, and the `events` within the range."""
     return [first, *events[(events > first) & (events <= last)].tolist()]
 
 
@@ -81,7 +81,7 @@ def _add(entries: list[Entry], entry: Entry) -> None:
 
 
 def norm(snapshot: Snapshot) -> float | None:
-    """The Euclidean norm of a tensor, None where its values were not kept or are not all finite."""
+    """The Euclidean norm of a tensor; None if its values were not kept or are not all finite."""
     stats = snapshot.stats
     if stats is None or stats.nan or stats.inf or np.isnan(stats.rms):
         return None
@@ -89,9 +89,10 @@ def norm(snapshot: Snapshot) -> float | None:
 
 
 def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:
-    """From which event on each node of a graph is there, and for a tensor that was written over until which."""
+    """For each node the event from which on it exists. For a tensor that was changed in place later, also the
+    last event of this version."""
     found: dict[str, tuple[int, int | None]] = {}
-    following: dict[int, int] = {}  # tensor -> since when its later version is
+    following: dict[int, int] = {}  # tensor -> the first event of its next version
     for node in reversed(graph.nodes.values()):
         since = _since(node, query)
         until = None
@@ -100,7 +101,7 @@ def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:
             until = None if later is None else later - 1
             following[node.number] = since
         found[node.id] = since, until
-    for node in graph.nodes.values():  # a leaf's AccumulateGrad is there with it
+    for node in graph.nodes.values():  # a leaf's AccumulateGrad exists from the same event on
         if node.pair in found and node.kind == m.LEAF:
             found[node.pair] = found[node.id][0], None
     return found

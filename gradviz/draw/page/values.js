@@ -1,6 +1,7 @@
-// What tensors hold and edges carried at a moment. All of it was written down by Python; here it is only looked up.
+// Values of tensors and gradients of edges at an event. Python computed all of them; here they are only
+// looked up.
 
-// The last of some entries [event, ...] that are in order, at or before event k.
+// The last of some sorted entries [event, ...] that is not after event k.
 function entryAt(entries, k) {
   let low = 0;
   let high = entries.length;
@@ -19,23 +20,23 @@ const NONE = { v: [], g: [] };
 const tensorOf = (node) => app.view.tensors[node.tensor] || NONE;
 const clipped = (node, k) => (node.until !== undefined && node.until < k ? node.until : k);
 
-// A tensor's value; null where it is not there yet, or nothing is known of it.
+// A tensor's value; null if it does not exist yet, or is unknown.
 const valueOf = (node, k) => entryAt(tensorOf(node).v, clipped(node, k));
 
 // A tensor's .grad; null for None.
 const gradOf = (node, k) => entryAt(tensorOf(node).g, clipped(node, k));
 
-// The gradient that went along an edge; null as long as none has.
+// The gradient that moved along an edge; null if none has yet.
 const flowOf = (edge, k) => entryAt(edge.flows, k);
 
 const isThere = (node, k) => node.since <= k;
 const hasRun = (node, k) => app.view.ran.has(node.id) && app.view.ran.get(node.id) <= k;
 
-// Whether a tensor's .grad is to be shown in its node: it is a leaf that wants one, or has one some time.
+// Whether a node shows its .grad: it is a leaf that requires grad, or has a .grad at any event.
 const showsGrad = (node) =>
   node.tensor !== undefined && ((node.leaf && node.wants) || tensorOf(node).g.some((entry) => entry.length > 1));
 
-// How full a gradient of some norm is, among those of this view: 0.15 to 1, by the logarithm.
+// The bar length of a gradient's norm relative to the others of this view: 0.15 to 1, logarithmic.
 function fullness(norm) {
   if (norm === null || norm === undefined) return 1;
   if (!(norm > 0)) return 0.06;

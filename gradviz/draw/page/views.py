@@ -1,4 +1,4 @@
-"""What a page holds: the graphs of some passes, the events that led through each, and all that is known of them."""
+"""The data of a page: the graphs of some passes, the events of each, and everything known about them."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from gradviz.words.phase import phase
 from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
 
-MOST_WAITING = 20  # gradients that are told one by one; at each event of a long pass there may be thousands
-MOST_STEPS = 10_000  # of one view; of more, some are left out
+# more waiting gradients are only counted; in a long pass there may be thousands at each event
+MOST_WAITING = 20
+MOST_STEPS = 10_000  # of one view; if there are more events, some are left out
 
-# Events that are steps even where there are too many.
+# Events that are always steps.
 _ALWAYS = (Kind.PASS_BEGAN, Kind.PASS_ENDED, Kind.ACCUMULATED, Kind.RETAINED, Kind.STEPPED, Kind.ERROR)
 
 
 @dataclass
 class Sources:
-    """The places and files that a page shows, as they turn out to be needed."""
+    """The sites and files that a page shows; they are added on demand."""
 
     trace: Trace
     sites: dict[int, list[Any]] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
 
     def site(self, number: int) -> int:
-        """A place, by its number; it is put on the page."""
+        """Add a site to the page. Returns its number."""
         if number and number not in self.sites:
             place = self.trace.sites[number].place
             at = [place.line, place.end_line, place.col, place.end_col, plain(place.function)]
@@ -54,7 +55,7 @@ class Sources:
         return self.files.setdefault(name, len(self.files))
 
     def data(self) -> list[dict[str, Any]]:
-        """The files, each with its lines as they were when the run was recorded."""
+        """The files, each with its lines at the time of the recording."""
         return [
             {"name": plain(Path(name).name, 80), "lines": [visible(line) for line in self.trace.source(name)]}
             for name in self.files
@@ -96,7 +97,7 @@ def view(graph: Graph, words: Words, sources: Sources, run: PassInfo | None) -> 
 
 
 def _events(graph: Graph, trace: Trace, run: PassInfo | None) -> np.ndarray:
-    """The events that led through a graph: those since the pass before it ended, and its earlier ops."""
+    """The events of a graph: those since the end of the pass before, and earlier ops of the graph."""
     if graph.pass_number is None or run is None:
         return np.arange(trace.count)
     ended = [other.last for other in trace.passes if other.last is not None and other.last < run.first]
@@ -108,7 +109,8 @@ def _events(graph: Graph, trace: Trace, run: PassInfo | None) -> np.ndarray:
 
 
 def _thinned(events: np.ndarray, trace: Trace) -> list[int]:
-    """At most about MOST_STEPS of the events: all that say most, and of the others each so many."""
+    """At most about MOST_STEPS of the events: all of the most important kinds, and a regular sample of the
+    others."""
     if len(events) <= MOST_STEPS:
         return events.tolist()
     kinds = trace.kinds[events]
@@ -144,7 +146,7 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
 
 
 def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Query) -> dict[str, Any]:
-    """A node as the page has it; what is empty is left out."""
+    """A node as plain data; empty attributes are left out."""
     is_tensor = node.kind in (m.LEAF, m.TENSOR)
     known = {
         "name": plain(node.name, 60) if node.name else None,
@@ -225,7 +227,7 @@ def _nodes(*numbers: int) -> list[str]:
     return [f"n{number}" for number in numbers if number]
 
 
-# What each kind of event is about, as ids; `t5` means whatever version of tensor 5 there is then.
+# The nodes that each kind of event is about, as ids; `t5` means the present version of tensor 5.
 _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.TensorMade: lambda event: _tensors(event.tensor),
     e.OpRan: lambda event: [f"op{event.index}", *_tensors(*event.outputs)],

@@ -1,4 +1,4 @@
-// Pan and zoom. The picture moves as one; text too small to be read is left out.
+// Pan and zoom. The picture moves as a whole; text that is too small to read is hidden.
 
 const eye = { x: 0, y: 0, scale: 1 };
 const LEAST = 0.02;
@@ -21,7 +21,7 @@ function zoomTo(scale, x = stageSize().w / 2, y = stageSize().h / 2) {
   look();
 }
 
-// Show all of the picture, or of a large one where it begins, as large as can be read.
+// Show the whole picture; of a large one, show the beginning as large as is readable.
 function fit(all = true) {
   const { w, h } = stageSize();
   const layout = picture.layout;
@@ -38,7 +38,7 @@ function fit(all = true) {
   look();
 }
 
-// Bring something into view, where it is not; moves as little as need be.
+// Move the picture just enough to bring something into view.
 function bringIntoView(id, middle = false) {
   const box = id && (picture.layout.boxes.get(id) || picture.layout.frames.find((frame) => frame.id === id));
   if (!box) return;
@@ -52,7 +52,7 @@ function bringIntoView(id, middle = false) {
   look();
 }
 
-// Keep something where it is on the screen while the picture is drawn anew.
+// Keep something at its position on the screen while the picture is redrawn.
 function whereIs(id) {
   const box = picture.layout && (picture.layout.boxes.get(id) || picture.layout.frames.find((frame) => frame.id === id));
   return box ? [eye.x + box.x * eye.scale, eye.y + (box.y - box.h / 2) * eye.scale] : null;

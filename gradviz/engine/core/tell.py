@@ -1,7 +1,7 @@
-"""Telling a listener that an op ran and which node it made. The short forms are for the ops that run most.
+"""Tells the listener which op ran and which node it made. The short forms are for the most frequent ops.
 
-The engine gives the frame of whoever called its function; frames of its own above that are left out by whoever looks
-(`tracefile.sites`).
+The engine passes the frame that called its public function. If frames of the engine are above it, `tracefile.sites`
+skips them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _NOTHING = (0,)
 
 
 def heard_of(tensor: Tensor) -> int:
-    """The tensor's number, as `number_of`, without a call where the listener knows it."""
+    """The tensor's number, as `number_of` gives it, but without a call if the listener knows the tensor
+    already."""
     try:
         number = tensor._number
     except AttributeError:
@@ -31,14 +32,14 @@ def heard_of(tensor: Tensor) -> int:
 
 
 def constants_text(inputs: Sequence[Any]) -> str:
-    """The numbers among an op's operands, as text."""
+    """The constants among an op's operands, as text."""
     return ", ".join(
         str(tensor.array[()]) for tensor in inputs if isinstance(tensor, Tensor) and heard_of(tensor) == 0
     )
 
 
 def tell_plain(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor) -> None:
-    """An elementwise op ran that recorded no node."""
+    """Tell of an elementwise op that ran and made no node."""
     numbers = [heard_of(tensor) for tensor in inputs]
     out._number = number = next_tensor_number()
     args = "" if all(numbers) else constants_text(inputs)
@@ -49,7 +50,7 @@ def tell_plain(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor
 
 
 def tell_unary(listener: Listener, op: Op, x: Tensor, out: Tensor, node: Any) -> None:
-    """An elementwise op of one tensor ran and recorded `node`."""
+    """Tell of an elementwise op of one tensor that ran and made `node`."""
     n = heard_of(x)
     out._number = number = next_tensor_number()
     saved = (number, 0) if op.saves_out else (n, x._version) if op.saves_inputs else ()
@@ -60,7 +61,7 @@ def tell_unary(listener: Listener, op: Op, x: Tensor, out: Tensor, node: Any) ->
 
 
 def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, node: Any) -> None:
-    """An elementwise op of two tensors ran and recorded `node`."""
+    """Tell of an elementwise op of two tensors that ran and made `node`."""
     try:
         n, m = x._number, y._number
     except AttributeError:
@@ -92,8 +93,8 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
 
 
 class Told(NamedTuple):
-    """An op that has run: what is told of it. `edges` and `saved` are flat, as in `Listener.differentiated`, and
-    `tangents` are pairs of an output and its tangent."""
+    """What the listener is told about an op that has run. `edges` and `saved` are flat lists, as in
+    `Listener.differentiated`, and `tangents` are pairs of an output and its tangent."""
 
     name: str
     args: str
@@ -114,8 +115,8 @@ def tell_op(
     node: Node | None,
     rule: Rule = NO_RULE,
 ) -> None:
-    """Any op ran. What is no tensor among the inputs counts as 0. While an operation in place holds ops back, it is
-    told later."""
+    """Tell of any op that ran. Inputs that are not tensors have number 0. While an operation in place holds
+    ops back, they are told later."""
     numbers = [heard_of(tensor) if isinstance(tensor, Tensor) else 0 for tensor in inputs]
     if 0 in numbers:
         args = ", ".join(part for part in (args, constants_text(inputs)) if part)
@@ -132,7 +133,7 @@ def tell_op(
 
 
 def tell(told: Told, frame: Any) -> None:
-    """Tell the listener of an op, of its node and of its tangents if it made any."""
+    """Tell the listener of an op, its node and its tangents, if it has any."""
     listener: Any = state.listener
     name, args, rule, inputs, outputs, node, edges, saved, tangents = told
     running = state.modes.running
@@ -160,7 +161,7 @@ def tell(told: Told, frame: Any) -> None:
 
 
 def tell_tangents(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """The op that ran last gave its outputs tangents. Where it is held back, they are told with it."""
+    """Tell of the tangents of the last op's outputs. If that op is held back, they are told together with it."""
     held = state.modes.held_ops
     if held is not None and pairs:
         held[-1] = held[-1]._replace(tangents=pairs)
@@ -170,14 +171,14 @@ def tell_tangents(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 
 def tell_tangent(tensor: Tensor, tangent: Tensor, how: str, frame: Any) -> None:
-    """Tell the listener that a tensor got a tangent."""
+    """Tell of a tensor that got a tangent."""
     listener: Any = state.listener
     number_of(tangent)
     listener.tangent(frame, how, number_of(tensor), state_of(tangent))
 
 
 def tell_node(told: Told, outputs: Sequence[int], frame: Any) -> None:
-    """Tell the listener of the node that the thread's last op made for the tensors of these numbers."""
+    """Tell of the node that the thread's last op made for the tensors with these numbers."""
     node: Any = told.node
     listener: Any = state.listener
     edges, saved = edges_of(told.edges), saved_of(told.saved)
@@ -185,8 +186,8 @@ def tell_node(told: Told, outputs: Sequence[int], frame: Any) -> None:
 
 
 def _edges(node: Node, inputs: Sequence[Any], numbers: Sequence[int]) -> list[int]:
-    """Where a node leads, each edge with the tensor whose gradient it is: as the inputs lie, or the input at the same
-    place of the graph."""
+    """The edges of a node, each with the number of the tensor whose gradient flows along it: that of the
+    input at the same position, or else of the input at the same place of the graph."""
     edges = node.edges
     if len(edges) != len(numbers):
         places = {
@@ -202,7 +203,7 @@ def _edges(node: Node, inputs: Sequence[Any], numbers: Sequence[int]) -> list[in
 
 
 def _saved(node: Node, outputs: Sequence[Tensor]) -> list[int]:
-    """What a node saved, its own outputs last."""
+    """The tensors that a node saved, as flat pairs (number, version); its own outputs come last."""
     flat: list[int] = []
     for tensor, version in node.saved():
         if tensor is not None and (number := heard_of(tensor)):

@@ -1,7 +1,7 @@
-"""A backward pass that somebody watches: it has a listener, hooks, chosen inputs or `create_graph`.
+"""A backward pass with a listener, hooks, chosen inputs or `create_graph`.
 
-The pass first counts how many gradients each node will get. So a leaf accumulates as soon as its last gradient has
-arrived. The pass knows the number of every gradient that is under way.
+The pass first counts how many gradients each node will receive. So a leaf accumulates as soon as its last gradient
+has arrived. The pass knows the number of every gradient that is waiting.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from gradviz.events.fields import Root
 
 
 class WatchedPass:
-    """One pass.
+    """One backward pass.
 
-    Gradients are arrays, or Tensors that record themselves under `create_graph`. Beside each gradient goes the number
-    that the listener knows, or 0. `how` is `backward` (leaves accumulate) or `grad` (the gradients of `wanted` are
-    returned)."""
+    Gradients are arrays, or Tensors that record their own graph under `create_graph`. Each gradient has the
+    number that the listener knows, or 0. `how` is `backward` (leaves accumulate) or `grad` (the gradients of
+    `wanted` are returned)."""
 
     def __init__(
         self,
@@ -55,19 +55,20 @@ class WatchedPass:
         self.captured: dict[tuple[int, int], Tensor] = {}
         self.listener = state.listener
         self.number = next_pass_number()
-        self.current = 0  # the number of the node that is running
+        self.current = 0  # the number of the running node
         self.waiting: dict[Node, int] = {}  # how many gradients each node still waits for
-        self.needed: set[Node] | None = None  # the nodes that have to run; None: all of them
-        self.buffers: dict[Any, Any] = {}  # what has arrived, by node; a list where it has several outputs
+        self.needed: set[Node] | None = None  # the nodes that have to run; None: all nodes
+        # the gradients that have arrived, by node; a list if the node has several outputs
+        self.buffers: dict[Any, Any] = {}
         self.numbers: dict[Any, Any] = {}  # the numbers of these gradients
 
     def run(self) -> list[Tensor | None]:
-        """Run the pass. Returns the gradients of the tensors asked for, None where there is none."""
+        """Run the pass. Returns the gradients of the wanted tensors; None for a tensor without a gradient."""
         listener = self.listener
         if listener is not None:
             self._tell_beginning()
         mode = is_grad_enabled()
-        if self.create_graph:  # so that ops tell the pass that they run in
+        if self.create_graph:  # so that ops tell which pass they run in
             note_special(f"pass {self.number}", True)
         outer, state.modes.running = state.modes.running, self
         try:
@@ -81,7 +82,7 @@ class WatchedPass:
             raise
         finally:
             state.modes.running = outer
-            set_grad_mode(mode)  # Ctrl-C can keep `with` from doing so
+            set_grad_mode(mode)  # Ctrl-C can prevent `with` from restoring it
             if self.create_graph:
                 note_special(f"pass {self.number}", False)
             if listener is not None:
@@ -160,7 +161,7 @@ class WatchedPass:
                 self._reach_leaves(leaves)
 
     def _arrive(self, edge: Edge, gradient: Any, number: int) -> None:
-        """Add a gradient to those that wait for a node, separately for each of its outputs."""
+        """Add a gradient to those that wait at a node, separately for each of its outputs."""
         node, nr = edge_node(edge), edge_nr(edge)
         assert node is not None
         if node.outputs == 1:
@@ -176,9 +177,9 @@ class WatchedPass:
     def _run_simple(
         self, node: Any, waiting: dict[Node, int], alone: bool
     ) -> tuple[Node, Sequence[Any], Sequence[int]]:
-        """Run a node of one or two inputs that only a listener watches; both its events are told at once. Where it
-        is `alone`, so that what it leads to must be next, run that too if it is of the same sort, and so on.
-        Returns the node that ran last, its gradients and their numbers."""
+        """Run a node with one or two inputs that has no hooks, and tell of both its events at once. If it is
+        `alone`, its successor must be the next node; if that is as simple, run it too, and so on. Returns the
+        node that ran last, its gradients and their numbers."""
         listener: Any = self.listener
         buffers = self.buffers
         gradient, number = buffers.pop(node), self.numbers.pop(node)
@@ -228,7 +229,7 @@ class WatchedPass:
     def _tell_two(
         self, node: Any, gradient: Any, number: int, fresh: Any, result: Sequence[Any]
     ) -> tuple[int, int]:
-        """Tell that a node with gradients for two inputs ran; returns their numbers."""
+        """Tell that a node with gradients for two inputs ran. Returns the numbers of these gradients."""
         first, second = result
         n = 0 if first is None else number if first is gradient else next_tensor_number()
         if second is None:
@@ -246,7 +247,7 @@ class WatchedPass:
         return n, m
 
     def _run(self, node: Any, needed: set[Node] | None) -> tuple[Sequence[Any], Sequence[int]]:
-        """Run any node, and its hooks."""
+        """Run any node, with its hooks."""
         gradients = self.buffers.pop(node, None)
         numbers = self.numbers.pop(node, 0)
         if node.outputs == 1:
@@ -275,7 +276,7 @@ class WatchedPass:
         return produced, given
 
     def _differentiate(self, node: Any, gradients: Sequence[Any], numbers: Sequence[int]) -> Sequence[Any]:
-        """The gradients of a node's inputs from those of its outputs."""
+        """Compute the gradients of a node's inputs from those of its outputs."""
         if all(g is None for g in gradients):
             return [None] * len(node.edges)
         if node.takes_tensors:
@@ -286,7 +287,8 @@ class WatchedPass:
         return (result,) if node.arity == 1 else tuple(result)
 
     def _number_of_result(self, gradient: Any, upstream: Sequence[Any], numbers: Sequence[int]) -> int:
-        """The number of a gradient that a rule returned: its own, that of the one it passes on, or 0."""
+        """The number of a gradient that a rule returned: its own, or that of the upstream gradient if it is
+        the same object; else 0."""
         if self.listener is None or gradient is None:
             return 0
         if isinstance(gradient, Tensor):
@@ -296,15 +298,14 @@ class WatchedPass:
     def _reach_leaves(self, leaves: list[Any]) -> None:
         """Give leaves their gradients, and empty the list."""
         for node in leaves:
-            if (
-                node in self.buffers
-            ):  # in a list, so that no frame holds the gradient and the leaf may keep it
+            if node in self.buffers:
                 self.current = node.number
+                # in a list, so that no frame refers to the gradient, and the leaf may keep it without a copy
                 self._reach_leaf(node, [self.buffers.pop(node)], [self.numbers.pop(node)])
         leaves.clear()
 
     def _reach_leaf(self, node: AccumulateGrad, box: list[Any], numbers: list[int]) -> None:
-        """Give a leaf its gradient: add it to `.grad`, or keep it for the caller of `grad`."""
+        """Give a leaf its gradient: accumulate it into `.grad`, or keep it for the caller of `grad`."""
         leaf = node.variable
         rare = tensor_rare(leaf)
         if rare.hooks:
@@ -315,7 +316,7 @@ class WatchedPass:
             self._capture(node, box[0], numbers[0])
         if self.how == "grad" or (self.wanted and not asked):
             return
-        if leaf._edge is None:  # it required grad when the graph was made, and does no longer
+        if leaf._edge is None:  # it required grad when the graph was made, but does not any longer
             return
         accumulate(leaf, box, self.create_graph)
         if self.listener is not None:
@@ -333,7 +334,7 @@ class WatchedPass:
         if gradient is not None:
             self.captured[id(edge_node(edge)), edge_nr(edge)] = shown(self, gradient, number)
 
-    # --- what a listener hears
+    # --- events for the listener
 
     def _tell_beginning(self) -> None:
         listener: Any = self.listener
@@ -365,7 +366,7 @@ class WatchedPass:
             self.listener.produced(node.number, self.number, flows, fresh)
 
     def _number_fresh(self, gradients: Sequence[Any], numbers: list[int], known: Sequence[int]) -> list[Any]:
-        """Number the gradients that have no number yet; the values of those, None for the others."""
+        """Give a number to each gradient that has none. Returns the values of these, and None for the others."""
         fresh: list[Any] = [None] * len(gradients)
         for i, gradient in enumerate(gradients):
             if gradient is None or numbers[i]:
@@ -380,14 +381,14 @@ class WatchedPass:
 
 
 def check_for_nan(node: Node, gradients: Sequence[Any]) -> None:
-    """Raise RuntimeError where a node returned NaN, as anomaly mode asks."""
+    """Raise RuntimeError if a gradient contains NaN, for anomaly mode."""
     for nr, gradient in enumerate(gradients):
         if gradient is not None and np.isnan(getattr(gradient, "array", gradient)).any():
             raise nan_gradient(node, nr)
 
 
 def count_dependencies(roots: Sequence[Any]) -> dict[Node, int]:
-    """How many gradients each node will get, for all nodes that the roots lead to."""
+    """The number of gradients that each node will receive, for all nodes that can be reached from the roots."""
     waiting: dict[Node, int] = dict.fromkeys(roots, 0)
     stack = list(waiting)
     while stack:

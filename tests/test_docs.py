@@ -130,7 +130,7 @@ def test_the_guide_to_the_stepper_lists_every_verb() -> None:
 def test_a_page_shows_what_its_commands_print(page: Path, folder: Path) -> None:
     text = page.read_text()
     assert text.count("```console") == len(SHOWN.findall(text)) > 0 or page.stem == "README"
-    assert filled(page, folder) == text, "python tests/test_docs.py writes it anew"
+    assert alike(filled(page, folder), text), "python tests/test_docs.py writes it anew"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -162,7 +162,8 @@ def test_the_pictures_are_those_that_gradviz_draws_now(folder: Path) -> None:
         )
         done = run(f"gradviz {drawn} {picture.name}", folder)
         assert done.returncode == 0
-        assert texts(folder / picture.name) == texts(picture), f"draw it again: {picture.name}"
+        drawn_now, drawn_then = (sorted(texts(file)) for file in (folder / picture.name, picture))
+        assert alike("\n".join(drawn_now), "\n".join(drawn_then)), f"draw it again: {picture.name}"
 
 
 def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -> None:
@@ -188,7 +189,24 @@ def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -
 
 
 def texts(svg: Path) -> list[str]:
-    return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text()))
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text())
+
+
+FRACTION = re.compile(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?(?![\w.])")
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two texts are the same but for the last shown digits of numbers, which are another CPU's to round."""
+    words, others = ([part.split() for part in FRACTION.split(text)] for text in (one, other))
+    numbers, those = ([float(number) for number in FRACTION.findall(text)] for text in (one, other))
+    return words == others and numbers == pytest.approx(those, rel=2e-3)
+
+
+def test_texts_are_alike_that_differ_in_the_last_digits_alone() -> None:
+    assert alike("w = [0.28059]  (event 3)", "w = [0.2806] (event 3)")
+    assert not alike("w = [0.28059] (event 3)", "w = [0.28159] (event 3)")
+    assert not alike("w = 0.5 (event 3)", "w = 0.5 (event 4)")
+    assert not alike("w = 0.5", "w = 0.5, 0.5")
 
 
 if __name__ == "__main__":

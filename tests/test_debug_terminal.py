@@ -13,6 +13,8 @@ from conftest import terminal_env
 
 from gradviz.tracefile import open_trace
 
+pytestmark = pytest.mark.slow  # each starts a terminal
+
 pexpect = pytest.importorskip("pexpect")
 pyte = pytest.importorskip("pyte")
 pytest.importorskip("termios")

@@ -26,6 +26,8 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import FoldError
 from gradviz.graph.model import Edge, Graph, Node
 
+pytestmark = pytest.mark.slow  # both layout engines lay out
+
 __all__ = ["traced"]
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -19,6 +19,8 @@ from test_graph import Traced, network, several_paths, traced
 import gradviz.engine as torch
 from gradviz.cli.common import patience
 
+pytestmark = pytest.mark.slow  # each draws with a process of its own
+
 __all__ = ["traced"]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -22,6 +22,8 @@ from gradviz.draw import layout, png
 from gradviz.draw.layout import LayoutError, engines, to_svg
 from gradviz.draw.png import PictureTooLarge, to_png
 
+pytestmark = pytest.mark.slow  # both layout engines lay out
+
 SVG = "{http://www.w3.org/2000/svg}"
 HAS_DOT = shutil.which("dot") is not None
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for dot is a shell script")

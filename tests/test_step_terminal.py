@@ -16,6 +16,8 @@ from conftest import terminal_env
 import gradviz.engine as torch
 from gradviz.sources.record import record
 
+pytestmark = pytest.mark.slow  # each starts a terminal
+
 pexpect = pytest.importorskip("pexpect")
 pyte = pytest.importorskip("pyte")
 pytest.importorskip("termios")

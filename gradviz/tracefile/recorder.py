@@ -204,10 +204,15 @@ class Recorder(Listener):
                 if value is not None:
                     self._state(number, value, 0, 0, 0, later)
 
+    def _produced_gradients(self, numbers: Sequence[int], values: Sequence[Any]) -> None:
+        """As `_gradients`, of what a node produced whose incoming gradient is told in the same call."""
+        for number, value in zip(numbers, values):  # noqa: B905
+            if value is not None:
+                self._produced_gradient(number, value)
+
     def _produced_gradient(self, number: int, value: Any) -> None:
-        """The state of a gradient that a node has produced whose incoming gradient is told in the same call. Where it
-        is the last large one's memory in another shape, and no other event came between, its statistics are those:
-        the transposed gradient of a weight is as large as anything in a pass."""
+        """As `_state`. Where a gradient is the last large one's memory in another shape, and no other event came
+        between, its statistics are those: the transposed gradient of a weight is as large as anything in a pass."""
         if type(value) is not np.ndarray or value.size <= max(DEFERRED, self.most_elements):
             self._state(number, value, 0, 0, 0, 1)
             return
@@ -489,9 +494,7 @@ class Recorder(Listener):
                 if self.keeps_values:
                     if value is not None:
                         self._state(gradient, value, 0, 0, 0)
-                    for number, produced in zip(flows[1::2], values):  # noqa: B905
-                        if produced is not None:
-                            self._produced_gradient(number, produced)
+                    self._produced_gradients(flows[1::2], values)
                 name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
                 thread = self.last_thread if get_ident() == self.last_ident else self._thread()
                 own = self.open_passes.get(in_pass, 0)

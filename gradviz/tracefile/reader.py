@@ -332,9 +332,7 @@ class Trace:
         try:
             chunks = [np.frombuffer(data, STATE) for data in self._blobs("states")]
             for part, (_, first, count) in zip(chunks, self._chunks, strict=True):
-                told = part["event"]
-                if len(told) and not (first <= told.min() and told.max() < first + count):
-                    raise ValueError("a state of an event that there is not")
+                _check_range(part["event"], first, count)
             sizes = [
                 size for (size,) in self._rows("SELECT length(data) AS count FROM payloads ORDER BY chunk")
             ]
@@ -376,3 +374,9 @@ class Trace:
         """A tensor's shape and dtype when it was first told of; None where nothing is known of it."""
         form = self.states.form(self.states.first(tensor)) if self.states.first(tensor) >= 0 else None
         return None if form is None else (form.shape, form.dtype)
+
+
+def _check_range(events: np.ndarray, first: int, count: int) -> None:
+    """Raise ValueError where the states of a chunk belong to events outside of it."""
+    if len(events) and not (first <= events.min() and events.max() < first + count):
+        raise ValueError("a state belongs to no event of its chunk")

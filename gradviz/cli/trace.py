@@ -66,10 +66,10 @@ def trace(
     if graph_file is not None:
         _check_picture(graph_file)
     try:
-        outcome = run(target, path, values, passes)
+        outcome = run(target, path, values, passes, engine=engine)
     except OSError as error:
         fail(str(error))
-    tell(path, outcome, engine)
+    tell(path, outcome)
     if graph_file is not None:
         _draw(path, graph_file)
     raise SystemExit(outcome.status)

@@ -1,0 +1,364 @@
+"""The backward side: hooks on the nodes of a pass, put there before it and removed after it.
+
+Hooks run in the order of execution. A node of PyTorch's own is told of once it has run. Of a node that runs code of the
+program's (a custom Function, a checkpoint), and of all nodes under `create_graph`, both events are told in their time.
+No hook keeps a gradient: PyTorch would have to copy what it can steal otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gradviz.events.fields import Root
+from gradviz.events.listener import NO_RULE, State
+from gradviz.events.numbers import next_pass_number
+from gradviz.sources.torch_recorder.identity import Known, NodeRecord, version_of
+from gradviz.sources.torch_recorder.source import Source
+
+_Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
+
+
+class Pass:
+    """One backward pass. `how` is `backward` (leaves accumulate) or `grad`."""
+
+    def __init__(
+        self,
+        source: Source,
+        how: str,
+        roots: Sequence[Any],
+        gradients: Sequence[torch.Tensor | None],
+        wanted: Sequence[Any],
+        retain_graph: bool,
+        create_graph: bool,
+    ) -> None:
+        self.source, self.identity = source, source.identity
+        self.listener: Any = source.listener
+        self.how, self.roots, self.gradients, self.wanted = how, roots, gradients, wanted
+        self.retain_graph, self.create_graph = retain_graph, create_graph
+        self.number = next_pass_number()
+        self.handles: list[Any] = []
+        self.targets: dict[int, tuple[int, ...]] = {}  # of each node, in the order of its edges
+        self.records: dict[int, NodeRecord] = {}
+        self.sent: dict[int, list[int]] = {}  # the gradients that were sent to each node
+        self.ran: set[int] = set()
+        self.running: list[int] = []  # the nodes that have begun and not ended, of those of which both are told
+        self.hooked = _HookNames()
+
+    # --- before and after
+
+    def begin(self) -> None:
+        """Watch the nodes that the roots lead to, and tell that the pass begins."""
+        with _Plain():
+            edges = [_edge_of(root) for root in self.roots]
+            for root in (*self.roots, *self.wanted):
+                if isinstance(root, torch.Tensor):
+                    self.identity.number_of(root, sys._getframe())
+            self._watch([fn for fn, _ in edges])
+            told = []
+            for (fn, nr), root, gradient in zip(edges, self.roots, self.gradients, strict=True):
+                record = self.identity.record_of(fn)
+                number = 0
+                if gradient is not None:
+                    number = self.identity.number_of(gradient, sys._getframe(), "gradient")
+                    self.sent.setdefault(record.number, []).append(number)
+                tensor = self.identity.number_of(root) if isinstance(root, torch.Tensor) else 0
+                told.append(Root(record.number, nr, tensor or record.tensors.get(nr, 0), number))
+            inputs = [self.identity.number_of(one) for one in self.wanted if isinstance(one, torch.Tensor)]
+        self.listener.pass_began(
+            sys._getframe(), self.number, self.how, time.time(), self.retain_graph, self.create_graph, told, inputs
+        )
+
+    def end(self) -> None:
+        """Leave no trace in the graph, and tell that the pass is over."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+        if self.source.listener is not None:
+            self.listener.pass_ended(self.number)
+
+    def returned(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """`grad` returns these: leaves among what was asked for have received them."""
+        with _Plain():
+            for tensor, gradient in zip(self.wanted, gradients, strict=True):
+                if gradient is None:
+                    continue
+                fn, _ = _edge_of(tensor)
+                record = self.identity.record_of(fn)
+                if record.is_leaf:
+                    number, value = self._number(gradient)
+                    self.listener.received(record.number, record.name, self.number, (number,), (value,))
+                else:
+                    self.identity.number_of(gradient, sys._getframe(), "gradient")
+
+    def failed(self, error: BaseException) -> None:
+        """An exception left the pass: tell which node was at work."""
+        guilty = self.running[-1] if self.running else self._next_to_run()
+        if guilty and guilty not in self.running:
+            record = self.records[guilty]
+            sent = self.sent.get(guilty, [])
+            numbers = sent if len(sent) == 1 else [0]
+            self.listener.received(guilty, record.name, self.number, numbers, [None])
+        self.listener.error(error.__traceback__, type(error).__name__, str(error), guilty, self.number)
+
+    def _next_to_run(self) -> int:
+        """The node that the engine had come to: the newest of those that have got all their gradients."""
+        waiting: dict[int, int] = {}
+        for number, targets in self.targets.items():
+            if number not in self.ran:
+                for target in targets:
+                    waiting[target] = waiting.get(target, 0) + 1
+        ready = [n for n in self.records if n not in self.ran and n in self.sent and not waiting.get(n)]
+        return max(ready, key=lambda n: (self.records[n].is_leaf, self.records[n].sequence), default=0)
+
+    # --- watching
+
+    def _watch(self, fns: Sequence[Any]) -> None:
+        """Put a hook on every node that is reached."""
+        identity, key = self.identity, self.identity.key
+        for fn in fns:
+            identity.record_of(fn)
+        seen = self.targets
+        stack = list(fns)
+        while stack:
+            fn = stack.pop()
+            record = fn.metadata[key]
+            if record.number in seen:
+                continue
+            self.records[record.number] = record
+            if record.is_leaf:
+                seen[record.number] = ()
+                self._watch_leaf(fn, record)
+                continue
+            targets = []
+            for target, _ in fn.next_functions:
+                if target is None:
+                    targets.append(0)
+                    continue
+                known = target.metadata.get(key) or identity.record_of(target)
+                targets.append(known.number)
+                if known.number not in seen:
+                    stack.append(target)
+            seen[record.number] = tuple(targets)
+            if record.of_function or record.retained or self.create_graph:
+                self.handles.append(fn.register_prehook(self._before(record)))
+                self.handles.append(fn.register_hook(self._after(record, tuple(targets))))
+            else:
+                self.handles.append(fn.register_hook(self._after_plain(record, tuple(targets))))
+
+    def _watch_leaf(self, fn: Any, record: NodeRecord) -> None:
+        leaf = self.identity.known.get(id(fn.variable))
+        if leaf is None:
+            self.identity.number_of(fn.variable)
+            leaf = self.identity.known[id(fn.variable)]
+        self.handles.append(fn.register_hook(self._accumulated(record, leaf)))
+
+    def _after_plain(self, record: NodeRecord, targets: Sequence[int]) -> Callable[..., None]:
+        """What to do once a node of PyTorch's own has run."""
+        node, name = record.number, record.name
+
+        def after(produced: Sequence[Any], received: Sequence[Any]) -> None:
+            if self.source.listener is None:
+                return
+            with _Plain():
+                numbers, values = self._received(record, received)
+                flows, given = self._flows(targets, produced)
+            self.ran.add(node)
+            if len(numbers) == 1:
+                self.listener.ran(node, name, self.number, numbers[0], values[0], flows, given)
+            else:
+                self.listener.received(node, name, self.number, numbers, values)
+                self.listener.produced(node, self.number, flows, given)
+
+        return after
+
+    def _before(self, record: NodeRecord) -> Callable[..., None]:
+        def before(received: Sequence[Any]) -> None:
+            if self.source.listener is None:
+                return
+            with _Plain():
+                numbers, values = self._received(record, received)
+                self.listener.received(record.number, record.name, self.number, numbers, values)
+                self._tell_retained(record, numbers)
+            self.running.append(record.number)
+
+        return before
+
+    def _after(self, record: NodeRecord, targets: Sequence[int]) -> Callable[..., None]:
+        def after(produced: Sequence[Any], received: Sequence[Any]) -> None:
+            if self.source.listener is None:
+                return
+            if record.number in self.running:
+                self.running.remove(record.number)
+            self.ran.add(record.number)
+            with _Plain():
+                if self.create_graph:
+                    self._tell_derivative(record, produced, received)
+                flows, given = self._flows(targets, produced)
+            self.listener.produced(record.number, self.number, flows, given)
+
+        return after
+
+    def _accumulated(self, record: NodeRecord, leaf: Known) -> Callable[..., None]:
+        """What to do once a leaf has taken in its gradient."""
+
+        def after(_: Sequence[Any], received: Sequence[Any]) -> None:
+            if self.source.listener is None:
+                return
+            with _Plain():
+                numbers, values = self._received(record, received)
+                self.ran.add(record.number)
+                self.listener.received(record.number, record.name, self.number, numbers, values)
+                tensor = leaf()
+                if tensor is None or not numbers[0]:
+                    return
+                grad = tensor.grad
+                if grad is None:  # a hook has used it up already
+                    return
+                known = self.identity.known.get(id(grad))
+                if known is None:
+                    known = self.identity.fresh(grad)
+                    known.number = numbers[0]
+                state = self.identity.state_of(grad)
+                self.listener.accumulated(
+                    leaf.number, record.number, self.number, numbers[0], known.number, state
+                )
+
+        return after
+
+    # --- gradients
+
+    def _number(self, gradient: torch.Tensor) -> tuple[int, Any]:
+        """A gradient's number, and its value where it is new: one that was added to in place is another."""
+        known = self.identity.known.get(id(gradient))
+        if known is not None and known.version == version_of(gradient):
+            return known.number, None
+        return self.identity.fresh(gradient).number, gradient
+
+    def _received(self, record: NodeRecord, received: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        """The numbers of what a node is given, and the values of those that are new. A gradient that is not the one
+        which was sent there has been changed by a hook."""
+        numbers, values = [], []
+        for gradient in received:
+            number, value = (0, None) if gradient is None else self._number(gradient)
+            numbers.append(number)
+            values.append(value)
+        sent = self.sent.get(record.number)
+        if sent is not None and len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0]):
+            self._tell_hooked(record, sent[0], received[0], numbers, values)
+        return numbers, values
+
+    def _tell_hooked(
+        self, record: NodeRecord, before: int, after: torch.Tensor, numbers: list[int], values: list[Any]
+    ) -> None:
+        tensor = record.tensors.get(0, 0)
+        name = self.hooked.name(self.identity, tensor)
+        node = 0 if record.is_leaf else record.number
+        state = State(numbers[0], after if values[0] is not None else None)
+        self.listener.hooked(tensor if name else 0, node, self.number, name or "hook", before, state)
+        values[0] = None
+
+    def _flows(self, targets: Sequence[int], produced: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        """The gradients that go to each target, and the values of those that are new."""
+        flows: list[int] = []
+        values: list[Any] = []
+        for target, gradient in zip(targets, produced, strict=False):
+            number, value = (0, None) if gradient is None else self._number(gradient)
+            if number and target:
+                self.sent.setdefault(target, []).append(number)
+            flows += (target, number)
+            values.append(value)
+        return flows, values
+
+    def _tell_retained(self, record: NodeRecord, numbers: Sequence[int]) -> None:
+        """Tell of tensors that keep the gradient which has just come."""
+        for nr, known in (record.retained or {}).items():
+            tensor = known()
+            if tensor is None or nr >= len(numbers) or not numbers[nr]:
+                continue
+            grad = tensor.grad
+            if grad is None:
+                continue
+            if id(grad) not in self.identity.known:
+                self.identity.fresh(grad).number = numbers[nr]
+            self.listener.retained(known.number, record.number, self.number, self.identity.number_of(grad))
+
+    def _tell_derivative(self, record: NodeRecord, produced: Sequence[Any], received: Sequence[Any]) -> None:
+        """Under `create_graph` what a node computes is differentiable: an op of the node's name, which has made nodes
+        of its own."""
+        identity = self.identity
+        outputs = [g for g in produced if g is not None and g.grad_fn is not None]
+        new = [g for g in outputs if identity.key not in g.grad_fn.metadata]
+        if not new:
+            return
+        inputs = [identity.number_of(g) for g in received if g is not None]
+        fresh = [g for g in new if id(g) not in identity.known]
+        states = [identity.state(g, identity.fresh(g)) for g in fresh]
+        zeros = [0] * len(states)
+        self.listener.op(
+            None, record.name, "", NO_RULE, self.number, True, inputs, [state.tensor for state in states], fresh,
+            [state.flags for state in states], [state.version for state in states], zeros,
+        )  # fmt: skip
+        identity.tell_nodes(None, new, -1, [g for g in received if g is not None])
+
+
+class _HookNames:
+    """What the hooks of tensors are called."""
+
+    def name(self, identity: Any, tensor: int) -> str:
+        """The names of a tensor's hooks; empty where it has none."""
+        known = next((known for known in list(identity.known.values()) if known.number == tensor), None)
+        found = None if known is None else known()
+        hooks = getattr(found, "_backward_hooks", None) or {}
+        return ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks.values())
+
+
+def _edge_of(root: Any) -> tuple[Any, int]:
+    """The node that a root's gradient goes to, and which of its outputs it is."""
+    if isinstance(root, torch.Tensor):
+        return torch.autograd.graph._get_grad_fn_or_grad_acc(root), root.output_nr
+    return root.node, root.output_nr
+
+
+def watched(source: Source, engine: Callable[..., Any], push: Callable[[], Any]) -> Callable[..., Any]:
+    """PyTorch's way into its engine, with the pass watched. `push` gives a context in which the mode is on."""
+
+    def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if source.listener is None or torch.compiler.is_compiling():
+            return engine(t_outputs, *args, **kwargs)
+        gradients, retain_graph, create_graph, inputs = args[:4]
+        accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
+        roots = [t_outputs] if isinstance(t_outputs, torch.Tensor) else list(t_outputs)
+        if not all(_has_node(root) for root in roots):
+            return engine(t_outputs, *args, **kwargs)  # which says what is wrong
+        source.identity.tell_pending()
+        current = Pass(
+            source, "backward" if accumulates else "grad", roots, gradients, tuple(inputs or ()), bool(retain_graph),
+            bool(create_graph),
+        )  # fmt: skip
+        source.thread.passes.append(current)
+        try:
+            current.begin()
+            with push():
+                result = engine(t_outputs, *args, **kwargs)
+            if not accumulates and source.listener is not None:
+                current.returned(result)
+            return result
+        except Exception as error:
+            if source.listener is not None:
+                current.failed(error)
+            raise
+        finally:
+            source.thread.passes.remove(current)
+            current.end()
+
+    return run
+
+
+def _has_node(root: Any) -> bool:
+    with _Plain():
+        return not isinstance(root, torch.Tensor) or root.requires_grad

@@ -1,0 +1,67 @@
+"""`linear` of a matrix: told as its two ops, a transpose and `addmm`, each with the node that it made."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any
+
+import torch
+
+from gradviz.events.fields import Saved
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
+from gradviz.events.listener import NO_RULE
+from gradviz.events.numbers import next_tensor_number
+from gradviz.events.values import SMALL
+from gradviz.sources.torch_recorder.source import Source
+from gradviz.sources.torch_recorder.values import Unseen
+
+
+_NODES = {"TBackward0", "AddmmBackward0"}
+
+
+def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) -> bool:
+    """Tell of `out = linear(x, weight, bias)`. The transposed weight is nowhere to be seen but in the graph. False,
+    and nothing told, where it was computed in another way."""
+    x, weight, bias = args
+    identity = source.identity
+    if out.dtype is not x.dtype or out.layout is not torch.strided:
+        return False
+    listener: Any = source.listener
+    nodes = identity.new_nodes((out.grad_fn,))
+    by_name = {record.name: (fn, record, edges) for fn, record, edges in nodes}
+    if len(by_name) < len(nodes) or not by_name.keys() <= _NODES:
+        return False
+    w, given, b = (identity.number_of(tensor, frame) for tensor in (weight, x, bias))
+    enabled, in_pass = torch.is_grad_enabled(), source.in_pass
+    t = next_tensor_number()
+    known = identity.fresh(out)
+    state = identity.state(out, known)
+    turned, main = by_name.get("TBackward0"), by_name.get("AddmmBackward0")
+    flags = VIEW | (REQUIRES_GRAD if turned is not None else LEAF)
+    if 1 in weight.shape:
+        flags |= WHOLE
+    listener.op(
+        frame, "t", "", NO_RULE, in_pass, enabled, (w,), (t,), (_transposed(weight),), (flags,), (0,), (w,)
+    )
+    if turned is not None:
+        turned[1].tensors[0] = t
+        identity.tell_numbered(frame, [turned], -1, ())
+    listener.op(
+        frame, "addmm", "", NO_RULE, in_pass, enabled, (b, given, t), (state.tensor,), (out,), (state.flags,),
+        (state.version,), (0,),
+    )  # fmt: skip
+    if main is not None:
+        fn, record, edges = main
+        record.tensors[0] = state.tensor
+        saved = identity.saved_by(fn, (x, weight, bias, out))
+        if getattr(fn._raw_saved_mat2, "data", None) is not None:
+            saved.append(Saved(t, 0))
+        told = identity.edges_of(edges, (b, given, t))
+        listener.node(frame, record.number, record.name, -1, NO_RULE, (state.tensor,), told, saved)
+    return True
+
+
+def _transposed(weight: torch.Tensor) -> Any:
+    if weight.numel() <= SMALL and weight.is_cpu and type(weight) in (torch.Tensor, torch.nn.Parameter):
+        return weight.detach().t()
+    return Unseen(weight.shape[::-1], weight.dtype, weight.device)

@@ -15,10 +15,13 @@ from typing import Any
 import torch
 
 from gradviz.events.fields import Root
-from gradviz.events.listener import NO_RULE, State
-from gradviz.events.numbers import next_pass_number
+from gradviz.events.listener import NO_RULE, State, Where
+from gradviz.events.kinds import REQUIRES_GRAD
+from gradviz.events.numbers import next_pass_number, next_tensor_number
+from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.identity import Known, NodeRecord, version_of
 from gradviz.sources.torch_recorder.source import Source
+from gradviz.sources.torch_recorder.values import Unseen
 
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
 
@@ -41,6 +44,7 @@ class Pass:
         self.how, self.roots, self.gradients, self.wanted = how, roots, gradients, wanted
         self.retain_graph, self.create_graph = retain_graph, create_graph
         self.number = next_pass_number()
+        self.where: Where = None
         self.handles: list[Any] = []
         self.targets: dict[int, tuple[int, ...]] = {}  # of each node, in the order of its edges
         self.records: dict[int, NodeRecord] = {}
@@ -69,8 +73,9 @@ class Pass:
                 tensor = self.identity.number_of(root) if isinstance(root, torch.Tensor) else 0
                 told.append(Root(record.number, nr, tensor or record.tensors.get(nr, 0), number))
             inputs = [self.identity.number_of(one) for one in self.wanted if isinstance(one, torch.Tensor)]
+        self.where = self.source.place(sys._getframe())
         self.listener.pass_began(
-            sys._getframe(), self.number, self.how, time.time(), self.retain_graph, self.create_graph, told, inputs
+            self.where, self.number, self.how, time.time(), self.retain_graph, self.create_graph, told, inputs
         )
 
     def end(self) -> None:
@@ -197,7 +202,7 @@ class Pass:
             self.ran.add(record.number)
             with _Plain():
                 if self.create_graph:
-                    self._tell_derivative(record, produced, received)
+                    self._tell_derivative(produced, received)
                 flows, given = self._flows(targets, produced)
             self.listener.produced(record.number, self.number, flows, given)
 
@@ -287,23 +292,34 @@ class Pass:
                 self.identity.fresh(grad).number = numbers[nr]
             self.listener.retained(known.number, record.number, self.number, self.identity.number_of(grad))
 
-    def _tell_derivative(self, record: NodeRecord, produced: Sequence[Any], received: Sequence[Any]) -> None:
-        """Under `create_graph` what a node computes is differentiable: an op of the node's name, which has made nodes
-        of its own."""
-        identity = self.identity
-        outputs = [g for g in produced if g is not None and g.grad_fn is not None]
-        new = [g for g in outputs if identity.key not in g.grad_fn.metadata]
-        if not new:
-            return
-        inputs = [identity.number_of(g) for g in received if g is not None]
-        fresh = [g for g in new if id(g) not in identity.known]
-        states = [identity.state(g, identity.fresh(g)) for g in fresh]
-        zeros = [0] * len(states)
-        self.listener.op(
-            None, record.name, "", NO_RULE, self.number, True, inputs, [state.tensor for state in states], fresh,
-            [state.flags for state in states], [state.version for state in states], zeros,
-        )  # fmt: skip
-        identity.tell_nodes(None, new, -1, [g for g in received if g is not None])
+    def _tell_derivative(self, produced: Sequence[Any], received: Sequence[Any]) -> None:
+        """Under `create_graph` what a node computes is differentiable. Its ops are known by their nodes alone: of what
+        goes from one to the next only the shape is seen."""
+        identity, listener = self.identity, self.listener
+        made = [g for g in produced if g is not None and g.grad_fn is not None]
+        nodes = identity.new_nodes([g.grad_fn for g in made])
+        seen = {(id(g.grad_fn), g.output_nr): g for g in made}
+        for fn, record, nexts in nodes:
+            outputs, values, flags = [], [], []
+            for nr, form in enumerate(fn._input_metadata):
+                gradient = seen.get((id(fn), nr))
+                if gradient is None:
+                    number, value = next_tensor_number(), Unseen(form.shape, form.dtype, form.device)
+                else:
+                    number, value = identity.fresh(gradient).number, gradient
+                record.tensors[nr] = number
+                outputs.append(number)
+                values.append(value)
+                flags.append(REQUIRES_GRAD)
+            edges = identity.edges_of(nexts)
+            zeros = [0] * len(outputs)
+            inputs = [edge.tensor for edge in edges if edge.tensor]
+            listener.op(
+                self.where, op_of_node(record.name), "", NO_RULE, self.number, True, inputs, outputs, values, flags,
+                zeros, zeros,
+            )  # fmt: skip
+            saved = identity.saved_by(fn, [g for g in received if g is not None])
+            listener.node(self.where, record.number, record.name, -1, NO_RULE, outputs, edges, saved)
 
 
 class _HookNames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 OP, PASS, MAKER, DATA, SET_DATA, SET_GRAD, SET_REQUIRES_GRAD = (
@@ -48,6 +49,7 @@ NAMES = {
     "__getitem__": "getitem", "__setitem__": "setitem", "__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv",
     "__rpow__": "rpow", "__rmatmul__": "matmul", "__matmul__": "matmul", "__radd__": "add", "__rmul__": "mul",
     "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "__invert__": "bitwise_not",
+    "norm": "vector_norm",
 }  # fmt: skip
 # Ops whose result shares the memory of their input without being a view that autograd knows of.
 ALIASES = {"detach", "data", "view_as_real", "_make_dual"}
@@ -66,6 +68,16 @@ def sort_of(func: Any) -> tuple[str, str]:
     if name in _FILLERS and getattr(func, "__module__", "") == "torch.nn.init":
         return FILL, name
     return _SORTS.get(name, OP), NAMES.get(name, name)
+
+
+# Which op `matmul` is, by the dimensions of what it multiplies.
+PRODUCTS = {(1, 1): "dot", (2, 1): "mv", (2, 2): "mm"}
+
+
+def op_of_node(name: str) -> str:
+    """What an op is called that is only known by its node: `index_select` for IndexSelectBackward0."""
+    stem = name.partition("Backward")[0]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
 def writes(name: str) -> bool:

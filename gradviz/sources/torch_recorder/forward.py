@@ -121,6 +121,8 @@ class Forward(TorchFunctionMode):
             self._tell_written(name, written, in_place, frame)
             return
         first = told[0]
+        if name == "matmul" and len(inputs) == 2:
+            name = calls.PRODUCTS.get((inputs[0].ndim, inputs[1].ndim), name)
         text = text_of(name, args, kwargs, first.is_floating_point())
         if name in OPERANDS and len(inputs) == 1 and len(args) == 2:
             numbers.insert(0 if args[0] is not inputs[0] else 1, 0)

@@ -234,6 +234,9 @@ class Identity:
                 entry = self._saved(saved, candidates)
                 if entry is not None:
                     found.append(entry)
+        if len(found) > 1:  # PyTorch's are in the order of the alphabet
+            order = {self.known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
+            found.sort(key=lambda entry: order.get(entry.tensor, -1))
         return found
 
     def _saved(self, saved: Any, candidates: Sequence[torch.Tensor]) -> Saved | None:

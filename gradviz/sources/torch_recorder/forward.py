@@ -98,6 +98,7 @@ class Forward(TorchFunctionMode):
         before: Sequence[int],
         outputs: Sequence[torch.Tensor],
         frame: FrameType,
+        with_tangents: bool = True,
     ) -> None:
         """An op ran."""
         identity = self.identity
@@ -133,7 +134,8 @@ class Forward(TorchFunctionMode):
             nodes = identity.new_nodes((fn,))
             if len(nodes) == 1:
                 self._tell_one(name, text, rule, numbers, inputs, first, states[0], nodes[0], frame)
-                self._push_tangents(name, fresh, frame)
+                if with_tangents:
+                    self._tell_tangents(name, fresh, frame)
                 return
         else:
             nodes = []
@@ -151,7 +153,8 @@ class Forward(TorchFunctionMode):
             identity.tell_numbered(frame, nodes, -1, (*inputs, *outputs), rule)
         elif roots:
             identity.tell_nodes(frame, roots, -1, (*inputs, *outputs), rule)
-        self._push_tangents(name, told, frame)
+        if with_tangents:
+            self._tell_tangents(name, told, frame)
 
     def _tell_one(
         self,
@@ -333,10 +336,16 @@ class Forward(TorchFunctionMode):
     # --- forward mode
 
     def _make_dual(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        result = self._op(func, "make_dual", args, kwargs, frame)
+        result = func(*args, **kwargs)
+        tensor, tangent = args
+        identity = self.identity
+        self._tell("make_dual", (), {}, [tensor], [version_of(tensor)], [result], frame, with_tangents=False)
+        identity.number_of(tangent, frame)
+        listener: Any = self.source.listener
+        listener.tangent(frame, "make_dual", identity.number_of(result), identity.state_of(tangent))
         return result
 
-    def _push_tangents(self, name: str, outputs: Sequence[torch.Tensor], frame: FrameType) -> None:
+    def _tell_tangents(self, name: str, outputs: Sequence[torch.Tensor], frame: FrameType) -> None:
         """Tell of the tangents that the outputs of an op have."""
         level = torch.autograd.forward_ad._current_level
         if level < 0:

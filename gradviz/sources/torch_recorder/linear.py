@@ -16,7 +16,6 @@ from gradviz.sources.torch_recorder.source import Source
 from gradviz.sources.torch_recorder.values import Unseen
 
 
-_NODES = {"TBackward0", "AddmmBackward0"}
 
 
 def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) -> bool:
@@ -59,6 +58,23 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
         told = identity.edges_of(edges, (b, given, t))
         listener.node(frame, record.number, record.name, -1, NO_RULE, (state.tensor,), told, saved)
     return True
+
+
+def _is_plain(fn: Any, key: str) -> bool:
+    """Whether the nodes are those of a transpose and of `addmm`, and no others."""
+    if fn is None:
+        return True
+    if fn.name() != "AddmmBackward0":
+        return False
+    (bias, _), (x, _), (turned, _) = fn.next_functions
+    of_weight = None
+    if turned is not None:
+        if turned.name() != "TBackward0":
+            return False
+        of_weight = turned.next_functions[0][0]
+    return all(
+        node is None or hasattr(node, "variable") or key in node.metadata for node in (bias, x, of_weight)
+    )
 
 
 def _transposed(weight: torch.Tensor) -> Any:

@@ -18,7 +18,13 @@ class Block(nn.Module):
 
 torch.manual_seed(0)
 net = nn.Sequential(
-    nn.Conv2d(1, 8, 3, padding=1), Block(8), nn.MaxPool2d(2), Block(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
+    nn.Conv2d(1, 8, 3, padding=1),
+    Block(8),
+    nn.MaxPool2d(2),
+    Block(8),
+    nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(),
+    nn.Linear(8, 3),
 )
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
 images, labels = torch.randn(8, 1, 12, 12), torch.randint(3, (8,))

@@ -48,8 +48,8 @@ class record:
 
     `values` is `none`, `stats` or `full`; `passes` the numbers of the backward passes to record in detail (None:
     all). `through` makes of the recorder whom the engine tells in its place, and who tells the recorder. Without
-    `with_torch` PyTorch is left alone. An exception passes through, and is noted in the trace. Raises OSError where the file cannot be
-    written, ValueError for an unknown grade."""
+    `with_torch` PyTorch is left alone. An exception passes through, and is noted in the trace. Raises OSError where the
+    file cannot be written, ValueError for an unknown grade."""
 
     def __init__(
         self,

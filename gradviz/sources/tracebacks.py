@@ -7,7 +7,9 @@ from types import TracebackType
 
 _OURS = str(Path(__file__).resolve().parent.parent)
 _SKIPPED = (_OURS, "<frozen runpy>", "<gradviz>")
-HANDED_ON = "handle_torch_function"  # PyTorch's function that hands a call on to our mode, which makes it again
+HANDED_ON = (
+    "handle_torch_function"  # PyTorch's function that hands a call on to our mode, which makes it again
+)
 
 
 def has_our_frames(trace: TracebackType | None) -> bool:

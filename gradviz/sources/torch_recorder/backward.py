@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from gradviz.events.fields import Root
-from gradviz.events.listener import NO_RULE, State, Where
 from gradviz.events.kinds import REQUIRES_GRAD
+from gradviz.events.listener import NO_RULE, State, Where
 from gradviz.events.numbers import next_pass_number, next_tensor_number
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.identity import Known, NodeRecord, version_of
@@ -50,7 +50,9 @@ class Pass:
         self.records: dict[int, NodeRecord] = {}
         self.sent: dict[int, list[int]] = {}  # the gradients that were sent to each node
         self.ran: set[int] = set()
-        self.running: list[int] = []  # the nodes that have begun and not ended, of those of which both are told
+        self.running: list[
+            int
+        ] = []  # the nodes that have begun and not ended, of those of which both are told
         self.hooked = _HookNames()
 
     # --- before and after

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gradviz.events.kinds import REQUIRES_GRAD, VIEW, WHOLE
-from gradviz.events.listener import NO_RULE
+from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in, text_of
 from gradviz.sources.torch_recorder.formulas import rule_of
@@ -265,7 +264,11 @@ class Forward(TorchFunctionMode):
         return result
 
     def _made(
-        self, name: str, tensors: Sequence[torch.Tensor], frame: FrameType, inputs: Sequence[torch.Tensor] = ()
+        self,
+        name: str,
+        tensors: Sequence[torch.Tensor],
+        frame: FrameType,
+        inputs: Sequence[torch.Tensor] = (),
     ) -> None:
         identity = self.identity
         if is_pytorchs(frame) and not self.source.thread.scopes:
@@ -352,11 +355,8 @@ class Forward(TorchFunctionMode):
             return
         listener: Any = self.source.listener
         for tensor in outputs:
-            tangent = torch._VF._unpack_dual(tensor, level=level).tangent  # type: ignore[attr-defined]
+            tangent = torch._VF._unpack_dual(tensor, level=level).tangent
             if tangent is not None:
                 known = self.identity.fresh(tangent)
                 state = self.identity.state(tangent, known)
                 listener.tangent(frame, name, self.identity.number_of(tensor), state)
-
-
-__all__ = ["NO_RULE", "REQUIRES_GRAD", "Forward"]

@@ -167,7 +167,7 @@ class Identity:
         """What is known of a node. One that nobody told of is told now, with all that it leads to."""
         if self.key not in fn.metadata:
             self.tell_numbered(None, self.new_nodes([fn]), None)
-        return fn.metadata[self.key]  # type: ignore[no-any-return]
+        return fn.metadata[self.key]
 
     def new_nodes(self, roots: Iterable[Any]) -> list[tuple[Any, NodeRecord, Any]]:
         """Number the nodes that `roots` lead to and that have no number yet, the oldest first. Each comes with what is
@@ -270,7 +270,8 @@ class Identity:
     def put_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
         """Note which tensors the nodes behind them are the `grad_fn` of."""
         for tensor in outputs:
-            if (fn := tensor.grad_fn) is not None:
+            fn: Any = tensor.grad_fn
+            if fn is not None:
                 fn.metadata[self.key].tensors[tensor.output_nr] = self.number_of(tensor)
 
     def tell_numbered(

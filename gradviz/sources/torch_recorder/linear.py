@@ -16,20 +16,16 @@ from gradviz.sources.torch_recorder.source import Source
 from gradviz.sources.torch_recorder.values import Unseen
 
 
-
-
 def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) -> bool:
     """Tell of `out = linear(x, weight, bias)`. The transposed weight is nowhere to be seen but in the graph. False,
     and nothing told, where it was computed in another way."""
     x, weight, bias = args
     identity = source.identity
-    if out.dtype is not x.dtype or out.layout is not torch.strided:
-        return False
     listener: Any = source.listener
+    if out.dtype is not x.dtype or not _is_plain(out.grad_fn, identity.key):
+        return False
     nodes = identity.new_nodes((out.grad_fn,))
     by_name = {record.name: (fn, record, edges) for fn, record, edges in nodes}
-    if len(by_name) < len(nodes) or not by_name.keys() <= _NODES:
-        return False
     w, given, b = (identity.number_of(tensor, frame) for tensor in (weight, x, bias))
     enabled, in_pass = torch.is_grad_enabled(), source.in_pass
     t = next_tensor_number()

@@ -11,6 +11,7 @@ from gradviz.sources.torch_recorder.source import OURS
 from gradviz.sources.tracebacks import HANDED_ON, has_our_frames, without_our_frames
 
 _warnings: Any = warnings
+_exceptions: Any = traceback.TracebackException
 
 
 class Places:
@@ -18,7 +19,7 @@ class Places:
 
     def begin(self) -> None:
         """Look at each warning and traceback before it is shown."""
-        self.show, self.init = _warnings._showwarnmsg, traceback.TracebackException.__init__
+        self.show, self.init = _warnings._showwarnmsg, _exceptions.__init__
         show, init = self.show, self.init
 
         def shown(message: Any) -> None:
@@ -26,15 +27,22 @@ class Places:
                 show(message)
 
         def initialized(self: Any, kind: Any, error: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
-            init(self, kind, error, without_our_frames(trace) if has_our_frames(trace) else trace, *args, **kwargs)
+            init(
+                self,
+                kind,
+                error,
+                without_our_frames(trace) if has_our_frames(trace) else trace,
+                *args,
+                **kwargs,
+            )
 
         _warnings._showwarnmsg = shown
-        traceback.TracebackException.__init__ = initialized  # type: ignore[method-assign]
+        _exceptions.__init__ = initialized
 
     def end(self) -> None:
         """Leave them as they are."""
         _warnings._showwarnmsg = self.show
-        traceback.TracebackException.__init__ = self.init  # type: ignore[method-assign]
+        _exceptions.__init__ = self.init
 
 
 def _corrected(message: Any) -> bool:

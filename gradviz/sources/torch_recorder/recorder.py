@@ -148,7 +148,7 @@ class TorchRecorder:
         return run
 
     def _asking(self, has_torch_function: Callable[[Any], bool]) -> Callable[[Any], bool]:
-        """`has_torch_function`, which layers ask whether they may take a fast path: our mode is no reason against it."""
+        """`has_torch_function`, which layers ask whether they may take a fast path. Our mode is none against it."""
 
         def ask(relevant_args: Any) -> bool:
             if torch._C._len_torch_function_stack() == 1 and self.is_on():

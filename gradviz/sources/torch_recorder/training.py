@@ -166,7 +166,9 @@ class _Step:
         listener: Any = source.listener
         with torch._C.DisableTorchFunction():
             source.identity.tell_pending()
-            ready = [[p for p in group["params"] if p.grad is not None] for group in self.optimizer.param_groups]
+            ready = [
+                [p for p in group["params"] if p.grad is not None] for group in self.optimizer.param_groups
+            ]
             self.parameters = [parameter for group in ready for parameter in group]
             numbers = [source.identity.number_of(parameter) for parameter in self.parameters]
         groups = [
@@ -174,7 +176,9 @@ class _Step:
             for group, parameters in zip(self.optimizer.param_groups, ready, strict=True)
         ]
         name = type(self.optimizer).__name__
-        listener.stepped(self.where, self.training.number_of(self.optimizer), name, time.time(), groups, numbers)
+        listener.stepped(
+            self.where, self.training.number_of(self.optimizer), name, time.time(), groups, numbers
+        )
 
     def tell_results(self) -> None:
         """Tell what the parameters are now."""

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from gradviz.events.handles import READERS, Form, Later, NumpyReader
-from gradviz.events.values import DEFERRED
 
 _DTYPES: dict[Any, str] = {}
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # what elements are stored as
@@ -189,6 +188,3 @@ def register() -> None:
     """Have recorders read PyTorch's tensors."""
     READERS[torch.Tensor] = READERS[torch.nn.Parameter] = READER
     READERS[Unseen] = UnseenReader()
-
-
-__all__ = ["DEFERRED", "READER", "TorchReader", "Unseen", "array_of", "dtype_name", "register"]

@@ -17,6 +17,7 @@ from gradviz.sources.torch_recorder.formulas import rule_of
 from gradviz.sources.torch_recorder.identity import Known, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.source import Source, is_pytorchs
+from gradviz.sources.torch_recorder.values import READER
 
 _Run = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType], Any]
 
@@ -114,6 +115,8 @@ class Forward(TorchFunctionMode):
             for tensor, number, version in zip(inputs, numbers, before, strict=True)
             if version_of(tensor) != version
         ]
+        if written:
+            READER.recent.clear()
         fresh = [tensor for tensor in outputs if not any(tensor is one for one in inputs)]
         in_place = [tensor for tensor, _ in written if any(tensor is output for output in outputs)]
         told = [*in_place, *fresh]
@@ -298,6 +301,7 @@ class Forward(TorchFunctionMode):
         number = self.identity.number_of(tensor, frame)
         result = func(*args, **kwargs)
         source = self.identity.number_of(value, frame)
+        READER.recent.clear()
         known = self.identity.known[id(tensor)]
         known.base, known.alias = source, VIEW | WHOLE
         listener: Any = self.source.listener

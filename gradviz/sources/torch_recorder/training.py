@@ -17,6 +17,7 @@ from torch.optim import optimizer as torch_optimizer
 from gradviz.events.fields import Group
 from gradviz.events.numbers import next_optimizer_number
 from gradviz.sources.torch_recorder.source import Source, users_frame
+from gradviz.sources.torch_recorder.values import READER
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # settings that change the speed only
 
@@ -184,6 +185,7 @@ class _Step:
         """Tell what the parameters are now."""
         listener: Any = self.source.listener
         name = type(self.optimizer).__name__
+        READER.recent.clear()
         with torch._C.DisableTorchFunction():
             for parameter in self.parameters or ():
                 listener.mutated(

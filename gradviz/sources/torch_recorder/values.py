@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import torch
 
 from gradviz.events.handles import READERS, Form, Later, NumpyReader
+from gradviz.events.values import DEFERRED
 
 _DTYPES: dict[Any, str] = {}
-_BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # what elements are stored as
+_MOST_RECENT = 8
 _numpy = NumpyReader()
 
 
@@ -52,6 +54,7 @@ class TorchReader:
     def __init__(self) -> None:
         self.forms: dict[tuple[Any, ...], Form] = {}
         self.fetches = 0
+        self.recent: dict[tuple[Any, ...], tuple[Any, int, bytes]] = {}  # by memory: the tensor, its version
 
     def form(self, value: torch.Tensor) -> Form:
         """The shape, dtype and device of a tensor."""
@@ -94,8 +97,25 @@ class TorchReader:
     def _keep_plain(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         if not value.is_cpu:
             return self._keep_distant(value.detach(), whole)
-        array = array_of(value, whole)
-        return None if array is None else _numpy.keep(array, whole)
+        if not whole and value.numel() > DEFERRED:
+            return self._stats(value)
+        return _numpy.keep(array_of(value, whole), whole)
+
+    def _stats(self, value: torch.Tensor) -> bytes | Later:
+        """The statistics of a large tensor: those of a tensor on the same memory, where they have just been computed,
+        that still lives, and nobody has written since."""
+        if not _is_dense(value):
+            return _numpy.keep(array_of(value), False)
+        key = (value.data_ptr(), value.numel(), value.dtype)
+        known = self.recent.get(key)
+        if known is not None and known[0]() is not None and known[1] == value._version:
+            return known[2]
+        found = _numpy.keep(array_of(value), False)
+        if len(self.recent) >= _MOST_RECENT:
+            del self.recent[next(iter(self.recent))]
+        if isinstance(found, bytes):
+            self.recent[key] = (weakref.ref(value), value._version, found)
+        return found
 
     def _keep_distant(self, value: torch.Tensor, whole: bool) -> Later | None:
         if value.layout is not torch.strided:
@@ -136,7 +156,18 @@ def dtype_name(dtype: Any) -> str:
     return known
 
 
-def array_of(value: torch.Tensor, whole: bool = False) -> np.ndarray | None:
+def _is_dense(value: torch.Tensor) -> bool:
+    """Whether a tensor shows each element of its memory once."""
+    last = 0
+    for length, step in zip(value.shape, value.stride(), strict=True):
+        if length > 1:
+            if not step:
+                return False
+            last += (length - 1) * step
+    return last + 1 == value.numel()
+
+
+def array_of(value: torch.Tensor, whole: bool = False) -> np.ndarray:
     """The memory of a tensor on the CPU as an array. A dtype that NumPy has not comes as its bits where its elements
     are kept `whole`, else as float32. Raises TypeError and RuntimeError where there are no elements."""
     if value.dtype is torch.bfloat16:

@@ -20,7 +20,7 @@ from gradviz.events.listener import NO_RULE, State, Where
 from gradviz.events.numbers import next_pass_number, next_tensor_number
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.identity import Known, NodeRecord, version_of
-from gradviz.sources.torch_recorder.source import Source
+from gradviz.sources.torch_recorder.source import Source, in_transform, safely
 from gradviz.sources.torch_recorder.values import Unseen
 
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
@@ -57,6 +57,7 @@ class Pass:
 
     # --- before and after
 
+    @safely
     def begin(self) -> None:
         """Watch the nodes that the roots lead to, and tell that the pass begins."""
         with _Plain():
@@ -86,8 +87,13 @@ class Pass:
             handle.remove()
         self.handles.clear()
         if self.source.listener is not None:
-            self.listener.pass_ended(self.number)
+            self._tell_end()
 
+    @safely
+    def _tell_end(self) -> None:
+        self.listener.pass_ended(self.number)
+
+    @safely
     def returned(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """`grad` returns these: leaves among what was asked for have received them."""
         with _Plain():
@@ -102,6 +108,7 @@ class Pass:
                 else:
                     self.identity.number_of(gradient, sys._getframe(), "gradient")
 
+    @safely
     def failed(self, error: BaseException) -> None:
         """An exception left the pass: tell which node was at work."""
         guilty = self.running[-1] if self.running else self._next_to_run()
@@ -164,13 +171,25 @@ class Pass:
             leaf = self.identity.known[id(fn.variable)]
         self.handles.append(fn.register_hook(self._accumulated(record, leaf)))
 
+    def _hook(self, tell: Callable[..., None]) -> Callable[..., None]:
+        """A hook that tells: where it fails, the source gives up, and the pass goes on."""
+
+        def run(*gradients: Sequence[Any]) -> None:
+            if self.source.listener is None:
+                return
+            try:
+                tell(*gradients)
+            except Exception as error:
+                self.source.gave_up(error)
+
+        return run
+
     def _after_plain(self, record: NodeRecord, targets: Sequence[int]) -> Callable[..., None]:
         """What to do once a node of PyTorch's own has run."""
         node, name = record.number, record.name
 
+        @self._hook
         def after(produced: Sequence[Any], received: Sequence[Any]) -> None:
-            if self.source.listener is None:
-                return
             with _Plain():
                 numbers, values = self._received(record, received)
                 flows, given = self._flows(targets, produced)
@@ -184,9 +203,8 @@ class Pass:
         return after
 
     def _before(self, record: NodeRecord) -> Callable[..., None]:
+        @self._hook
         def before(received: Sequence[Any]) -> None:
-            if self.source.listener is None:
-                return
             with _Plain():
                 numbers, values = self._received(record, received)
                 self.listener.received(record.number, record.name, self.number, numbers, values)
@@ -196,9 +214,8 @@ class Pass:
         return before
 
     def _after(self, record: NodeRecord, targets: Sequence[int]) -> Callable[..., None]:
+        @self._hook
         def after(produced: Sequence[Any], received: Sequence[Any]) -> None:
-            if self.source.listener is None:
-                return
             if record.number in self.running:
                 self.running.remove(record.number)
             self.ran.add(record.number)
@@ -213,9 +230,8 @@ class Pass:
     def _accumulated(self, record: NodeRecord, leaf: Known) -> Callable[..., None]:
         """What to do once a leaf has taken in its gradient."""
 
+        @self._hook
         def after(_: Sequence[Any], received: Sequence[Any]) -> None:
-            if self.source.listener is None:
-                return
             with _Plain():
                 numbers, values = self._received(record, received)
                 self.ran.add(record.number)
@@ -346,7 +362,7 @@ def watched(source: Source, engine: Callable[..., Any], push: Callable[[], Any])
     """PyTorch's way into its engine, with the pass watched. `push` gives a context in which the mode is on."""
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if source.listener is None or torch.compiler.is_compiling():
+        if source.listener is None or torch.compiler.is_compiling() or in_transform():
             return engine(t_outputs, *args, **kwargs)
         gradients, retain_graph, create_graph, inputs = args[:4]
         accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)

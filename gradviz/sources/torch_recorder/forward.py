@@ -16,7 +16,7 @@ from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tenso
 from gradviz.sources.torch_recorder.formulas import rule_of
 from gradviz.sources.torch_recorder.identity import Known, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
-from gradviz.sources.torch_recorder.source import Source, is_pytorchs
+from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.values import READER
 
 _Run = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType], Any]
@@ -78,7 +78,7 @@ class Forward(TorchFunctionMode):
         return result
 
     def _linear(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        if len(args) != 3 or args[2] is None or args[0].ndim != 2 or type(args[0]) is not torch.Tensor:
+        if in_transform() or len(args) != 3 or args[2] is None or args[0].ndim != 2 or type(args[0]) is not torch.Tensor:
             return self._op(func, name, args, kwargs, frame)
         result = func(*args)
         if self.identity.pending:
@@ -89,6 +89,7 @@ class Forward(TorchFunctionMode):
             self._tell(name, args, kwargs, args, [version_of(tensor) for tensor in args], [result], frame)
         return result
 
+    @safely
     def _tell(
         self,
         name: str,
@@ -131,7 +132,8 @@ class Forward(TorchFunctionMode):
             numbers.insert(0 if args[0] is not inputs[0] else 1, 0)
         rule = rule_of(name, args, kwargs)
         states = [self._state(name, tensor, inputs, fresh) for tensor in told]
-        fn = first.grad_fn if len(told) == 1 else None
+        with_nodes = not in_transform()
+        fn = first.grad_fn if with_nodes and len(told) == 1 else None
         if fn is not None and not written:
             nodes = identity.new_nodes((fn,))
             if len(nodes) == 1:
@@ -150,6 +152,8 @@ class Forward(TorchFunctionMode):
         )  # fmt: skip
         self._tell_written(name, written, in_place, frame)
         roots = [tensor for tensor in (*told, *self._bases(in_place)) if tensor.requires_grad]
+        if not with_nodes:
+            return
         if nodes:
             identity.put_outputs(roots)
             identity.tell_numbered(frame, nodes, -1, (*inputs, *outputs), rule)
@@ -219,6 +223,7 @@ class Forward(TorchFunctionMode):
 
     # --- what an op wrote over
 
+    @safely
     def _tell_written(
         self,
         name: str,
@@ -266,6 +271,7 @@ class Forward(TorchFunctionMode):
             self._made(name.strip("_"), fresh, frame, inputs)
         return result
 
+    @safely
     def _made(
         self,
         name: str,

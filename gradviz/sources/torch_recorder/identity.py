@@ -98,7 +98,7 @@ class Identity:
         """Tell of a tensor that no op made. Its own history is told first, if it has any."""
         known = self.fresh(tensor)
         self._note_base(tensor, known)
-        if tensor.grad_fn is not None:
+        if tensor.grad_fn is not None and torch._C._functorch.peek_interpreter_stack() is None:
             self.tell_nodes(None, [tensor], None)
         self.listener.tensor(where, how, self.state(tensor, known), source)
         return known.number

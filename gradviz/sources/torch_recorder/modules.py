@@ -11,7 +11,7 @@ from torch.nn.modules import module as torch_modules
 
 from gradviz.events.holders import holder_of
 from gradviz.events.numbers import next_scope_number
-from gradviz.sources.torch_recorder.source import Source, users_frame
+from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 
 
 class Scopes:
@@ -34,6 +34,7 @@ class Scopes:
         for handle in self.handles:
             handle.remove()
 
+    @safely
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         source = self.source
         if source.listener is None or torch.compiler.is_compiling():
@@ -42,13 +43,14 @@ class Scopes:
             source.identity.tell_pending()
             if module not in self.names:
                 self._name_all(module)
-        frame = sys._getframe(1)
+        frame = sys._getframe(2)
         number = next_scope_number()
         source.thread.scopes.append((number, id(module)))
         source.listener.scope_entered(
             frame, number, "module", self.names[module], type(module).__name__, module.training
         )
 
+    @safely
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         source = self.source
         if source.listener is None or torch.compiler.is_compiling():
@@ -66,7 +68,7 @@ class Scopes:
         """Tell of the names of all parameters and buffers of the outermost module that is called."""
         source = self.source
         listener: Any = source.listener
-        root = holder_of(module, users_frame(sys._getframe(2))) or type(module).__name__
+        root = holder_of(module, users_frame(sys._getframe())) or type(module).__name__
         for path, part in module.named_modules():
             self.names.setdefault(part, f"{root}.{path}" if path else root)
         for path, parameter in module.named_parameters():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 import threading
+import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -34,6 +38,13 @@ class Source:
         self.identity = Identity(listener)
         self.thread = _OfThread()
 
+    def gave_up(self, error: Exception) -> None:
+        """The recorder itself has failed: the program goes on without it, and its user is told."""
+        self.listener = None
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(place.filename)}:{place.lineno}"
+        print(f"gradviz: recording of PyTorch stopped, by a fault of gradviz's at {where}: {error!r}", file=sys.stderr)
+
     def place(self, frame: FrameType) -> Where:
         """The place of a frame, to be told later."""
         return None if self.listener is None else self.listener.place(frame)
@@ -43,6 +54,24 @@ class Source:
         """The number of the pass that runs on this thread, 0 for none."""
         passes = self.thread.passes
         return passes[-1].number if passes else 0
+
+
+def safely(method: Callable[..., None]) -> Callable[..., None]:
+    """For a method that only tells: where it fails, its `source` gives up, and the program does not notice."""
+
+    @functools.wraps(method)
+    def told(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self.source.gave_up(error)
+
+    return told
+
+
+def in_transform() -> bool:
+    """Whether a transform of torch.func is at work: there tensors stand for many, and cannot be read."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:

@@ -16,7 +16,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from gradviz.events.fields import Group
 from gradviz.events.numbers import next_optimizer_number
-from gradviz.sources.torch_recorder.source import Source, users_frame
+from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 from gradviz.sources.torch_recorder.values import READER
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # settings that change the speed only
@@ -127,6 +127,7 @@ class Training:
         run.__wrapped__ = step  # type: ignore[attr-defined]
         return run
 
+    @safely
     def _tell_schedule(self, scheduler: Any, frame: FrameType) -> None:
         optimizer = getattr(scheduler, "optimizer", None)
         groups = getattr(optimizer, "param_groups", ())
@@ -159,6 +160,7 @@ class _Step:
 
         return run
 
+    @safely
     def tell(self) -> None:
         """Tell that it steps, once."""
         if self.parameters is not None:
@@ -181,6 +183,7 @@ class _Step:
             self.where, self.training.number_of(self.optimizer), name, time.time(), groups, numbers
         )
 
+    @safely
     def tell_results(self) -> None:
         """Tell what the parameters are now."""
         listener: Any = self.source.listener

@@ -20,6 +20,7 @@ from gradviz.debug.conditions import Condition, Holds, condition_of
 from gradviz.debug.measures import is_finite
 from gradviz.debug.present import Present
 from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.handles import elements_of
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import Listener, State, Where
 from gradviz.step.breakpoints import Breakpoints
@@ -123,7 +124,7 @@ class Pauses(Listener):
             if value is None or is_finite(value):
                 continue
             for name, test in _BAD_TESTS.items():
-                if name in self.unseen and test(value).any():
+                if name in self.unseen and test(elements_of(value)).any():
                     self.unseen.discard(name)
                     self._due_at(self.recorder.count - 1 if index < 0 else index, f"the first {name}")
             self.looking = bool(self.unseen)
@@ -181,6 +182,9 @@ class Pauses(Listener):
         raise SystemExit(0)  # of which threads make no fuss
 
     # --- what the source tells
+
+    def place(self, where: Where) -> Where:
+        return self.recorder.place(where)
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         recorder = self.recorder

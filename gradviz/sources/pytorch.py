@@ -29,6 +29,14 @@ def own_directories() -> list[str]:
     return [place + os.sep for place in places or ()]
 
 
+def is_of(name: str, thing: Any) -> bool:
+    """Whether something is of PyTorch's class of that name: `Tensor`, `nn.Module`. PyTorch need not be there."""
+    found: Any = sys.modules.get(NAME)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return isinstance(found, type) and isinstance(thing, found)
+
+
 class Attachment:
     """Records PyTorch for `listener` from `begin` to `end`. `began` is called when it is there."""
 

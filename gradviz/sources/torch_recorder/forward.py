@@ -78,7 +78,8 @@ class Forward(TorchFunctionMode):
         return result
 
     def _linear(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        if in_transform() or len(args) != 3 or args[2] is None or args[0].ndim != 2 or type(args[0]) is not torch.Tensor:
+        plain = len(args) == 3 and args[2] is not None and type(args[0]) is torch.Tensor and args[0].ndim == 2
+        if not plain or in_transform():
             return self._op(func, name, args, kwargs, frame)
         result = func(*args)
         if self.identity.pending:

@@ -152,7 +152,7 @@ class TorchRecorder:
 
         def ask(relevant_args: Any) -> bool:
             if torch._C._len_torch_function_stack() == 1 and self.is_on():
-                return bool(_overrides._get_overloaded_args(relevant_args))
+                return any(_is_overloaded(type(one)) for one in relevant_args)
             return has_torch_function(relevant_args)
 
         return ask
@@ -203,3 +203,10 @@ class TorchRecorder:
             return result
 
         return run
+
+
+def _is_overloaded(cls: type) -> bool:
+    """Whether a class of tensors has a `__torch_function__` of its own."""
+    own = getattr(cls, "__torch_function__", None)
+    plain = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
+    return own is not None and cls is not torch.Tensor and own not in plain

@@ -43,7 +43,10 @@ class Source:
         self.listener = None
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(place.filename)}:{place.lineno}"
-        print(f"gradviz: recording of PyTorch stopped, by a fault of gradviz's at {where}: {error!r}", file=sys.stderr)
+        print(
+            f"gradviz: recording of PyTorch stopped, by a fault of gradviz's at {where}: {error!r}",
+            file=sys.stderr,
+        )
 
     def place(self, frame: FrameType) -> Where:
         """The place of a frame, to be told later."""

@@ -37,6 +37,9 @@ class UnseenReader:
         """How many elements it has."""
         return int(np.prod(value.form.shape))
 
+    def array(self, value: Unseen) -> None:
+        """Nothing."""
+
     def keep(self, value: Unseen, whole: bool) -> None:
         """Nothing: it has no value."""
 
@@ -77,6 +80,14 @@ class TorchReader:
             return value.numel()
         except RuntimeError:
             return 0
+
+    def array(self, value: torch.Tensor) -> np.ndarray | None:
+        """Its elements, in place where it is on the CPU."""
+        try:
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                return array_of(value if value.is_cpu else value.cpu())
+        except (RuntimeError, TypeError, NotImplementedError, ValueError):
+            return None
 
     def keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         """Its elements or its statistics, or what they are made of later."""

@@ -237,7 +237,6 @@ print(x * 2, sys.stdin.read())
         (["--commands", "c", "nothing.py"], "no such script: nothing.py"),
         (["lesson.py"], "debug needs a terminal"),
         ([], "give a SCRIPT to run"),
-        (["--engine", "torch", "lesson.py"], "cannot debug PyTorch itself yet"),
         (["--break", "w.grad", "lesson.py"], "watch w.grad"),
     ],
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
-from torch.nn.modules import module as torch_modules
 
 from gradviz.events.holders import holder_of
 from gradviz.events.numbers import next_scope_number
@@ -15,48 +16,45 @@ from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 
 
 class Scopes:
-    """Tells of the calls of modules, by global hooks."""
+    """Tells of the calls of modules. Not by hooks: with one in place PyTorch calls modules in another way."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        self.handles: list[Any] = []
+        self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
 
-    def begin(self) -> None:
-        """Put the hooks there."""
-        self.handles = [
-            torch_modules.register_module_forward_pre_hook(self._enter),
-            torch_modules.register_module_forward_hook(self._leave, always_call=True),
-        ]
+    def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`__call__` of modules, told of."""
 
-    def end(self) -> None:
-        """Remove them."""
-        for handle in self.handles:
-            handle.remove()
+        def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.source.listener is None or torch.compiler.is_compiling():
+                return call(module, *args, **kwargs)
+            self._enter(module, sys._getframe(1))
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                self._leave(module)
+
+        return run
 
     @safely
-    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+    def _enter(self, module: torch.nn.Module, frame: FrameType) -> None:
         source = self.source
-        if source.listener is None or torch.compiler.is_compiling():
-            return
+        listener: Any = source.listener
         with torch._C.DisableTorchFunction():
             source.identity.tell_pending()
-            if module not in self.names:
-                self._name_all(module)
-        frame = sys._getframe(2)
+            name = self._name_of(module)
+            if not name:
+                self._name_all(module, frame)
+                name = self._name_of(module)
         number = next_scope_number()
         source.thread.scopes.append((number, id(module)))
-        source.listener.scope_entered(
-            frame, number, "module", self.names[module], type(module).__name__, module.training
-        )
+        listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
 
     @safely
-    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, module: torch.nn.Module) -> None:
         source = self.source
-        if source.listener is None or torch.compiler.is_compiling():
-            return
         scopes = source.thread.scopes
-        if not any(owner == id(module) for _, owner in scopes):
+        if source.listener is None or not any(owner == id(module) for _, owner in scopes):
             return
         while scopes:
             number, owner = scopes.pop()
@@ -64,13 +62,18 @@ class Scopes:
             if owner == id(module):
                 return
 
-    def _name_all(self, module: torch.nn.Module) -> None:
+    def _name_of(self, module: torch.nn.Module) -> str:
+        known = self.names.get(id(module))
+        return known[1] if known is not None and known[0]() is module else ""
+
+    def _name_all(self, module: torch.nn.Module, frame: FrameType) -> None:
         """Tell of the names of all parameters and buffers of the outermost module that is called."""
         source = self.source
         listener: Any = source.listener
-        root = holder_of(module, users_frame(sys._getframe())) or type(module).__name__
+        root = holder_of(module, users_frame(frame)) or type(module).__name__
         for path, part in module.named_modules():
-            self.names.setdefault(part, f"{root}.{path}" if path else root)
+            if not self._name_of(part):
+                self.names[id(part)] = weakref.ref(part), f"{root}.{path}" if path else root
         for path, parameter in module.named_parameters():
             listener.named(source.identity.number_of(parameter), f"{root}.{path}")
         for path, buffer in module.named_buffers():

@@ -41,7 +41,6 @@ class TorchRecorder:
 
     def begin(self) -> None:
         """Switch on."""
-        self.scopes.begin()
         self.training.begin()
         self.places.begin()
         self._replace_all()
@@ -61,7 +60,6 @@ class TorchRecorder:
                 setattr(owner, name, before)
         self.places.end()
         self.training.end()
-        self.scopes.end()
 
     def abandon(self) -> None:
         """Tell nobody any more; a child process does so."""
@@ -121,6 +119,7 @@ class TorchRecorder:
         self._replace(type(torch.nn.Parameter), "__call__", self._making_parameters())
         self._replace(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
         self._replace(threading.Thread, "_bootstrap_inner", self._starting())
+        self._replace(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
         for owner in (Optimizer, torch.nn.Module):
             self._replace(owner, "zero_grad", self.training.clearing(owner.__dict__["zero_grad"]))
         for scheduler in vars(lr_scheduler).values():

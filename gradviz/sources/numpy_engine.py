@@ -14,7 +14,7 @@ class Attachment:
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.waiting = OnImport("gradviz.engine.core.state", self._start)
+        self.waiting = OnImport("gradviz.engine", self._start)  # as a whole: it makes tensors as it is loaded
         self.previous: Any = None
         self.began = False
 

@@ -16,6 +16,7 @@ class OnImport(MetaPathFinder):
 
     def __init__(self, name: str, start: Callable[[], None]) -> None:
         self.name, self.start = name, start
+        self.looking = False
 
     def begin(self) -> None:
         """Wait from now on."""
@@ -33,10 +34,13 @@ class OnImport(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != self.name:
+        if name != self.name or self.looking:
             return None
-        self.end()
-        spec = find_spec(name)
+        self.looking = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self.looking = False
         loader: Any = None if spec is None else spec.loader
         if loader is None:
             return spec
@@ -45,7 +49,9 @@ class OnImport(MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
-            self.start()
+            if self in sys.meta_path:  # else nobody waits any more
+                self.end()
+                self.start()
 
         loader.exec_module = exec_module
         return spec

@@ -54,7 +54,9 @@ def debug(gradviz: Run, tmp_path: Path) -> Run:
         script: str, commands: str, *options: str, **settings: object
     ) -> subprocess.CompletedProcess[str]:
         (tmp_path / "lesson.py").write_text(script)
-        return gradviz("debug", "--engine", "numpy", *options, "--commands", commands, "lesson.py", **settings)
+        return gradviz(
+            "debug", "--engine", "numpy", *options, "--commands", commands, "lesson.py", **settings
+        )
 
     return run
 
@@ -62,7 +64,17 @@ def debug(gradviz: Run, tmp_path: Path) -> Run:
 def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """The script under `gradviz trace`, which leaves its output and its status as they are."""
     (folder / "lesson.py").write_text(script)
-    command = [sys.executable, "-m", "gradviz", "trace", "--engine", "numpy", "-o", "plain.gradviz", "lesson.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "gradviz",
+        "trace",
+        "--engine",
+        "numpy",
+        "-o",
+        "plain.gradviz",
+        "lesson.py",
+    ]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -20,6 +20,7 @@ from gradviz.tracefile import Trace
 
 PROGRAMS = sorted((Path(__file__).parent.parent / "examples" / "torch").glob("*.py"))
 
+_BITS = {torch.bfloat16: torch.int16, torch.complex32: torch.int32}  # dtypes that NumPy has not
 Structure = tuple[list[str], list[tuple[int, int, int]]]
 
 
@@ -91,8 +92,12 @@ def passes_walked() -> Iterator[list[Walked]]:
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
     """The elements of a tensor."""
-    plain = tensor.detach().contiguous()
-    return plain.view(torch.uint8).numpy().tobytes() if plain.ndim else plain.numpy().tobytes()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.dtype in _BITS:
+        plain = plain.clone(memory_format=torch.contiguous_format).view(_BITS[plain.dtype])
+    return plain.numpy(force=True).tobytes()
 
 
 def run(program: Path) -> tuple[str, dict[str, bytes]]:

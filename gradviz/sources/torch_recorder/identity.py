@@ -244,12 +244,8 @@ class Identity:
         if not isinstance(data, torch.Tensor):  # none, or packed by hooks
             return None
         known = self.known.get(id(data))
-        if known is None:
-            try:
-                place = data.data_ptr()
-            except RuntimeError:  # a tensor without memory
-                return None
-            same = (t for t in candidates if type(t) in _WITH_MEMORY and t.data_ptr() == place and place)
+        if known is None and (place := _memory_of(data)):
+            same = (t for t in candidates if _memory_of(t) == place)
             twin = next((t for t in same if t.shape == data.shape and t.stride() == data.stride()), None)
             known = None if twin is None else self.known.get(id(twin))
         return None if known is None else Saved(known.number, version_of(data))
@@ -298,6 +294,16 @@ def version_of(tensor: torch.Tensor) -> int:
     try:
         return tensor._version
     except RuntimeError:  # of inference mode
+        return 0
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    """Where the elements of a tensor begin; 0 of one that has no memory of its own."""
+    if type(tensor) not in _WITH_MEMORY or tensor.layout is not torch.strided:
+        return 0
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
         return 0
 
 

@@ -132,3 +132,84 @@ def test_a_second_derivative_has_the_nodes_of_pytorch(both_engines: dict[str, tu
     renamed = [node["grad_fn"].replace("MulBackward1", "MulBackward0") for node in theirs]
     assert renamed == [node["grad_fn"] for node in ours]
     assert their_edges == our_edges
+
+
+# --- what it costs: passes that nobody asked for
+
+
+LOOP = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+x = torch.ones(2, 3)
+for step in range(6):
+    loss = net(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(loss.item())
+"""
+
+
+def traced(
+    folder: Path, *options: str, script: str = LOOP, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    (folder / "loop.py").write_text(script)
+    command = [sys.executable, "-m", "gradviz", "trace", *options, "loop.py"]
+    env = {**os.environ, **environment}
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, env=env, check=False
+    )
+
+
+def test_only_the_passes_asked_for_are_recorded_in_detail(tmp_path: Path) -> None:
+    whole = traced(tmp_path)
+    chosen = traced(tmp_path, "--passes", "2,every:5", "-o", "chosen.gradviz")
+    assert chosen.returncode == 0, chosen.stderr
+    assert chosen.stdout == whole.stdout
+    with gradviz.open(tmp_path / "chosen.gradviz") as some, gradviz.open(tmp_path / "loop.gradviz") as all_:
+        assert [run.recorded for run in some.passes] == [False, True, False, False, True, False]
+        assert [run.digest for run in some.passes if run.recorded] == [all_.passes[1].digest] * 2
+        assert programs.accumulated(some).keys() == programs.accumulated(all_).keys()
+        assert graph_of(some, passes=5, show="backward") == graph_of(all_, passes=5, show="backward")
+        assert some.count < all_.count / 1.8
+
+
+@pytest.mark.parametrize("text", ["0", "3-1", "every:0", "each:5", "x"])
+def test_what_names_no_passes_is_refused(text: str, tmp_path: Path) -> None:
+    done = traced(tmp_path, "--passes", text)
+    assert done.returncode == 2
+    assert "passes" in done.stderr or "form" in done.stderr
+
+
+def test_each_of_several_ranks_writes_its_own_trace(tmp_path: Path) -> None:
+    done = traced(tmp_path, "-o", "run.gradviz", RANK="1", WORLD_SIZE="2")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.glob("*.gradviz")] == ["run.rank1.gradviz"]
+
+
+FORKS = """
+import os
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.ones(2, requires_grad=True)
+(x * 2).sum().backward()
+for (batch,) in DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2, num_workers=1):
+    print(batch.sum().item())
+child = os.fork()
+if child == 0:
+    (x * 3).sum().backward()
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+(x * 4).sum().backward()
+"""
+
+
+def test_child_processes_are_left_alone(tmp_path: Path) -> None:
+    done = traced(tmp_path, script=FORKS)
+    assert done.stdout == "4.0\n4.0\n0\n", done.stderr
+    with gradviz.open(tmp_path / "loop.gradviz") as trace:
+        assert len(trace.passes) == 2
+        assert trace.meta["ended"] == "ok"

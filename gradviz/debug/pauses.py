@@ -183,6 +183,10 @@ class Pauses(Listener):
 
     # --- what the source tells
 
+    @property
+    def detailed(self) -> bool:  # type: ignore[override]
+        return self.recorder.detailed
+
     def place(self, where: Where) -> Where:
         return self.recorder.place(where)
 

@@ -38,9 +38,13 @@ class State(NamedTuple):
 
 
 class Listener:
-    """Hears every event and does nothing with it."""
+    """Hears every event and does nothing with it.
+
+    While it is not `detailed`, it leaves out the events that can be left out (`kinds.DETAILS`) until the next pass has
+    ended; a source may spare itself the work."""
 
     __slots__ = ()
+    detailed: bool = True
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         """An event of any kind: its fields in the order of the table, and what tensors are at it."""

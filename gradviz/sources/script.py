@@ -110,6 +110,14 @@ def run(
     return Outcome(exit_status(error), None if isinstance(error, SystemExit) else error, served)
 
 
+def of_this_rank(trace: Path | str) -> Path:
+    """The trace of this process: under `torchrun` each of several writes its own, `NAME.rank0.gradviz`."""
+    path, rank = Path(trace), os.environ.get("RANK", "")
+    if not rank.isdigit() or os.environ.get("WORLD_SIZE", "1") == "1":
+        return path
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
 def _ignore(error: BaseException) -> None:
     pass
 

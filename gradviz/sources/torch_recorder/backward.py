@@ -62,20 +62,25 @@ class Pass:
         """Watch the nodes that the roots lead to, and tell that the pass begins."""
         with _Plain():
             edges = [_edge_of(root) for root in self.roots]
-            for root in (*self.roots, *self.wanted):
+            for root in (*self.roots, *self.wanted) if self.source.is_detailed else ():
                 if isinstance(root, torch.Tensor):
                     self.identity.number_of(root, sys._getframe())
-            self._watch([fn for fn, _ in edges])
+            watch, record_of = self._watch, self.identity.record_of
+            if not self.source.is_detailed:
+                watch, record_of = self._watch_leaves, self.identity.quiet_record
+            watch([fn for fn, _ in edges])
             told = []
             for (fn, nr), root, gradient in zip(edges, self.roots, self.gradients, strict=True):
-                record = self.identity.record_of(fn)
+                record = record_of(fn)
                 number = 0
                 if gradient is not None:
                     number = self.identity.number_of(gradient, sys._getframe(), "gradient")
                     self.sent.setdefault(record.number, []).append(number)
-                tensor = self.identity.number_of(root) if isinstance(root, torch.Tensor) else 0
-                told.append(Root(record.number, nr, tensor or record.tensors.get(nr, 0), number))
-            inputs = [self.identity.number_of(one) for one in self.wanted if isinstance(one, torch.Tensor)]
+                known = self.identity.known.get(id(root))
+                tensor = record.tensors.get(nr, 0) if known is None else known.number
+                told.append(Root(record.number, nr, tensor, number))
+            wanted = [self.identity.known.get(id(one)) for one in self.wanted]
+            inputs = [known.number for known in wanted if known is not None]
         self.where = self.source.place(sys._getframe())
         self.listener.pass_began(
             self.where, self.number, self.how, time.time(), self.retain_graph, self.create_graph, told, inputs
@@ -96,6 +101,8 @@ class Pass:
     @safely
     def returned(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """`grad` returns these: leaves among what was asked for have received them."""
+        if not self.source.is_detailed:
+            return
         with _Plain():
             for tensor, gradient in zip(self.wanted, gradients, strict=True):
                 if gradient is None:
@@ -163,6 +170,22 @@ class Pass:
                 self.handles.append(fn.register_hook(self._after(record, tuple(targets))))
             else:
                 self.handles.append(fn.register_hook(self._after_plain(record, tuple(targets))))
+
+    def _watch_leaves(self, fns: Sequence[Any]) -> None:
+        """Put a hook on the leaves that are reached, and on nothing else."""
+        seen: dict[Any, None] = {}
+        stack = list(fns)
+        while stack:
+            fn = stack.pop()
+            if fn in seen:
+                continue
+            seen[fn] = None
+            if hasattr(fn, "variable"):
+                record = self.identity.quiet_record(fn)
+                self.records[record.number] = record
+                self.targets[record.number] = ()
+                self._watch_leaf(fn, record)
+            stack += [target for target, _ in fn.next_functions if target is not None]
 
     def _watch_leaf(self, fn: Any, record: NodeRecord) -> None:
         leaf = self.identity.known.get(id(fn.variable))

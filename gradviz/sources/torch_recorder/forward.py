@@ -57,6 +57,8 @@ class Forward(TorchFunctionMode):
     # --- ops
 
     def _op(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        if not self.source.is_detailed:
+            return func(*args, **kwargs)
         inputs = tensors_in(args, kwargs)
         identity = self.identity
         if inputs and (calls.writes(name) or "out" in kwargs):
@@ -79,7 +81,7 @@ class Forward(TorchFunctionMode):
 
     def _linear(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
         plain = len(args) == 3 and args[2] is not None and type(args[0]) is torch.Tensor and args[0].ndim == 2
-        if not plain or in_transform():
+        if not plain or in_transform() or not self.source.is_detailed:
             return self._op(func, name, args, kwargs, frame)
         result = func(*args)
         if self.identity.pending:

@@ -169,6 +169,16 @@ class Identity:
             self.tell_numbered(None, self.new_nodes([fn]), None)
         return fn.metadata[self.key]
 
+    def quiet_record(self, fn: Any) -> NodeRecord:
+        """What is known of a node, which is numbered but not told of: nobody wants to hear of it."""
+        record = fn.metadata.get(self.key)
+        if record is None:
+            is_leaf = hasattr(fn, "variable")
+            record = self._number(fn, is_leaf)
+            if is_leaf:
+                record.tensors[0] = self.number_of(fn.variable)
+        return record
+
     def new_nodes(self, roots: Iterable[Any]) -> list[tuple[Any, NodeRecord, Any]]:
         """Number the nodes that `roots` lead to and that have no number yet, the oldest first. Each comes with what is
         known of it and with its `next_functions`."""

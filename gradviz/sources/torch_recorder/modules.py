@@ -46,9 +46,10 @@ class Scopes:
             if not name:
                 self._name_all(module, frame)
                 name = self._name_of(module)
-        number = next_scope_number()
+        number = next_scope_number() if source.is_detailed else 0
         source.thread.scopes.append((number, id(module)))
-        listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
+        if number:
+            listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
 
     @safely
     def _leave(self, module: torch.nn.Module) -> None:
@@ -58,7 +59,8 @@ class Scopes:
             return
         while scopes:
             number, owner = scopes.pop()
-            source.listener.scope_left(number)
+            if number:
+                source.listener.scope_left(number)
             if owner == id(module):
                 return
 

@@ -179,7 +179,7 @@ class TorchRecorder:
 
         def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
             source = self.source
-            if source.listener is None or torch.compiler.is_compiling():
+            if not source.is_detailed or torch.compiler.is_compiling():
                 return apply(cls, *args, **kwargs)
             frame = sys._getframe(1)
             with torch._C.DisableTorchFunction():
@@ -189,7 +189,8 @@ class TorchRecorder:
                     source.identity.number_of(tensor, frame)
                 before = [version_of(tensor) for tensor in inputs]
             number = next_scope_number()
-            source.listener.scope_entered(frame, number, "function", cls.__name__, cls.__name__)
+            listener: Any = source.listener
+            listener.scope_entered(frame, number, "function", cls.__name__, cls.__name__)
             try:
                 result = apply(cls, *args, **kwargs)
             finally:

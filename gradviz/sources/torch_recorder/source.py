@@ -53,6 +53,11 @@ class Source:
         return None if self.listener is None else self.listener.place(frame)
 
     @property
+    def is_detailed(self) -> bool:
+        """Whether ops and nodes are to be told."""
+        return self.listener is not None and self.listener.detailed
+
+    @property
     def in_pass(self) -> int:
         """The number of the pass that runs on this thread, 0 for none."""
         passes = self.thread.passes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
+from gradviz.events.kinds import OpRan  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.graph.model import to_json  # noqa: E402
 from gradviz.query import Query  # noqa: E402
@@ -124,6 +126,20 @@ def test_both_engines_give_the_same_graph(name: str, both_engines: dict[str, tup
         assert graph_of(pytorch, **settings) == graph_of(numpy, **settings)
 
 
+@pytest.mark.parametrize("name", [e.stem for e in EXAMPLES if e.stem not in DIFFERENT])
+def test_both_engines_show_the_same_formulas(name: str, both_engines: dict[str, tuple[Any, Any]]) -> None:
+    ours, theirs = (
+        [(event.op, event.rule) for event in trace if isinstance(event, OpRan) and event.grad_enabled]
+        for trace in both_engines[name]
+    )
+    both = [(mine, its) for mine, its in zip(ours, theirs, strict=True) if mine[1].inputs and its[1].inputs]
+    assert both
+    for (op, rule), (its_op, its_rule) in both:
+        assert its_op == op
+        known = [pair for pair in zip(rule.inputs, its_rule.inputs, strict=True) if pair[1][1]]
+        assert all(mine == its for mine, its in known)
+
+
 def test_a_second_derivative_has_the_nodes_of_pytorch(both_engines: dict[str, tuple[Any, Any]]) -> None:
     numpy, pytorch = both_engines["double_backward"]
     (ours, our_edges), (theirs, their_edges) = (
@@ -132,6 +148,13 @@ def test_a_second_derivative_has_the_nodes_of_pytorch(both_engines: dict[str, tu
     renamed = [node["grad_fn"].replace("MulBackward1", "MulBackward0") for node in theirs]
     assert renamed == [node["grad_fn"] for node in ours]
     assert their_edges == our_edges
+
+
+def test_the_formulas_are_those_of_the_engine() -> None:
+    from gradviz.sources import formula_table
+
+    kept = Path(formula_table.__file__).parent / "formulas.json"
+    assert json.loads(kept.read_text()) == json.loads(json.dumps(formula_table.table()))
 
 
 # --- what it costs: passes that nobody asked for

@@ -11,7 +11,7 @@ _PLAIN = (int, float, complex, bool, str, type(None))
 # Ops that take two operands: a number among them is an input that is no tensor.
 OPERANDS = set(
     """
-    add add_ atan2 div div_ eq floor_divide fmod ge gt le lt mul mul_ ne remainder rsub sub sub_ true_divide
+    add add_ atan2 div div_ eq floor_divide fmod ge gt le lt mul mul_ ne remainder sub sub_ true_divide
     """.split()
 )
 _DEFAULTS: dict[str, tuple[str, ...]] = {

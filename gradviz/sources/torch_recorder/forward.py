@@ -133,7 +133,7 @@ class Forward(TorchFunctionMode):
         text = text_of(name, args, kwargs, first.is_floating_point())
         if name in OPERANDS and len(inputs) == 1 and len(args) == 2:
             numbers.insert(0 if args[0] is not inputs[0] else 1, 0)
-        rule = rule_of(name, args, kwargs)
+        rule = rule_of(name, args, kwargs, len(numbers))
         states = [self._state(name, tensor, inputs, fresh) for tensor in told]
         with_nodes = not in_transform()
         fn = first.grad_fn if with_nodes and len(told) == 1 else None

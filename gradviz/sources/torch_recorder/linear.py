@@ -9,9 +9,9 @@ import torch
 
 from gradviz.events.fields import Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
-from gradviz.events.listener import NO_RULE
 from gradviz.events.numbers import next_tensor_number
 from gradviz.events.values import SMALL
+from gradviz.sources.torch_recorder.formulas import rules_of_linear
 from gradviz.sources.torch_recorder.source import Source
 from gradviz.sources.torch_recorder.values import Unseen
 
@@ -35,14 +35,15 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
     flags = VIEW | (REQUIRES_GRAD if turned is not None else LEAF)
     if 1 in weight.shape:
         flags |= WHOLE
+    of_t, of_addmm = rules_of_linear()
     listener.op(
-        frame, "t", "", NO_RULE, in_pass, enabled, (w,), (t,), (_transposed(weight),), (flags,), (0,), (w,)
+        frame, "t", "", of_t, in_pass, enabled, (w,), (t,), (_transposed(weight),), (flags,), (0,), (w,)
     )
     if turned is not None:
         turned[1].tensors[0] = t
-        identity.tell_numbered(frame, [turned], -1, ())
+        identity.tell_numbered(frame, [turned], -1, (), of_t)
     listener.op(
-        frame, "addmm", "", NO_RULE, in_pass, enabled, (b, given, t), (state.tensor,), (out,), (state.flags,),
+        frame, "addmm", "", of_addmm, in_pass, enabled, (b, given, t), (state.tensor,), (out,), (state.flags,),
         (state.version,), (0,),
     )  # fmt: skip
     if main is not None:
@@ -52,7 +53,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
         if getattr(fn._raw_saved_mat2, "data", None) is not None:
             saved.append(Saved(t, 0))
         told = identity.edges_of(edges, (b, given, t))
-        listener.node(frame, record.number, record.name, -1, NO_RULE, (state.tensor,), told, saved)
+        listener.node(frame, record.number, record.name, -1, of_addmm, (state.tensor,), told, saved)
     return True
 
 

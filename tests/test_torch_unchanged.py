@@ -248,7 +248,7 @@ def test_tensors_that_cannot_be_read_are_told_without_a_value(record: Record) ->
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool])
 @pytest.mark.parametrize("values", ["stats", "full"])
-@pytest.mark.parametrize("length", [5, 3000, 9000])
+@pytest.mark.parametrize("length", [5, 3000, 9000, 300_000])
 def test_values_of_every_dtype_are_those_of_the_tensor(
     record: Record, dtype: torch.dtype, values: str, length: int
 ) -> None:

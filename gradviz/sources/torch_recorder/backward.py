@@ -387,6 +387,7 @@ def watched(source: Source, engine: Callable[..., Any], push: Callable[[], Any])
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if source.listener is None or torch.compiler.is_compiling() or in_transform():
             return engine(t_outputs, *args, **kwargs)
+        source.recover()
         gradients, retain_graph, create_graph, inputs = args[:4]
         accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
         roots = [t_outputs] if isinstance(t_outputs, torch.Tensor) else list(t_outputs)

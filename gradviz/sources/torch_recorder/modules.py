@@ -28,6 +28,7 @@ class Scopes:
         def run(module: Any, *args: Any, **kwargs: Any) -> Any:
             if self.source.listener is None or torch.compiler.is_compiling():
                 return call(module, *args, **kwargs)
+            self.source.recover()
             self._enter(module, sys._getframe(1))
             try:
                 return call(module, *args, **kwargs)

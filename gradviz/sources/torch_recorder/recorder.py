@@ -35,7 +35,8 @@ class TorchRecorder:
         self.source = Source(listener)
         self.forward = Forward(self.source)
         self.scopes = Scopes(self.source)
-        self.training = Training(self.source, self.pause, self.go_on)
+        self.training = Training(self.source, self.pause, self.go_on, self.paused)
+        self.source.go_on = self.go_on
         self.places = Places()
         self.replaced: list[tuple[Any, str, Any]] = []
 
@@ -107,6 +108,17 @@ class TorchRecorder:
         """...and does so no longer."""
         if not self.is_on() and self.source.listener is not None:
             self.push()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """PyTorch works on its own account inside."""
+        was_on = self.is_on()
+        self.pause()
+        try:
+            yield
+        finally:
+            if was_on:
+                self.go_on()
 
     # --- what has no hook
 

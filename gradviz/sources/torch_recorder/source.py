@@ -21,12 +21,11 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 class _OfThread(threading.local):
-    """What runs on a thread: its passes, the innermost last, and its scopes; and whether an optimizer is at work."""
+    """What runs on a thread: its passes, the innermost last, its scopes, and an optimizer's step."""
 
     def __init__(self) -> None:
         self.passes: list[Any] = []
         self.scopes: list[tuple[int, int]] = []
-        self.modes = 0  # how often the mode was pushed
         self.stepping: Any = None
 
 
@@ -37,6 +36,7 @@ class Source:
         self.listener: Listener | None = listener
         self.identity = Identity(listener)
         self.thread = _OfThread()
+        self.go_on: Callable[[], None] = lambda: None  # set by whoever switches the mode of a thread
 
     def gave_up(self, error: Exception) -> None:
         """The recorder itself has failed: the program goes on without it, and its user is told."""
@@ -51,6 +51,18 @@ class Source:
     def place(self, frame: FrameType) -> Where:
         """The place of a frame, to be told later."""
         return None if self.listener is None else self.listener.place(frame)
+
+    def recover(self) -> None:
+        """A step of an optimizer that an exception has left told nobody: what was switched off for it goes on."""
+        step = self.thread.stepping
+        if step is None:
+            return
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame is not step.running:
+            frame = frame.f_back
+        if frame is None:
+            self.thread.stepping = None
+            self.go_on()
 
     @property
     def is_detailed(self) -> bool:

@@ -8,6 +8,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
 
@@ -25,8 +26,14 @@ _HINTS = ("capturable", "differentiable", "foreach", "fused")  # settings that c
 class Training:
     """Tells of optimizers by their global hooks. `pause` and `go_on` switch the mode of the thread."""
 
-    def __init__(self, source: Source, pause: Callable[[], None], go_on: Callable[[], None]) -> None:
-        self.source, self.pause, self.go_on = source, pause, go_on
+    def __init__(
+        self,
+        source: Source,
+        pause: Callable[[], None],
+        go_on: Callable[[], None],
+        paused: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.source, self.pause, self.go_on, self.paused = source, pause, go_on, paused
         self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.handles: list[Any] = []
 
@@ -55,9 +62,10 @@ class Training:
         source = self.source
         if source.listener is None or torch.compiler.is_compiling():
             return None
+        source.recover()
         frame = users_frame(sys._getframe())
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        step = _Step(self, optimizer, frame)
+        step = _Step(self, optimizer, frame, sys._getframe(1))
         source.thread.stepping = step
         self.pause()
         if closure is None:
@@ -87,6 +95,7 @@ class Training:
             if source.listener is None or torch.compiler.is_compiling():
                 zero_grad(owner, set_to_none)
                 return
+            source.recover()
             with torch._C.DisableTorchFunction():
                 source.identity.tell_pending()
                 cleared = [p for p in parameters_of(owner) if p.grad is not None]
@@ -94,11 +103,8 @@ class Training:
                 grads = [] if set_to_none else [p.grad for p in cleared]
             frame = sys._getframe()
             source.listener.grads_cleared(frame, type(owner).__name__, set_to_none, numbers)
-            self.pause()
-            try:
+            with self.paused():
                 zero_grad(owner, set_to_none)
-            finally:
-                self.go_on()
             with torch._C.DisableTorchFunction():
                 if set_to_none:
                     for number in numbers:
@@ -140,8 +146,10 @@ class Training:
 class _Step:
     """One step of an optimizer."""
 
-    def __init__(self, training: Training, optimizer: Any, frame: FrameType | None) -> None:
-        self.training, self.optimizer = training, optimizer
+    def __init__(
+        self, training: Training, optimizer: Any, frame: FrameType | None, running: FrameType
+    ) -> None:
+        self.training, self.optimizer, self.running = training, optimizer, running
         self.source = training.source
         self.where = None if frame is None else self.source.place(frame)
         self.parameters: list[torch.Tensor] | None = None  # those with a gradient, once told

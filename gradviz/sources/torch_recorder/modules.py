@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -18,8 +19,8 @@ from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 class Scopes:
     """Tells of the calls of modules. Not by hooks: with one in place PyTorch calls modules in another way."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, opaque: Callable[..., Any]) -> None:
+        self.source, self.opaque = source, opaque  # what calls a compiled module
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
 
     def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,8 +30,11 @@ class Scopes:
             if self.source.listener is None or torch.compiler.is_compiling():
                 return call(module, *args, **kwargs)
             self.source.recover()
-            self._enter(module, sys._getframe(1))
+            frame = sys._getframe(1)
+            self._enter(module, frame)
             try:
+                if _is_compiled(module):
+                    return self.opaque("compiled", functools.partial(call, module), args, kwargs, frame)
                 return call(module, *args, **kwargs)
             finally:
                 self._leave(module)
@@ -81,3 +85,9 @@ class Scopes:
             listener.named(source.identity.number_of(parameter), f"{root}.{path}")
         for path, buffer in module.named_buffers():
             listener.named(source.identity.number_of(buffer), f"{root}.{path}", "buffer")
+
+
+def _is_compiled(module: Any) -> bool:
+    """Whether a module runs as `torch.compile` made it."""
+    own = module.__dict__
+    return own.get("_compiled_call_impl") is not None or "dynamo_ctx" in own

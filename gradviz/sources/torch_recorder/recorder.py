@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -34,7 +36,7 @@ class TorchRecorder:
         values.register()
         self.source = Source(listener)
         self.forward = Forward(self.source)
-        self.scopes = Scopes(self.source)
+        self.scopes = Scopes(self.source, self.opaque)
         self.training = Training(self.source, self.pause, self.go_on, self.paused)
         self.source.go_on = self.go_on
         self.places = Places()
@@ -129,6 +131,7 @@ class TorchRecorder:
         self._replace(torch.autograd, "_engine_run_backward", seen)
         self._replace(Function, "apply", classmethod(self._applying(Function.__dict__["apply"].__func__)))
         self._replace(type(torch.nn.Parameter), "__call__", self._making_parameters())
+        self._replace(torch, "compile", self._compiling(torch.compile))
         self._replace(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
         self._replace(threading.Thread, "_bootstrap_inner", self._starting())
         self._replace(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
@@ -194,25 +197,69 @@ class TorchRecorder:
             if not source.is_detailed or torch.compiler.is_compiling():
                 return apply(cls, *args, **kwargs)
             frame = sys._getframe(1)
-            with torch._C.DisableTorchFunction():
-                inputs = tensors_in(args, kwargs)
-                source.identity.tell_pending()
-                for tensor in inputs:
-                    source.identity.number_of(tensor, frame)
-                before = [version_of(tensor) for tensor in inputs]
+            source.identity.tell_pending()
             number = next_scope_number()
             listener: Any = source.listener
             listener.scope_entered(frame, number, "function", cls.__name__, cls.__name__)
-            try:
-                result = apply(cls, *args, **kwargs)
-            finally:
-                if source.listener is not None:
-                    source.listener.scope_left(number)
-            outputs = outputs_of(result)
-            if outputs and source.listener is not None:
-                with torch._C.DisableTorchFunction():
-                    self.forward._tell(cls.__name__, (), {}, inputs, before, outputs, frame)
-            return result
+
+            def inside(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return apply(cls, *args, **kwargs)
+                finally:
+                    if source.listener is not None:
+                        source.listener.scope_left(number)
+
+            return self._as_one_op(cls.__name__, inside, args, kwargs, frame)
+
+        return run
+
+    def opaque(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
+        """Call what cannot be seen into, a compiled function, and tell of it as one op."""
+        if not self.source.is_detailed:
+            with self.paused():
+                return call(*args, **kwargs)
+
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self.paused():
+                return call(*args, **kwargs)
+
+        return self._as_one_op(name, inside, args, kwargs, frame)
+
+    def _as_one_op(
+        self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
+    ) -> Any:
+        identity = self.source.identity
+        with torch._C.DisableTorchFunction():
+            inputs = tensors_in(args, kwargs)
+            identity.tell_pending()
+            for tensor in inputs:
+                identity.number_of(tensor, frame)
+            before = [version_of(tensor) for tensor in inputs]
+        result = call(*args, **kwargs)
+        outputs = outputs_of(result)
+        if outputs and self.source.listener is not None:
+            with torch._C.DisableTorchFunction():
+                self.forward._tell(name, (), {}, inputs, before, outputs, frame)
+        return result
+
+    def _compiling(self, compile: Callable[..., Any]) -> Callable[..., Any]:
+        """`torch.compile`: what it makes runs on its own account, or it would compile our mode too."""
+
+        @functools.wraps(compile)
+        def run(model: Any = None, **settings: Any) -> Any:
+            if model is None:
+                return lambda model: run(model, **settings)
+            made = compile(model, **settings)
+            if isinstance(made, torch.nn.Module) or not callable(made):
+                return made
+
+            @functools.wraps(made)
+            def compiled(*args: Any, **kwargs: Any) -> Any:
+                if self.source.listener is None or torch.compiler.is_compiling():
+                    return made(*args, **kwargs)
+                return self.opaque("compiled", made, args, kwargs, sys._getframe(1))
+
+            return compiled
 
         return run
 

@@ -19,8 +19,8 @@ from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, State, Where
 from gradviz.events.numbers import next_pass_number, next_tensor_number
 from gradviz.sources.torch_recorder.calls import op_of_node
-from gradviz.sources.torch_recorder.identity import Known, NodeRecord, version_of
-from gradviz.sources.torch_recorder.source import Source, in_transform, safely
+from gradviz.sources.torch_recorder.identity import Identity, Known, NodeRecord, version_of
+from gradviz.sources.torch_recorder.source import Source, safely
 from gradviz.sources.torch_recorder.values import Unseen
 
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
@@ -53,7 +53,6 @@ class Pass:
         self.running: list[
             int
         ] = []  # the nodes that have begun and not ended, of those of which both are told
-        self.hooked = _HookNames()
 
     # --- before and after
 
@@ -302,7 +301,7 @@ class Pass:
         self, record: NodeRecord, before: int, after: torch.Tensor, numbers: list[int], values: list[Any]
     ) -> None:
         tensor = record.tensors.get(0, 0)
-        name = self.hooked.name(self.identity, tensor)
+        name = _hooks_of(self.identity, tensor)
         node = 0 if record.is_leaf else record.number
         state = State(numbers[0], after if values[0] is not None else None)
         self.listener.hooked(tensor if name else 0, node, self.number, name or "hook", before, state)
@@ -363,15 +362,12 @@ class Pass:
             listener.node(self.where, record.number, record.name, -1, NO_RULE, outputs, edges, saved)
 
 
-class _HookNames:
-    """What the hooks of tensors are called."""
-
-    def name(self, identity: Any, tensor: int) -> str:
-        """The names of a tensor's hooks; empty where it has none."""
-        known = next((known for known in list(identity.known.values()) if known.number == tensor), None)
-        found = None if known is None else known()
-        hooks = getattr(found, "_backward_hooks", None) or {}
-        return ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks.values())
+def _hooks_of(identity: Identity, tensor: int) -> str:
+    """The names of a tensor's hooks; empty where it has none."""
+    known = next((known for known in list(identity.known.values()) if known.number == tensor), None)
+    found = None if known is None else known()
+    hooks = getattr(found, "_backward_hooks", None) or {}
+    return ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks.values())
 
 
 def _edge_of(root: Any) -> tuple[Any, int]:
@@ -379,44 +375,3 @@ def _edge_of(root: Any) -> tuple[Any, int]:
     if isinstance(root, torch.Tensor):
         return torch.autograd.graph._get_grad_fn_or_grad_acc(root), root.output_nr
     return root.node, root.output_nr
-
-
-def watched(source: Source, engine: Callable[..., Any], push: Callable[[], Any]) -> Callable[..., Any]:
-    """PyTorch's way into its engine, with the pass watched. `push` gives a context in which the mode is on."""
-
-    def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if source.listener is None or torch.compiler.is_compiling() or in_transform():
-            return engine(t_outputs, *args, **kwargs)
-        source.recover()
-        gradients, retain_graph, create_graph, inputs = args[:4]
-        accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
-        roots = [t_outputs] if isinstance(t_outputs, torch.Tensor) else list(t_outputs)
-        if not all(_has_node(root) for root in roots):
-            return engine(t_outputs, *args, **kwargs)  # which says what is wrong
-        source.identity.tell_pending()
-        current = Pass(
-            source, "backward" if accumulates else "grad", roots, gradients, tuple(inputs or ()), bool(retain_graph),
-            bool(create_graph),
-        )  # fmt: skip
-        source.thread.passes.append(current)
-        try:
-            current.begin()
-            with push():
-                result = engine(t_outputs, *args, **kwargs)
-            if not accumulates and source.listener is not None:
-                current.returned(result)
-            return result
-        except Exception as error:
-            if source.listener is not None:
-                current.failed(error)
-            raise
-        finally:
-            source.thread.passes.remove(current)
-            current.end()
-
-    return run
-
-
-def _has_node(root: Any) -> bool:
-    with _Plain():
-        return not isinstance(root, torch.Tensor) or root.requires_grad

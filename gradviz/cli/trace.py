@@ -8,29 +8,22 @@ import click
 
 from gradviz.cli.common import fail, stderr
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
-from gradviz.sources.script import run
-from gradviz.tracefile import open_trace
+from gradviz.sources.script import of_this_rank, run
+from gradviz.tracefile import Passes, open_trace, passes_of
 
 
-class PassNumbers(click.ParamType[set[int]]):
-    """Numbers and ranges: `1-3,100`."""
+class PassNumbers(click.ParamType[Passes]):
+    """Numbers, ranges and steps: `1-3,100,every:50`."""
 
-    name = "1-3,100"
+    name = "1-3,100,every:50"
 
-    def convert(self, value: object, param: object, context: object) -> set[int]:
-        if isinstance(value, set):
+    def convert(self, value: object, param: object, context: object) -> Passes:
+        if isinstance(value, Passes):
             return value
-        numbers: set[int] = set()
-        for part in str(value).split(","):
-            first, _, last = part.partition("-")
-            try:
-                low, high = int(first), int(last or first)
-            except ValueError:
-                self.fail(f"{value!r} is not of the form 1-3,100")
-            if low < 1 or high < low:
-                self.fail(f"{part!r} is not a range of passes: they count from 1")
-            numbers.update(range(low, high + 1))
-        return numbers
+        try:
+            return passes_of(str(value))
+        except ValueError as error:
+            self.fail(str(error))
 
 
 @click.command(
@@ -50,7 +43,7 @@ def trace(
     output: Path | None,
     engine: str,
     values: str,
-    passes: set[int] | None,
+    passes: Passes | None,
     graph_file: Path | None,
     script: str | None,
     arguments: tuple[str, ...],
@@ -62,14 +55,14 @@ def trace(
     """
     graph_file, arguments = _graph_after_script(graph_file, arguments)
     target = target_of("record", module, script, arguments, engine)
-    path = output or Path(f"{target.stem}.gradviz")
+    path = of_this_rank(output or Path(f"{target.stem}.gradviz"))
     if graph_file is not None:
         _check_picture(graph_file)
     try:
-        outcome = run(target, path, values, passes)
+        outcome = run(target, path, values, passes, engine=engine)
     except OSError as error:
         fail(str(error))
-    tell(path, outcome, engine)
+    tell(path, outcome)
     if graph_file is not None:
         _draw(path, graph_file)
     raise SystemExit(outcome.status)

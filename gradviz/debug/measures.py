@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.events.handles import elements_of
 from gradviz.events.values import stats_of
 
 
-def is_finite(values: np.ndarray) -> bool:
-    """Whether an array has no NaN and no infinity."""
-    if values.dtype.kind not in "fc":
+def is_finite(value: Any) -> bool:
+    """Whether a value has no NaN and no infinity, as far as its elements can be had."""
+    values = elements_of(value)
+    if values is None or values.dtype.kind not in "fc":
         return True
     # A finite sum of squares proves in one call that every element is finite. The reverse is not true: it may
     # overflow.
@@ -27,7 +29,9 @@ def measured(values: Any, statistic: str) -> float:
     array = getattr(values, "array", None)
     if hasattr(values, "stats") and array is None:
         return _of_snapshot(values, statistic)
-    array = np.asarray(values if array is None else array)
+    array = elements_of(values) if array is None else np.asarray(array)
+    if array is None:
+        return float("nan")
     if statistic in _EXTENTS:
         return _EXTENTS[statistic](array)
     if statistic in _QUICK and array.size and array.dtype.kind == "f" and is_finite(array):

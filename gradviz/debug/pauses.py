@@ -20,6 +20,7 @@ from gradviz.debug.conditions import Condition, Holds, condition_of
 from gradviz.debug.measures import is_finite
 from gradviz.debug.present import Present
 from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.handles import elements_of
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import Listener, State, Where
 from gradviz.step.breakpoints import Breakpoints
@@ -130,7 +131,7 @@ class Pauses(Listener):
             if value is None or is_finite(value):
                 continue
             for name, test in _BAD_TESTS.items():
-                if name in self.unseen and test(value).any():
+                if name in self.unseen and test(elements_of(value)).any():
                     self.unseen.discard(name)
                     self._due_at(self.recorder.count - 1 if index < 0 else index, _first(name))
             self.looking = bool(self.unseen)
@@ -195,6 +196,13 @@ class Pauses(Listener):
         raise SystemExit(0)  # threads end silently on SystemExit
 
     # --- events from the source
+
+    @property
+    def detailed(self) -> bool:  # type: ignore[override]
+        return self.recorder.detailed
+
+    def place(self, where: Where) -> Where:
+        return self.recorder.place(where)
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         recorder = self.recorder

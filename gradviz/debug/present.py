@@ -18,6 +18,7 @@ from weakref import ref
 import numpy as np
 
 from gradviz.debug.measures import is_finite, measured
+from gradviz.events.handles import elements_of
 from gradviz.events.kinds import WHOLE, Kind
 from gradviz.events.layout import LAYOUTS
 from gradviz.events.listener import State
@@ -192,10 +193,10 @@ class Present:
         values = self._values
         self._replaced = {state.tensor: values.get(state.tensor) for state in self.states}
         for state in self.states:
-            if isinstance(state.value, np.ndarray):
-                values[state.tensor] = ref(state.value), self._copied(state) if self._keeps_inputs else None
-            elif state.value is not None:
+            if isinstance(state.value, np.generic):
                 values[state.tensor] = _nothing, state.value
+            elif state.value is not None:
+                values[state.tensor] = ref(state.value), self._copied(state) if self._keeps_inputs else None
         if len(values) > self._purge_at:
             self._values = {
                 n: kept for n, kept in values.items() if kept[0] is _nothing or kept[0]() is not None
@@ -204,13 +205,18 @@ class Present:
 
     def _copied(self, state: State) -> Any:
         """A copy of an array, or its statistics: ops in place change their inputs."""
-        value = state.value
+        value = elements_of(state.value)
+        if value is None:
+            return None
         if value.size <= SMALL:
             return value.copy()
         told = state.tensor, state.version, value.shape, value.dtype.name, "cpu", state.flags, state.base
         return Snapshot(*told, array=None, stats=stats_of(value))
 
-    def _note_bad(self, number: int, values: np.ndarray) -> None:
+    def _note_bad(self, number: int, value: Any) -> None:
+        values = elements_of(value)
+        if values is None:
+            return
         self._bad[number] = bool(np.isnan(values).any()), bool(np.isinf(values).any())
 
     def _keep_names(self) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 class _CallableModule(ModuleType):
     live: Callable[..., Any]  # set by the package gradviz, because views must not import an engine
 
-    def __call__(self, tensor: Any, **settings: Any) -> Any:
+    def __call__(self, thing: Any, inputs: Any = None, **settings: Any) -> Any:
         """See gradviz.notebook.draw."""
-        return self.live(tensor, **settings)
+        return self.live(thing, inputs, **settings)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -48,6 +48,10 @@ class Reader(Protocol):
     def size(self, value: Any) -> int:
         """How many elements a value has."""
 
+    def array(self, value: Any) -> np.ndarray | None:
+        """Its elements as they are now, for who looks at once; of a dtype that NumPy has not, as float32. None where
+        they cannot be had."""
+
 
 class NumpyReader:
     """NumPy arrays. The statistics of middling arrays are computed later, many of a kind at once."""
@@ -83,6 +87,10 @@ class NumpyReader:
         """How many elements it has."""
         return value.size
 
+    def array(self, value: np.ndarray) -> np.ndarray:
+        """Itself."""
+        return value
+
 
 _NUMPY = NumpyReader()
 READERS: dict[type, Reader] = {np.ndarray: _NUMPY, np.generic: _NUMPY}
@@ -95,3 +103,8 @@ def reader_of(value: Any) -> Reader:
             READERS[type(value)] = READERS[known]
             return READERS[known]
     raise TypeError(f"no source reads values of type {type(value).__name__}")
+
+
+def elements_of(value: Any) -> np.ndarray | None:
+    """The elements of a value as they are now; None where they cannot be had."""
+    return value if isinstance(value, np.ndarray) else reader_of(value).array(value)

@@ -6,7 +6,8 @@ that a listener may want to override them as well. No object is built for an eve
 
 - The fields of each event are those of the table in `kinds.py`, in its order.
 - `where` says where in the program it happened: a frame (the innermost user frame at or above it is meant), the
-  traceback of an exception, or None. The source gives the frame; nobody below it counts frames.
+  traceback of an exception, what `place` made of one of them, or None. The source gives the frame; nobody below it
+  counts frames.
 - A `State` says what a tensor is at an event. Its `value` is a handle: whatever the source computes with. How a
   handle is read, the source says once (`handles.py`).
 """
@@ -21,7 +22,7 @@ from gradviz.events.fields import Edge, Flow, Group, Living, Root, Rule, Saved
 from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
 
-Where = FrameType | TracebackType | Place | None
+Where = FrameType | TracebackType | Place | int | None
 NO_RULE = Rule(())
 
 
@@ -37,12 +38,20 @@ class State(NamedTuple):
 
 
 class Listener:
-    """Hears every event and does nothing with it."""
+    """Hears every event and does nothing with it.
+
+    While it is not `detailed`, it leaves out the events that can be left out (`kinds.DETAILS`) until the next pass has
+    ended; a source may spare itself the work."""
 
     __slots__ = ()
+    detailed: bool = True
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         """An event of any kind: its fields in the order of the table, and what tensors are at it."""
+
+    def place(self, where: Where) -> Where:
+        """The place of `where`, for an event that is told later: a frame moves on."""
+        return None
 
     # --- the events of which there are many
 

@@ -8,22 +8,51 @@ import numpy as np
 
 from gradviz.engine.core.node import AccumulateGrad, Node, edge_node, edge_nr
 from gradviz.engine.core.node import Edge as NodeEdge
-from gradviz.engine.core.state import next_tensor_number
+from gradviz.engine.core.state import listen, next_tensor_number
 from gradviz.engine.core.tensor import Tensor, flags_of, gradient_edge
+from gradviz.engine.nn.module import Module
 from gradviz.engine.nn.parameter import Parameter
 from gradviz.events.fields import Edge, Saved
 from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, State
+from gradviz.sources import pytorch
 
 Key = tuple[int, int]  # a node's number and which of its outputs
 
 
 def tell_graph(tensor: Any, listener: Listener, names: dict[str, Any]) -> None:
     """Tell a listener of everything that leads to a tensor; `names` are what tensors are called. Raises TypeError for
-    anything but a Tensor."""
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"draw() takes a Tensor of gradviz, not {type(tensor).__name__}")
-    _Live(listener, names).tell(tensor)
+    anything but a Tensor, of gradviz's engine or of PyTorch."""
+    if pytorch.is_of("Tensor", tensor):
+        from gradviz.sources.torch_recorder import live
+
+        live.tell_graph(tensor, listener, names)
+    elif isinstance(tensor, Tensor):
+        _Live(listener, names).tell(tensor)
+    else:
+        raise TypeError(f"draw() takes a Tensor of gradviz or PyTorch, not {type(tensor).__name__}")
+
+
+def is_module(thing: Any) -> bool:
+    """Whether something is a module, of gradviz's engine or of PyTorch."""
+    return isinstance(thing, Module) or pytorch.is_of("nn.Module", thing)
+
+
+def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
+    """Tell a listener of one call of a module. `inputs` are its arguments: a tensor, a tuple of them, or a dict."""
+    if pytorch.is_of("nn.Module", module):
+        from gradviz.sources.torch_recorder import live
+
+        live.tell_call(module, inputs, listener)
+        return
+    previous = listen(listener)
+    try:
+        if isinstance(inputs, dict):
+            module(**inputs)
+        else:
+            module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+    finally:
+        listen(previous)
 
 
 class _Live:

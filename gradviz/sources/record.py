@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from gradviz.events.listener import Listener
+from gradviz.sources import numpy_engine, pytorch
+from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.tracefile import Recorder, Sites
 
 _recording: list[record] = []
@@ -42,12 +44,12 @@ os.register_at_fork(
 
 
 class record:
-    """Record what gradviz's engine does in a `with` block into the file `path`.
+    """Record what gradviz's engine and PyTorch do in a `with` block into the file `path`.
 
     `values` is `none`, `stats` or `full`; `passes` the numbers of the backward passes to record in detail (None:
-    all). `through` makes of the recorder whom the engine tells in its place, and who tells the recorder. An
-    exception passes through, and is noted in the trace. Raises OSError where the file cannot be
-    written, ValueError for an unknown grade."""
+    all). `through` makes of the recorder whom the engine tells in its place, and who tells the recorder. Without
+    `with_torch` PyTorch is left alone. An exception passes through, and is noted in the trace. Raises OSError where the
+    file cannot be written, ValueError for an unknown grade."""
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class record:
         sites: Sites | None = None,
         meta: dict[str, str] | None = None,
         through: Callable[[Recorder], Listener] | None = None,
+        with_torch: bool = True,
     ) -> None:
         if values not in ("none", "stats", "full"):
             raise ValueError(f"values is none, stats or full, not {values!r}")
@@ -65,6 +68,8 @@ class record:
         self.sites = sites
         self.meta = meta
         self.through = through
+        self.with_torch = with_torch
+        self.attachment: pytorch.Attachment | None = None
         self.recorder: Recorder | None = None
         self.error: BaseException | None = None
 
@@ -73,34 +78,46 @@ class record:
         self.error = error
 
     def __enter__(self) -> record:
-        from gradviz.engine.core.state import listen
-
-        sites = self.sites or Sites()
+        sites = self.sites or Sites(own=pytorch.own_directories() if self.with_torch else ())
         if self.sites is None:
             sites.begin_at(sys._getframe(1))
         meta = {**run_meta(), **(self.meta or {})}
         self.recorder = Recorder(self.path, *self.settings, sites, meta)
-        self.previous = listen(self.through(self.recorder) if self.through is not None else self.recorder)
+        listener = self.through(self.recorder) if self.through is not None else self.recorder
+        self.engine = numpy_engine.Attachment(listener)
+        self.engine.begin()
+        if self.with_torch:
+            self.attachment = pytorch.Attachment(listener, self._torch_began)
+            self.attachment.begin()
         _recording.append(self)
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        from gradviz.engine.core.state import listen
+    def _torch_began(self) -> None:
+        """Note which engine it is."""
+        import torch
 
+        if self.recorder is not None:
+            self.recorder.note(engine="torch", torch=torch.__version__)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.recorder is None:
             return
-        listen(self.previous)
+        if self.attachment is not None:
+            self.attachment.end()
+        self.engine.end()
         _recording.remove(self)
         self.recorder.sites.begin_at(None)
         self.recorder.close(**end_meta(error or self.error))
         self.recorder = None
+        if error is not None and has_our_frames(error.__traceback__):
+            error.with_traceback(without_our_frames(error.__traceback__))
 
     def abandon(self) -> None:
         """Stop recording without touching the file."""
-        from gradviz.engine.core.state import listen
-
         if self.recorder is not None:
-            listen(None)
+            self.engine.abandon()
+            if self.attachment is not None:
+                self.attachment.abandon()
             self.recorder.writer.closing = True
             self.recorder = None
 

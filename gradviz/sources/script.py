@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 from gradviz.errors import GradvizError
 from gradviz.events.listener import Listener
-from gradviz.sources import alias
+from gradviz.sources import alias, pytorch
+from gradviz.sources.tracebacks import without_our_frames
 from gradviz.tracefile import Recorder, Sites
 
 
@@ -75,26 +76,31 @@ def run(
     values: str = "stats",
     passes: Any = None,
     companion: Companion | None = None,
+    engine: str = "numpy",
 ) -> Outcome:
-    """Run the target with gradviz's engine (`import torch` is served by it) and record into `trace`.
+    """Run the target and record into `trace` what it does with gradviz's engine and with PyTorch. What `import torch`
+    gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it is installed.
 
     The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
     `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
     from gradviz.sources.record import record
 
     target.check()
-    sites = Sites(boundary=[_execute.__code__, _run_module.__code__])
+    serves = engine == "numpy" or (engine == "auto" and not pytorch.is_installed())
+    own = [] if serves else pytorch.own_directories()
+    sites = Sites([_execute.__code__, _run_module.__code__], own)
     through = companion.listener if companion is not None else None
-    recording = record(trace, values, passes, sites, {"script": target.name}, through)
+    recording = record(trace, values, passes, sites, {"script": target.name}, through, with_torch=not serves)
     main = _run_module if target.is_module else _run_file
     before = sys.argv, sys.path[:], sys.modules.get("__main__")
-    alias.install()
+    if serves:
+        alias.install()
     gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
     try:
         with recording as running:
             error = _caught(lambda: main(target), companion.failed if companion is not None else _ignore)
             running.ended_by(error)
-        served = "torch" in sys.modules
+        served = serves and "torch" in sys.modules
     finally:
         gc.unfreeze()
         alias.uninstall()
@@ -102,6 +108,14 @@ def run(
         if before[2] is not None:
             sys.modules["__main__"] = before[2]
     return Outcome(exit_status(error), None if isinstance(error, SystemExit) else error, served)
+
+
+def of_this_rank(trace: Path | str) -> Path:
+    """The trace of this process: under `torchrun` each of several writes its own, `NAME.rank0.gradviz`."""
+    path, rank = Path(trace), os.environ.get("RANK", "")
+    if not rank.isdigit() or os.environ.get("WORLD_SIZE", "1") == "1":
+        return path
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def _ignore(error: BaseException) -> None:
@@ -175,18 +189,3 @@ def print_exception(error: BaseException) -> None:
     """Print the exception without gradviz's own frames, unless it is all there is."""
     trimmed = error.with_traceback(without_our_frames(error.__traceback__))
     sys.excepthook(type(error), trimmed, trimmed.__traceback__)
-
-
-def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame of the script on, without gradviz's."""
-    ours = str(Path(__file__).resolve().parent.parent)
-    kept = []
-    while trace is not None:
-        filename = trace.tb_frame.f_code.co_filename
-        if not filename.startswith((ours, "<frozen runpy>", "<gradviz>")):
-            kept.append(trace)
-        trace = trace.tb_next
-    result = None
-    for entry in reversed(kept):
-        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return result

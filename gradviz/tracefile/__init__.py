@@ -1,5 +1,6 @@
 """One file for one run: written while it runs, read at any place."""
 
+from gradviz.tracefile.chosen import Passes, passes_of
 from gradviz.tracefile.errors import TraceError
 from gradviz.tracefile.opening import open_trace
 from gradviz.tracefile.reader import ErrorInfo, PassInfo, Trace
@@ -10,6 +11,7 @@ from gradviz.tracefile.states import Snapshot
 __all__ = [
     "ErrorInfo",
     "PassInfo",
+    "Passes",
     "Recorder",
     "Site",
     "Sites",
@@ -17,4 +19,5 @@ __all__ = [
     "Trace",
     "TraceError",
     "open_trace",
+    "passes_of",
 ]

@@ -118,9 +118,16 @@ class Recorder(Listener):
         """Write everything up to here, so that the file can be opened and read. Raises OSError where it cannot be."""
         self.writer.flush()
 
+    def note(self, **meta: str) -> None:
+        """Write more about the run."""
+        self.writer.note(meta)
+
     def close(self, **meta: str) -> None:
         """Write what is left, with `meta` about how the run ended, and close the file."""
         self.writer.close(meta)
+
+    def place(self, where: Where) -> int:
+        return self.sites.number(where)
 
     # --- numbers for what an event holds (layout.Numbers)
 

@@ -79,11 +79,13 @@ class Sites:
         self.root = root
         self.called: dict[tuple[int, int, int], int] = {}  # sites in functions that `root` calls
 
-    def number(self, where: FrameType | TracebackType | Place | None) -> int:
+    def number(self, where: FrameType | TracebackType | Place | int | None) -> int:
         """The site of a place: the frames from the innermost one that counts, at or above `where`; the frames that an
-        exception passed; or a place told outright. 0 where there is none."""
+        exception passed; a place told outright; or the number itself. 0 where there is none."""
         if type(where) is FrameType:
             return self.number_of_frame(where)
+        if type(where) is int:
+            return where
         if where is None:
             return 0
         if isinstance(where, TracebackType):

@@ -73,6 +73,12 @@ class Writer:
         if self.failure is not None:
             raise OSError(f"{self.path} cannot be written: {self.failure}") from self.failure
 
+    def note(self, meta: dict[str, str]) -> None:
+        """Write more about the run, unless the file cannot be written: then that is said elsewhere."""
+        if self.failure is None:
+            with suppress(sqlite3.Error):
+                self._commit(meta)
+
     def close(self, meta: dict[str, str]) -> None:
         """Write what is left and close the file. Raises what kept the file from being written."""
         if self.closing:

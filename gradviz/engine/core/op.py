@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.core.derivative import AnyDerivative, Derivative
-from gradviz.engine.core.formulas import with_values
 from gradviz.engine.core.needs import Dtype, Indices, Input, Need, Output, Shape, needs_by_name
 from gradviz.engine.core.node import Node
 from gradviz.engine.core.node_class import make_node_class
 from gradviz.engine.core.saved import shown_names
 from gradviz.events.fields import Rule
+from gradviz.events.formulas import with_values
 
 _MOST_RULES = 1000  # how many of them are cached for a row
 

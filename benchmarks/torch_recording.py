@@ -1,0 +1,131 @@
+"""What recording costs a PyTorch program: a training step of three models, recorded in each grade, beside the same step
+without a recorder.
+
+    python benchmarks/torch_recording.py [ROUNDS]
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from common import machine, table
+from torch import nn
+from torch.nn import functional as F
+
+import gradviz
+
+GRADES = ("none", "stats", "full")
+STEPS = 2  # that are timed at once
+
+
+class Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.norms[0](self.first(x)))
+        return torch.relu(x + self.norms[1](self.second(h)))
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.project(self.norms[0](x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.feed(self.norms[1](x))
+
+
+def mlp() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Three layers, 128 samples."""
+    net = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    return net, torch.randn(128, 256), torch.randint(10, (128,))
+
+
+def cnn() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Four residual blocks, 16 images of 32 by 32."""
+    blocks = [Residual(16) for _ in range(4)]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)]
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks[:2], nn.MaxPool2d(2), *blocks[2:], *head)
+    return net, torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
+
+
+def transformer() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Six layers of width 192, 8 sequences of 64."""
+    layers = [Layer(192, 4) for _ in range(6)]
+    net = nn.Sequential(
+        nn.Embedding(500, 192), *layers, nn.LayerNorm(192), nn.Linear(192, 500), nn.Flatten(0, 1)
+    )
+    tokens = torch.randint(500, (8, 64))
+    return net, tokens, tokens.flatten()
+
+
+def step_of(make: Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]) -> Callable[[], None]:
+    """A training step of a model."""
+    torch.manual_seed(0)
+    net, inputs, labels = make()
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def timed(step: Callable[[], None]) -> float:
+    """Seconds of one step."""
+    start = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    return (time.perf_counter() - start) / STEPS
+
+
+def measured(step: Callable[[], None], rounds: int, file: Path) -> dict[str, float]:
+    """The median seconds of a step, plain and in each grade, taken in turns."""
+    times: dict[str, list[float]] = {name: [] for name in ("plain", *GRADES)}
+    step()
+    for _ in range(rounds):
+        times["plain"].append(timed(step))
+        for grade in GRADES:
+            with gradviz.record(file, values=grade):
+                step()
+                times[grade].append(timed(step))
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def main() -> None:
+    """Print the table."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    torch.set_num_threads(1)
+    print(f"PyTorch {torch.__version__} on one thread; {machine()}")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for make in (mlp, cnn, transformer):
+            found = measured(step_of(make), rounds, Path(folder) / "run.gradviz")
+            plain = found["plain"]
+            ratios = [f"{found[grade] / plain:.2f}" for grade in GRADES]
+            rows.append((make.__name__, f"{1e3 * plain:.1f} ms", *ratios))
+    table("A recorded training step, as a multiple of the plain one", rows, ("model", "plain", *GRADES))
+
+
+if __name__ == "__main__":
+    main()

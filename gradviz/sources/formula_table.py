@@ -1,0 +1,46 @@
+"""The formulas of gradviz's derivatives as data, for recorders of other engines: they show the same, and load no
+engine for it.
+
+    python -m gradviz.sources.formula_table > gradviz/sources/formulas.json
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def table() -> dict[str, list[dict[str, Any]]]:
+    """For each op its rows: inputs and other arguments by name, for each input the formula, and whether the op works
+    element by element. A formula that depends on an argument is a list: the argument, pairs of value and formula, and
+    the formula for all other values."""
+    from gradviz.engine.core.derivative import Choice
+    from gradviz.engine.table.derivatives import TABLE
+
+    def text(derivative: Any) -> Any:
+        if not isinstance(derivative, Choice):
+            return derivative.text
+        cases = [[value, text(branch)] for value, branch in derivative.by_value.items()]
+        return [derivative.argument, cases, text(derivative.otherwise)]
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    for op in TABLE.values():
+        texts = [text(op.derivatives[name]) if name in op.derivatives else "" for name in op.inputs]
+        if any(texts) and not op.variadic:
+            row = {"inputs": op.inputs, "args": op.args, "texts": texts, "elementwise": op.elementwise}
+            if row not in found.setdefault(op.name, []):
+                found[op.name].append(row)
+    return found
+
+
+def main() -> None:
+    """Print the table, a line for each op."""
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(rows, ensure_ascii=False)}"
+        for name, rows in sorted(table().items())
+    ]
+    print("{\n" + ",\n".join(lines) + "\n}")
+
+
+if __name__ == "__main__":
+    main()

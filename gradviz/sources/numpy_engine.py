@@ -1,0 +1,46 @@
+"""When gradviz's own engine is recorded: from the moment that the program imports it. A program that has PyTorch is not
+made to wait for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradviz.events.listener import Listener
+from gradviz.sources.on_import import OnImport
+
+
+class Attachment:
+    """Has the engine tell `listener` from `begin` to `end`."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.waiting = OnImport("gradviz.engine", self._start)  # as a whole: it makes tensors as it is loaded
+        self.previous: Any = None
+        self.began = False
+
+    def begin(self) -> None:
+        """Listen as soon as the engine is there."""
+        self.waiting.begin()
+
+    def end(self) -> None:
+        """Have it tell whom it told before."""
+        self.waiting.end()
+        self._listen(self.previous)
+
+    def abandon(self) -> None:
+        """Have it tell nobody."""
+        self.waiting.end()
+        self._listen(None)
+
+    def _start(self) -> None:
+        from gradviz.engine.core.state import listen
+
+        self.previous = listen(self.listener)
+        self.began = True
+
+    def _listen(self, listener: Listener | None) -> None:
+        if self.began:
+            from gradviz.engine.core.state import listen
+
+            listen(listener)
+            self.began = False

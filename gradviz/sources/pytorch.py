@@ -1,0 +1,70 @@
+"""When PyTorch is recorded: from the moment that the program imports it, or at once where it has done so already.
+
+Nothing here imports PyTorch: a program that does without it is not made to wait for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from gradviz.events.listener import Listener
+from gradviz.sources.on_import import OnImport
+
+NAME = "torch"
+
+
+def is_installed() -> bool:
+    """Whether PyTorch can be imported."""
+    return NAME in sys.modules or find_spec(NAME) is not None
+
+
+def own_directories() -> list[str]:
+    """The directories of PyTorch's own code."""
+    module = sys.modules.get(NAME)
+    spec = module.__spec__ if module is not None else find_spec(NAME)
+    places = spec.submodule_search_locations if spec is not None else None
+    return [place + os.sep for place in places or ()]
+
+
+def is_of(name: str, thing: Any) -> bool:
+    """Whether something is of PyTorch's class of that name: `Tensor`, `nn.Module`. PyTorch need not be there."""
+    found: Any = sys.modules.get(NAME)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return isinstance(found, type) and isinstance(thing, found)
+
+
+class Attachment:
+    """Records PyTorch for `listener` from `begin` to `end`. `began` is called when it is there."""
+
+    def __init__(self, listener: Listener, began: Callable[[], None]) -> None:
+        self.listener, self.began = listener, began
+        self.waiting = OnImport(NAME, self._start)
+        self.recorder: Any = None
+
+    def begin(self) -> None:
+        """Record as soon as PyTorch is imported."""
+        self.waiting.begin()
+
+    def end(self) -> None:
+        """Record no longer."""
+        self.waiting.end()
+        if self.recorder is not None:
+            self.recorder.end()
+            self.recorder = None
+
+    def abandon(self) -> None:
+        """Tell nobody any more."""
+        self.waiting.end()
+        if self.recorder is not None:
+            self.recorder.abandon()
+
+    def _start(self) -> None:
+        from gradviz.sources.torch_recorder.recorder import TorchRecorder
+
+        self.recorder = TorchRecorder(self.listener)
+        self.recorder.begin()
+        self.began()

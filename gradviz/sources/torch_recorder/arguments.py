@@ -1,0 +1,96 @@
+"""The arguments of a call: its tensors, and the rest as a person would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+_PLAIN = (int, float, complex, bool, str, type(None))
+# Ops that take two operands: a number among them is an input that is no tensor.
+OPERANDS = set(
+    """
+    add add_ atan2 div div_ eq floor_divide fmod ge gt le lt mul mul_ ne remainder sub sub_ true_divide
+    """.split()
+)
+_DEFAULTS: dict[str, tuple[str, ...]] = {
+    "pow": ("exponent",), "pow_": ("exponent",), "sum": ("dim", "keepdim"), "mean": ("dim", "keepdim"),
+    "max": ("dim", "keepdim"), "min": ("dim", "keepdim"), "softmax": ("dim",), "log_softmax": ("dim",),
+    "transpose": ("dim0", "dim1"), "unsqueeze": ("dim",), "squeeze": ("dim",), "cat": ("dim",), "stack": ("dim",),
+    "getitem": ("index",), "clamp": ("min", "max"), "norm": ("p", "dim"), "dropout": ("p", "training"),
+}  # fmt: skip
+_LONGEST = 200  # characters of a text
+_MOST = 8  # elements of a list
+
+
+def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors among arguments, in lists too."""
+    found: list[torch.Tensor] = []
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            found.append(arg)
+        elif type(arg) in (list, tuple):
+            _collect(arg, found)
+    if kwargs:
+        _collect(kwargs.values(), found)
+    return found
+
+
+def _collect(values: Iterable[Any], found: list[torch.Tensor]) -> None:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif type(value) in (list, tuple):
+            _collect(value, found)
+
+
+def outputs_of(result: Any) -> list[torch.Tensor]:
+    """The tensors that a call returned."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if type(result) is torch.Size or not isinstance(result, (tuple, list)):
+        return []
+    found: list[torch.Tensor] = []
+    _collect(result, found)
+    return found
+
+
+def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating: bool) -> str:
+    """The arguments that are no tensors: `exponent=3`, `dim=1, keepdim=True`, `2.0`."""
+    if not kwargs and not any(not isinstance(arg, torch.Tensor) for arg in args):
+        return ""
+    names = _DEFAULTS.get(name, ())
+    parts = []
+    for position, arg in enumerate(args):
+        if isinstance(arg, torch.Tensor) or (type(arg) in (list, tuple) and tensors_in(arg, {})):
+            continue
+        if name in OPERANDS:
+            parts.append(str(float(arg)) if floating and isinstance(arg, int) else _written(arg))
+        elif arg is not None and arg is not False:
+            label = names[position - 1] if 0 < position <= len(names) else ""
+            parts.append(f"{label}={_written(arg)}" if label else _written(arg))
+    for label, arg in kwargs.items():
+        holds_tensor = isinstance(arg, torch.Tensor) or (type(arg) in (list, tuple) and tensors_in(arg, {}))
+        if not holds_tensor and arg is not None and arg is not False:
+            parts.append(f"{label}={_written(arg)}")
+    return ", ".join(parts)[:_LONGEST]
+
+
+def _written(value: Any) -> str:
+    """An argument as text, without running code of the program's."""
+    if type(value) in _PLAIN:
+        return repr(value)
+    if type(value) in (list, tuple) or isinstance(value, torch.Size):
+        shown = ", ".join(_written(part) for part in value[:_MOST]) + (", …" if len(value) > _MOST else "")
+        return f"[{shown}]" if isinstance(value, list) else f"({shown}{',' if len(value) == 1 else ''})"
+    if isinstance(value, slice):
+        parts = ["" if part is None else _written(part) for part in (value.start, value.stop)]
+        return ":".join(parts) if value.step is None else ":".join([*parts, _written(value.step)])
+    if value is Ellipsis:
+        return "..."
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, torch.Tensor):
+        return "a tensor"
+    return f"a {type(value).__name__}"

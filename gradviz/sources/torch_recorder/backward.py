@@ -1,0 +1,377 @@
+"""The backward side: hooks on the nodes of a pass, put there before it and removed after it.
+
+Hooks run in the order of execution. A node of PyTorch's own is told of once it has run. Of a node that runs code of the
+program's (a custom Function, a checkpoint), and of all nodes under `create_graph`, both events are told in their time.
+No hook keeps a gradient: PyTorch would have to copy what it can steal otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gradviz.events.fields import Root
+from gradviz.events.kinds import REQUIRES_GRAD
+from gradviz.events.listener import NO_RULE, State, Where
+from gradviz.events.numbers import next_pass_number, next_tensor_number
+from gradviz.sources.torch_recorder.calls import op_of_node
+from gradviz.sources.torch_recorder.identity import Identity, Known, NodeRecord, version_of
+from gradviz.sources.torch_recorder.source import Source, safely
+from gradviz.sources.torch_recorder.values import Unseen
+
+_Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
+
+
+class Pass:
+    """One backward pass. `how` is `backward` (leaves accumulate) or `grad`."""
+
+    def __init__(
+        self,
+        source: Source,
+        how: str,
+        roots: Sequence[Any],
+        gradients: Sequence[torch.Tensor | None],
+        wanted: Sequence[Any],
+        retain_graph: bool,
+        create_graph: bool,
+    ) -> None:
+        self.source, self.identity = source, source.identity
+        self.listener: Any = source.listener
+        self.how, self.roots, self.gradients, self.wanted = how, roots, gradients, wanted
+        self.retain_graph, self.create_graph = retain_graph, create_graph
+        self.number = next_pass_number()
+        self.where: Where = None
+        self.handles: list[Any] = []
+        self.targets: dict[int, tuple[int, ...]] = {}  # of each node, in the order of its edges
+        self.records: dict[int, NodeRecord] = {}
+        self.sent: dict[int, list[int]] = {}  # the gradients that were sent to each node
+        self.ran: set[int] = set()
+        self.running: list[
+            int
+        ] = []  # the nodes that have begun and not ended, of those of which both are told
+
+    # --- before and after
+
+    @safely
+    def begin(self) -> None:
+        """Watch the nodes that the roots lead to, and tell that the pass begins."""
+        with _Plain():
+            edges = [_edge_of(root) for root in self.roots]
+            for root in (*self.roots, *self.wanted) if self.source.is_detailed else ():
+                if isinstance(root, torch.Tensor):
+                    self.identity.number_of(root, sys._getframe())
+            watch, record_of = self._watch, self.identity.record_of
+            if not self.source.is_detailed:
+                watch, record_of = self._watch_leaves, self.identity.quiet_record
+            watch([fn for fn, _ in edges])
+            told = []
+            for (fn, nr), root, gradient in zip(edges, self.roots, self.gradients, strict=True):
+                record = record_of(fn)
+                number = 0
+                if gradient is not None:
+                    number = self.identity.number_of(gradient, sys._getframe(), "gradient")
+                    self.sent.setdefault(record.number, []).append(number)
+                known = self.identity.known.get(id(root))
+                tensor = record.tensors.get(nr, 0) if known is None else known.number
+                told.append(Root(record.number, nr, tensor, number))
+            wanted = [self.identity.known.get(id(one)) for one in self.wanted]
+            inputs = [known.number for known in wanted if known is not None]
+        self.where = self.source.place(sys._getframe())
+        self.listener.pass_began(
+            self.where, self.number, self.how, time.time(), self.retain_graph, self.create_graph, told, inputs
+        )
+
+    def end(self) -> None:
+        """Leave no trace in the graph, and tell that the pass is over."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+        if self.source.listener is not None:
+            self._tell_end()
+
+    @safely
+    def _tell_end(self) -> None:
+        self.listener.pass_ended(self.number)
+
+    @safely
+    def returned(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """`grad` returns these: leaves among what was asked for have received them."""
+        if not self.source.is_detailed:
+            return
+        with _Plain():
+            for tensor, gradient in zip(self.wanted, gradients, strict=True):
+                if gradient is None:
+                    continue
+                fn, _ = _edge_of(tensor)
+                record = self.identity.record_of(fn)
+                if record.is_leaf:
+                    number, value = self._number(gradient)
+                    self.listener.received(record.number, record.name, self.number, (number,), (value,))
+                else:
+                    self.identity.number_of(gradient, sys._getframe(), "gradient")
+
+    @safely
+    def failed(self, error: BaseException) -> None:
+        """An exception left the pass: tell which node was at work."""
+        guilty = self.running[-1] if self.running else self._next_to_run()
+        if guilty and guilty not in self.running:
+            record = self.records[guilty]
+            sent = self.sent.get(guilty, [])
+            numbers = sent if len(sent) == 1 else [0]
+            self.listener.received(guilty, record.name, self.number, numbers, [None])
+        self.listener.error(error.__traceback__, type(error).__name__, str(error), guilty, self.number)
+
+    def _next_to_run(self) -> int:
+        """The node that the engine had come to: the newest of those that have got all their gradients."""
+        waiting: dict[int, int] = {}
+        for number, targets in self.targets.items():
+            if number not in self.ran:
+                for target in targets:
+                    waiting[target] = waiting.get(target, 0) + 1
+        ready = [n for n in self.records if n not in self.ran and n in self.sent and not waiting.get(n)]
+        return max(ready, key=lambda n: (self.records[n].is_leaf, self.records[n].sequence), default=0)
+
+    # --- watching
+
+    def _watch(self, fns: Sequence[Any]) -> None:
+        """Put a hook on every node that is reached."""
+        identity, key = self.identity, self.identity.key
+        for fn in fns:
+            identity.record_of(fn)
+        seen = self.targets
+        stack = list(fns)
+        while stack:
+            fn = stack.pop()
+            record = fn.metadata[key]
+            if record.number in seen:
+                continue
+            self.records[record.number] = record
+            if record.is_leaf:
+                seen[record.number] = ()
+                self._watch_leaf(fn, record)
+                continue
+            targets = []
+            for target, _ in fn.next_functions:
+                if target is None:
+                    targets.append(0)
+                    continue
+                known = target.metadata.get(key) or identity.record_of(target)
+                targets.append(known.number)
+                if known.number not in seen:
+                    stack.append(target)
+            seen[record.number] = tuple(targets)
+            if record.of_function or record.retained or self.create_graph:
+                self.handles.append(fn.register_prehook(self._before(record)))
+                self.handles.append(fn.register_hook(self._after(record, tuple(targets))))
+            else:
+                self.handles.append(fn.register_hook(self._after_plain(record, tuple(targets))))
+
+    def _watch_leaves(self, fns: Sequence[Any]) -> None:
+        """Put a hook on the leaves that are reached, and on nothing else."""
+        seen: dict[Any, None] = {}
+        stack = list(fns)
+        while stack:
+            fn = stack.pop()
+            if fn in seen:
+                continue
+            seen[fn] = None
+            if hasattr(fn, "variable"):
+                record = self.identity.quiet_record(fn)
+                self.records[record.number] = record
+                self.targets[record.number] = ()
+                self._watch_leaf(fn, record)
+            stack += [target for target, _ in fn.next_functions if target is not None]
+
+    def _watch_leaf(self, fn: Any, record: NodeRecord) -> None:
+        leaf = self.identity.known.get(id(fn.variable))
+        if leaf is None:
+            self.identity.number_of(fn.variable)
+            leaf = self.identity.known[id(fn.variable)]
+        self.handles.append(fn.register_hook(self._accumulated(record, leaf)))
+
+    def _hook(self, tell: Callable[..., None]) -> Callable[..., None]:
+        """A hook that tells: where it fails, the source gives up, and the pass goes on."""
+
+        def run(*gradients: Sequence[Any]) -> None:
+            if self.source.listener is None:
+                return
+            try:
+                tell(*gradients)
+            except Exception as error:
+                self.source.gave_up(error)
+
+        return run
+
+    def _after_plain(self, record: NodeRecord, targets: Sequence[int]) -> Callable[..., None]:
+        """What to do once a node of PyTorch's own has run."""
+        node, name = record.number, record.name
+
+        @self._hook
+        def after(produced: Sequence[Any], received: Sequence[Any]) -> None:
+            with _Plain():
+                numbers, values = self._received(record, received)
+                flows, given = self._flows(targets, produced)
+            self.ran.add(node)
+            if len(numbers) == 1:
+                self.listener.ran(node, name, self.number, numbers[0], values[0], flows, given)
+            else:
+                self.listener.received(node, name, self.number, numbers, values)
+                self.listener.produced(node, self.number, flows, given)
+
+        return after
+
+    def _before(self, record: NodeRecord) -> Callable[..., None]:
+        @self._hook
+        def before(received: Sequence[Any]) -> None:
+            with _Plain():
+                numbers, values = self._received(record, received)
+                self.listener.received(record.number, record.name, self.number, numbers, values)
+                self._tell_retained(record, numbers)
+            self.running.append(record.number)
+
+        return before
+
+    def _after(self, record: NodeRecord, targets: Sequence[int]) -> Callable[..., None]:
+        @self._hook
+        def after(produced: Sequence[Any], received: Sequence[Any]) -> None:
+            if record.number in self.running:
+                self.running.remove(record.number)
+            self.ran.add(record.number)
+            with _Plain():
+                if self.create_graph:
+                    self._tell_derivative(produced, received)
+                flows, given = self._flows(targets, produced)
+            self.listener.produced(record.number, self.number, flows, given)
+
+        return after
+
+    def _accumulated(self, record: NodeRecord, leaf: Known) -> Callable[..., None]:
+        """What to do once a leaf has taken in its gradient."""
+
+        @self._hook
+        def after(_: Sequence[Any], received: Sequence[Any]) -> None:
+            with _Plain():
+                numbers, values = self._received(record, received)
+                self.ran.add(record.number)
+                self.listener.received(record.number, record.name, self.number, numbers, values)
+                tensor = leaf()
+                if tensor is None or not numbers[0]:
+                    return
+                grad = tensor.grad
+                if grad is None:  # a hook has used it up already
+                    return
+                known = self.identity.known.get(id(grad))
+                if known is None:
+                    known = self.identity.fresh(grad)
+                    known.number = numbers[0]
+                state = self.identity.state_of(grad)
+                self.listener.accumulated(
+                    leaf.number, record.number, self.number, numbers[0], known.number, state
+                )
+
+        return after
+
+    # --- gradients
+
+    def _number(self, gradient: torch.Tensor) -> tuple[int, Any]:
+        """A gradient's number, and its value where it is new: one that was added to in place is another."""
+        known = self.identity.known.get(id(gradient))
+        if known is not None and known.version == version_of(gradient):
+            return known.number, None
+        return self.identity.fresh(gradient).number, gradient
+
+    def _received(self, record: NodeRecord, received: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        """The numbers of what a node is given, and the values of those that are new. A gradient that is not the one
+        which was sent there has been changed by a hook."""
+        numbers, values = [], []
+        for gradient in received:
+            number, value = (0, None) if gradient is None else self._number(gradient)
+            numbers.append(number)
+            values.append(value)
+        sent = self.sent.get(record.number)
+        if sent is not None and len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0]):
+            self._tell_hooked(record, sent[0], received[0], numbers, values)
+        return numbers, values
+
+    def _tell_hooked(
+        self, record: NodeRecord, before: int, after: torch.Tensor, numbers: list[int], values: list[Any]
+    ) -> None:
+        tensor = record.tensors.get(0, 0)
+        name = _hooks_of(self.identity, tensor)
+        node = 0 if record.is_leaf else record.number
+        state = State(numbers[0], after if values[0] is not None else None)
+        self.listener.hooked(tensor if name else 0, node, self.number, name or "hook", before, state)
+        values[0] = None
+
+    def _flows(self, targets: Sequence[int], produced: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        """The gradients that go to each target, and the values of those that are new."""
+        flows: list[int] = []
+        values: list[Any] = []
+        for target, gradient in zip(targets, produced, strict=False):
+            number, value = (0, None) if gradient is None else self._number(gradient)
+            if number and target:
+                self.sent.setdefault(target, []).append(number)
+            flows += (target, number)
+            values.append(value)
+        return flows, values
+
+    def _tell_retained(self, record: NodeRecord, numbers: Sequence[int]) -> None:
+        """Tell of tensors that keep the gradient which has just come."""
+        for nr, known in (record.retained or {}).items():
+            tensor = known()
+            if tensor is None or nr >= len(numbers) or not numbers[nr]:
+                continue
+            grad = tensor.grad
+            if grad is None:
+                continue
+            if id(grad) not in self.identity.known:
+                self.identity.fresh(grad).number = numbers[nr]
+            self.listener.retained(known.number, record.number, self.number, self.identity.number_of(grad))
+
+    def _tell_derivative(self, produced: Sequence[Any], received: Sequence[Any]) -> None:
+        """Under `create_graph` what a node computes is differentiable. Its ops are known by their nodes alone: of what
+        goes from one to the next only the shape is seen."""
+        identity, listener = self.identity, self.listener
+        made = [g for g in produced if g is not None and g.grad_fn is not None]
+        nodes = identity.new_nodes([g.grad_fn for g in made])
+        seen = {(id(g.grad_fn), g.output_nr): g for g in made}
+        for fn, record, nexts in nodes:
+            outputs, values, flags = [], [], []
+            for nr, form in enumerate(fn._input_metadata):
+                gradient = seen.get((id(fn), nr))
+                if gradient is None:
+                    number, value = next_tensor_number(), Unseen(form.shape, form.dtype, form.device)
+                else:
+                    number, value = identity.fresh(gradient).number, gradient
+                record.tensors[nr] = number
+                outputs.append(number)
+                values.append(value)
+                flags.append(REQUIRES_GRAD)
+            edges = identity.edges_of(nexts)
+            zeros = [0] * len(outputs)
+            inputs = [edge.tensor for edge in edges if edge.tensor]
+            listener.op(
+                self.where, op_of_node(record.name), "", NO_RULE, self.number, True, inputs, outputs, values, flags,
+                zeros, zeros,
+            )  # fmt: skip
+            saved = identity.saved_by(fn, [g for g in received if g is not None])
+            listener.node(self.where, record.number, record.name, -1, NO_RULE, outputs, edges, saved)
+
+
+def _hooks_of(identity: Identity, tensor: int) -> str:
+    """The names of a tensor's hooks; empty where it has none."""
+    known = next((known for known in list(identity.known.values()) if known.number == tensor), None)
+    found = None if known is None else known()
+    hooks = getattr(found, "_backward_hooks", None) or {}
+    return ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks.values())
+
+
+def _edge_of(root: Any) -> tuple[Any, int]:
+    """The node that a root's gradient goes to, and which of its outputs it is."""
+    if isinstance(root, torch.Tensor):
+        return torch.autograd.graph._get_grad_fn_or_grad_acc(root), root.output_nr
+    return root.node, root.output_nr

@@ -1,0 +1,87 @@
+"""What the calls are that a program makes of PyTorch, by name: ops, makers of tensors, and what is neither."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+OP, PASS, MAKER, DATA, SET_DATA, SET_GRAD, SET_REQUIRES_GRAD = (
+    "op", "pass", "maker", "data", "set data", "set grad", "set requires grad",
+)  # fmt: skip
+REQUIRE, RETAIN, MAKE_DUAL, LINEAR, FILL = "require", "retain", "make dual", "linear", "fill"
+
+# Attributes whose value is the result of an op; all others only tell something of a tensor.
+_COMPUTED = {"T", "mT", "H", "mH", "real", "imag"}
+_SETTERS = {"data": SET_DATA, "grad": SET_GRAD, "requires_grad": SET_REQUIRES_GRAD}
+
+_NO_OPS = """
+    __bool__ __complex__ __contains__ __dlpack__ __dlpack_device__ __float__ __format__ __hash__ __index__ __int__
+    __len__ __reduce_ex__ __repr__ __setstate__ _is_view _record_function_enter_new _record_function_exit
+    _set_grad_enabled _unpack_dual _version allclose backward data_ptr dense_dim device dim dim_order dtype element_size
+    equal get_device grad has_names is_coalesced is_complex is_conj is_contiguous is_distributed is_floating_point
+    is_inference is_neg is_nonzero is_pinned is_same_size is_set_to is_shared is_signed is_sparse is_storage is_tensor
+    item layout ndimension nelement new_empty_strided numel numpy offset q_scale q_zero_point record_stream
+    register_hook register_post_accumulate_grad_hook result_type share_memory_ size sparse_dim storage storage_offset
+    storage_type stride tolist type_as_storage unsafe_storage untyped_storage
+""".split()
+_MAKERS = """
+    arange as_tensor bartlett_window blackman_window complex32 empty empty_like empty_permuted empty_strided eye
+    from_dlpack from_file frombuffer full full_like hamming_window hann_window kaiser_window linspace logspace new_empty
+    new_full new_ones new_tensor new_zeros normal ones ones_like rand rand_like randint randint_like randn randn_like
+    randperm scalar_tensor tensor tril_indices triu_indices zeros zeros_like __deepcopy__
+""".split()
+_FILLERS = """
+    constant_ dirac_ eye_ kaiming_normal_ kaiming_uniform_ normal_ ones_ orthogonal_ sparse_ trunc_normal_ uniform_
+    xavier_normal_ xavier_uniform_ zeros_
+""".split()
+_SORTS: dict[str, str] = {
+    **dict.fromkeys(_NO_OPS, PASS),
+    **dict.fromkeys(_MAKERS, MAKER),
+    "requires_grad_": REQUIRE,
+    "detach_": REQUIRE,
+    "retain_grad": RETAIN,
+    "_make_dual": MAKE_DUAL,
+    "linear": LINEAR,
+}
+
+# What ops are called where PyTorch's function has another name.
+NAMES = {
+    "__getitem__": "getitem", "__setitem__": "setitem", "__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv",
+    "__rpow__": "rpow", "__rmatmul__": "matmul", "__matmul__": "matmul", "__radd__": "add", "__rmul__": "mul",
+    "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "__invert__": "bitwise_not",
+    "norm": "vector_norm",
+}  # fmt: skip
+# Ops whose result shares the memory of their input without being a view that autograd knows of.
+ALIASES = {"detach", "data", "view_as_real", "_make_dual"}
+
+
+def sort_of(func: Any) -> tuple[str, str]:
+    """What sort of call it is, and the name of the op."""
+    name = getattr(func, "__name__", type(func).__name__)
+    if name in ("__get__", "__set__"):
+        attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+        if name == "__set__":
+            return _SETTERS.get(attribute, OP), attribute
+        if attribute == "data":
+            return DATA, attribute
+        return OP if attribute in _COMPUTED else PASS, attribute
+    if name in _FILLERS and getattr(func, "__module__", "") == "torch.nn.init":
+        return FILL, name
+    return _SORTS.get(name, OP), NAMES.get(name, name)
+
+
+# Which op `matmul` is, by the dimensions of what it multiplies.
+PRODUCTS = {(1, 1): "dot", (2, 1): "mv", (2, 2): "mm"}
+
+
+def op_of_node(name: str) -> str:
+    """What an op is called that is only known by its node: `index_select` for IndexSelectBackward0."""
+    stem = name.partition("Backward")[0]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+
+
+def writes(name: str) -> bool:
+    """Whether an op of that name writes over its first tensor."""
+    if name.startswith("__"):
+        return name.startswith("__i") and name not in ("__invert__", "__int__", "__index__", "__iter__")
+    return (name.endswith("_") and not name.endswith("__")) or name == "setitem"

@@ -1,0 +1,52 @@
+"""The way into PyTorch's engine, which every backward pass takes that Python begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradviz.sources.torch_recorder.backward import Pass
+from gradviz.sources.torch_recorder.source import Source, in_transform
+
+
+def watched(source: Source, engine: Callable[..., Any], push: Callable[[], Any]) -> Callable[..., Any]:
+    """PyTorch's way into its engine, with the pass watched. `push` gives a context in which the mode is on."""
+
+    def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if source.listener is None or torch.compiler.is_compiling() or in_transform():
+            return engine(t_outputs, *args, **kwargs)
+        source.recover()
+        gradients, retain_graph, create_graph, inputs = args[:4]
+        accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
+        roots = [t_outputs] if isinstance(t_outputs, torch.Tensor) else list(t_outputs)
+        if not all(_has_node(root) for root in roots):
+            return engine(t_outputs, *args, **kwargs)  # which says what is wrong
+        source.identity.tell_pending()
+        current = Pass(
+            source, "backward" if accumulates else "grad", roots, gradients, tuple(inputs or ()), bool(retain_graph),
+            bool(create_graph),
+        )  # fmt: skip
+        source.thread.passes.append(current)
+        try:
+            current.begin()
+            with push():
+                result = engine(t_outputs, *args, **kwargs)
+            if not accumulates and source.listener is not None:
+                current.returned(result)
+            return result
+        except Exception as error:
+            if source.listener is not None:
+                current.failed(error)
+            raise
+        finally:
+            source.thread.passes.remove(current)
+            current.end()
+
+    return run
+
+
+def _has_node(root: Any) -> bool:
+    with torch._C.DisableTorchFunction():
+        return not isinstance(root, torch.Tensor) or root.requires_grad

@@ -1,0 +1,375 @@
+"""The forward side: a mode that sees each call that the program makes of PyTorch, and tells of those that are ops."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from gradviz.events.kinds import VIEW, WHOLE
+from gradviz.sources.torch_recorder import calls
+from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in, text_of
+from gradviz.sources.torch_recorder.formulas import rule_of
+from gradviz.sources.torch_recorder.identity import Known, version_of
+from gradviz.sources.torch_recorder.linear import tell_linear
+from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
+from gradviz.sources.torch_recorder.values import READER
+
+_Run = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType], Any]
+
+
+class Forward(TorchFunctionMode):
+    """Tells a source's listener of the calls of its thread."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+        self.identity = source.identity
+        self.sorts: dict[Any, tuple[str, str]] = {}
+        self.ways: dict[str, Callable[..., Any]] = {
+            calls.OP: self._op,
+            calls.LINEAR: self._linear,
+            calls.MAKER: self._maker,
+            calls.FILL: self._fill,
+            calls.DATA: self._op,
+            calls.SET_DATA: self._set_data,
+            calls.SET_GRAD: self._set_grad,
+            calls.SET_REQUIRES_GRAD: self._require,
+            calls.REQUIRE: self._require,
+            calls.RETAIN: self._retain,
+            calls.MAKE_DUAL: self._make_dual,
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        sort, name = self.sorts.get(func) or self._sort(func)
+        if sort is calls.PASS or self.source.listener is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return self.ways[sort](func, name, args, kwargs or {}, sys._getframe(1))
+
+    def _sort(self, func: Any) -> tuple[str, str]:
+        found = self.sorts[func] = calls.sort_of(func)
+        return found
+
+    # --- ops
+
+    def _op(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        if not self.source.is_detailed:
+            return func(*args, **kwargs)
+        inputs = tensors_in(args, kwargs)
+        identity = self.identity
+        if inputs and (calls.writes(name) or "out" in kwargs):
+            if identity.pending and is_pytorchs(frame) and identity.is_pending(inputs[0]):
+                return func(*args, **kwargs)  # a layer fills its parameters
+            for tensor in inputs:
+                identity.number_of(tensor, frame)
+        before = [version_of(tensor) for tensor in inputs]
+        result = func(*args, **kwargs)
+        outputs = [result] if isinstance(result, torch.Tensor) else outputs_of(result)
+        if name == "setitem":
+            outputs = inputs[:1]
+        if not outputs:
+            return result
+        if not inputs:
+            self._made(name, outputs, frame)
+            return result
+        self._tell(name, args, kwargs, inputs, before, outputs, frame)
+        return result
+
+    def _linear(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        plain = len(args) == 3 and args[2] is not None and type(args[0]) is torch.Tensor and args[0].ndim == 2
+        if not plain or in_transform() or not self.source.is_detailed:
+            return self._op(func, name, args, kwargs, frame)
+        result = func(*args)
+        if self.identity.pending:
+            self.identity.tell_pending()
+        for tensor in args:
+            self.identity.number_of(tensor, frame)
+        if not tell_linear(self.source, args, result, frame):
+            self._tell(name, args, kwargs, args, [version_of(tensor) for tensor in args], [result], frame)
+        return result
+
+    @safely
+    def _tell(
+        self,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        inputs: Sequence[torch.Tensor],
+        before: Sequence[int],
+        outputs: Sequence[torch.Tensor],
+        frame: FrameType,
+        with_tangents: bool = True,
+    ) -> None:
+        """An op ran."""
+        identity = self.identity
+        if identity.pending:
+            identity.tell_pending()
+        listener: Any = self.source.listener
+        known_inputs = [identity.known.get(id(tensor)) for tensor in inputs]
+        numbers = [
+            known.number if known is not None else identity.number_of(tensor, frame)
+            for tensor, known in zip(inputs, known_inputs, strict=True)
+        ]
+        written = [
+            (tensor, number)
+            for tensor, number, version in zip(inputs, numbers, before, strict=True)
+            if version_of(tensor) != version
+        ]
+        if written:
+            READER.recent.clear()
+        fresh = [tensor for tensor in outputs if not any(tensor is one for one in inputs)]
+        in_place = [tensor for tensor, _ in written if any(tensor is output for output in outputs)]
+        told = [*in_place, *fresh]
+        if not told:
+            self._tell_written(name, written, in_place, frame)
+            return
+        first = told[0]
+        if name == "matmul" and len(inputs) == 2:
+            name = calls.PRODUCTS.get((inputs[0].ndim, inputs[1].ndim), name)
+        text = text_of(name, args, kwargs, first.is_floating_point())
+        if name in OPERANDS and len(inputs) == 1 and len(args) == 2:
+            numbers.insert(0 if args[0] is not inputs[0] else 1, 0)
+        rule = rule_of(name, args, kwargs, len(numbers))
+        states = [self._state(name, tensor, inputs, fresh) for tensor in told]
+        with_nodes = not in_transform()
+        fn = first.grad_fn if with_nodes and len(told) == 1 else None
+        if fn is not None and not written:
+            nodes = identity.new_nodes((fn,))
+            if len(nodes) == 1:
+                self._tell_one(name, text, rule, numbers, inputs, first, states[0], nodes[0], frame)
+                if with_tangents:
+                    self._tell_tangents(name, fresh, frame)
+                return
+        else:
+            nodes = []
+        for tensor in told:
+            identity.known[id(tensor)].version = version_of(tensor)
+        listener.op(
+            frame, name, text, rule, self.source.in_pass, torch.is_grad_enabled(), numbers,
+            [state.tensor for state in states], told, [state.flags for state in states],
+            [state.version for state in states], [state.base for state in states],
+        )  # fmt: skip
+        self._tell_written(name, written, in_place, frame)
+        roots = [tensor for tensor in (*told, *self._bases(in_place)) if tensor.requires_grad]
+        if not with_nodes:
+            return
+        if nodes:
+            identity.put_outputs(roots)
+            identity.tell_numbered(frame, nodes, -1, (*inputs, *outputs), rule)
+        elif roots:
+            identity.tell_nodes(frame, roots, -1, (*inputs, *outputs), rule)
+        if with_tangents:
+            self._tell_tangents(name, told, frame)
+
+    def _tell_one(
+        self,
+        name: str,
+        text: str,
+        rule: Any,
+        numbers: Sequence[int],
+        inputs: Sequence[torch.Tensor],
+        out: torch.Tensor,
+        state: Any,
+        node: Any,
+        frame: FrameType,
+    ) -> None:
+        """An op made one tensor and one node."""
+        fn, record, nexts = node
+        record.tensors[out.output_nr] = state.tensor
+        identity = self.identity
+        edges = identity.edges_of(nexts, numbers)
+        saved = identity.saved_by(fn, (*inputs, out))
+        listener: Any = self.source.listener
+        if out.output_nr or not torch.is_grad_enabled():
+            enabled = torch.is_grad_enabled()
+            listener.op(
+                frame, name, text, rule, self.source.in_pass, enabled, numbers, (state.tensor,), (out,),
+                (state.flags,), (state.version,), (state.base,),
+            )  # fmt: skip
+            listener.node(frame, record.number, record.name, -1, rule, record.outputs(), edges, saved)
+            return
+        listener.differentiated(
+            frame, name, text, rule, self.source.in_pass, numbers, state.tensor, out, state.flags, state.version,
+            state.base, record.number, record.name, [part for edge in edges for part in edge],
+            [part for pair in saved for part in pair],
+        )  # fmt: skip
+
+    def _state(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        inputs: Sequence[torch.Tensor],
+        fresh: Sequence[torch.Tensor],
+    ) -> Any:
+        """What an output is. A new one gets its number."""
+        identity = self.identity
+        if not any(tensor is one for one in fresh):
+            return identity.state_of(tensor)
+        known = identity.fresh(tensor)
+        if name in calls.ALIASES:
+            known.base = identity.number_of(inputs[0])
+            known.alias = VIEW | WHOLE
+        elif tensor._is_view():
+            self._note_view(tensor, known, inputs)
+        return identity.state(tensor, known)
+
+    def _note_view(self, tensor: torch.Tensor, known: Known, inputs: Sequence[torch.Tensor]) -> None:
+        base = tensor._base
+        near = next((one for one in inputs if one is base or (one._is_view() and one._base is base)), base)
+        of = self.identity.known.get(id(near))
+        if of is not None:
+            self.identity.note_view(tensor, known, near, of)
+
+    # --- what an op wrote over
+
+    @safely
+    def _tell_written(
+        self,
+        name: str,
+        written: Sequence[tuple[torch.Tensor, int]],
+        in_place: Sequence[torch.Tensor],
+        frame: FrameType,
+    ) -> None:
+        """Tell of tensors that an op wrote over and that are not its outputs, and of those on the same memory."""
+        listener: Any = self.source.listener
+        identity = self.identity
+        in_pass = self.source.in_pass
+        for tensor, number in written:
+            by_op = any(tensor is one for one in in_place)
+            if not by_op:
+                listener.mutated(frame, name, identity.state_of(tensor), 0, in_pass)
+            for other in self._sharing(tensor):
+                listener.mutated(
+                    frame, name, identity.state_of(other), number, in_pass, -1 if by_op else None
+                )
+
+    def _sharing(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """The other tensors, of those that are known, that autograd knows to share the memory."""
+        base = tensor._base if tensor._is_view() else tensor
+        known = None if base is None else self.identity.known.get(id(base))
+        if known is None:
+            return []
+        views = [view() for view in known.views or ()]
+        return [other for other in (base, *views) if other is not None and other is not tensor]
+
+    def _bases(self, in_place: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The bases of views that were written over: their place in the graph is another."""
+        found = [tensor._base for tensor in in_place if tensor._is_view()]
+        return [base for base in found if base is not None and id(base) in self.identity.known]
+
+    # --- tensors that no op made
+
+    def _maker(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        result = func(*args, **kwargs)
+        outputs = outputs_of(result)
+        inputs = tensors_in(args, kwargs)
+        fresh = [tensor for tensor in outputs if not any(tensor is one for one in inputs)]
+        if fresh and fresh[0].grad_fn is not None:
+            self._tell(name, args, kwargs, inputs, [version_of(t) for t in inputs], fresh, frame)
+        elif fresh:
+            self._made(name.strip("_"), fresh, frame, inputs)
+        return result
+
+    @safely
+    def _made(
+        self,
+        name: str,
+        tensors: Sequence[torch.Tensor],
+        frame: FrameType,
+        inputs: Sequence[torch.Tensor] = (),
+    ) -> None:
+        identity = self.identity
+        if is_pytorchs(frame) and not self.source.thread.scopes:
+            for tensor in tensors:
+                identity.put_off(tensor, self.source.place(frame), name)
+            return
+        if identity.pending:
+            identity.tell_pending()
+        source = identity.number_of(inputs[0], frame) if inputs and name == "deepcopy" else 0
+        for tensor in tensors:
+            identity.announce(tensor, name, frame, source)
+
+    def _fill(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        """A function of `nn.init`: a layer's own parameters have no value before."""
+        tensors = tensors_in(args, kwargs)
+        if not tensors or self.identity.is_pending(tensors[0]):
+            return func(*args, **kwargs)
+        self.identity.number_of(tensors[0], frame)
+        result = func(*args, **kwargs)
+        self._tell_written(name, [(tensors[0], 0)], (), frame)
+        return result
+
+    # --- attributes
+
+    def _set_data(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        tensor, value = args
+        number = self.identity.number_of(tensor, frame)
+        result = func(*args, **kwargs)
+        source = self.identity.number_of(value, frame)
+        READER.recent.clear()
+        known = self.identity.known[id(tensor)]
+        known.base, known.alias = source, VIEW | WHOLE
+        listener: Any = self.source.listener
+        state = self.identity.state_of(tensor)._replace(tensor=number)
+        listener.mutated(frame, "data", state, source, self.source.in_pass)
+        return result
+
+    def _set_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        result = func(*args, **kwargs)
+        tensor, value = args
+        number = self.identity.number_of(tensor, frame)
+        given = 0 if value is None else self.identity.number_of(value, frame)
+        listener: Any = self.source.listener
+        listener.grad_assigned(frame, number, given)
+        return result
+
+    def _require(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        """`requires_grad_`, `detach_`, or an assignment to `requires_grad`."""
+        tensor = args[0]
+        before = tensor.requires_grad, tensor.is_leaf
+        result = func(*args, **kwargs)
+        if (tensor.requires_grad, tensor.is_leaf) != before and not self.identity.is_pending(tensor):
+            self.identity.number_of(tensor, frame)
+            listener: Any = self.source.listener
+            listener.requires_grad_changed(frame, self.identity.state_of(tensor)._replace(value=None))
+        return result
+
+    def _retain(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        """`retain_grad`: note which output of which node keeps its gradient."""
+        result = func(*args, **kwargs)
+        tensor = args[0]
+        if tensor.grad_fn is not None:
+            self.identity.number_of(tensor, frame)
+            record = self.identity.record_of(tensor.grad_fn)
+            record.retained = record.retained or {}
+            record.retained[tensor.output_nr] = self.identity.known[id(tensor)]
+        return result
+
+    # --- forward mode
+
+    def _make_dual(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        result = func(*args, **kwargs)
+        tensor, tangent = args
+        identity = self.identity
+        self._tell("make_dual", (), {}, [tensor], [version_of(tensor)], [result], frame, with_tangents=False)
+        identity.number_of(tangent, frame)
+        listener: Any = self.source.listener
+        listener.tangent(frame, "make_dual", identity.number_of(result), identity.state_of(tangent))
+        return result
+
+    def _tell_tangents(self, name: str, outputs: Sequence[torch.Tensor], frame: FrameType) -> None:
+        """Tell of the tangents that the outputs of an op have."""
+        level = torch.autograd.forward_ad._current_level
+        if level < 0:
+            return
+        listener: Any = self.source.listener
+        for tensor in outputs:
+            tangent = torch._VF._unpack_dual(tensor, level=level).tangent
+            if tangent is not None:
+                known = self.identity.fresh(tangent)
+                state = self.identity.state(tangent, known)
+                listener.tangent(frame, name, self.identity.number_of(tensor), state)

@@ -1,0 +1,340 @@
+"""Which tensors and nodes are which: they get numbers, and nothing keeps them alive or is put on them.
+
+A tensor is known by its identity for as long as it lives. A node has its number in its `metadata`, which PyTorch keeps
+as long as the node. Whoever reads a tensor's attributes here has seen to it that no mode of the program hears of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
+from gradviz.events.listener import NO_RULE, Listener, State, Where
+from gradviz.events.numbers import next_node_number, next_tensor_number
+
+_keys = itertools.count(1)
+_PREFIX = "torch::autograd::"
+
+
+class Known(weakref.ref):  # type: ignore[type-arg]
+    """What is known of a tensor, besides the tensor itself."""
+
+    __slots__ = ("alias", "base", "key", "number", "version", "views")
+    number: int
+    key: int
+    version: int
+    base: int  # the tensor whose memory it shares, 0: none
+    alias: int  # VIEW and WHOLE, if it does
+    views: list[Known] | None
+
+
+class NodeRecord:
+    """What is known of a node: its number, its name as PyTorch shows it, and the tensors that it is the `grad_fn` of
+    (of an AccumulateGrad, its leaf) by output number. `retained` are those of them that keep their gradients."""
+
+    __slots__ = ("is_leaf", "name", "number", "of_function", "retained", "sequence", "tensors")
+
+    def __init__(self, number: int, name: str, is_leaf: bool, of_function: bool, sequence: int) -> None:
+        self.number, self.name, self.is_leaf, self.of_function = number, name, is_leaf, of_function
+        self.sequence = sequence
+        self.tensors: dict[int, int] = {}
+        self.retained: dict[int, Known] | None = None
+
+    def outputs(self) -> tuple[int, ...]:
+        """The tensors that it is the `grad_fn` of, by output number."""
+        if not self.tensors:
+            return (0,)
+        return tuple(self.tensors.get(nr, 0) for nr in range(max(self.tensors) + 1))
+
+
+class Identity:
+    """Numbers tensors and nodes, and tells the listener of those that it meets for the first time."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.key = f"gradviz{next(_keys)}"
+        self.known: dict[int, Known] = {}
+        self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet told
+        self.saved_names: dict[type, tuple[str, ...]] = {}
+        self._telling = threading.RLock()
+        self._forget = self.known.pop
+
+    # --- tensors
+
+    def number_of(self, tensor: torch.Tensor, where: Where = None, how: str = "") -> int:
+        """The tensor's number. One that is met for the first time is told of: it came to be as `how` says."""
+        known = self.known.get(id(tensor))
+        if known is not None:
+            return known.number
+        if how or not isinstance(tensor, torch.nn.Parameter):
+            return self.announce(tensor, how or "earlier", where)
+        return self.announce(tensor, "Parameter", where)
+
+    def fresh(self, tensor: torch.Tensor) -> Known:
+        """Give a tensor a new number."""
+        key = id(tensor)
+        known = Known(tensor, self._dead)
+        known.key = key
+        known.number = next_tensor_number()
+        known.version = version_of(tensor)
+        known.base = known.alias = 0
+        known.views = None
+        self.known[key] = known
+        return known
+
+    def _dead(self, known: Known) -> None:
+        if self.known.get(known.key) is known:
+            self._forget(known.key, None)
+
+    def announce(self, tensor: torch.Tensor, how: str, where: Where, source: int = 0) -> int:
+        """Tell of a tensor that no op made. Its own history is told first, if it has any."""
+        known = self.fresh(tensor)
+        self._note_base(tensor, known)
+        if tensor.grad_fn is not None and torch._C._functorch.peek_interpreter_stack() is None:
+            self.tell_nodes(None, [tensor], None)
+        self.listener.tensor(where, how, self.state(tensor, known), source)
+        return known.number
+
+    def _note_base(self, tensor: torch.Tensor, known: Known) -> None:
+        """Note the base of a view whose base is known."""
+        if not tensor._is_view():
+            return
+        base = self.known.get(id(tensor._base))
+        if base is not None:
+            self.note_view(tensor, known, tensor._base, base)
+
+    def note_view(self, tensor: torch.Tensor, known: Known, source: Any, of: Known) -> None:
+        """Note that a tensor shares the memory of `source`."""
+        known.base = of.number
+        known.alias = VIEW | (WHOLE if shows_all(source, tensor) else 0)
+        base = tensor._base if tensor._is_view() else None
+        root = None if base is None else self.known.get(id(base))
+        if root is not None:
+            views = root.views = root.views or []
+            views.append(known)
+            if len(views) >= 16 and not len(views) & (len(views) - 1):  # at 16, 32, 64 ...: forget the dead
+                root.views = [view for view in views if view() is not None]
+
+    def flags(self, tensor: torch.Tensor, known: Known) -> int:
+        """LEAF, REQUIRES_GRAD, VIEW and WHOLE, as events carry them."""
+        if not tensor.requires_grad:
+            return LEAF | known.alias
+        return (REQUIRES_GRAD | LEAF if tensor.is_leaf else REQUIRES_GRAD) | known.alias
+
+    def state(self, tensor: torch.Tensor, known: Known) -> State:
+        """What a tensor is now."""
+        return State(known.number, tensor, self.flags(tensor, known), known.version, known.base)
+
+    def state_of(self, tensor: torch.Tensor) -> State:
+        """The same; a tensor that is met for the first time is told of."""
+        self.number_of(tensor)
+        known = self.known[id(tensor)]
+        known.version = version_of(tensor)
+        return self.state(tensor, known)
+
+    # --- tensors that are told of later
+
+    def put_off(self, tensor: torch.Tensor, where: Where, how: str, source: int = 0) -> None:
+        """A tensor was made inside PyTorch, and may not be filled yet: tell of it before anything else happens."""
+        known = self.fresh(tensor)
+        self.pending.append((known, where, how, source))
+
+    def is_pending(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is yet to be told of."""
+        return any(known() is tensor for known, *_ in self.pending)
+
+    def tell_pending(self) -> None:
+        """Tell of what was put off, and is still there."""
+        with self._telling:
+            pending, self.pending = self.pending, []
+        for known, where, how, source in pending:
+            tensor = known()
+            if tensor is not None and self.known.get(known.key) is known:
+                known.version = version_of(tensor)
+                self.listener.tensor(where, how, self.state(tensor, known), source)
+
+    # --- nodes
+
+    def record_of(self, fn: Any) -> NodeRecord:
+        """What is known of a node. One that nobody told of is told now, with all that it leads to."""
+        if self.key not in fn.metadata:
+            self.tell_numbered(None, self.new_nodes([fn]), None)
+        return fn.metadata[self.key]
+
+    def quiet_record(self, fn: Any) -> NodeRecord:
+        """What is known of a node, which is numbered but not told of: nobody wants to hear of it."""
+        record = fn.metadata.get(self.key)
+        if record is None:
+            is_leaf = hasattr(fn, "variable")
+            record = self._number(fn, is_leaf)
+            if is_leaf:
+                record.tensors[0] = self.number_of(fn.variable)
+        return record
+
+    def new_nodes(self, roots: Iterable[Any]) -> list[tuple[Any, NodeRecord, Any]]:
+        """Number the nodes that `roots` lead to and that have no number yet, the oldest first. Each comes with what is
+        known of it and with its `next_functions`."""
+        key = self.key
+        found: list[tuple[Any, Any]] = []
+        seen = set()
+        stack = [root for root in roots if root is not None]
+        while stack:
+            fn = stack.pop()
+            metadata = fn.metadata
+            if key in metadata or id(fn) in seen:
+                continue
+            if hasattr(fn, "variable"):
+                record = self._number(fn, True)
+                record.tensors[0] = self.number_of(fn.variable)
+                continue
+            seen.add(id(fn))
+            edges = fn.next_functions
+            found.append((fn, edges))
+            stack += [target for target, _ in edges if target is not None]
+        if len(found) > 1:
+            found.sort(key=lambda pair: pair[0]._sequence_nr())
+        return [(fn, self._number(fn, False), edges) for fn, edges in found]
+
+    def _number(self, fn: Any, is_leaf: bool) -> NodeRecord:
+        name = fn.name().removeprefix(_PREFIX)
+        of_function = not is_leaf and isinstance(fn, torch._C._FunctionBase)
+        record = NodeRecord(next_node_number(), name, is_leaf, of_function, fn._sequence_nr())
+        fn.metadata[self.key] = record
+        return record
+
+    def edges_of(self, edges: Sequence[tuple[Any, int]], numbers: Sequence[int] = ()) -> list[Edge]:
+        """The edges of a node whose targets are all numbered. `numbers` are the inputs of an op that made one node:
+        where there is one for each edge, they say which tensor an edge without a target belongs to."""
+        aligned = numbers if len(numbers) == len(edges) else (0,) * len(edges)
+        key = self.key
+        found = []
+        for (target, nr), number in zip(edges, aligned, strict=True):
+            if target is None:
+                found.append(Edge(0, 0, number))
+            else:
+                record = target.metadata[key]
+                found.append(Edge(record.number, nr, record.tensors.get(nr, 0)))
+        return found
+
+    def saved_by(self, fn: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
+        """What a node saved, of the tensors that are known, and of `candidates` (those of its op), which may be saved
+        as another tensor on the same memory."""
+        cls = type(fn)
+        names = self.saved_names.get(cls)
+        if names is None:
+            names = tuple(name for name in dir(fn) if name.startswith("_raw_saved_"))
+            self.saved_names[cls] = names
+        if not names:
+            return []
+        found = []
+        for name in names:
+            try:
+                raw = getattr(fn, name)
+            except (RuntimeError, AttributeError):  # freed already, or none was saved
+                continue
+            for saved in raw if type(raw) in (tuple, list) else (raw,):
+                entry = self._saved(saved, candidates)
+                if entry is not None:
+                    found.append(entry)
+        if len(found) > 1:  # PyTorch's are in the order of the alphabet
+            order = {self.known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
+            found.sort(key=lambda entry: order.get(entry.tensor, -1))
+        return found
+
+    def _saved(self, saved: Any, candidates: Sequence[torch.Tensor]) -> Saved | None:
+        data = getattr(saved, "data", None)
+        if not isinstance(data, torch.Tensor):  # none, or packed by hooks
+            return None
+        known = self.known.get(id(data))
+        if known is None and (place := _memory_of(data)):
+            same = (t for t in candidates if _memory_of(t) == place)
+            twin = next((t for t in same if t.shape == data.shape and t.stride() == data.stride()), None)
+            known = None if twin is None else self.known.get(id(twin))
+        return None if known is None else Saved(known.number, version_of(data))
+
+    def tell_nodes(
+        self,
+        where: Where,
+        outputs: Sequence[torch.Tensor],
+        op: int | None,
+        candidates: Sequence[torch.Tensor] = (),
+        rule: Rule = NO_RULE,
+    ) -> None:
+        """Tell of the nodes that are new behind `outputs`, as made by event `op`."""
+        nodes = self.new_nodes([tensor.grad_fn for tensor in outputs])
+        self.put_outputs(outputs)
+        self.tell_numbered(where, nodes, op, candidates, rule)
+
+    def put_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Note which tensors the nodes behind them are the `grad_fn` of."""
+        for tensor in outputs:
+            fn: Any = tensor.grad_fn
+            if fn is not None:
+                fn.metadata[self.key].tensors[tensor.output_nr] = self.number_of(tensor)
+
+    def tell_numbered(
+        self,
+        where: Where,
+        nodes: Sequence[tuple[Any, NodeRecord, Any]],
+        op: int | None,
+        candidates: Sequence[torch.Tensor] = (),
+        rule: Rule = NO_RULE,
+    ) -> None:
+        """Tell of nodes that have their numbers."""
+        for fn, record, edges in nodes:
+            self.listener.node(
+                where, record.number, record.name, op, rule if len(nodes) == 1 else NO_RULE, record.outputs(),
+                self.edges_of(edges), self.saved_by(fn, candidates),
+            )  # fmt: skip
+
+
+_WITH_MEMORY = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """The version of a tensor; 0 of one that counts none."""
+    try:
+        return tensor._version
+    except RuntimeError:  # of inference mode
+        return 0
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    """Where the elements of a tensor begin; 0 of one that has no memory of its own."""
+    if type(tensor) not in _WITH_MEMORY or tensor.layout is not torch.strided:
+        return 0
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+def shows_all(source: Any, tensor: torch.Tensor) -> bool:
+    """Whether a tensor shows all elements of `source` in their order."""
+    try:
+        if tensor.numel() != source.numel():
+            return False
+        if tensor.is_contiguous() and source.is_contiguous():
+            return True
+        return _steps(tensor) == _steps(source)
+    except RuntimeError:  # it has no strides
+        return False
+
+
+def _steps(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    return [pair for pair in zip(tensor.shape, tensor.stride(), strict=True) if pair[0] > 1]
+
+
+def outside(frame: FrameType | None, *places: str) -> FrameType | None:
+    """The innermost frame at or above `frame` whose file lies in none of these places."""
+    while frame is not None and frame.f_code.co_filename.startswith(places):
+        frame = frame.f_back
+    return frame

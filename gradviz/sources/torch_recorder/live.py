@@ -1,0 +1,116 @@
+"""A graph of PyTorch's that is at hand, told to a listener as if it ran now: for drawing what nobody recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from gradviz.events.kinds import REQUIRES_GRAD
+from gradviz.events.listener import NO_RULE, Listener, State
+from gradviz.events.numbers import next_tensor_number
+from gradviz.sources.torch_recorder import values
+from gradviz.sources.torch_recorder.calls import op_of_node
+from gradviz.sources.torch_recorder.identity import Identity, NodeRecord
+from gradviz.sources.torch_recorder.recorder import TorchRecorder
+from gradviz.sources.torch_recorder.values import Unseen
+
+
+def tell_graph(tensor: torch.Tensor, listener: Listener, names: Mapping[str, Any]) -> None:
+    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called."""
+    values.register()
+    with torch._C.DisableTorchFunction():
+        _Live(listener, names).tell(tensor)
+
+
+def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
+    """Tell a listener of one call of a module. `inputs` are its arguments: a tensor, a tuple of them, or a dict."""
+    recorder = TorchRecorder(listener)
+    recorder.begin()
+    try:
+        with torch.enable_grad():
+            if isinstance(inputs, dict):
+                module(**inputs)
+            else:
+                module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+    finally:
+        recorder.end()
+
+
+class _Live:
+    """Tells a listener of a graph that exists already."""
+
+    def __init__(self, listener: Listener, names: Mapping[str, Any]) -> None:
+        self.listener = listener
+        self.identity = Identity(listener)
+        self.names: dict[int, str] = {}
+        self.tensors: dict[
+            tuple[int, int], torch.Tensor
+        ] = {}  # by their node and which of its outputs they are
+        for name, value in names.items():
+            if isinstance(value, torch.Tensor) and value.requires_grad and not name.startswith("_"):
+                self.names[id(value)] = name
+                self._note(value)
+
+    def _note(self, tensor: torch.Tensor) -> None:
+        if tensor.grad_fn is not None:
+            self.tensors.setdefault((id(tensor.grad_fn), tensor.output_nr), tensor)
+
+    def tell(self, root: torch.Tensor) -> None:
+        """Tell of everything that leads to `root`."""
+        if root.grad_fn is None:
+            self._tell_leaf(root, None)
+            return
+        self._note(root)
+        for leaf, record in self._leaves(root.grad_fn):
+            self._tell_leaf(leaf, record)
+        for fn, record, nexts in self.identity.new_nodes([root.grad_fn]):
+            self._tell_node(fn, record, nexts)
+
+    def _leaves(self, root: Any) -> list[tuple[torch.Tensor, NodeRecord]]:
+        """The leaves that a node leads to. They are numbered first, so that `new_nodes` finds them known."""
+        found: dict[Any, None] = {}
+        stack = [root]
+        while stack:
+            fn = stack.pop()
+            if fn not in found:
+                found[fn] = None
+                stack += [target for target, _ in fn.next_functions if target is not None]
+        leaves = [fn for fn in found if hasattr(fn, "variable")]
+        for fn in leaves:
+            self.identity.fresh(fn.variable)
+        self.identity.new_nodes(leaves)
+        return [(fn.variable, fn.metadata[self.identity.key]) for fn in leaves]
+
+    def _tell_leaf(self, leaf: torch.Tensor, record: NodeRecord | None) -> None:
+        known = self.identity.known.get(id(leaf)) or self.identity.fresh(leaf)
+        self.listener.tensor(None, "leaf", self.identity.state(leaf, known))
+        if id(leaf) in self.names:
+            role = "parameter" if isinstance(leaf, torch.nn.Parameter) else ""
+            self.listener.named(known.number, self.names[id(leaf)], role)
+        if leaf.grad is not None and record is not None:
+            state = State(next_tensor_number(), leaf.grad)
+            self.listener.accumulated(known.number, record.number, 0, 0, state.tensor, state)
+
+    def _tell_node(self, fn: Any, record: NodeRecord, nexts: Any) -> None:
+        outputs, handles = [], []
+        for nr, form in enumerate(fn._input_metadata):
+            tensor = self.tensors.get((id(fn), nr))
+            number = next_tensor_number() if tensor is None else self.identity.fresh(tensor).number
+            record.tensors[nr] = number
+            outputs.append(number)
+            handles.append(Unseen(form.shape, form.dtype, form.device) if tensor is None else tensor)
+        edges = self.identity.edges_of(nexts)
+        inputs = [edge.tensor for edge in edges if edge.tensor]
+        zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
+        self.listener.op(
+            None, op_of_node(record.name), "", NO_RULE, 0, True, inputs, outputs, handles, flags, zeros, zeros
+        )
+        self.listener.node(
+            None, record.number, record.name, -1, NO_RULE, outputs, edges, self.identity.saved_by(fn, ())
+        )
+        for nr, number in enumerate(outputs):
+            tensor = self.tensors.get((id(fn), nr))
+            if tensor is not None and id(tensor) in self.names:
+                self.listener.named(number, self.names[id(tensor)], "")

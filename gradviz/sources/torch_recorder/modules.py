@@ -1,0 +1,93 @@
+"""Modules: each call is a scope; parameters and buffers are called by the variable that holds the network."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from gradviz.events.holders import holder_of
+from gradviz.events.numbers import next_scope_number
+from gradviz.sources.torch_recorder.source import Source, safely, users_frame
+
+
+class Scopes:
+    """Tells of the calls of modules. Not by hooks: with one in place PyTorch calls modules in another way."""
+
+    def __init__(self, source: Source, opaque: Callable[..., Any]) -> None:
+        self.source, self.opaque = source, opaque  # what calls a compiled module
+        self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
+
+    def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`__call__` of modules, told of."""
+
+        def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.source.listener is None or torch.compiler.is_compiling():
+                return call(module, *args, **kwargs)
+            self.source.recover()
+            frame = sys._getframe(1)
+            self._enter(module, frame)
+            try:
+                if _is_compiled(module):
+                    return self.opaque("compiled", functools.partial(call, module), args, kwargs, frame)
+                return call(module, *args, **kwargs)
+            finally:
+                self._leave(module)
+
+        return run
+
+    @safely
+    def _enter(self, module: torch.nn.Module, frame: FrameType) -> None:
+        source = self.source
+        listener: Any = source.listener
+        with torch._C.DisableTorchFunction():
+            source.identity.tell_pending()
+            name = self._name_of(module)
+            if not name:
+                self._name_all(module, frame)
+                name = self._name_of(module)
+        number = next_scope_number() if source.is_detailed else 0
+        source.thread.scopes.append((number, id(module)))
+        if number:
+            listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
+
+    @safely
+    def _leave(self, module: torch.nn.Module) -> None:
+        source = self.source
+        scopes = source.thread.scopes
+        if source.listener is None or not any(owner == id(module) for _, owner in scopes):
+            return
+        while scopes:
+            number, owner = scopes.pop()
+            if number:
+                source.listener.scope_left(number)
+            if owner == id(module):
+                return
+
+    def _name_of(self, module: torch.nn.Module) -> str:
+        known = self.names.get(id(module))
+        return known[1] if known is not None and known[0]() is module else ""
+
+    def _name_all(self, module: torch.nn.Module, frame: FrameType) -> None:
+        """Tell of the names of all parameters and buffers of the outermost module that is called."""
+        source = self.source
+        listener: Any = source.listener
+        root = holder_of(module, users_frame(frame)) or type(module).__name__
+        for path, part in module.named_modules():
+            if not self._name_of(part):
+                self.names[id(part)] = weakref.ref(part), f"{root}.{path}" if path else root
+        for path, parameter in module.named_parameters():
+            listener.named(source.identity.number_of(parameter), f"{root}.{path}")
+        for path, buffer in module.named_buffers():
+            listener.named(source.identity.number_of(buffer), f"{root}.{path}", "buffer")
+
+
+def _is_compiled(module: Any) -> bool:
+    """Whether a module runs as `torch.compile` made it."""
+    own = module.__dict__
+    return own.get("_compiled_call_impl") is not None or "dynamo_ctx" in own

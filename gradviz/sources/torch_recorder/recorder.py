@@ -1,0 +1,271 @@
+"""The recorder of PyTorch: what is switched on while somebody listens, and off again without a trace."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.autograd import Function
+from torch.optim import Optimizer, lr_scheduler
+
+from gradviz.events.listener import Listener
+from gradviz.events.numbers import next_scope_number
+from gradviz.sources.torch_recorder import values
+from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
+from gradviz.sources.torch_recorder.engine import watched
+from gradviz.sources.torch_recorder.forward import Forward
+from gradviz.sources.torch_recorder.identity import version_of
+from gradviz.sources.torch_recorder.modules import Scopes
+from gradviz.sources.torch_recorder.places import Places
+from gradviz.sources.torch_recorder.source import Source
+from gradviz.sources.torch_recorder.training import Training
+
+_overrides: Any = torch.overrides
+
+
+class TorchRecorder:
+    """Tells `listener` of what PyTorch does, from `begin` to `end`."""
+
+    def __init__(self, listener: Listener) -> None:
+        values.register()
+        self.source = Source(listener)
+        self.forward = Forward(self.source)
+        self.scopes = Scopes(self.source, self.opaque)
+        self.training = Training(self.source, self.pause, self.go_on, self.paused)
+        self.source.go_on = self.go_on
+        self.places = Places()
+        self.replaced: list[tuple[Any, str, Any]] = []
+
+    def begin(self) -> None:
+        """Switch on."""
+        self.training.begin()
+        self.places.begin()
+        self._replace_all()
+        self.push()
+
+    def end(self) -> None:
+        """Switch off."""
+        if self.source.listener is not None:
+            self.source.identity.tell_pending()
+        self.source.listener = None
+        self.take_out()
+        while self.replaced:
+            owner, name, before = self.replaced.pop()
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        self.places.end()
+        self.training.end()
+
+    def abandon(self) -> None:
+        """Tell nobody any more; a child process does so."""
+        self.source.listener = None
+
+    # --- the mode of a thread
+
+    def push(self) -> None:
+        """Watch the calls of this thread."""
+        _overrides._push_mode(self.forward)
+
+    def take_out(self) -> None:
+        """Watch the calls of this thread no longer."""
+        above = []
+        while torch._C._len_torch_function_stack():
+            mode = _overrides._pop_mode()
+            if mode is self.forward:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            _overrides._push_mode(mode)
+
+    def is_on(self) -> bool:
+        """Whether the calls of this thread are watched."""
+        return any(mode is self.forward for mode in _overrides._get_current_function_mode_stack())
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch the calls of this thread: inside a call that is watched already it is off."""
+        if self.is_on():
+            yield
+            return
+        self.push()
+        try:
+            yield
+        finally:
+            self.take_out()
+
+    def pause(self) -> None:
+        """PyTorch works on its own account until `go_on`."""
+        if self.is_on():
+            self.take_out()
+
+    def go_on(self) -> None:
+        """...and does so no longer."""
+        if not self.is_on() and self.source.listener is not None:
+            self.push()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """PyTorch works on its own account inside."""
+        was_on = self.is_on()
+        self.pause()
+        try:
+            yield
+        finally:
+            if was_on:
+                self.go_on()
+
+    # --- what has no hook
+
+    def _replace_all(self) -> None:
+        engine = torch.autograd.graph._engine_run_backward
+        seen = watched(self.source, engine, self.on)
+        self._replace(torch.autograd.graph, "_engine_run_backward", seen)
+        self._replace(torch.autograd, "_engine_run_backward", seen)
+        self._replace(Function, "apply", classmethod(self._applying(Function.__dict__["apply"].__func__)))
+        self._replace(type(torch.nn.Parameter), "__call__", self._making_parameters())
+        self._replace(torch, "compile", self._compiling(torch.compile))
+        self._replace(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
+        self._replace(threading.Thread, "_bootstrap_inner", self._starting())
+        self._replace(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
+        for owner in (Optimizer, torch.nn.Module):
+            self._replace(owner, "zero_grad", self.training.clearing(owner.__dict__["zero_grad"]))
+        for scheduler in vars(lr_scheduler).values():
+            if isinstance(scheduler, type) and "step" in vars(scheduler):
+                self._replace(scheduler, "step", self.training.scheduling(vars(scheduler)["step"]))
+
+    def _replace(self, owner: Any, name: str, new: Any) -> None:
+        self.replaced.append((owner, name, vars(owner).get(name)))
+        setattr(owner, name, new)
+
+    def _starting(self) -> Callable[[threading.Thread], None]:
+        """A thread begins with its calls watched."""
+        bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+        def run(thread: threading.Thread) -> None:
+            if self.source.listener is None:
+                bootstrap(thread)
+                return
+            self.push()
+            try:
+                bootstrap(thread)
+            finally:
+                self.take_out()
+
+        return run
+
+    def _asking(self, has_torch_function: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        """`has_torch_function`, which layers ask whether they may take a fast path. Our mode is none against it."""
+
+        def ask(relevant_args: Any) -> bool:
+            if torch._C._len_torch_function_stack() == 1 and self.is_on():
+                return any(_is_overloaded(type(one)) for one in relevant_args)
+            return has_torch_function(relevant_args)
+
+        return ask
+
+    def _making_parameters(self) -> Callable[..., Any]:
+        """The call of a class of parameters: what it makes is told of once it may be filled."""
+
+        def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            made = type.__call__(cls, *args, **kwargs)
+            source = self.source
+            if source.listener is not None and type(made) is torch.nn.Parameter:
+                with torch._C.DisableTorchFunction():
+                    identity = source.identity
+                    data = identity.known.get(id(args[0])) if args else None
+                    if id(made) not in identity.known:
+                        known = data is not None and not identity.is_pending(args[0])
+                        of = data.number if known and data is not None else 0
+                        identity.put_off(made, source.place(sys._getframe(1)), "Parameter", of)
+            return made
+
+        return call
+
+    def _applying(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        """`apply` of custom Functions: the call of one is a scope and an op."""
+
+        def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            source = self.source
+            if not source.is_detailed or torch.compiler.is_compiling():
+                return apply(cls, *args, **kwargs)
+            frame = sys._getframe(1)
+            source.identity.tell_pending()
+            number = next_scope_number()
+            listener: Any = source.listener
+            listener.scope_entered(frame, number, "function", cls.__name__, cls.__name__)
+
+            def inside(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return apply(cls, *args, **kwargs)
+                finally:
+                    if source.listener is not None:
+                        source.listener.scope_left(number)
+
+            return self._as_one_op(cls.__name__, inside, args, kwargs, frame)
+
+        return run
+
+    def opaque(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
+        """Call what cannot be seen into, a compiled function, and tell of it as one op."""
+        if not self.source.is_detailed:
+            with self.paused():
+                return call(*args, **kwargs)
+
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self.paused():
+                return call(*args, **kwargs)
+
+        return self._as_one_op(name, inside, args, kwargs, frame)
+
+    def _as_one_op(
+        self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
+    ) -> Any:
+        identity = self.source.identity
+        with torch._C.DisableTorchFunction():
+            inputs = tensors_in(args, kwargs)
+            identity.tell_pending()
+            for tensor in inputs:
+                identity.number_of(tensor, frame)
+            before = [version_of(tensor) for tensor in inputs]
+        result = call(*args, **kwargs)
+        outputs = outputs_of(result)
+        if outputs and self.source.listener is not None:
+            with torch._C.DisableTorchFunction():
+                self.forward._tell(name, (), {}, inputs, before, outputs, frame)
+        return result
+
+    def _compiling(self, compile: Callable[..., Any]) -> Callable[..., Any]:
+        """`torch.compile`: what it makes runs on its own account, or it would compile our mode too."""
+
+        @functools.wraps(compile)
+        def run(model: Any = None, **settings: Any) -> Any:
+            if model is None:
+                return lambda model: run(model, **settings)
+            made = compile(model, **settings)
+            if isinstance(made, torch.nn.Module) or not callable(made):
+                return made
+
+            @functools.wraps(made)
+            def compiled(*args: Any, **kwargs: Any) -> Any:
+                if self.source.listener is None or torch.compiler.is_compiling():
+                    return made(*args, **kwargs)
+                return self.opaque("compiled", made, args, kwargs, sys._getframe(1))
+
+            return compiled
+
+        return run
+
+
+def _is_overloaded(cls: type) -> bool:
+    """Whether a class of tensors has a `__torch_function__` of its own."""
+    own = getattr(cls, "__torch_function__", None)
+    plain = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
+    return own is not None and cls is not torch.Tensor and own not in plain

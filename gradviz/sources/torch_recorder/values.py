@@ -1,0 +1,251 @@
+"""Values of PyTorch tensors: how a recorder reads them, where they live and without leaving a trace in the graph."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradviz.events.handles import READERS, Form, Later, NumpyReader
+from gradviz.events.values import DEFERRED, Stats
+
+_DTYPES: dict[Any, str] = {}
+_MOST_RECENT = 8
+_LARGE = 1 << 18  # elements
+_SQUARABLE = (1e-15, 1e15)  # where the largest magnitude lies if squares neither vanish nor overflow
+_numpy = NumpyReader()
+
+
+class Unseen:
+    """A tensor inside an op, of which only shape, dtype and device are known."""
+
+    __slots__ = ("form",)
+
+    def __init__(self, shape: Sequence[int], dtype: Any, device: Any) -> None:
+        self.form = Form(tuple(shape), dtype_name(dtype), str(device))
+
+
+class UnseenReader:
+    """Reads of unseen tensors what is known of them."""
+
+    def form(self, value: Unseen) -> Form:
+        """What is known."""
+        return value.form
+
+    def size(self, value: Unseen) -> int:
+        """How many elements it has."""
+        return int(np.prod(value.form.shape))
+
+    def array(self, value: Unseen) -> None:
+        """Nothing."""
+
+    def keep(self, value: Unseen, whole: bool) -> None:
+        """Nothing: it has no value."""
+
+    def settle(self, waiting: Sequence[Later]) -> list[bytes]:
+        """Nothing waits."""
+        return []
+
+
+class TorchReader:
+    """PyTorch tensors. Those on the CPU are read in place by NumPy. Of others the statistics are computed on their
+    device, and fetched later, all that wait in one copy for each device.
+
+    A tensor that has no elements to read (meta, sparse, nested, quantized, wrapped by a transform) has no value."""
+
+    def __init__(self) -> None:
+        self.forms: dict[tuple[Any, ...], Form] = {}
+        self.fetches = 0
+        self.recent: dict[tuple[Any, ...], tuple[Any, int, bytes]] = {}  # by memory: the tensor, its version
+
+    def form(self, value: torch.Tensor) -> Form:
+        """The shape, dtype and device of a tensor."""
+        try:
+            key = (value.shape, value.dtype, value.device)
+        except RuntimeError:  # a nested tensor has no shape
+            return Form((), dtype_name(value.dtype), str(value.device))
+        try:
+            found = self.forms.get(key)
+        except TypeError:  # a symbolic shape
+            return Form(tuple(map(int, value.shape)), dtype_name(value.dtype), str(value.device))
+        if found is None:
+            shape = tuple(map(int, value.shape))
+            found = self.forms[key] = Form(shape, dtype_name(value.dtype), str(value.device))
+        return found
+
+    def size(self, value: torch.Tensor) -> int:
+        """How many elements a tensor has."""
+        try:
+            return value.numel()
+        except RuntimeError:
+            return 0
+
+    def array(self, value: torch.Tensor) -> np.ndarray | None:
+        """Its elements, in place where it is on the CPU."""
+        try:
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                return array_of(value if value.is_cpu else value.cpu())
+        except (RuntimeError, TypeError, NotImplementedError, ValueError):
+            return None
+
+    def keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
+        """Its elements or its statistics, or what they are made of later."""
+        try:
+            with torch._C.DisableTorchFunction():
+                return self._keep(value, whole)
+        except (RuntimeError, TypeError, NotImplementedError, ValueError):
+            return None  # no elements can be read
+
+    def _keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
+        if type(value) not in _PLAIN or value.is_meta:
+            return None
+        if torch._C._len_torch_dispatch_stack():
+            with torch._C._DisableTorchDispatch():
+                return self._keep_plain(value, whole)
+        return self._keep_plain(value, whole)
+
+    def _keep_plain(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
+        if not value.is_cpu:
+            return self._keep_distant(value.detach(), whole)
+        if not whole and value.numel() > DEFERRED:
+            return self._stats(value)
+        return _numpy.keep(array_of(value, whole), whole)
+
+    def _stats(self, value: torch.Tensor) -> bytes | Later:
+        """The statistics of a large tensor: those of a tensor on the same memory, where they have just been computed,
+        that still lives, and nobody has written since."""
+        if not _is_dense(value):
+            return _numpy.keep(array_of(value), False)
+        key = (value.data_ptr(), value.numel(), value.dtype)
+        known = self.recent.get(key)
+        if known is not None and known[0]() is not None and known[1] == value._version:
+            return known[2]
+        found: Any = stats_in_torch(value) if value.numel() >= _LARGE else None
+        found = found or _numpy.keep(array_of(value), False)
+        if len(self.recent) >= _MOST_RECENT:
+            del self.recent[next(iter(self.recent))]
+        if isinstance(found, bytes):
+            self.recent[key] = (weakref.ref(value), value._version, found)
+        return found
+
+    def _keep_distant(self, value: torch.Tensor, whole: bool) -> Later | None:
+        if value.layout is not torch.strided:
+            return None
+        if whole:
+            kept = value.clone()
+            return Later((kept, value.dtype), True, kept.numel() * kept.element_size())
+        return Later((stats_on_device(value), None), False, 56)
+
+    def settle(self, waiting: Sequence[Later]) -> list[bytes]:
+        """The bytes of what waits. What lies on one device comes from there in one copy."""
+        found: list[bytes] = [b""] * len(waiting)
+        plain = [i for i, later in enumerate(waiting) if not isinstance(later.kept[0], torch.Tensor)]
+        for i, data in zip(plain, _numpy.settle([waiting[i] for i in plain]), strict=True):
+            found[i] = data
+        distant = [i for i, later in enumerate(waiting) if isinstance(later.kept[0], torch.Tensor)]
+        for device in dict.fromkeys(waiting[i].kept[0].device for i in distant):
+            there = [i for i in distant if waiting[i].kept[0].device == device]
+            for i, data in zip(there, self._fetched([waiting[i].kept[0] for i in there]), strict=True):
+                found[i] = data
+        return found
+
+    def _fetched(self, tensors: Sequence[torch.Tensor]) -> list[bytes]:
+        """The bytes of tensors on one device, in one copy."""
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            self.fetches += 1
+            parts = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
+            data = torch.cat(parts).cpu().numpy().tobytes()
+        ends = np.cumsum([part.numel() for part in parts]).tolist()
+        return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def dtype_name(dtype: Any) -> str:
+    """`float32` for torch.float32; NumPy's name for the same, where it has another."""
+    known = _DTYPES.get(dtype)
+    if known is None:
+        known = _DTYPES[dtype] = str(dtype).removeprefix("torch.")
+    return known
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """Whether a tensor shows each element of its memory once."""
+    last = 0
+    for length, step in zip(value.shape, value.stride(), strict=True):
+        if length > 1:
+            if not step:
+                return False
+            last += (length - 1) * step
+    return last + 1 == value.numel()
+
+
+def array_of(value: torch.Tensor, whole: bool = False) -> np.ndarray:
+    """The memory of a tensor on the CPU as an array. A dtype that NumPy has not comes as its bits where its elements
+    are kept `whole`, else as float32. Raises TypeError and RuntimeError where there are no elements."""
+    if value.dtype is torch.bfloat16:
+        plain = value.detach()
+        return (plain.view(torch.int16) if whole else plain.float()).numpy()
+    if value.is_conj() or value.is_neg():
+        return value.detach().resolve_conj().resolve_neg().numpy()
+    if value.dtype in _EIGHT_BITS:
+        return value.detach().view(torch.uint8).numpy() if whole else value.detach().float().numpy()
+    return value.detach().numpy()
+
+
+def stats_in_torch(value: torch.Tensor) -> bytes | None:
+    """The statistics of a large dense tensor of finite elements, in a few reductions of PyTorch's: NumPy is slower
+    there. None where they would not be exact."""
+    if value.dtype not in (torch.float32, torch.float64):
+        return None
+    plain, size = value.detach(), value.numel()
+    low, high = plain.amin().item(), plain.amax().item()
+    if not _SQUARABLE[0] < max(-low, high) < _SQUARABLE[1]:  # or not finite
+        return None
+    rms = torch.linalg.vector_norm(plain).item() / math.sqrt(size)
+    mean = plain.sum().item() / size
+    zeros = 0 if low > 0 or high < 0 else size - int(np.count_nonzero(plain.numpy() != 0))
+    return Stats(low, high, mean, rms, 0, 0, zeros).pack() if math.isfinite(rms) else None
+
+
+def stats_on_device(value: torch.Tensor) -> torch.Tensor:
+    """The seven statistics of a tensor as float64, computed where it lives and without waiting for it."""
+    flat = value.reshape(-1)
+    if flat.is_complex():
+        flat = flat.abs()
+    if not flat.is_floating_point():
+        flat = flat.double()
+    finite = torch.isfinite(flat)
+    count = finite.sum()
+    wide = torch.where(finite, flat, 0).double()
+    nothing = torch.full((), torch.nan, dtype=torch.float64, device=flat.device)
+    low = torch.where(finite, flat.double(), torch.inf).amin() if flat.numel() else nothing
+    high = torch.where(finite, flat.double(), -torch.inf).amax() if flat.numel() else nothing
+    return torch.stack(
+        [
+            torch.where(count > 0, low, nothing),
+            torch.where(count > 0, high, nothing),
+            wide.sum() / count,
+            (wide.square().sum() / count).sqrt(),
+            flat.isnan().sum().double(),
+            flat.isinf().sum().double(),
+            (flat == 0).sum().double(),
+        ]
+    )
+
+
+_EIGHT_BITS = {
+    getattr(torch, name)
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+    if hasattr(torch, name)
+}
+_PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+READER = TorchReader()
+
+
+def register() -> None:
+    """Have recorders read PyTorch's tensors."""
+    READERS[torch.Tensor] = READERS[torch.nn.Parameter] = READER
+    READERS[Unseen] = UnseenReader()

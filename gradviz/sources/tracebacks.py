@@ -1,0 +1,38 @@
+"""Tracebacks without our frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+_OURS = str(Path(__file__).resolve().parent.parent)
+_SKIPPED = (_OURS, "<frozen runpy>", "<gradviz>")
+HANDED_ON = (
+    "handle_torch_function"  # PyTorch's function that hands a call on to our mode, which makes it again
+)
+
+
+def has_our_frames(trace: TracebackType | None) -> bool:
+    """Whether one of the frames is ours."""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith(_OURS):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame of the script on, without gradviz's. Where PyTorch handed a call on to us and
+    we made it again, it stands there once."""
+    kept: list[TracebackType] = []
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if not filename.startswith(_SKIPPED):
+            kept.append(trace)
+        elif len(kept) > 1 and kept[-1].tb_frame.f_code.co_name == HANDED_ON:
+            del kept[-2:]
+        trace = trace.tb_next
+    result = None
+    for entry in reversed(kept):
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return result

@@ -1,0 +1,131 @@
+"""PyTorch's database of operators under the recorder: two samples of every entry that supports autograd.
+
+For each sample values and gradients are the same bits as without a recorder, the recorded nodes and edges are those of
+`next_functions`, and the recorder has not given up."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")
+
+import gradviz  # noqa: E402
+from gradviz.query import Query  # noqa: E402
+from gradviz.sources.torch_recorder.source import Source  # noqa: E402
+from tests import torch_programs as programs  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+SAMPLES = 2
+LEAST = 0.995  # the share of samples that pass
+# Entries that give other bits each time, without a recorder too.
+UNSTABLE: dict[str, str] = {
+    "empty_like": "its elements are whatever lies in memory",
+    "new_empty": "its elements are whatever lies in memory",
+    "new_empty_strided": "its elements are whatever lies in memory",
+    "empty": "its elements are whatever lies in memory",
+    "empty_permuted": "its elements are whatever lies in memory",
+    "empty_strided": "its elements are whatever lies in memory",
+}
+
+
+def entries() -> list[Any]:
+    """The entries that support autograd on the CPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return [op for op in op_db if op.supports_autograd and op.full_name not in UNSTABLE]
+
+
+def samples_of(op: Any) -> list[Any]:
+    """Two samples, in the first dtype of these that the entry has."""
+    supported = op.supported_dtypes("cpu")
+    for dtype in (torch.float64, torch.float32, torch.complex128):
+        if dtype in supported:
+            return list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=True), SAMPLES))
+    return []
+
+
+def tensors(result: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a result."""
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (tuple, list)):
+        for part in result:
+            yield from tensors(part)
+
+
+def run(op: Any, sample: Any) -> tuple[list[bytes], list[bytes | None]]:
+    """Values and gradients of one call on copies of a sample's tensors."""
+    torch.manual_seed(0)
+    leaves: list[torch.Tensor] = []
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            copy = value.detach().clone()
+            if value.requires_grad:
+                leaves.append(copy.requires_grad_())
+            return copy
+        if type(value) in (list, tuple):
+            return type(value)(map(copied, value))
+        if type(value) is dict:
+            return {key: copied(part) for key, part in value.items()}
+        return value
+
+    args = [copied(part) for part in (sample.input, *sample.args)]
+    result = op.op(*args, **copied(sample.kwargs))
+    result = sample.output_process_fn_grad(result)
+    differentiable = [out for out in tensors(result) if out.requires_grad]
+    if differentiable:
+        sums = [(out.abs() if out.is_complex() else out).sum() for out in differentiable]
+        torch.stack([one.to(torch.float64).reshape(()) for one in sums]).sum().backward()
+    values = [programs.bytes_of(out) for out in tensors(result)]
+    return values, [None if leaf.grad is None else programs.bytes_of(leaf.grad) for leaf in leaves]
+
+
+def fault_of(op: Any, sample: Any, file: Path) -> str:
+    """What is wrong with the recording of a sample; empty where nothing is."""
+    plain = run(op, sample)
+    with programs.passes_walked() as walked, gradviz.record(file):
+        recorded = run(op, sample)
+    if recorded != plain:
+        return "" if run(op, sample) != plain else "other values"
+    with gradviz.open(file) as trace:
+        query = Query(trace)
+        if len(trace.passes) != len(walked):
+            return f"{len(trace.passes)} passes of {len(walked)}"
+        for number, one in enumerate(walked, 1):
+            roots = [root.node for root in query.passes.began(number).roots]
+            found = programs.recorded_walk(query, roots)
+            if found != one.structure:
+                return f"recorded {found}, PyTorch has {one.structure}"
+    return ""
+
+
+def test_the_database_of_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up: list[Exception] = []
+    monkeypatch.setattr(Source, "gave_up", lambda self, error: given_up.append(error))
+    faults: dict[str, str] = {}
+    count = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for op in entries():
+            for position, sample in enumerate(samples_of(op)):
+                name = f"{op.full_name}, sample {position}"
+                given_up.clear()
+                count += 1
+                try:
+                    fault = fault_of(op, sample, tmp_path / "run.gradviz")
+                except (RuntimeError, TypeError, ValueError, NotImplementedError, AssertionError) as error:
+                    fault = repr(error)
+                if fault or given_up:
+                    faults[name] = repr(given_up[0]) if given_up else fault
+    assert count > 900
+    assert len(faults) <= (1 - LEAST) * count, faults

@@ -1,0 +1,192 @@
+"""What is told of a PyTorch program: hooks, retained gradients, writes through views, optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gradviz  # noqa: E402
+from gradviz.events.kinds import (  # noqa: E402
+    Event,
+    GradsCleared,
+    Hooked,
+    Mutated,
+    Named,
+    NodeMade,
+    OpRan,
+    Produced,
+    Received,
+    Retained,
+    Scheduled,
+    ScopeEntered,
+    Stepped,
+    TensorMade,
+)
+from gradviz.query import Query  # noqa: E402
+from gradviz.tracefile import Trace  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Callable[[Callable[[], object]], Trace]:
+    def run(function: Callable[[], object]) -> Trace:
+        path = tmp_path / "run.gradviz"
+        with gradviz.record(path, values="full"):
+            function()
+        return gradviz.open(path)
+
+    return run
+
+
+Record = Callable[[Callable[[], object]], Trace]
+
+
+def of(trace: Trace, kind: type[Event]) -> list[Any]:
+    return [event for event in trace if isinstance(event, kind)]
+
+
+def halve(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient / 2
+
+
+def test_a_hook_that_changes_a_gradient_is_told_with_its_name(record: Record) -> None:
+    def program() -> None:
+        w = torch.ones(2, requires_grad=True)
+        w.register_hook(halve)
+        y = w * 3
+        y.register_hook(halve)
+        y.sum().backward()
+
+    trace = record(program)
+    found = of(trace, Hooked)
+    assert [event.hook for event in found] == ["halve", "halve"]
+    values = [trace.snapshot(event.after, event.index).array.tolist() for event in found]
+    assert values == [[0.5, 0.5], [0.75, 0.75]]
+    assert [Query(trace).names.of(event.tensor) for event in found] == ["y", "w"]
+
+
+def test_a_retained_gradient_is_the_one_that_came(record: Record) -> None:
+    def program() -> None:
+        x = torch.ones(2, requires_grad=True)
+        y = x.exp()
+        y.retain_grad()
+        (y * 2).sum().backward()
+        assert y.grad is not None
+
+    trace = record(program)
+    (retained,) = of(trace, Retained)
+    (received,) = (event for event in of(trace, Received) if event.node == retained.node)
+    assert received.gradients == (retained.grad,)
+    assert trace.snapshot(retained.grad, retained.index).array.tolist() == [2, 2]
+
+
+def test_a_write_through_a_view_is_told_of_its_base(record: Record) -> None:
+    def program() -> None:
+        x = torch.ones(3, requires_grad=True)
+        y = x * 1
+        part = y[1:]
+        part.mul_(5)
+        y.sum().backward()
+        assert x.grad is not None
+
+    trace = record(program)
+    query = Query(trace)
+    (write,) = (event for event in of(trace, OpRan) if event.op == "mul_")
+    (mutated,) = of(trace, Mutated)
+    assert query.names.of(mutated.tensor) == "y"
+    assert (mutated.source, mutated.op) == (write.outputs[0], write.index)
+    names = [event.grad_fn for event in of(trace, NodeMade)]
+    assert "CopySlices" in names
+    assert query.at(trace.count - 1).value(mutated.tensor).array.tolist() == [1, 5, 5]
+
+
+def test_a_training_step_is_told_and_not_what_goes_on_inside_the_optimizer(record: Record) -> None:
+    def program() -> None:
+        net = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        optimizer.zero_grad()
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+
+    trace = record(program)
+    (stepped,) = of(trace, Stepped)
+    assert stepped.type == "AdamW"
+    names = Query(trace).names
+    assert [names.of(tensor) for tensor in stepped.parameters] == ["net.weight", "net.bias"]
+    assert [event.how for event in of(trace, Mutated)] == ["AdamW", "AdamW"]
+    assert [event.op for event in of(trace, OpRan)] == ["t", "addmm", "sum"]
+    scheduled = of(trace, Scheduled)
+    assert [(event.steps, event.rates) for event in scheduled] == [(0, "[0.1]"), (1, "[0.05]")]
+    assert {event.optimizer for event in scheduled} == {stepped.optimizer}
+    assert [len(event.tensors) for event in of(trace, GradsCleared)] == [0, 2]
+    (scope,) = of(trace, ScopeEntered)
+    assert (scope.name, scope.type, scope.training) == ("net", "Linear", True)
+
+
+def test_recording_goes_on_after_a_step_that_failed(record: Record) -> None:
+    def program() -> None:
+        w = torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+
+        def closure() -> Any:
+            raise ValueError("no loss today")
+
+        with pytest.raises(ValueError, match="no loss"):
+            optimizer.step(closure)
+        optimizer.zero_grad()
+        (w * 2).sum().backward()
+
+    assert [event.op for event in of(record(program), OpRan)] == ["mul", "sum"]
+
+
+def test_two_networks_have_names_of_their_own(record: Record) -> None:
+    def program() -> None:
+        G, D = torch.nn.Sequential(torch.nn.Linear(1, 1)), torch.nn.Sequential(torch.nn.Linear(1, 1))
+        D(G(torch.ones(1, 1))).sum().backward()
+
+    trace = record(program)
+    names = [event.name for event in of(trace, Named)]
+    assert names == ["G.0.weight", "G.0.bias", "D.0.weight", "D.0.bias"]
+    made = [event for event in of(trace, TensorMade) if event.how == "Parameter"]
+    assert len(made) == 4
+    assert len({trace.sites[event.site].place.col for event in made}) == 2
+
+
+def test_an_op_of_several_nodes_is_one_op(record: Record) -> None:
+    def program() -> None:
+        x = torch.ones(1, 3, requires_grad=True)
+        torch.nn.functional.cross_entropy(x, torch.tensor([1])).backward()
+
+    trace = record(program)
+    (op,) = of(trace, OpRan)
+    assert op.op == "cross_entropy"
+    assert [event.grad_fn for event in of(trace, NodeMade)] == ["LogSoftmaxBackward0", "NllLossBackward0"]
+    assert len(of(trace, Produced)) == 2
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam"])
+@pytest.mark.parametrize("foreach", [True, False])
+def test_every_optimizer_is_told_with_the_values_it_left(record: Record, name: str, foreach: bool) -> None:
+    left: list[list[float]] = []
+
+    def program() -> None:
+        w = torch.ones(3, requires_grad=True)
+        optimizer = getattr(torch.optim, name)([w], lr=0.1, foreach=foreach)
+        (w * 2).sum().backward()
+        optimizer.step()
+        left.append(w.tolist())
+
+    trace = record(program)
+    (written,) = of(trace, Mutated)
+    assert written.how == name
+    assert trace.snapshot(written.tensor, written.index).array.tolist() == left[0]
+    assert [event.op for event in of(trace, OpRan)] == ["mul", "sum"]

@@ -1,0 +1,319 @@
+"""A PyTorch program does not notice that it is recorded: what it prints, warns, raises and leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import re
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gradviz  # noqa: E402
+from gradviz.events.kinds import ErrorRaised, NodeMade, OpRan  # noqa: E402
+from gradviz.tracefile import Trace  # noqa: E402
+
+pytestmark = pytest.mark.torch
+Record = Callable[..., Trace]
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    """The trace of a function that is called with PyTorch recorded."""
+
+    def run(function: Callable[[], object], values: str = "full") -> Trace:
+        path = tmp_path / "run.gradviz"
+        with gradviz.record(path, values=values):
+            function()
+        return gradviz.open(path)
+
+    return run
+
+
+PROGRAM = """
+import traceback, warnings
+import torch
+from torch import nn
+
+x = torch.ones(3, requires_grad=True)
+
+
+class Bad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        return a * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("no gradient today")
+
+
+def attempt(run):
+    try:
+        run()
+    except Exception:
+        traceback.print_exc()
+
+
+attempt(lambda: nn.functional.cross_entropy(torch.ones(2, 3), torch.tensor([5, 1])))
+attempt(lambda: torch.ones(2) + torch.ones(3))
+attempt(lambda: Bad.apply(x).sum().backward())
+y = x * 2
+z = (y**2).sum()
+y.add_(1)
+attempt(z.backward)
+attempt(lambda: nn.Linear(2, 3)(torch.ones(1, 5)))
+for _ in range(2):
+    nn.functional.softmax(torch.ones(3))
+(x * 2).grad
+float(x.sum())
+warnings.warn("of the program itself")
+print(torch.rand(2), torch.initial_seed() is not None)
+torch.ones(2) @ torch.ones(3)
+"""
+
+
+def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_output_warnings_tracebacks_and_status_are_those_of_python(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ntorch.manual_seed(3)\n" + PROGRAM)
+    plain = run_python(str(script), cwd=tmp_path)
+    traced = run_python("-m", "gradviz", "trace", str(script), cwd=tmp_path)
+    own = [line for line in traced.stderr.splitlines(True) if not line.startswith("gradviz:")]
+    assert "".join(own) == plain.stderr
+    assert traced.stdout == plain.stdout
+    assert (traced.returncode, plain.returncode) == (1, 1)
+    assert plain.stderr.count("Traceback") == 6
+
+
+def test_a_script_that_imports_torch_by_way_of_a_module_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import torch\nx = torch.ones(2, requires_grad=True)\n")
+    (tmp_path / "train.py").write_text("from model import x\n(x * 3).sum().backward()\nraise SystemExit(7)\n")
+    done = run_python("-m", "gradviz", "trace", "train.py", cwd=tmp_path)
+    assert done.returncode == 7, done.stderr
+    with gradviz.open(tmp_path / "train.gradviz") as trace:
+        assert trace.meta["engine"] == "torch"
+        assert trace.meta["torch"] == torch.__version__
+        assert [event.op for event in trace if isinstance(event, OpRan)] == ["mul", "sum"]
+        assert len(trace.passes) == 1
+
+
+def test_a_script_without_torch_does_not_load_it(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import gradviz.engine as engine, sys\nx = engine.ones(2, requires_grad=True)\n(x * 2).sum().backward()\n"
+        "print('torch' in sys.modules)\n"
+    )
+    done = run_python("-m", "gradviz", "trace", "script.py", cwd=tmp_path)
+    assert done.stdout == "False\n"
+    with gradviz.open(tmp_path / "script.gradviz") as trace:
+        assert trace.meta["engine"] == "numpy"
+        assert len(trace.passes) == 1
+
+
+@pytest.mark.parametrize("command", ["trace", "debug"])
+def test_without_pytorch_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from click.testing import CliRunner
+
+    from gradviz.cli import running
+    from gradviz.cli.main import main
+
+    monkeypatch.setattr(running, "is_installed", lambda: False)
+    done = CliRunner().invoke(main, [command, "--engine", "torch", str(tmp_path / "script.py")])
+    assert done.exit_code == 2
+    said = done.stderr + capsys.readouterr().err
+    assert "PyTorch, which is not installed: pip install torch" in " ".join(said.split())
+
+
+def test_no_tensor_is_kept_alive_and_none_has_something_put_on_it(record: Record) -> None:
+    alive: list[weakref.ref[object]] = []
+
+    def program() -> None:
+        x = torch.ones(200, requires_grad=True)
+        y = torch.exp(x)
+        alive.extend((weakref.ref(x), weakref.ref(y)))
+        y.sum().backward()
+        assert x.__dict__ == {}
+        assert x.grad is not None
+        assert x.grad.__dict__ == {}
+        alive.append(weakref.ref(x.grad))
+        del x, y
+        gc.collect()
+        assert [one() for one in alive] == [None, None, None]
+
+    record(program).close()
+    assert len(alive) == 3
+
+
+def test_nothing_stays_behind(record: Record) -> None:
+    before = [
+        torch.autograd.graph._engine_run_backward, torch.autograd.Function.apply, torch.overrides.has_torch_function,
+        threading.Thread._bootstrap_inner, torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad,
+        torch.optim.lr_scheduler.LRScheduler.step,
+    ]  # fmt: skip
+    w = torch.ones(2, requires_grad=True)
+    y = (w * 3).sum()
+    record(lambda: y.backward(retain_graph=True)).close()
+    after = [
+        torch.autograd.graph._engine_run_backward, torch.autograd.Function.apply, torch.overrides.has_torch_function,
+        threading.Thread._bootstrap_inner, torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad,
+        torch.optim.lr_scheduler.LRScheduler.step,
+    ]  # fmt: skip
+    assert after == before
+    assert torch._C._len_torch_function_stack() == 0
+    assert torch.nn.Parameter(torch.ones(2)).requires_grad
+    assert "__call__" not in vars(type(torch.nn.Parameter))
+    y.backward()  # no hook of ours is left on its nodes
+    assert w.grad is not None
+    assert w.grad.tolist() == [6, 6]
+
+
+def test_the_fast_path_of_a_layer_is_still_taken(record: Record) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.randn(1, 3, 8)
+    with torch.no_grad():
+        plain = layer(x)
+        results = []
+        trace = record(lambda: results.append(layer(x)))
+    assert torch.equal(results[0], plain)
+    assert "_transformer_encoder_layer_fwd" in [event.op for event in trace if isinstance(event, OpRan)]
+
+
+def test_the_node_at_fault_is_told(record: Record) -> None:
+    def program() -> None:
+        x = torch.ones(3, requires_grad=True)
+        y = x.exp()
+        z = (y * 2).sum()
+        y.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            z.backward()
+
+    trace = record(program)
+    (error,) = (event for event in trace if isinstance(event, ErrorRaised))
+    made = {event.node: event.grad_fn for event in trace if isinstance(event, NodeMade)}
+    assert made[error.node] == "ExpBackward0"
+    assert error.in_pass == 1
+
+
+def test_a_backward_in_another_thread_is_recorded(record: Record) -> None:
+    def program() -> None:
+        x = torch.ones(3, requires_grad=True)
+        thread = threading.Thread(target=lambda: (x * 2).sum().backward())
+        thread.start()
+        thread.join()
+        assert x.grad is not None
+
+    trace = record(program)
+    assert len(trace.passes) == 1
+    ops = [event for event in trace if isinstance(event, OpRan)]
+    assert [event.op for event in ops] == ["mul", "sum"]
+    assert len({event.thread for event in trace}) == 2
+
+
+def test_tensors_that_cannot_be_read_are_told_without_a_value(record: Record) -> None:
+    def program() -> None:
+        torch.ones(3, device="meta") * 2
+        torch.eye(3).to_sparse() * 2
+        torch.func.vmap(lambda row: row * 2)(torch.ones(2, 3))
+        torch.func.grad(lambda a: (a**2).sum())(torch.ones(3))
+        with torch.inference_mode():
+            (torch.ones(2) * 3).add_(1)
+        torch.ones(3, dtype=torch.cfloat).conj() * 1j
+
+    trace = record(program)
+    snapshots = {
+        event.outputs[0]: trace.snapshot(event.outputs[0], event.index)
+        for event in trace
+        if isinstance(event, OpRan)
+    }
+    unread = [
+        one for one in snapshots.values() if one is not None and one.array is None and one.stats is None
+    ]
+    assert len(unread) >= 4
+    assert any(one.device == "meta" for one in unread)
+    read = [one for one in snapshots.values() if one is not None and one.array is not None]
+    assert any(re.match("complex64", one.dtype) for one in read)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool])
+@pytest.mark.parametrize("values", ["stats", "full"])
+@pytest.mark.parametrize("length", [5, 3000, 9000, 300_000])
+def test_values_of_every_dtype_are_those_of_the_tensor(
+    record: Record, dtype: torch.dtype, values: str, length: int
+) -> None:
+    torch.manual_seed(0)
+    data = torch.randn(length).mul(3).to(dtype)
+    if dtype.is_floating_point:
+        data[0], data[1] = torch.nan, torch.inf
+    made = []
+    trace = record(lambda: made.append(data.clone()), values)
+    (op,) = (event for event in trace if isinstance(event, OpRan))
+    snapshot = trace.snapshot(op.outputs[0], op.index)
+    assert snapshot is not None
+    assert snapshot.dtype == str(dtype).removeprefix("torch.")
+    if values == "full" or length <= 64:
+        assert snapshot.array is not None
+        expected = data.double().tolist()
+        assert str([float(v) for v in snapshot.array.tolist()]) == str(expected)
+    else:
+        finite = data.double()[torch.isfinite(data)]
+        stats = snapshot.stats
+        assert stats is not None
+        assert (stats.min, stats.max) == (finite.min().item(), finite.max().item())
+        assert stats.mean == pytest.approx(finite.mean().item(), rel=1e-4, abs=1e-6)
+        assert stats.rms == pytest.approx(finite.square().mean().sqrt().item(), rel=1e-4)
+        assert (stats.nan, stats.inf) == ((1, 1) if dtype.is_floating_point else (0, 0))
+        assert stats.zeros == int((data == 0).sum())
+
+
+def test_statistics_of_a_view_follow_what_is_written_over(record: Record) -> None:
+    def program() -> None:
+        x = torch.ones(100, 100)
+        x.view(10000)
+        x.mul_(3)
+        x.view(10000)
+
+    trace = record(program, "stats")
+    views = [event for event in trace if isinstance(event, OpRan) and event.op == "view"]
+    found = [trace.snapshot(event.outputs[0], event.index) for event in views]
+    assert [one.stats.mean for one in found if one is not None and one.stats is not None] == [1, 3]
+
+
+COMPILED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+module = torch.compile(net, backend="eager")
+function = torch.compile(lambda x: (x * 2).sin(), backend="eager")
+for _ in range(2):
+    loss = function(module(torch.ones(2, 3))).pow(2).mean()
+    net.zero_grad()
+    loss.backward()
+    print(loss.item(), net[0].weight.grad.sum().item())
+"""
+
+
+def test_a_compiled_model_is_one_op_and_computes_the_same(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(COMPILED)
+    plain = run_python(str(script), cwd=tmp_path)
+    traced = run_python("-m", "gradviz", "trace", str(script), cwd=tmp_path)
+    assert traced.stdout == plain.stdout
+    assert "stopped" not in traced.stderr
+    with gradviz.open(tmp_path / "script.gradviz") as trace:
+        ops = [event.op for event in trace if isinstance(event, OpRan)]
+        assert ops == ["compiled", "compiled", "pow", "mean", "sum"] * 2
+        assert len(trace.passes) == 2

@@ -44,10 +44,10 @@ def stats_of(array: np.ndarray) -> Stats:
     return replace(stats_of(finite), nan=nan, inf=flat.size - finite.size - nan)
 
 
-_BLOCK = 512  # elements that are summed in the array's own precision; the sums are added as doubles
+_BLOCK = 32  # elements that are summed in the array's own precision; the sums are added as doubles
 _ONES = {char: np.ones(_BLOCK, char) for char in "fd"}
 _SQUARABLE = 1e-15, 1e15  # the squares of magnitudes between these neither vanish nor overflow in float32
-_CANCELLED = 3e-4  # a mean below this share of the rms has lost digits in float32
+_CANCELLED = 1e-4  # a mean below this share of the rms has lost digits in float32
 
 
 def _of_large(flat: np.ndarray, low: float, high: float) -> Stats:

@@ -77,7 +77,8 @@ def test_unfold_opens_one_scope(traced: Traced, tmp_path: Path, gradviz: Run) ->
     closed = drawn(gradviz, tmp_path, "--depth", "0")
     opened = drawn(gradviz, tmp_path, "--depth", "0", "--unfold", "net/7")
     assert "net.7.0.weight" not in names(closed)
-    assert "net.7.0.weight" in names(drawn(gradviz, tmp_path, "--depth", "0", "--unfold", "7/0"))
+    for path in ("7/0", "net.7.0"):
+        assert "net.7.0.weight" in names(drawn(gradviz, tmp_path, "--depth", "0", "--unfold", path))
     assert len(elements(closed, "node")) < len(elements(opened, "node"))
 
 
@@ -93,6 +94,13 @@ def test_around_and_hops(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     near = names(drawn(gradviz, tmp_path, "--around", "q", "--hops", "1"))
     assert near == {"q", "pow", "PowBackward1", "AccumulateGrad"}
     assert near < names(drawn(gradviz, tmp_path, "--around", "q"))
+
+
+def test_around_a_module(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(deep).close()
+    found = names(drawn(gradviz, tmp_path, "--around", "net.7.0", "--hops", "0"))
+    assert {"net.7.0.weight", "net.7.0.bias"} <= found
+    assert "net.6.0.weight" not in found
 
 
 def test_from_to(traced: Traced, tmp_path: Path, gradviz: Run) -> None:

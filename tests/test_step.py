@@ -86,11 +86,11 @@ except RuntimeError:
 """
 
 
-def lesson(directory: Path, text: str, name: str = "lesson.py") -> Path:
+def lesson(directory: Path, text: str, name: str = "lesson.py", values: str = "stats") -> Path:
     """The trace of a program."""
     source = directory / name
     source.write_text(text, encoding="utf-8")
-    with record(directory / "run.gradviz"):
+    with record(directory / "run.gradviz", values=values):
         exec(compile(text, str(source), "exec"), {"torch": torch, "__name__": "__main__"})
     return directory / "run.gradviz"
 

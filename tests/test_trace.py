@@ -193,6 +193,22 @@ def test_a_picture_may_be_asked_for_before_or_behind_the_script(gradviz: Run, tm
     assert (tmp_path / "a.svg").read_text() == (tmp_path / "b.svg").read_text()
 
 
+def test_an_option_behind_the_script_is_the_scripts_and_is_warned_of(
+    gradviz_here: Run, tmp_path: Path
+) -> None:
+    name = script(tmp_path, DIFFERENTIATES)
+    done = gradviz_here("trace", name, "-o", "other.gradviz")
+    assert "gradviz: -o after SCRIPT goes to the script; for gradviz, put it before SCRIPT\n" in done.stderr
+    assert not (tmp_path / "other.gradviz").exists()
+    assert "after SCRIPT" not in gradviz_here("trace", name, "--epochs", "3").stderr
+
+
+def test_a_terminal_that_lacks_characters_gets_others(gradviz: Run, tmp_path: Path) -> None:
+    gradviz("trace", script(tmp_path, DIFFERENTIATES))
+    done = gradviz("step", "--commands", "next", env={"PYTHONIOENCODING": "latin-1"}, encoding="latin-1")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_summary_names_leaves_and_the_next_commands(gradviz_here: Run, tmp_path: Path) -> None:
     path = script(
         tmp_path,

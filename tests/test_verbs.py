@@ -365,6 +365,37 @@ def test_info_lists_the_fields_of_an_event(session: Sessions) -> None:
     ]
 
 
+def test_a_trace_without_values_knows_of_no_nan(tmp_path: Path) -> None:
+    with open_trace(lesson(tmp_path, NAN, values="none")) as trace:
+        here = Session(trace)
+        unknown = "unknown: this trace has no values (--values none); record it with --values stats"
+        assert said(here, "nan") == unknown
+        assert said(here, "until out.nan > 0") == unknown
+        assert said(here, "until op == 'log'").startswith("never after this event")
+
+
+def test_a_nan_is_found_before_the_infinities_of_a_mask(session: Sessions) -> None:
+    masked = session(
+        "x = torch.zeros(2, 3, requires_grad=True)\n"
+        "mask = torch.tensor([[True, True, True], [False, True, False]])\n"
+        "s = x.masked_fill(mask, float('-inf'))\n"
+        "p = torch.softmax(s, dim=-1)\n"
+        "p.sum().backward()\n"
+    )
+    assert re.match(r"the first of \d+ events with a NaN:", said(masked, "nan"))
+    assert "NaN in p first appears here: no input has one, but s contains infinities" in said(masked, "why")
+
+
+def test_info_tells_changes_of_a_gradient_apart(session: Sessions) -> None:
+    here = session(
+        "w = torch.ones(2, requires_grad=True)\nfor _ in range(3):\n    (w * 2).sum().backward()\n"
+    )
+    obey(here, "last")
+    told = said(here, "info w")
+    assert re.search(r"changed at  event 1\n", told)
+    assert len(re.search(r"\.grad at    event (.*)", told)[1].split(", ")) == 3
+
+
 def test_the_sum_over_paths_is_told(session: Sessions) -> None:
     paths = session(PATHS)
     obey(paths, "last")

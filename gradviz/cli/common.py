@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,5 +66,7 @@ def newest_trace() -> Path:
 @contextmanager
 def opened(path: Path | None) -> Iterator[Trace]:
     """Open the trace at `path` (None: the newest here). Raises TraceError if it cannot be read."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal's encoding may lack `▶`
     with open_trace(path or newest_trace()) as trace:
         yield trace

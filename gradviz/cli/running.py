@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.text import Text
 
 from gradviz.cli.common import fail, stderr
 from gradviz.cli.summary import summary
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.script import Outcome, Target
 from gradviz.tracefile import TraceError, open_trace
+from gradviz.words.escape import clean
 
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -60,7 +62,17 @@ def target_of(
             f"cannot {verb} PyTorch, which is not installed: pip install torch, or take --engine numpy, which runs "
             "the script on gradviz's engine"
         )
+    _warn_of_options(arguments)
     return Target(module or script or "", module is not None, arguments)
+
+
+def _warn_of_options(arguments: tuple[str, ...]) -> None:
+    """Say that an option of gradviz's after the script goes to the script."""
+    known = {name for option in click.get_current_context().command.params for name in option.opts}
+    ours = [word for word in arguments if word.startswith("-") and word.partition("=")[0] in known]
+    if ours:
+        told = f"gradviz: {ours[0]} after SCRIPT goes to the script; for gradviz, put it before SCRIPT"
+        stderr.print(Text(clean(told), "yellow"))
 
 
 def tell(path: Path, outcome: Outcome) -> None:

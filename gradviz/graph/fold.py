@@ -12,7 +12,7 @@ from typing import Any
 from gradviz.errors import GradvizError
 from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.many import no_collection
-from gradviz.graph.model import GROUP, OP, Edge, Graph, Node
+from gradviz.graph.model import GROUP, OP, Edge, Graph, Node, ends_with
 from gradviz.tracefile import Snapshot
 
 MOST = 100  # a graph up to this size is not folded
@@ -192,7 +192,7 @@ def find_scopes(tree: dict[str, Group], name: str) -> list[str]:
     found = [
         group.id
         for group in tree.values()
-        if group.label == name or (group.kind == SCOPE and f"/{group.scope}".endswith(f"/{name}"))
+        if group.label == name or (group.kind == SCOPE and ends_with(group.scope, name))
     ]
     if found:
         return found

@@ -129,3 +129,9 @@ def to_json(graph: Graph) -> dict[str, Any]:
         ],
         "edges": [{"source": e.source, "target": e.target, "kind": e.kind} for e in graph.edges],
     }
+
+
+def ends_with(scope: str, name: str) -> bool:
+    """Whether a scope's path (`model/blocks.0/attn`) ends with a name, written with dots or slashes."""
+    path, end = (f".{text.replace('/', '.')}" for text in (scope, name))
+    return path.endswith(end)

@@ -8,7 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradviz.errors import GradvizError
-from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, MUTATION, OP, TENSOR, VIEW, Edge, Graph, Node
+from gradviz.graph.model import (
+    DATA,
+    GRAD,
+    GRAD_FN,
+    LEAF,
+    MUTATION,
+    OP,
+    TENSOR,
+    VIEW,
+    Edge,
+    Graph,
+    Node,
+    ends_with,
+)
 
 HOPS = 3
 _COMPUTES = (DATA, MUTATION, VIEW)  # edges along which values move
@@ -19,12 +32,12 @@ class SliceError(GradvizError):
 
 
 def find_nodes(graph: Graph, text: str) -> list[str]:
-    """The ids of the nodes that `text` selects: an id, a tensor's name, the name of a `grad_fn` or an op, or
-    `FILE:LINE`. Raises SliceError with the nearest name if there is none."""
+    """The ids of the nodes that `text` selects: an id, a tensor's name, the name of a `grad_fn` or an op,
+    `FILE:LINE`, or a scope with all that is in it. Raises SliceError with the nearest name if there is none."""
     if text in graph.nodes:
         return [text]
     nodes = graph.nodes.values()
-    for matches in (_is_tensor, _is_grad_fn, _is_op, _is_at):
+    for matches in (_is_tensor, _is_grad_fn, _is_op, _is_at, _is_in):
         found = [node.id for node in nodes if matches(node, text)]
         if found:
             return found
@@ -51,6 +64,11 @@ def _is_at(node: Node, text: str) -> bool:
         f"{Path(node.file).name}:{node.line}",
         f"{node.file}:{node.line}",
     )
+
+
+def _is_in(node: Node, text: str) -> bool:
+    parts = node.scope.split("/")
+    return any(ends_with("/".join(parts[:depth]), text) for depth in range(1, len(parts) + 1))
 
 
 def around(graph: Graph, text: str, hops: int = HOPS) -> Graph:

@@ -14,12 +14,14 @@ NAN, INF = "nan", "inf"
 @dataclass(frozen=True, slots=True)
 class Birth:
     """A NaN or an infinity (`what`) in `tensor`, an output of the event. `took` are the inputs of the event;
-    `carriers` are those inputs that explain it. Without carriers it first appears at this event."""
+    `carriers` are those inputs that explain it, and `infinite` those with an infinity. Without carriers it first
+    appears at this event."""
 
     what: str
     tensor: int
     carriers: tuple[int, ...]
     took: tuple[int, ...]
+    infinite: tuple[int, ...]
 
 
 def birth(query: Query, moment: Moment) -> Birth | None:
@@ -33,8 +35,9 @@ def birth(query: Query, moment: Moment) -> Birth | None:
     for what, carried_by in ((NAN, (NAN,)), (INF, (INF, NAN))):
         tensor = next((tensor for tensor in gave if _holds(moment, tensor, what)), 0)
         if tensor:
-            carriers = [t for t in dict.fromkeys(took) if any(_holds(before, t, bad) for bad in carried_by)]
-            return Birth(what, tensor, tuple(carriers), tuple(dict.fromkeys(took)))
+            inputs = tuple(dict.fromkeys(took))
+            carriers = tuple(t for t in inputs if any(_holds(before, t, bad) for bad in carried_by))
+            return Birth(what, tensor, carriers, inputs, tuple(t for t in inputs if _holds(before, t, INF)))
     return None
 
 

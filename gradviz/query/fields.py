@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.query.columns import STATISTICS, Column, Rows, TraceColumns
+from gradviz.query.columns import STATISTICS, STORED, Column, Rows, TraceColumns
 
 NUMBER, TEXT, FLAG = "number", "text", "flag"
 EVERYWHERE = frozenset(Kind)
@@ -199,6 +199,12 @@ FIELDS: dict[str, Field] = {
         FLAG, "inside a backward pass", lambda c: Column(c.passes > 0), lambda now: (bool(now.in_pass),)
     ),
     "error": _of_kind("an exception left a backward pass or ended the script", Kind.ERROR),
+}
+# The fields that can be known only if values were recorded.
+FIELDS_OF_VALUES = {
+    "nan",
+    "inf",
+    *(f"{tensors}.{statistic}" for tensors in TENSORS for statistic in (*STORED, "absmax")),
 }
 NAMES = (*(f"{tensors}.{statistic}" for tensors in TENSORS for statistic in STATISTICS), *FIELDS)
 

@@ -1,4 +1,4 @@
-"""The error that a command raises."""
+"""The error that a command raises, and what a trace without values cannot answer."""
 
 from __future__ import annotations
 
@@ -7,3 +7,6 @@ from gradviz.errors import GradvizError
 
 class CommandError(GradvizError):
     """A command cannot be carried out. The message is one line for the user."""
+
+
+NO_VALUES = "unknown: this trace has no values (--values none); record it with --values stats"

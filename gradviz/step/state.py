@@ -98,7 +98,16 @@ class Session:
     @cached_property
     def odd(self) -> np.ndarray:
         """The events with a NaN or an infinity, in order."""
-        return np.flatnonzero(self.columns.column("nan").values | self.columns.column("inf").values)
+        return np.union1d(self.events_with("nan"), self.events_with("inf"))
+
+    def events_with(self, what: str) -> np.ndarray:
+        """The events with a NaN (`nan`) or an infinity (`inf`), in order."""
+        return np.flatnonzero(self.columns.column(what).values)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether values were recorded, so that the absence of a NaN can be known."""
+        return self.trace.meta.get("values") != "none"
 
     @cached_property
     def errors(self) -> np.ndarray:

@@ -10,7 +10,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.absence import accumulations
 from gradviz.query.predicate import Predicate
 from gradviz.step.described import describe
-from gradviz.step.errors import CommandError
+from gradviz.step.errors import NO_VALUES, CommandError
 from gradviz.step.paths import path as path_between
 from gradviz.step.state import Resume, Session
 from gradviz.step.subject import Subject, changes, subject
@@ -18,7 +18,7 @@ from gradviz.words.absence import no_grad_told
 from gradviz.words.compare import compare as modes_compared
 from gradviz.words.escape import clean
 from gradviz.words.fields import fields_told
-from gradviz.words.numbers import shape
+from gradviz.words.numbers import plural, shape
 from gradviz.words.sentences import sentence
 from gradviz.words.stop import Stop
 from gradviz.words.why import why as explained
@@ -98,11 +98,12 @@ def _about_tensor(session: Session, tensor: int) -> list[str]:
     tangent = stop.moment.tangent(tensor)
     if tangent:
         lines.append(f"  tangent     {stop.value(tangent)}")
-    events = changes(words, Subject(tensor, name))
-    told = ", ".join(str(event + 1) for event in events[:_SHOWN].tolist())
-    lines.append(
-        f"  changed at  event {told}" + (f", … {len(events)} in all" if len(events) > _SHOWN else "")
-    )
+    for label, part in (("changed at", "value"), (".grad at", "grad")):
+        events = changes(words, Subject(tensor, name, part))
+        if len(events):
+            told = ", ".join(str(event + 1) for event in events[:_SHOWN].tolist())
+            more = f", … {len(events)} in all" if len(events) > _SHOWN else ""
+            lines.append(f"  {label:<11} event {told}{more}")
     return lines
 
 
@@ -115,14 +116,16 @@ def compare(session: Session, argument: str) -> None:
 
 
 def first_bad(session: Session, argument: str) -> None:
-    """Go to the first event with a NaN or an infinity; from there, to the next one. If there is none, go to
-    the first error."""
-    events = session.odd
+    """Go to the first event with a NaN; from there, to the next one. Without a NaN, the same for infinities, which
+    a mask may contain on purpose. If there is neither, go to the first error."""
+    what, events = "a NaN", session.events_with("nan")
+    if not len(events):
+        what, events = "an infinity", session.events_with("inf")
     if session.live and (not len(events) or session.position == events[-1]):
         session.go_on(Resume(predicate=Predicate("nan or inf")))
         return
     if not len(events):
-        session.message = "no NaN or infinity in this run"
+        session.message = "no NaN or infinity in this run" if session.has_values else NO_VALUES
         errors = session.errors
         if len(errors):
             session.go(int(errors[0]))
@@ -131,7 +134,7 @@ def first_bad(session: Session, argument: str) -> None:
     later = events[events > session.position]
     at_first = session.position == events[0]
     if at_first and not len(later):
-        session.message = "the only event with a NaN or an infinity"
+        session.message = f"the only event with {what}"
         return
     session.go(int(later[0] if session.position >= events[0] and len(later) else events[0]))
     where = (
@@ -139,9 +142,7 @@ def first_bad(session: Session, argument: str) -> None:
         if session.position == events[0]
         else f"number {int(np.searchsorted(events, session.position)) + 1}"
     )
-    session.message = (
-        f"{where} of {len(events)} events with a NaN or an infinity: y (why) explains its origin"
-    )
+    session.message = f"{where} of {plural(len(events), 'event')} with {what}: y (why) explains its origin"
 
 
 def export(session: Session, argument: str) -> None:

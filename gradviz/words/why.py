@@ -294,7 +294,8 @@ def _bad(stop: Stop) -> Iterator[str]:
         carriers = listed(dict.fromkeys(map(stop.called, found.carriers)))
         yield f"  {bad} in {name} comes from {carriers}"
         return
-    yield f"  {bad} in {name} first appears here: no input has one"
+    but = f", but {listed(map(stop.called, found.infinite))} contains infinities" if found.infinite else ""
+    yield f"  {bad} in {name} first appears here: no input has one{but}"
     for tensor in found.took:
         yield f"    {stop.called(tensor)} = {stop.value_before(tensor)}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from conftest import EXAMPLES
+
+from gradviz.tracefile import open_trace
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Info = Callable[..., dict]
@@ -191,6 +194,20 @@ def test_a_picture_may_be_asked_for_before_or_behind_the_script(gradviz: Run, tm
     assert gradviz("trace", "--graph", "a.svg", path, "x").stdout == "['x']\n"
     assert gradviz("trace", path, "x", "--graph", "b.svg").stdout == "['x']\n"
     assert (tmp_path / "a.svg").read_text() == (tmp_path / "b.svg").read_text()
+
+
+def test_the_error_that_ends_a_script_is_the_last_event(gradviz_here: Run, tmp_path: Path) -> None:
+    text = "import gradviz.engine as torch\nx = torch.ones(2, 3, requires_grad=True)\ny = x.exp()\n"
+    gradviz_here("trace", script(tmp_path, f"{text}y @ x\n", "shapes.py"))
+    shown = gradviz_here("step", "shapes.gradviz", "--commands", "last; nan").stdout
+    assert re.search(
+        r"event (\d+) of \1 · forward\nRuntimeError: mat1 and mat2 .* \(it ends the script\)\n", shown
+    )
+    assert "  ▶4  y @ x\n" in shown
+    assert "no NaN or infinity in this run, but an error: here it is" in shown
+    gradviz_here("trace", script(tmp_path, f"{text}y.sum().backward()\ny.sum().backward()\n", "twice.py"))
+    with open_trace(tmp_path / "twice.gradviz") as trace:
+        assert len(trace.errors) == 1
 
 
 def test_an_option_behind_the_script_is_the_scripts_and_is_warned_of(

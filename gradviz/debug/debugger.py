@@ -65,7 +65,7 @@ class Debugger:
         kind, message = type(error).__name__, str(error)
         if pauses is None or pauses.quitting or not isinstance(error, Exception):
             return
-        if (kind, message) == pauses.error_told:
+        if (kind, message) == pauses.recorder.last_error:
             return
         if pauses.recorder.sites.number(error.__traceback__):
             with suppress(SystemExit):  # the script has ended already

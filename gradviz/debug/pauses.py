@@ -70,7 +70,6 @@ class Pauses(Listener):
         self._tests: list[list[tuple[int, Condition]]] = []
         self.attend: list[bool] = []  # by kind: whether a condition concerns such events
         self.op_names: frozenset[str] | None = None  # the only ops that conditions concern; None for all
-        self.error_told = ("", "")
         self.prepare(None, None)
 
     # --- what to stop at
@@ -225,7 +224,6 @@ class Pauses(Listener):
                 self.present.leave(kind, values)
 
     def _raised(self, values: tuple[Any, ...], ends_the_script: bool) -> None:
-        self.error_told = values[:2]
         why = "this error ends the script" if ends_the_script else "an error in a backward pass"
         self._due_at(self.recorder.count - 1, why)
 

@@ -106,11 +106,21 @@ class record:
             self.attachment.end()
         self.engine.end()
         _recording.remove(self)
+        self._tell_of(error or self.error)
         self.recorder.sites.begin_at(None)
         self.recorder.close(**end_meta(error or self.error))
         self.recorder = None
         if error is not None and has_our_frames(error.__traceback__):
             error.with_traceback(without_our_frames(error.__traceback__))
+
+    def _tell_of(self, error: BaseException | None) -> None:
+        """Tell of the error that ends the program, unless it was told of in the backward pass that raised it."""
+        recorder = self.recorder
+        if recorder is None or not isinstance(error, Exception):
+            return
+        told = type(error).__name__, str(error)
+        if told != recorder.last_error and recorder.sites.number(error.__traceback__):
+            recorder.error(error.__traceback__, *told)
 
     def abandon(self) -> None:
         """Stop recording without touching the file."""

@@ -81,6 +81,7 @@ class Recorder(Listener):
         self.threads: dict[int, int] = {}
         self.last_ident = self.last_thread = 0
         self.last_op: dict[int, int] = {}  # the last OP event of each thread
+        self.last_error: tuple[str, str] = ("", "")  # its type and message
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
         self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
@@ -88,6 +89,7 @@ class Recorder(Listener):
             Kind.OP: self._prepare_op,
             Kind.PASS_BEGAN: self._prepare_pass,
             Kind.ACCUMULATED: self._prepare_leaf,
+            Kind.ERROR: self._prepare_error,
         }
         self.writer = Writer(path, self, {**(meta or {}), "values": values})
 
@@ -309,6 +311,10 @@ class Recorder(Listener):
 
     def _prepare_leaf(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         return 0, () if self._is_told(values, states) else states
+
+    def _prepare_error(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
+        self.last_error = values[:2]
+        return 0, states
 
     def _is_told(self, values: tuple[Any, ...], states: Sequence[State]) -> bool:
         """Whether what a leaf's `.grad` is now was told when a node produced it."""

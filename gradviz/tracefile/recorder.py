@@ -19,7 +19,8 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -43,7 +44,14 @@ _MANY = 64
 _LINKS = [struct.Struct(f"<{n}I").pack for n in range(_MANY)]  # by how many there are
 _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
 _float32 = np.dtype(np.float32)
-_NO_MEMORY: tuple[Any, ...] = ()
+
+
+class _Read(NamedTuple):
+    """Statistics of an array: they are those of its memory while the array is alive and nothing writes to it."""
+
+    array: ref[np.ndarray]
+    memory: tuple[Any, ...]
+    stats: bytes
 
 
 class Recorder(Listener):
@@ -74,7 +82,8 @@ class Recorder(Listener):
         self.lock = threading.Lock()
         self.whole = _Whole(self)
         self.count = 0
-        self.last_gradient = _NO_MEMORY, b""  # what the statistics of the last large one are of, and they
+        # The last large gradient of a pass, until code of the user's may run, which could write over it.
+        self.last_gradient: _Read | None = None
         self.site = 0  # of the last event that has one
         self.limit = _FEW  # the count at which the program has to give way
         self.taken = time.monotonic()
@@ -213,32 +222,28 @@ class Recorder(Listener):
                 if value is not None:
                     self._state(number, value, 0, 0, 0, later)
 
-    def _produced_gradients(self, numbers: Sequence[int], values: Sequence[Any]) -> None:
-        """As `_gradients`, of what a node produced whose incoming gradient is told in the same call."""
-        for number, value in zip(numbers, values):  # noqa: B905
-            if value is not None:
-                self._produced_gradient(number, value)
+    def _produced_gradients(self, numbers: Sequence[int], values: Sequence[Any], later: int) -> None:
+        """As `_gradients`, of what a node produced."""
+        if self.keeps_values:
+            for number, value in zip(numbers, values):  # noqa: B905
+                if value is not None:
+                    self._produced_gradient(number, value, later)
 
-    def _produced_gradient(self, number: int, value: Any) -> None:
-        """As `_state`. Where a gradient is the last large one's memory in another shape, and no other event came
-        between, its statistics are those: the transposed gradient of a weight is as large as anything in a pass."""
+    def _produced_gradient(self, number: int, value: Any, later: int) -> None:
+        """As `_state`. If a large gradient is the memory of the last one in another shape, its statistics are known:
+        the transposed gradient of a weight is as large as anything in a pass."""
         if type(value) is not np.ndarray or value.size <= max(DEFERRED, self.most_elements):
-            self._state(number, value, 0, 0, 0, 1)
+            self._state(number, value, 0, 0, 0, later)
             return
-        memory = (
-            self.count,
-            value.__array_interface__["data"],
-            value.size,
-            value.dtype.char,
-            value.flags.forc,
+        last = self.last_gradient
+        memory = value.__array_interface__["data"], value.size, value.dtype.char, value.flags.forc
+        if last is None or last.memory != memory or last.array() is None or not value.flags.forc:
+            last = self.last_gradient = _Read(ref(value), memory, stats_of(value).pack())
+        self.batch.payload.append(last.stats)
+        self.batch.bytes += len(last.stats)
+        self.batch.states += _STATE(
+            number, 0, 0, self._form(value), STATS << 8, len(last.stats), self.count + later
         )
-        last, stats = self.last_gradient
-        if memory != last:
-            stats = stats_of(value).pack()
-        self.batch.payload.append(stats)
-        self.batch.bytes += len(stats)
-        self.batch.states += _STATE(number, 0, 0, self._form(value), STATS << 8, len(stats), self.count + 1)
-        self.last_gradient = (self.count + 2, *memory[1:]) if value.flags.forc else _NO_MEMORY, stats
 
     def _form(self, value: Any) -> int:
         """The number of a value's form."""
@@ -275,6 +280,8 @@ class Recorder(Listener):
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         if not self.detailed and kind in DETAILS:
             return
+        if kind != Kind.ACCUMULATED:
+            self.last_gradient = None
         site = 0
         if where is not None:
             self.site = site = self.sites.number(where)
@@ -355,6 +362,7 @@ class Recorder(Listener):
             return
         site = 0 if where is None else self.sites.number(where)
         self.site = site
+        self.last_gradient = None
         links = _packed((len(inputs), *inputs, *outputs))
         with self.turn(), self.whole:
             strings = self.strings.known
@@ -409,6 +417,7 @@ class Recorder(Listener):
         if not self.detailed:
             return
         self.site = site = self.sites.number(where)
+        self.last_gradient = None
         n = len(inputs)
         links = (n, *inputs, output, 1, len(edges) // 3, output, *edges, *saved)
         m = len(links)
@@ -457,6 +466,8 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
+        if grad_fn != "AccumulateGrad":
+            self.last_gradient = None
         with self.turn(), self.whole:
             self._gradients(gradients, values)
             row = _ROW(
@@ -474,7 +485,7 @@ class Recorder(Listener):
         if not self.detailed:
             return
         with self.turn(), self.whole:
-            self._gradients(flows[1::2], values)
+            self._produced_gradients(flows[1::2], values, 0)
             row = _ROW(
                 _PRODUCED | self._thread(),
                 0,
@@ -507,7 +518,7 @@ class Recorder(Listener):
                 if self.keeps_values:
                     if value is not None:
                         self._state(gradient, value, 0, 0, 0)
-                    self._produced_gradients(flows[1::2], values)
+                    self._produced_gradients(flows[1::2], values, 1)
                 name = self.strings.known.get(grad_fn) or self.strings.number(grad_fn)
                 thread = self.last_thread if get_ident() == self.last_ident else self._thread()
                 own = self.open_passes.get(in_pass, 0)

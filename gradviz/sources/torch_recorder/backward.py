@@ -50,9 +50,8 @@ class Pass:
         self.records: dict[int, NodeRecord] = {}
         self.sent: dict[int, list[int]] = {}  # the gradients that were sent to each node
         self.ran: set[int] = set()
-        self.running: list[
-            int
-        ] = []  # the nodes that have begun and not ended, of those of which both are told
+        # The nodes that have begun and not ended, of those of which both are told.
+        self.running: list[int] = []
 
     # --- before and after
 
@@ -61,9 +60,8 @@ class Pass:
         """Watch the nodes that the roots lead to, and tell that the pass begins."""
         with _Plain():
             edges = [_edge_of(root) for root in self.roots]
-            for root in (*self.roots, *self.wanted) if self.source.is_detailed else ():
-                if isinstance(root, torch.Tensor):
-                    self.identity.number_of(root, sys._getframe())
+            if self.source.is_detailed:
+                self._number((*self.roots, *self.wanted), sys._getframe())
             watch, record_of = self._watch, self.identity.record_of
             if not self.source.is_detailed:
                 watch, record_of = self._watch_leaves, self.identity.quiet_record
@@ -84,6 +82,12 @@ class Pass:
         self.listener.pass_began(
             self.where, self.number, self.how, time.time(), self.retain_graph, self.create_graph, told, inputs
         )
+
+    def _number(self, things: Sequence[Any], frame: Any) -> None:
+        """Number those of some roots that are tensors, and not edges."""
+        for thing in things:
+            if isinstance(thing, torch.Tensor):
+                self.identity.number_of(thing, frame)
 
     def end(self) -> None:
         """Leave no trace in the graph, and tell that the pass is over."""

@@ -109,11 +109,8 @@ class Training:
                 if set_to_none:
                     for number in numbers:
                         source.listener.grad_assigned(frame, number, 0)
-                for grad in grads:
-                    if grad is not None:
-                        source.listener.mutated(
-                            frame, "zero_", source.identity.state_of(grad), 0, source.in_pass
-                        )
+                for state in [source.identity.state_of(grad) for grad in grads if grad is not None]:
+                    source.listener.mutated(frame, "zero_", state, 0, source.in_pass)
 
         run.__name__, run.__qualname__, run.__doc__ = (
             zero_grad.__name__, zero_grad.__qualname__, zero_grad.__doc__,

@@ -61,7 +61,7 @@ class Pass:
         with _Plain():
             edges = [_edge_of(root) for root in self.roots]
             if self.source.is_detailed:
-                self._number((*self.roots, *self.wanted), sys._getframe())
+                self._number_tensors((*self.roots, *self.wanted), sys._getframe())
             watch, record_of = self._watch, self.identity.record_of
             if not self.source.is_detailed:
                 watch, record_of = self._watch_leaves, self.identity.quiet_record
@@ -83,7 +83,7 @@ class Pass:
             self.where, self.number, self.how, time.time(), self.retain_graph, self.create_graph, told, inputs
         )
 
-    def _number(self, things: Sequence[Any], frame: Any) -> None:
+    def _number_tensors(self, things: Sequence[Any], frame: Any) -> None:
         """Number those of some roots that are tensors, and not edges."""
         for thing in things:
             if isinstance(thing, torch.Tensor):

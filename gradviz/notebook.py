@@ -43,7 +43,7 @@ def draw(
         raise TypeError("draw() of a module calls it: give its inputs, draw(model, inputs)")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "live.gradviz"
-        sites = Sites(own=pytorch.own_directories())
+        sites = Sites([draw.__code__], pytorch.own_directories())  # the name of the picture is no tensor's
         recorder = Recorder(path, sites=sites, meta={**run_meta(), "script": ""})
         if is_module(thing):
             tell_call(thing, inputs, recorder)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gradviz.cli.common import fail, stderr
+from gradviz.cli.progress import shown_on_terminal
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
 from gradviz.sources.script import of_this_rank, run
 from gradviz.tracefile import Passes, open_trace, passes_of
@@ -59,7 +60,8 @@ def trace(
     if graph_file is not None:
         _check_picture(graph_file)
     try:
-        outcome = run(target, path, values, passes, engine=engine)
+        with shown_on_terminal(path):
+            outcome = run(target, path, values, passes, engine=engine)
     except OSError as error:
         fail(str(error))
     tell(path, outcome)

@@ -153,6 +153,9 @@ def end_meta(error: BaseException | None) -> dict[str, str]:
     if isinstance(error, SystemExit):
         return {"ended": f"exit {error.code if error.code is not None else 0}"}
     text = traceback.format_exception_only(error)[0].strip()
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.line]
+    own = tuple(pytorch.own_directories()) if pytorch.NAME in sys.modules else ()
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if f.line and not f.filename.startswith(own)
+    ]
     place = {"error_file": frames[-1].filename, "error_line": str(frames[-1].lineno)} if frames else {}
     return {"ended": "error", "error_type": type(error).__name__, "error": text, **place}

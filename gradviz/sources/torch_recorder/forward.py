@@ -46,7 +46,7 @@ class Forward(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         sort, name = self.sorts.get(func) or self._sort(func)
-        if sort is calls.PASS or self.source.listener is None:
+        if sort is calls.PASS or self.source.is_off:
             return func(*args, **kwargs) if kwargs else func(*args)
         return self.ways[sort](func, name, args, kwargs or {}, sys._getframe(1))
 

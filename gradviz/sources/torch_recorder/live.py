@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.events.numbers import next_tensor_number
 from gradviz.sources.torch_recorder import values
 from gradviz.sources.torch_recorder.calls import op_of_node
+from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.identity import Identity, NodeRecord
 from gradviz.sources.torch_recorder.recorder import TorchRecorder
 from gradviz.sources.torch_recorder.values import Unseen
@@ -25,17 +27,34 @@ def tell_graph(tensor: torch.Tensor, listener: Listener, names: Mapping[str, Any
 
 
 def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
-    """Tell a listener of one call of a module. `inputs` are its arguments: a tensor, a tuple of them, or a dict."""
-    recorder = TorchRecorder(listener)
-    recorder.begin()
+    """Tell a listener of one call of a module. `inputs` are its arguments: a tensor, a tuple of them, or a dict. A
+    recording that is under way does not hear of it, as the call is not the program's own."""
+    with _nobody_listening():
+        recorder = TorchRecorder(listener)
+        recorder.begin()
+        try:
+            with torch.enable_grad():
+                if isinstance(inputs, dict):
+                    module(**inputs)
+                else:
+                    module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+        finally:
+            recorder.end()
+
+
+@contextmanager
+def _nobody_listening() -> Iterator[None]:
+    """The recorders that are at work tell nothing of this thread inside."""
+    overrides: Any = torch.overrides
+    modes = overrides._get_current_function_mode_stack()
+    muted = [mode.source.thread for mode in modes if isinstance(mode, Forward)]
     try:
-        with torch.enable_grad():
-            if isinstance(inputs, dict):
-                module(**inputs)
-            else:
-                module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+        for thread in muted:
+            thread.muted = True
+        yield
     finally:
-        recorder.end()
+        for thread in muted:
+            thread.muted = False
 
 
 class _Live:

@@ -27,7 +27,7 @@ class Scopes:
         """`__call__` of modules, told of."""
 
         def run(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.source.listener is None or torch.compiler.is_compiling():
+            if self.source.is_off or torch.compiler.is_compiling():
                 return call(module, *args, **kwargs)
             self.source.recover()
             frame = sys._getframe(1)

@@ -194,7 +194,7 @@ class TorchRecorder:
 
         def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
             source = self.source
-            if not source.is_detailed or torch.compiler.is_compiling():
+            if source.is_off or not source.is_detailed or torch.compiler.is_compiling():
                 return apply(cls, *args, **kwargs)
             frame = sys._getframe(1)
             source.identity.tell_pending()
@@ -255,7 +255,7 @@ class TorchRecorder:
 
             @functools.wraps(made)
             def compiled(*args: Any, **kwargs: Any) -> Any:
-                if self.source.listener is None or torch.compiler.is_compiling():
+                if self.source.is_off or torch.compiler.is_compiling():
                     return made(*args, **kwargs)
                 return self.opaque("compiled", made, args, kwargs, sys._getframe(1))
 

@@ -21,12 +21,14 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 class _OfThread(threading.local):
-    """What runs on a thread: its passes, the innermost last, its scopes, and an optimizer's step."""
+    """What runs on a thread: its passes, the innermost last, its scopes, and an optimizer's step. Of one that is
+    `muted` nothing is told."""
 
     def __init__(self) -> None:
         self.passes: list[Any] = []
         self.scopes: list[tuple[int, int]] = []
         self.stepping: Any = None
+        self.muted = False
 
 
 class Source:
@@ -63,6 +65,11 @@ class Source:
         if frame is None:
             self.thread.stepping = None
             self.go_on()
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is to be told of this thread."""
+        return self.listener is None or self.thread.muted
 
     @property
     def is_detailed(self) -> bool:

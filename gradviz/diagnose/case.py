@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gradviz.diagnose.finding import ERROR, NOTE
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure, failures
 from gradviz.query.query import Query
@@ -50,6 +51,10 @@ class Case:
     def failures(self) -> list[Failure]:
         """The exceptions that left a backward pass or ended the program."""
         return failures(self.query)
+
+    def severity_of(self, failure: Failure) -> str:
+        """An exception that the program caught is no more than a note: it may be meant."""
+        return NOTE if failure.handled else ERROR
 
     @property
     def scheduled(self) -> Table:

@@ -13,13 +13,15 @@ from gradviz.tracefile import Site
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An exception. `event` tells of it, or is the last event before it; `site` is where it was raised, None
-    if that is unknown. `node` and `number` (the pass) are 0 if it was raised outside of a pass."""
+    if that is unknown. `node` and `number` (the pass) are 0 if it was raised outside of a pass. `handled` says
+    that the program caught it and went on."""
 
     message: str
     event: int
     site: Site | None
     node: int = 0
     number: int = 0
+    handled: bool = False
 
 
 def failures(query: Query) -> list[Failure]:
@@ -34,7 +36,8 @@ def failures(query: Query) -> list[Failure]:
 
 def _told(query: Query, error: ErrorRaised) -> Failure:
     site = query.places.site(error.site)
-    return Failure(error.message, error.index, site, error.node, error.in_pass)
+    handled = error.message not in query.trace.meta.get("error", "")
+    return Failure(error.message, error.index, site, error.node, error.in_pass, handled)
 
 
 def _last_site(query: Query) -> Site | None:

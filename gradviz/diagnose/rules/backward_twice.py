@@ -31,6 +31,7 @@ def _search(case: Case) -> Iterator[Found]:
                 _SAME if same else _REUSED,
                 (error.event, *((shared.index,) if shared is not None else ())),
                 site=error.site,
+                severity=case.severity_of(error),
                 node=error.node,
                 number=error.number,
             )

@@ -22,6 +22,7 @@ def _search(case: Case) -> Iterator[Found]:
                 (made.index, error.event) if made is not None else (error.event,),
                 node=error.node,
                 number=error.number,
+                severity=case.severity_of(error),
             )
 
 

@@ -20,6 +20,7 @@ def _search(case: Case) -> Iterator[Found]:
                 f"{case.words.called(failed.root)} is cut off from all that requires grad: {why}",
                 cure,
                 (failed.cut.index,),
+                severity=case.severity_of(failed.failure),
             )
     cuts: dict[int, list[int]] = {}
     found = [lack for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED)]

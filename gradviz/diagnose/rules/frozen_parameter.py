@@ -23,6 +23,7 @@ def _search(case: Case) -> Iterator[Found]:
                 f"{case.words.called(leaves[-1])}.requires_grad_(True)  # for what is to be trained",
                 (failed.frozen[0],),
                 tensors=tuple(leaves),
+                severity=case.severity_of(failed.failure),
             )
 
 

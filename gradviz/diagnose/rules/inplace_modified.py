@@ -25,6 +25,7 @@ def _search(case: Case) -> Iterator[Found]:
                 "with torch.no_grad(): ...  # around the update; or make a new tensor: y = x + 1",
                 (error.event,),
                 site=error.site,
+                severity=case.severity_of(error),
             )
 
 
@@ -44,12 +45,14 @@ def _of_saved(case: Case, error: Failure) -> Found:
                     node=error.node,
                     number=error.number,
                     tensors=(tensor,),
+                    severity=case.severity_of(error),
                 )
     return Found(
         f"a tensor that {case.words.node_name(error.node)} saved was changed in place before its backward",
         "make a new tensor in place of changing a saved one",
         (error.event,),
         site=error.site,
+        severity=case.severity_of(error),
         node=error.node,
         number=error.number,
     )

@@ -24,6 +24,7 @@ def _search(case: Case) -> Iterator[Found]:
             f"{first}.requires_grad_()  # before the forward computation",
             (failed.failure.event,),
             site=failed.failure.site,
+            severity=case.severity_of(failed.failure),
         )
 
 

@@ -19,6 +19,7 @@ def _search(case: Case) -> Iterator[Found]:
                 "loss = loss.mean()  # or .sum(), or loss.backward(gradient=torch.ones_like(loss))",
                 (error.event,),
                 site=error.site,
+                severity=case.severity_of(error),
             )
 
 

@@ -1,0 +1,58 @@
+"""`vanishing-gradient`: in half of the passes or more, the gradient of some weights has a root mean square below 1e-7,
+while that of others in the same pass is at least 10,000 times as large; and a line whose nodes ran several times made
+it smaller each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.gains import gains_by_site
+from gradviz.diagnose.norms import leaf_norms
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.words.numbers import number
+
+_SMALL, _RATIO, _SHARE = 1e-7, 1e4, 0.5
+_NODES, _LOSS = 3, -2.0  # a line is blamed if that many of its nodes lose two powers of ten together
+
+
+def _search(case: Case) -> Iterator[Found]:
+    leaves, passes, rms, _ = leaf_norms(case)
+    highest = int(passes.max(initial=0)) + 1
+    largest = np.zeros(highest)
+    known = np.isfinite(rms)
+    np.maximum.at(largest, passes[known], rms[known])
+    tiny = known & (rms > 0) & (rms < _SMALL) & (largest[passes] >= _RATIO * rms)
+    counts = np.bincount(leaves[tiny], minlength=1)
+    of_all = np.bincount(leaves[known], minlength=len(counts))[: len(counts)]
+    small = np.flatnonzero((counts > 0) & (counts >= _SHARE * of_all))
+    if not len(small):
+        return
+    first = int(passes[tiny & np.isin(leaves, small)][0])
+    lines = {s: g for s, g in gains_by_site(case, first).items() if s and g[1] >= _NODES and g[0] <= _LOSS}
+    if not lines:
+        return
+    site, (total, count, event) = min(lines.items(), key=lambda line: line[1][0])
+    worst = float(rms[tiny & (passes == first)].min())
+    yield Found(
+        f"{count} nodes of this line make the gradient {number(10.0**-total, 2)} times smaller: that of "
+        f"{case.called(small.tolist())} has rms {number(worst, 2)}",
+        "use ReLU or GELU, residual connections, normalisation, or gates (LSTM, GRU)",
+        (event, case.query.passes.by_number[first].first),
+        site=site,
+        number=first,
+        tensors=tuple(small.tolist()),
+    )
+
+
+RULE = Rule(
+    "vanishing-gradient",
+    WARNING,
+    "gradients that get smaller from layer to layer until nothing is left",
+    _search,
+    needs=(Need.VALUES, Need.PASS, Need.DETAILS),
+    follows=("dead-relu",),
+)

@@ -1,6 +1,9 @@
-"""How much each line makes gradients smaller or larger in a pass: the gains of its nodes, multiplied."""
+"""How much smaller or larger the gradient gets at a line whose nodes run several times in a pass: a layer in a loop,
+the step of a recurrence."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,37 +13,65 @@ from gradviz.events.kinds import Kind
 _RMS = 3
 
 
-def gains_by_site(case: Case, number: int) -> dict[int, tuple[float, int, int]]:
-    """For each site whose nodes ran in a pass: the decimal logarithm of the product of their gains (the root mean
-    square of what a node gave over that of what it received), how many nodes, and the event of the first."""
-    states = case.trace.states
-    received, produced = case.trace.table(Kind.RECEIVED), case.trace.table(Kind.PRODUCED)
-    given, flows = received.lists("gradients"), produced.lists("flows")
-    came = _largest(case, received.events, given.owners, given.values, received["in_pass"] == number)
-    went = _largest(case, produced.events, flows.owners, flows.elements[:, 1], produced["in_pass"] == number)
-    sites = case.query.places.of_events
-    nodes = dict(zip(received.events.tolist(), received["node"].tolist(), strict=True))
-    upstream = {nodes[event]: rms for event, rms in came.items()}
-    owner = dict(zip(produced.events.tolist(), produced["node"].tolist(), strict=True))
-    found: dict[int, tuple[float, int, int]] = {}
-    for event, rms in went.items():
-        before = upstream.get(owner[event], 0.0)
-        if before > 0 and rms > 0 and len(states):
-            site = int(sites[event])
-            total, count, first = found.get(site, (0.0, 0, event))
-            found[site] = (total + float(np.log10(rms / before)), count + 1, first)
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A line in a pass: the decimal logarithm of the gradient at its last node over that at its first (`total`), and
+    of what its nodes with one edge contribute themselves (`own`); how many nodes, and the first one's event."""
+
+    site: int
+    total: float
+    own: float
+    count: int
+    event: int
+
+
+def gains(case: Case, number: int) -> list[Gain]:
+    """The gains of all lines with nodes that ran in a pass and received gradients other than 0."""
+    received = case.trace.table(Kind.RECEIVED)
+    given = received.lists("gradients")
+    own = np.flatnonzero((received["in_pass"] == number) & (given.counts == 1))
+    events = received.events[own]
+    came = _rms(case, given.values[given.starts[own]], events)
+    went = _given_on(case, number)
+    lines: dict[tuple[str, int], list[int]] = {}
+    for i, event in enumerate(events.tolist()):
+        site = case.query.places.site(case.site(event))
+        if (
+            site is not None
+            and came[i] > 0
+            and case.query.nodes.made(int(received["node"][own[i]])) is not None
+        ):
+            lines.setdefault((site.place.file, site.place.line), []).append(i)
+    found = []
+    for rows in lines.values():
+        nodes = received["node"][own[rows]].tolist()
+        local = [np.log10(went[n] / came[i]) for n, i in zip(nodes, rows, strict=True) if went.get(n, 0) > 0]
+        sites = [case.site(int(events[i])) for i in rows]
+        found.append(
+            Gain(
+                max(set(sites), key=lambda site: (sites.count(site), site)),
+                float(np.log10(came[rows[-1]] / came[rows[0]])),
+                float(np.sum(local)) if local else 0.0,
+                len(rows),
+                int(events[rows[0]]),
+            )
+        )
     return found
 
 
-def _largest(
-    case: Case, events: np.ndarray, owners: np.ndarray, tensors: np.ndarray, own: np.ndarray
-) -> dict[int, float]:
-    """For each event the largest root mean square of its gradients."""
-    chosen = own[owners]
-    rows = case.trace.states.rows_of(tensors[chosen], events[owners[chosen]])
-    found: dict[int, float] = {}
-    rms = np.where(rows >= 0, case.trace.states.stats[rows, _RMS], np.nan)
-    for event, value in zip(events[owners[chosen]].tolist(), rms.tolist(), strict=True):
-        if value == value:
-            found[event] = max(found.get(event, 0.0), value)
-    return found
+def _given_on(case: Case, number: int) -> dict[int, float]:
+    """The root mean square of what each node with a single gradient to give has given in a pass."""
+    produced = case.trace.table(Kind.PRODUCED)
+    flows = produced.lists("flows")
+    own = (produced["in_pass"][flows.owners] == number) & (flows.elements[:, 1] > 0)
+    owners, first, counts = np.unique(flows.owners[own], return_index=True, return_counts=True)
+    single = owners[counts == 1]
+    gradients = flows.elements[own, 1][first[counts == 1]]
+    values = _rms(case, gradients, produced.events[single])
+    return dict(zip(produced["node"][single].tolist(), values.tolist(), strict=True))
+
+
+def _rms(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """The root mean square of tensors at events, 0 where it is not known."""
+    rows = case.trace.states.rows_of(tensors, events)
+    return np.where(rows >= 0, np.nan_to_num(case.trace.states.stats[rows, _RMS]), 0.0)

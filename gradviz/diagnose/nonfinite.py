@@ -65,16 +65,20 @@ class _Bad:
         return bool(nan > 0), bool(inf > 0)
 
     def is_bad(self, tensor: int, at: int) -> bool:
+        """Whether a tensor has a NaN or an infinity just after an event."""
         return any(self.counts(tensor, at))
 
 
 def _first_bad_root(case: Case) -> Origin | None:
-    bad = _Bad(case)
-    for run in case.trace.passes:
-        for root in case.query.passes.began(run.number).roots:
-            if root.tensor and bad.is_bad(root.tensor, run.first):
-                return _above(case, bad, root.tensor, run)
-    return None
+    began, stats = case.trace.table(Kind.PASS_BEGAN), case.trace.states.stats
+    roots = began.lists("roots")
+    tensors, owners = roots.elements[:, 2], roots.owners
+    rows = case.trace.states.rows_of(tensors, began.events[owners])
+    wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [_NAN, _INF]] > 0).any(axis=1))
+    if not len(wrong):
+        return None
+    run = case.query.passes.by_number[int(began["number"][owners[wrong[0]]])]
+    return _above(case, _Bad(case), int(tensors[wrong[0]]), run)
 
 
 def _above(case: Case, bad: _Bad, root: int, run: PassInfo) -> Origin:

@@ -56,9 +56,10 @@ def roots(case: Case) -> list[tuple[int, int]]:
     """(root, event of the beginning) of one pass from each line that calls backward()."""
     found: dict[int, tuple[int, int]] = {}
     for run in case.trace.passes:
-        began = case.query.passes.began(run.number)
-        if run.site not in found and len(found) < _ROOTS and began.roots:
-            found[run.site] = (began.roots[0].tensor, run.first)
+        if run.site not in found and len(found) < _ROOTS:
+            began = case.query.passes.began(run.number)
+            if began.roots:
+                found[run.site] = (began.roots[0].tensor, run.first)
     return [(root, event) for root, event in found.values() if root]
 
 

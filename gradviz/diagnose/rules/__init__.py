@@ -3,17 +3,21 @@
 from gradviz.diagnose.rule import Rule
 from gradviz.diagnose.rules import (
     backward_twice,
+    broadcast_surprise,
     custom_backward_signature,
     dead_relu,
     detached_path,
     discarded_gradient,
+    exploding_gradient,
     frozen_parameter,
     gradient_leak,
+    graph_leak,
     inplace_modified,
     late_clip,
     lost_update,
     lr_too_large,
     masked_nan,
+    missing_create_graph,
     no_graph,
     nonfinite_forward,
     nonfinite_gradient,
@@ -28,6 +32,8 @@ from gradviz.diagnose.rules import (
     unregistered_parameter,
     unused_parameter,
     vanished_lr,
+    vanishing_gradient,
+    wrong_loss_input,
 )
 
 RULES: tuple[Rule, ...] = tuple(
@@ -37,6 +43,7 @@ RULES: tuple[Rule, ...] = tuple(
         backward_twice,
         nonscalar_backward,
         custom_backward_signature,
+        missing_create_graph,
         frozen_parameter,
         detached_path,
         no_graph,
@@ -45,6 +52,8 @@ RULES: tuple[Rule, ...] = tuple(
         masked_nan,
         singular_derivative,
         nonfinite_gradient,
+        wrong_loss_input,
+        broadcast_surprise,
         stale_optimizer,
         unregistered_parameter,
         recreated_parameter,
@@ -58,7 +67,10 @@ RULES: tuple[Rule, ...] = tuple(
         scheduler_order,
         off_loss_path,
         unused_parameter,
+        graph_leak,
         dead_relu,
+        vanishing_gradient,
+        exploding_gradient,
     )
 )
 BY_ID = {rule.id: rule for rule in RULES}

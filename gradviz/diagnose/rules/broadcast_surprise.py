@@ -14,14 +14,26 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_of
 
-_ON_PURPOSE = {"unsqueeze", "index", "getitem", "select", "slice", "view", "reshape", "expand_dims", "as_strided"}
+_ON_PURPOSE = {
+    "unsqueeze",
+    "index",
+    "getitem",
+    "select",
+    "slice",
+    "view",
+    "reshape",
+    "expand_dims",
+    "as_strided",
+}
 _EXPANDING = "expand"
 
 
 def _search(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
     inputs, outputs = ops.lists("inputs"), ops.lists("outputs")
-    two = np.flatnonzero((inputs.counts >= 2) & (outputs.counts == 1) & ops["grad_enabled"] & (ops["in_pass"] == 0))
+    two = np.flatnonzero(
+        (inputs.counts >= 2) & (outputs.counts == 1) & ops["grad_enabled"] & (ops["in_pass"] == 0)
+    )
     seen: set[int] = set()
     for row in two[_is_square(case, ops.events[two], outputs.values[outputs.starts[two]])].tolist():
         op = ops.object(int(ops.events[row]))

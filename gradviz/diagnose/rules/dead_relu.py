@@ -26,17 +26,16 @@ def _search(case: Case) -> Iterator[Found]:
     events, results = ops.events[chosen], outputs.values[outputs.starts[chosen]]
     rows = case.trace.states.rows_of(results, events)
     share, sizes = _zero_share(case, rows)
+    dead = (rows >= 0) & (sizes >= _LEAST) & (share >= _DEAD)
+    if not dead.any():
+        return
+    sites = case.query.places.of_events[events]
     places: dict[tuple[int, str], list[int]] = {}
-    for i, event in enumerate(events.tolist()):
-        if rows[i] >= 0:
-            places.setdefault((case.site(event), case.query.scopes.path(event)), []).append(i)
+    for i in np.flatnonzero((rows >= 0) & np.isin(sites, sites[dead])).tolist():
+        places.setdefault((int(sites[i]), case.query.scopes.path(int(events[i]))), []).append(i)
     for (site, path), visits in places.items():
         last = visits[len(visits) // 2 :]
-        if (
-            np.min(sizes[last]) >= _LEAST
-            and np.min(share[last]) >= _DEAD
-            and _passed(case, int(results[last[-1]]))
-        ):
+        if dead[last].all() and _passed(case, int(results[last[-1]])):
             where = f" of {path}" if path else ""
             yield Found(
                 f"the rectifier{where} gives {share[last].mean():.0%} zeros in its last {len(last)} calls: "
@@ -62,7 +61,7 @@ def _zero_share(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _passed(case: Case, tensor: int) -> bool:
     """Whether the node of a result ran in a pass."""
     node = case.query.nodes.of_tensors.last(tensor, case.trace.count)
-    return bool(node) and bool(np.isin(node, case.trace.table(Kind.RECEIVED)["node"]))
+    return node is not None and bool((case.trace.table(Kind.RECEIVED)["node"] == node).any())
 
 
 RULE = Rule(

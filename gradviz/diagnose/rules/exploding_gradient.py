@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.gains import gains_by_site
+from gradviz.diagnose.gains import gains
 from gradviz.diagnose.norms import norms_of_passes
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.words.numbers import number
@@ -24,17 +24,17 @@ def _search(case: Case) -> Iterator[Found]:
         if large.mean() < _SHARE or not large[0]:
             continue
         run = runs[0]
-        lines = {s: g for s, g in gains_by_site(case, run.number).items() if s and g[1] >= _NODES and g[0] >= _GAIN}
+        lines = [gain for gain in gains(case, run.number) if gain.count >= _NODES and gain.total >= _GAIN]
         if not lines:
             continue
-        site, (total, count, event) = max(lines.items(), key=lambda line: line[1][0])
+        line = max(lines, key=lambda gain: gain.total + gain.own)
         norm = f"{number(float(norms[0]), 3)}" if np.isfinite(norms[0]) else "not finite"
         yield Found(
-            f"{count} nodes of this line make the gradient {number(10.0**total, 2)} times larger: the norm of the "
-            f"gradients of pass {run.number} is {norm}",
+            f"from the first to the last of {line.count} nodes of this line, the gradient gets "
+            f"{number(10.0**line.total, 2)} times larger: the norm of the gradients of pass {run.number} is {norm}",
             "use a smaller initialisation, normalisation, or clip_grad_norm_ before the step",
-            (event, run.first),
-            site=site,
+            (line.event, run.first),
+            site=line.site,
             number=run.number,
         )
         return

@@ -1,5 +1,5 @@
-"""`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all of them alive: at the same line, the
-result of an earlier pass is added to it again and again, and no pass ever begins at it or goes through it."""
+"""`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all of them alive: each time that its line
+runs, it leads to the nodes of one more pass, and no pass ever goes through it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,40 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _chains(case: Case) -> Iterator[Found]:
-    """Nodes that lead both to the node of the same line before them and to the root of a pass of its own."""
+    """Nodes that no pass went through, and that hold the graphs of more passes each time that their line runs."""
+    table = case.trace.table(Kind.NODE)
+    held = _held(case)
+    rows = np.flatnonzero(held > 0)
+    longest: tuple[int, np.ndarray] | None = None
+    for site in np.unique(table.sites[rows]).tolist():
+        own = rows[table.sites[rows] == site]
+        grows = site and len(own) >= _LEAST and np.all(np.diff(held[own]) > 0)
+        if grows and (longest is None or held[own[-1]] > held[longest[1][-1]]):
+            longest = site, own
+    if longest is not None:
+        site, own = longest
+        result = case.called(case.query.nodes.outputs(int(table["node"][own[-1]])))
+        yield Found(
+            f"{result} keeps the graphs of {len(own)} passes alive: it has a grad_fn, and grows with each",
+            "total += loss.item()  # or loss.detach()",
+            (int(table.events[own[0]]), int(table.events[own[-1]])),
+            site=site,
+        )
+
+
+def _held(case: Case) -> np.ndarray:
+    """For each node that no pass went through, how many ways lead from it to nodes of passes; 0 for other nodes."""
     table = case.trace.table(Kind.NODE)
     edges = table.lists("edges")
-    began = case.trace.table(Kind.PASS_BEGAN).lists("roots")
-    to_root = np.isin(edges.elements[:, 0], began.elements[:, 0])
-    owners = np.unique(edges.owners[to_root])
     ran = np.isin(table["node"], case.trace.table(Kind.RECEIVED)["node"])
-    chosen = owners[~ran[owners]]
-    for site in dict.fromkeys(table.sites[chosen].tolist()):
-        own = chosen[table.sites[chosen] == site]
-        nodes = set(table["node"][own].tolist())
-        linked = np.isin(edges.owners, own) & np.isin(edges.elements[:, 0], sorted(nodes))
-        if int(linked.sum()) >= _LEAST - 1 and site:
-            result = case.called(case.query.nodes.outputs(int(table["node"][own[-1]])))
-            yield Found(
-                f"{result} keeps the graphs of {len(own)} passes alive: it is a tensor with a grad_fn, and grows with each",
-                "total += loss.item()  # or loss.detach()",
-                (int(table.events[own[0]]), int(table.events[own[-1]])),
-                site=site,
-            )
+    row_of = {node: row for row, node in enumerate(table["node"].tolist())}
+    held = np.zeros(len(table), np.float64)
+    for row in np.flatnonzero(~ran).tolist():
+        for node in edges.of(row)[:, 0].tolist():
+            at = row_of.get(node)
+            if at is not None:
+                held[row] += 1 if ran[at] else held[at]
+    return held
 
 
 def _alive(case: Case) -> Iterator[Found]:

@@ -31,8 +31,8 @@ def _search(case: Case) -> Iterator[Found]:
         first = int(events[same & np.isin(tensors, lost)][0])
         form = states.form(states.first(lost[0]))
         yield Found(
-            f"steps leave {case.called(lost)} exactly as before, though there are gradients: the change is smaller than "
-            f"the spacing of {form.dtype if form is not None else 'the dtype'}",
+            f"steps leave {case.called(lost)} exactly as before, though there are gradients: "
+            f"the change is smaller than the spacing of {form.dtype if form is not None else 'the dtype'}",
             "keep the parameters in float32 (torch.autocast for the rest), or use a larger learning rate",
             (int(stepped.events[at[events == first][0]]), first),
             tensors=tuple(lost),
@@ -60,5 +60,5 @@ RULE = Rule(
     "updates that are rounded away",
     _search,
     needs=(Need.VALUES, Need.STEPS),
-    follows=("vanished-lr",),
+    follows=("vanished-lr", "vanishing-gradient", "exploding-gradient"),
 )

@@ -19,13 +19,16 @@ _MOST = 64  # results of a gradient that are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:
-    runs = [run for run in case.trace.passes if case.query.passes.began(run.number).how == "grad"]
+    table = case.trace.table(Kind.PASS_BEGAN)
+    wanted = [number for number, text in case.trace.strings.items() if text == "grad"]
+    numbers = set(table["number"][np.isin(table["how"], wanted) & ~table["create_graph"]].tolist())
+    runs = [run for run in case.trace.passes if run.number in numbers]
+    if not runs:
+        return
     below = Downstream(case.query)
-    failed = {rootless_.root for rootless_ in case.of(rootless)}
+    failed = {call.root for call in case.of(rootless)}
     for site in dict.fromkeys(run.site for run in runs):
         run = next(run for run in runs if run.site == site)
-        if case.query.passes.began(run.number).create_graph:
-            continue
         for gradient in _returned(case, run.first, case.query.passes.last(run)):
             term = _term(case, below, gradient, failed)
             if term >= 0:
@@ -53,7 +56,11 @@ def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int
     """The op that adds a scalar computed from a gradient to what requires grad, or that makes a root that backward()
     failed on; −1 if there is none."""
     for tensor, readers in below.results(gradient, _MOST).items():
-        if not gradient or tensor == gradient or case.query.tensors.flags(tensor, case.trace.count) & REQUIRES_GRAD:
+        if (
+            not gradient
+            or tensor == gradient
+            or case.query.tensors.flags(tensor, case.trace.count) & REQUIRES_GRAD
+        ):
             continue
         if tensor in failed:
             return case.query.tensors.maker(tensor) or -1

@@ -21,7 +21,7 @@ def _search(case: Case) -> Iterator[Found]:
         if len(own) and len(steps) and own[0] < steps[0]:
             event = told.object(int(own[0]))
             yield Found(
-                f"{clean(event.type)} is stepped before the optimizer: the first learning rate of the schedule is skipped",
+                f"{clean(event.type)} is stepped before the optimizer: the first rate of its schedule is skipped",
                 "optimizer.step(); scheduler.step()  # in this order",
                 (int(own[0]), int(steps[0])),
             )

@@ -1,5 +1,5 @@
-"""`singular-derivative`: an op ran at a point where its derivative is infinite or undefined (sqrt and norm at 0, a power
-below 1 at 0), so that a finite gradient becomes NaN or infinite."""
+"""`singular-derivative`: an op ran at a point where its derivative is infinite or undefined (sqrt and norm at 0, a
+power below 1 at 0), so that a finite gradient becomes NaN or infinite."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.gains import gains_by_site
+from gradviz.diagnose.gains import gains
 from gradviz.diagnose.norms import leaf_norms
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.words.numbers import number
 
 _SMALL, _RATIO, _SHARE = 1e-7, 1e4, 0.5
-_NODES, _LOSS = 3, -2.0  # a line is blamed if that many of its nodes lose two powers of ten together
+_NODES, _LOSS = 3, -2.0  # a line is blamed if so many of its nodes lose two powers of ten
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -32,17 +32,18 @@ def _search(case: Case) -> Iterator[Found]:
     if not len(small):
         return
     first = int(passes[tiny & np.isin(leaves, small)][0])
-    lines = {s: g for s, g in gains_by_site(case, first).items() if s and g[1] >= _NODES and g[0] <= _LOSS}
+    lines = [gain for gain in gains(case, first) if gain.count >= _NODES and gain.total <= _LOSS]
     if not lines:
         return
-    site, (total, count, event) = min(lines.items(), key=lambda line: line[1][0])
+    line = min(lines, key=lambda gain: gain.total + gain.own)
     worst = float(rms[tiny & (passes == first)].min())
     yield Found(
-        f"{count} nodes of this line make the gradient {number(10.0**-total, 2)} times smaller: that of "
-        f"{case.called(small.tolist())} has rms {number(worst, 2)}",
+        f"from the first to the last of {line.count} nodes of this line, the gradient gets "
+        f"{number(10.0**-line.total, 2)} times smaller: that of {case.called(small.tolist())} "
+        f"has rms {number(worst, 2)}",
         "use ReLU or GELU, residual connections, normalisation, or gates (LSTM, GRU)",
-        (event, case.query.passes.by_number[first].first),
-        site=site,
+        (line.event, case.query.passes.by_number[first].first),
+        site=line.site,
         number=first,
         tensors=tuple(small.tolist()),
     )

@@ -11,7 +11,19 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.cuts import op_of
 
-_RESHAPING = {"view", "reshape", "squeeze", "unsqueeze", "flatten", "transpose", "t", "permute", "to", "expand", "clone"}
+_RESHAPING = {
+    "view",
+    "reshape",
+    "squeeze",
+    "unsqueeze",
+    "flatten",
+    "transpose",
+    "t",
+    "permute",
+    "to",
+    "expand",
+    "clone",
+}
 _PROBABILITIES = {"softmax", "sigmoid"}
 _LOSSES = {"cross_entropy", "nll_loss", "binary_cross_entropy_with_logits"}
 _PREPARING = {"log_softmax"}  # what cross_entropy does before nll_loss, at the same site

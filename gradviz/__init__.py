@@ -6,6 +6,7 @@
     with gradviz.record("run.gradviz"):
         ...
     gradviz.open("run.gradviz")
+    gradviz.check("run.gradviz")
     gradviz.draw(loss).save("loss.svg")
 
 `import gradviz` is light: the recorder, the reader and the engine are loaded when they are first used.
@@ -18,7 +19,7 @@ from typing import Any
 from gradviz import draw
 from gradviz.version import __version__
 
-__all__ = ["__version__", "draw", "open", "record"]
+__all__ = ["__version__", "check", "draw", "open", "record"]
 
 
 def _draw_live(thing: Any, inputs: Any = None, **settings: Any) -> Any:
@@ -31,7 +32,7 @@ draw.live = _draw_live  # type: ignore[attr-defined]  # gradviz.draw(tensor), an
 
 
 def __getattr__(name: str) -> Any:
-    """`record` and `open`. Raises AttributeError for any other name, with a hint where PyTorch's names are."""
+    """`record`, `open` and `check`. Raises AttributeError for any other name, with a hint where PyTorch's names are."""
     if name == "record":
         from gradviz.sources.record import record
 
@@ -40,6 +41,10 @@ def __getattr__(name: str) -> Any:
         from gradviz.tracefile import open_trace
 
         return open_trace
+    if name == "check":
+        from gradviz.diagnose import check
+
+        return check
     message = f"module 'gradviz' has no attribute {name!r}"
     if not name.startswith("_"):
         message += "; PyTorch's names are in gradviz.engine: import gradviz.engine as torch"

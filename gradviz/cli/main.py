@@ -14,6 +14,7 @@ from gradviz.version import __version__
 COMMANDS = {
     "trace": "Run a script and record its gradients.",
     "info": "Show what a trace contains.",
+    "check": "Find what went wrong: the line, the reason, the cure.",
     "graph": "Draw the graph of a trace.",
     "step": "Step through a trace, forwards and backwards.",
     "debug": "Run a script and pause it at breakpoints.",

@@ -51,14 +51,14 @@ def shortest_way(query: Query, start: int, end: int, through_memory: bool = Fals
             while came[way[-1]]:
                 way.append(came[way[-1]])
             return way
-        for source in _sources(query, tensor, through_memory):
+        for source in sources(query, tensor, through_memory):
             if source and source not in came:
                 came[source] = tensor
                 waiting.append(source)
     return []
 
 
-def _sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]:
+def sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]:
     """The tensors that a tensor was computed from: the inputs of the op that made it, and of the ops that
     changed it in place."""
     maker = query.tensors.made(tensor)

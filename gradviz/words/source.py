@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradviz.tracefile import Site
+from gradviz.tracefile import Site, Trace
 from gradviz.words.escape import clean, clean_character
 from gradviz.words.stop import Stop
 
@@ -28,9 +28,14 @@ def title(stop: Stop) -> str:
 def source(stop: Stop, width: int, height: int) -> list[Text]:
     """`height` lines of source around the site of an event; a line of carets marks the expression."""
     site, _ = stop.place
+    return excerpt(stop.trace, site, width, height)
+
+
+def excerpt(trace: Trace, site: Site | None, width: int, height: int) -> list[Text]:
+    """`height` lines of source around a site; a line of carets marks the expression."""
     if site is None or height < 1:
         return []
-    lines = stop.trace.source(site.place.file)
+    lines = trace.source(site.place.file)
     if not lines:
         return [Text(" the source was not kept", style="dim")]
     return _around(_Page(lines, site), width, height)

@@ -1,0 +1,144 @@
+"""`gradviz check`: finds what went wrong in a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from gradviz.cli.common import fail, newest_trace, opened, stderr
+from gradviz.cli.running import SETTINGS, runs_a_script, target_of
+from gradviz.diagnose import Report
+from gradviz.diagnose import check as check_trace
+from gradviz.diagnose.machine import as_json, as_sarif
+from gradviz.diagnose.text import report_text
+from gradviz.sources.script import run
+from gradviz.tracefile import Trace
+
+_OURS = ("--format", "--select", "--ignore", "--fail-on")
+_SQLITE = b"SQLite format 3\0"
+
+
+class RuleIds(click.ParamType[tuple[str, ...]]):
+    """Ids of rules with commas between them."""
+
+    name = "rule,..."
+
+    def convert(self, value: object, param: object, context: object) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+
+
+class _Check(click.Command):
+    """Options behind a SCRIPT belong to the script, options behind a TRACE to us."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        if not any(map(_is_script, args)) and "-m" not in args:
+            context.allow_interspersed_args = True
+            context.ignore_unknown_options = False
+        return super().parse_args(context, args)
+
+
+def _is_script(argument: str) -> bool:
+    """Whether an argument is the path of what is no trace."""
+    path = Path(argument)
+    return path.exists() and not is_trace(path)
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a path is that of a trace, by its ending or its content."""
+    if path.suffix == ".gradviz":
+        return True
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
+@click.command(
+    cls=_Check,
+    context_settings=SETTINGS,
+    epilog="""\b
+Examples:
+  gradviz check train.py --epochs 3
+  gradviz check train.gradviz --format json
+  gradviz check --select stale-gradient,late-clip train.py
+""",
+)
+@runs_a_script
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "sarif"]),
+    default="text",
+    show_default=True,
+    help="How to print the findings.",
+)
+@click.option("--select", type=RuleIds(), default=(), help="Check only these rules.")
+@click.option("--ignore", type=RuleIds(), default=(), help="Leave out these rules.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning"]),
+    default="warning",
+    show_default=True,
+    help="Exit with status 1 if there is a finding of this severity or a higher one.",
+)
+def check(
+    module: str | None,
+    output: Path | None,
+    engine: str,
+    values: str,
+    script: str | None,
+    arguments: tuple[str, ...],
+    form: str,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    fail_on: str,
+) -> None:
+    """Find what went wrong in a run: TRACE is checked; SCRIPT is run and recorded first, like `gradviz trace` does.
+
+    The script's output and exit status do not change, except that findings turn status 0 into 1. Default: the
+    newest *.gradviz here. Options of gradviz come before SCRIPT, and arguments of the script after it.
+    """
+    path, status = _recorded(module, output, engine, values, script, arguments)
+    with opened(path) as trace:
+        report = check_trace(trace, select, ignore)
+        _print(report, trace, form)
+    raise SystemExit(status or int(bool(report.at_least(fail_on))))
+
+
+def _recorded(
+    module: str | None,
+    output: Path | None,
+    engine: str,
+    values: str,
+    script: str | None,
+    arguments: tuple[str, ...],
+) -> tuple[Path, int]:
+    """The trace to check, and the exit status of the script that was run for it."""
+    if module is None and (script is None or is_trace(Path(script))):
+        if arguments:
+            fail(f"check reads one TRACE; {arguments[0]} is one argument too many")
+        return (newest_trace() if script is None else Path(script)), 0
+    target = target_of("check", module, script, arguments, engine)
+    mistaken = next((argument for argument in target.arguments if argument.partition("=")[0] in _OURS), None)
+    if mistaken is not None:
+        stderr.print(f"gradviz: {mistaken} stands behind the script and goes to it", markup=False)
+    path = output or Path(f"{target.stem}.gradviz")
+    try:
+        return path, run(target, path, values).status
+    except OSError as error:
+        fail(str(error))
+
+
+def _print(report: Report, trace: Trace, form: str) -> None:
+    if form == "text":
+        console = Console(highlight=False)
+        console.print(report_text(report, trace, console))
+        return
+    data: dict[str, Any] = as_json(report) if form == "json" else as_sarif(report)
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))

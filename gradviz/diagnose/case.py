@@ -1,0 +1,90 @@
+"""Case: one trace with all that rules ask about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gradviz.diagnose.finding import ERROR, NOTE
+from gradviz.events.kinds import Kind
+from gradviz.query.failures import Failure, failures
+from gradviz.query.query import Query
+from gradviz.query.training import Training
+from gradviz.tracefile import Site, Trace
+from gradviz.tracefile.columns import Table
+from gradviz.words.numbers import listed
+from gradviz.words.words import Words
+
+_T = TypeVar("_T")
+_NAMED = 4  # tensors that are listed by name
+
+
+class Case:
+    """One trace: its look-ups, its words, and what several rules need. Each is computed once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.words = Words(trace)
+        self.query: Query = self.words.query
+        self._known: dict[object, Any] = {}
+
+    def of(self, compute: Callable[[Case], _T]) -> _T:
+        """What a function computes about this case, computed once for all rules."""
+        if compute not in self._known:
+            self._known[compute] = compute(self)
+        return self._known[compute]
+
+    @cached_property
+    def training(self) -> Training:
+        """The steps, and the lives of gradients."""
+        return Training(self.query)
+
+    @cached_property
+    def has_values(self) -> bool:
+        """Whether the trace has values or statistics of tensors."""
+        return self.trace.meta.get("values") != "none"
+
+    @cached_property
+    def failures(self) -> list[Failure]:
+        """The exceptions that left a backward pass or ended the program."""
+        return failures(self.query)
+
+    def severity_of(self, failure: Failure) -> str:
+        """An exception that the program caught is no more than a note: it may be meant."""
+        return NOTE if failure.handled else ERROR
+
+    @property
+    def scheduled(self) -> Table:
+        """The events of learning-rate schedulers, without those at their making."""
+        return self.trace.table(Kind.SCHEDULED)
+
+    def site(self, event: int) -> int:
+        """The site of an event; for a node, where it was made."""
+        return int(self.query.places.of_events[event])
+
+    def called(self, tensors: Iterable[int]) -> str:
+        """The names of tensors: `w and b`, or `w, b, c, d and 3 more`."""
+        names = list(dict.fromkeys(self.words.called(tensor) for tensor in tensors))
+        more = len(names) - _NAMED
+        return listed([*names[:_NAMED], f"{more:,} more"] if more > 0 else names)
+
+    def at(self, event: int) -> str:
+        """Where an event is in the source: `train.py:12`; empty if that is unknown."""
+        site = self.query.places.site(self.site(event))
+        return "" if site is None else f"line {site.place.line}"
+
+    def line_of(self, site: Site | None) -> str:
+        """The source line of a site; empty if it was not kept."""
+        if site is None:
+            return ""
+        lines = self.trace.source(site.place.file)
+        return lines[site.place.line - 1] if 0 < site.place.line <= len(lines) else ""
+
+    def by_site(self, events: np.ndarray) -> dict[int, np.ndarray]:
+        """Events by their sites, in the order of their first events."""
+        sites = self.trace.events["site"][events]
+        found, first = np.unique(sites, return_index=True)
+        return {int(found[i]): events[sites == found[i]] for i in np.argsort(first)}

@@ -1,0 +1,115 @@
+"""Runs the rules on a trace, and orders what they find: the cause first, what follows from it beneath."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import SEVERITIES, Finding, Report
+from gradviz.diagnose.ignoring import is_ignored
+from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rules import BY_ID, RULES
+from gradviz.errors import GradvizError
+from gradviz.tracefile import Site, Trace, open_trace
+
+
+class UnknownRule(GradvizError):
+    """There is no rule of this id."""
+
+
+def check(trace: Trace | Path | str, select: Collection[str] = (), ignore: Collection[str] = ()) -> Report:
+    """Check a trace, open or by its path. `select` are the rules to check (none: all), `ignore` those to leave
+    out. Raises UnknownRule for an id that is no rule's, TraceError for a file that cannot be read."""
+    chosen = _chosen(select, ignore)
+    if isinstance(trace, Trace):
+        return _check(Case(trace), chosen)
+    with open_trace(Path(trace)) as opened:
+        return _check(Case(opened), chosen)
+
+
+def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:
+    for wanted in (*select, *ignore):
+        if wanted not in BY_ID:
+            raise UnknownRule(f"there is no rule {wanted!r}; the rules are {', '.join(sorted(BY_ID))}")
+    return [rule for rule in RULES if (not select or rule.id in select) and rule.id not in ignore]
+
+
+def _check(case: Case, rules: list[Rule]) -> Report:
+    findings: list[Finding] = []
+    checked, not_checked = [], []
+    for rule in rules:
+        missing = rule.missing(case)
+        if missing:
+            not_checked.append((rule.id, missing))
+            continue
+        checked.append(rule.id)
+        findings += _findings(case, rule)
+    kept = [finding for finding in findings if not is_ignored(case.trace, finding)]
+    return Report(tuple(_ordered(_folded(kept))), tuple(checked), tuple(not_checked))
+
+
+def _findings(case: Case, rule: Rule) -> Iterator[Finding]:
+    for found in rule.search(case):
+        yield Finding(
+            rule=rule.id,
+            severity=found.severity or rule.severity,
+            message=found.message,
+            fix=found.fix,
+            site=_site(case, found),
+            events=found.events,
+            node=found.node,
+            number=found.number,
+            tensors=found.tensors,
+        )
+
+
+def _site(case: Case, found: Found) -> Site | None:
+    if isinstance(found.site, Site):
+        return found.site
+    first = next((site for event in found.events if (site := case.site(event))), 0)
+    return case.query.places.site(found.site or first)
+
+
+def _folded(findings: list[Finding]) -> list[Finding]:
+    """The findings that no other explains, each with those that it explains."""
+    causes: dict[int, int] = {}
+    for position, finding in enumerate(findings):
+        for number, other in enumerate(findings):
+            if number != position and _explains(other, finding) and causes.get(number) != position:
+                causes[position] = number
+                break
+    beneath: dict[int, list[Finding]] = {}
+    for position in sorted(causes):
+        beneath.setdefault(_top(position, causes), []).append(findings[position])
+    return [
+        replace(finding, consequences=tuple(beneath.get(position, ())))
+        for position, finding in enumerate(findings)
+        if position not in causes
+    ]
+
+
+def _top(position: int, causes: dict[int, int]) -> int:
+    """The last cause behind a finding."""
+    seen = {position}
+    while position in causes and causes[position] not in seen:
+        position = causes[position]
+        seen.add(position)
+    return position
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    if cause.rule not in BY_ID[finding.rule].follows:
+        return False
+    about = set(cause.tensors) & set(finding.tensors)
+    return bool(about) or not cause.tensors or not finding.tensors
+
+
+def _ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """By severity, then by the order of the rules, then by event."""
+    places = {rule.id: place for place, rule in enumerate(RULES)}
+    return sorted(
+        findings,
+        key=lambda f: (SEVERITIES.index(f.severity), places[f.rule], f.events[0] if f.events else 0),
+    )

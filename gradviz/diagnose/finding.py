@@ -1,0 +1,65 @@
+"""Finding: what a rule found in a trace; Report: all findings, and what was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gradviz.tracefile import Site
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+SEVERITIES = (ERROR, WARNING, NOTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault. `events` prove it, the first of them best. `site` is its line in the source, None if that is
+    unknown. `node`, `number` (of the pass) and `tensor` are 0 if there is none. `consequences` are the
+    findings that follow from it."""
+
+    rule: str
+    severity: str
+    message: str
+    fix: str
+    site: Site | None
+    events: tuple[int, ...] = ()
+    node: int = 0
+    number: int = 0
+    tensors: tuple[int, ...] = ()
+    consequences: tuple[Finding, ...] = field(default=())
+
+    @property
+    def tensor(self) -> int:
+        """The tensor that it is about first; 0 if there is none."""
+        return self.tensors[0] if self.tensors else 0
+
+    @property
+    def file(self) -> str:
+        """The file of its line; empty if it is unknown."""
+        return self.site.place.file if self.site is not None else ""
+
+    @property
+    def line(self) -> int:
+        """Its line, from 1; 0 if it is unknown."""
+        return self.site.place.line if self.site is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The findings of a check, the cause first. `checked` are the rules that were checked, `not_checked` the
+    others, each with the reason."""
+
+    findings: tuple[Finding, ...]
+    checked: tuple[str, ...]
+    not_checked: tuple[tuple[str, str], ...]
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def at_least(self, severity: str) -> list[Finding]:
+        """The findings of this severity or a higher one."""
+        allowed = SEVERITIES[: SEVERITIES.index(severity) + 1]
+        return [finding for finding in self.findings if finding.severity in allowed]

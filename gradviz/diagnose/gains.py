@@ -1,0 +1,77 @@
+"""How much smaller or larger the gradient gets at a line whose nodes run several times in a pass: a layer in a loop,
+the step of a recurrence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import Kind
+
+_RMS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A line in a pass: the decimal logarithm of the gradient at its last node over that at its first (`total`), and
+    of what its nodes with one edge contribute themselves (`own`); how many nodes, and the first one's event."""
+
+    site: int
+    total: float
+    own: float
+    count: int
+    event: int
+
+
+def gains(case: Case, number: int) -> list[Gain]:
+    """The gains of all lines with nodes that ran in a pass and received gradients other than 0."""
+    received = case.trace.table(Kind.RECEIVED)
+    given = received.lists("gradients")
+    own = np.flatnonzero((received["in_pass"] == number) & (given.counts == 1))
+    events = received.events[own]
+    came = _rms(case, given.values[given.starts[own]], events)
+    went = _given_on(case, number)
+    lines: dict[tuple[str, int], list[int]] = {}
+    for i, event in enumerate(events.tolist()):
+        site = case.query.places.site(case.site(event))
+        if (
+            site is not None
+            and came[i] > 0
+            and case.query.nodes.made(int(received["node"][own[i]])) is not None
+        ):
+            lines.setdefault((site.place.file, site.place.line), []).append(i)
+    found = []
+    for rows in lines.values():
+        nodes = received["node"][own[rows]].tolist()
+        local = [np.log10(went[n] / came[i]) for n, i in zip(nodes, rows, strict=True) if went.get(n, 0) > 0]
+        sites = [case.site(int(events[i])) for i in rows]
+        found.append(
+            Gain(
+                max(set(sites), key=lambda site: (sites.count(site), site)),
+                float(np.log10(came[rows[-1]] / came[rows[0]])),
+                float(np.sum(local)) if local else 0.0,
+                len(rows),
+                int(events[rows[0]]),
+            )
+        )
+    return found
+
+
+def _given_on(case: Case, number: int) -> dict[int, float]:
+    """The root mean square of what each node with a single gradient to give has given in a pass."""
+    produced = case.trace.table(Kind.PRODUCED)
+    flows = produced.lists("flows")
+    own = (produced["in_pass"][flows.owners] == number) & (flows.elements[:, 1] > 0)
+    owners, first, counts = np.unique(flows.owners[own], return_index=True, return_counts=True)
+    single = owners[counts == 1]
+    gradients = flows.elements[own, 1][first[counts == 1]]
+    values = _rms(case, gradients, produced.events[single])
+    return dict(zip(produced["node"][single].tolist(), values.tolist(), strict=True))
+
+
+def _rms(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """The root mean square of tensors at events, 0 where it is not known."""
+    rows = case.trace.states.rows_of(tensors, events)
+    return np.where(rows >= 0, np.nan_to_num(case.trace.states.stats[rows, _RMS]), 0.0)

@@ -1,0 +1,98 @@
+"""A report for programs: as JSON, and as SARIF 2.1.0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
+from gradviz.diagnose.rules import BY_ID
+from gradviz.tracefile import Site
+from gradviz.version import __version__
+
+_LEVELS = {ERROR: "error", WARNING: "warning", NOTE: "note"}
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The report as plain data."""
+    return {
+        "findings": [
+            {
+                "rule": finding.rule,
+                "severity": finding.severity,
+                "message": finding.message,
+                "fix": finding.fix,
+                "file": finding.file or None,
+                "line": finding.line or None,
+                "node": finding.node or None,
+                "pass": finding.number or None,
+            }
+            for finding in report.findings
+        ],
+        "checked": list(report.checked),
+        "not_checked": [{"rule": rule, "reason": reason} for rule, reason in report.not_checked],
+    }
+
+
+def as_sarif(report: Report) -> dict[str, Any]:
+    """The report as a SARIF log. Consequences are related locations of their cause."""
+    return {
+        "$schema": _SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "gradviz",
+                        "version": __version__,
+                        "rules": [
+                            {
+                                "id": rule,
+                                "shortDescription": {"text": BY_ID[rule].looks_for},
+                                "defaultConfiguration": {"level": _LEVELS[BY_ID[rule].severity]},
+                            }
+                            for rule in report.checked
+                        ],
+                    }
+                },
+                "results": [_result(finding) for finding in report.findings],
+                "invocations": [
+                    {
+                        "executionSuccessful": True,
+                        "toolExecutionNotifications": [
+                            {
+                                "level": "note",
+                                "message": {"text": f"not checked: {reason}"},
+                                "associatedRule": {"id": rule},
+                            }
+                            for rule, reason in report.not_checked
+                        ],
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def _result(finding: Finding) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": finding.rule,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": f"{finding.message}. Cure: {finding.fix}"},
+        "locations": [_location(finding.site)] if finding.site is not None else [],
+    }
+    related = [
+        {**_location(follows.site), "message": {"text": f"{follows.rule}: {follows.message}"}}
+        for follows in finding.consequences
+        if follows.site is not None
+    ]
+    return {**result, "relatedLocations": related} if related else result
+
+
+def _location(site: Site) -> dict[str, Any]:
+    place = site.place
+    region: dict[str, int] = {"startLine": max(place.line, 1)}
+    if place.col >= 0:
+        region |= {"startColumn": place.col + 1, "endLine": place.end_line, "endColumn": place.end_col + 1}
+    return {"physicalLocation": {"artifactLocation": {"uri": Path(place.file).as_posix()}, "region": region}}

@@ -1,0 +1,176 @@
+"""Where the first NaN or infinity that does harm comes from. An infinity that is meant (a mask of -inf) does none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
+from gradviz.query.tensors import State
+from gradviz.tracefile import PassInfo
+
+_MOST = 10_000  # ops that a search looks at
+_NAN, _INF = 4, 5  # columns of the statistics
+
+
+class Source(Enum):
+    """What a bad number comes from."""
+
+    OP = "an op computed it from finite numbers"
+    DATA = "it was in the data"
+    STEP = "a step wrote it into a parameter"
+    NODE = "a node computed it from finite gradients"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The event at which the first harmful bad number appeared. `tensor` has it. `harm` is the event that
+    makes it matter: the beginning of a pass from a bad root, or the accumulation of a bad gradient. `zeros`
+    says of a node that gradients of 0 came to it."""
+
+    source: Source
+    event: int
+    tensor: int
+    harm: int
+    number: int
+    is_nan: bool
+    node: int = 0
+    zeros: bool = False
+
+
+def first_bad(case: Case) -> Origin | None:
+    """The origin of the first harmful NaN or infinity; None if there is none. Use `case.of(first_bad)`."""
+    if not (case.trace.states.stats[:, [_NAN, _INF]] > 0).any():
+        return None
+    forward, backward = _first_bad_root(case), _first_bad_gradient(case)
+    found = [origin for origin in (forward, backward) if origin is not None]
+    return min(found, key=lambda origin: origin.harm) if found else None
+
+
+class _Bad:
+    """Looks up whether tensors are bad at events."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.states = case, case.trace.states
+
+    def counts(self, tensor: int, at: int) -> tuple[bool, bool]:
+        """Whether a tensor has a NaN, and an infinity, just after an event."""
+        row = self.states.valued(tensor, at)
+        if row < 0:
+            return False, False
+        nan, inf = self.states.stats[row, [_NAN, _INF]]
+        return bool(nan > 0), bool(inf > 0)
+
+    def is_bad(self, tensor: int, at: int) -> bool:
+        """Whether a tensor has a NaN or an infinity just after an event."""
+        return any(self.counts(tensor, at))
+
+
+def _first_bad_root(case: Case) -> Origin | None:
+    began, stats = case.trace.table(Kind.PASS_BEGAN), case.trace.states.stats
+    roots = began.lists("roots")
+    tensors, owners = roots.elements[:, 2], roots.owners
+    rows = case.trace.states.rows_of(tensors, began.events[owners])
+    wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [_NAN, _INF]] > 0).any(axis=1))
+    if not len(wrong):
+        return None
+    run = case.query.passes.by_number[int(began["number"][owners[wrong[0]]])]
+    return _above(case, _Bad(case), int(tensors[wrong[0]]), run)
+
+
+def _above(case: Case, bad: _Bad, root: int, run: PassInfo) -> Origin:
+    """Follow bad inputs upwards from a root, to the event whose inputs are all good."""
+    tensors = case.query.tensors
+    state, at = tensors.before(root, run.first), run.first
+    event = run.first
+    for _ in range(_MOST):
+        event = state.since if state.since >= 0 else tensors.maker(state.tensor) or 0
+        op = tensors.op(event) if tensors.is_op[event] else None
+        if op is None:
+            break
+        carrier = _carrier(case, bad, op)
+        if carrier is None:
+            break
+        state, at = carrier, event - 1
+    source = Source.OP
+    if not tensors.is_op[event]:
+        source = Source.STEP if case.trace.kinds[event] == Kind.MUTATED else Source.DATA
+    return Origin(source, event, state.tensor, run.first, run.number, bad.counts(state.tensor, at)[0])
+
+
+def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:
+    """The input of an op that explains its bad output: one with NaN, else one with an infinity that is not
+    meant."""
+    before = [
+        (state, *bad.counts(state.tensor, op.index - 1))
+        for state in case.query.tensors.reads(op.index)
+        if state
+    ]
+    with_nan = next((state for state, nan, _ in before if nan), None)
+    if with_nan is not None:
+        return with_nan
+    return next((s for s, _, inf in before if inf and not _is_meant(case, s.tensor, op.index - 1)), None)
+
+
+def _is_meant(case: Case, tensor: int, at: int) -> bool:
+    """Whether the infinities of a tensor are meant: it does not require grad, or they were written down."""
+    if not case.query.tensors.flags(tensor, at) & REQUIRES_GRAD:
+        return True
+    maker = case.query.tensors.made(tensor)
+    if not isinstance(maker, OpRan):
+        return False
+    if "inf" in maker.args:
+        return True
+    bad = _Bad(case)
+    carrying = [t for t in maker.inputs if t and bad.is_bad(t, maker.index - 1)]
+    return bool(carrying) and all(_is_meant(case, t, maker.index - 1) for t in carrying if t < tensor)
+
+
+def _first_bad_gradient(case: Case) -> Origin | None:
+    """The first node that turned good gradients into bad ones that reached a leaf."""
+    stats = case.trace.states.stats
+    accumulated = case.trace.table(Kind.ACCUMULATED)
+    rows = case.trace.states.rows_of(accumulated["gradient"], accumulated.events)
+    bad = (rows >= 0) & (stats[rows][:, [_NAN, _INF]] > 0).any(axis=1)
+    bad &= ~_skipped(case, accumulated["tensor"], accumulated.events)
+    for number in np.unique(accumulated["in_pass"][bad])[:1].tolist():
+        run = case.query.passes.by_number[number]
+        harm = int(accumulated.events[bad][0])
+        produced = case.trace.table(Kind.PRODUCED)
+        flows = produced.lists("flows")
+        own = produced["in_pass"][flows.owners] == number
+        events, gradients = produced.events[flows.owners[own]], flows.elements[own, 1]
+        rows = case.trace.states.rows_of(gradients, events)
+        wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [_NAN, _INF]] > 0).any(axis=1))
+        if len(wrong):
+            event = int(events[wrong[0]])
+            return _at_node(case, produced.object(event), int(gradients[wrong[0]]), harm, run)
+    return None
+
+
+def _at_node(case: Case, produced: Produced, gradient: int, harm: int, run: PassInfo) -> Origin:
+    received = case.query.at(produced.index).received(produced.node)
+    states = case.trace.states
+    came = [
+        states.valued(g, produced.index) for g in (received.gradients if received is not None else ()) if g
+    ]
+    zeros = any(states.stats[row, 6] > 0 for row in came if row >= 0)
+    is_nan = _Bad(case).counts(gradient, produced.index)[0]
+    return Origin(Source.NODE, produced.index, gradient, harm, run.number, is_nan, produced.node, zeros)
+
+
+def _skipped(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """For each gradient, whether it was cleared before any step used it, as a gradient scaler does with one
+    that overflowed, in a run that has steps."""
+    lives = case.training.lives
+    if not case.training.trained:
+        return np.zeros(len(events), bool)
+    keys = lives.leaves << 32 | lives.events
+    at = np.searchsorted(keys, leaves.astype(np.int64) << 32 | events)
+    known = at < len(keys)
+    at = np.minimum(at, max(len(keys) - 1, 0))
+    unused = lives.after(lives.whats == 4) == 0
+    return known & (unused & lives.ends_cleared)[at]

@@ -1,0 +1,41 @@
+"""The norms of gradients: of all leaves in each pass, and of each leaf."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import Kind
+from gradviz.tracefile import PassInfo
+
+_RMS, _NAN, _INF = 3, 4, 5
+
+
+def leaf_norms(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """For each accumulated gradient: the leaf, the pass, its root mean square (NaN if it is not finite or not
+    known) and its number of elements."""
+    accumulated = case.trace.table(Kind.ACCUMULATED)
+    states = case.trace.states
+    rows = states.rows_of(accumulated["gradient"], accumulated.events)
+    stats = states.stats[rows]
+    bad = (rows < 0) | (stats[:, _NAN] > 0) | (stats[:, _INF] > 0)
+    table = np.zeros(max(case.trace.forms, default=0) + 1)
+    for number, form in case.trace.forms.items():
+        table[number] = np.prod(form.shape)
+    rms = np.where(bad, np.nan, stats[:, _RMS])
+    return accumulated["tensor"], accumulated["in_pass"], rms, table[states.forms[rows]]
+
+
+def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
+    """For each line that calls backward(), its passes and the norm of all gradients in each (NaN if one is not
+    finite)."""
+    _, passes, rms, sizes = leaf_norms(case)
+    highest = int(passes.max(initial=0)) + 1
+    squares = np.zeros(highest)
+    np.add.at(squares, passes, rms**2 * sizes)
+    seen = np.unique(passes)
+    by_site: dict[int, list[PassInfo]] = {}
+    for run in case.trace.passes:
+        if run.number < highest and run.number in seen:
+            by_site.setdefault(run.site, []).append(run)
+    return [(runs, np.sqrt(squares[[run.number for run in runs]])) for runs in by_site.values()]

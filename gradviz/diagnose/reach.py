@@ -1,0 +1,154 @@
+"""Which leaves the roots of a run were computed from, and which leaves that should learn never get a gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import NOTE, WARNING
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
+from gradviz.query.copies import copied_from
+from gradviz.query.cuts import Reason, why_no_node
+from gradviz.query.upstream import Downstream, Upstream
+from gradviz.words.absence import NO_NODE
+from gradviz.words.escape import clean
+
+PARAMETER = "Parameter"
+_WANTED = LEAF | REQUIRES_GRAD
+_LEAVES = 256  # the most leaves that are explained
+_NEW = {"randn", "rand", "zeros", "ones", "empty", "full", "arange", "randint", "gradient", PARAMETER}
+_COPY = "keep the tensor: torch.stack([...]) or the tensor itself, not .item(), .numpy() or torch.tensor(...)"
+_CURES = {
+    Reason.NOTHING_REQUIRES_GRAD: "make the leaf with requires_grad=True",
+    Reason.GRAD_MODE_OFF: "compute it outside of torch.no_grad()",
+    Reason.DETACHED: "leave out .detach() here",
+    Reason.NOT_DIFFERENTIABLE: "use a differentiable op here (softmax in place of argmax, no comparison, no integers)",
+}
+_ROOTS = 8  # the most roots that are looked at, each from another line
+
+
+class Lack(Enum):
+    """Why a leaf never gets a gradient."""
+
+    CUT = "the path to the root is cut"
+    COPIED = "the path to the root leads through plain numbers"
+    OFF_PATH = "what is computed from it never reaches a root"
+    UNUSED = "no op reads it"
+    NOT_ASKED = "no pass was asked for its gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A leaf without a gradient, and the event that explains it (−1 if there is none). `severity` depends on
+    how sure it is that the leaf should learn."""
+
+    leaf: int
+    lack: Lack
+    event: int
+    root: int
+    severity: str
+
+
+def roots(case: Case) -> list[tuple[int, int]]:
+    """(root, event of the beginning) of one pass from each line that calls backward()."""
+    found: dict[int, tuple[int, int]] = {}
+    for run in case.trace.passes:
+        if run.site not in found and len(found) < _ROOTS:
+            began = case.query.passes.began(run.number)
+            if began.roots:
+                found[run.site] = (began.roots[0].tensor, run.first)
+    return [(root, event) for root, event in found.values() if root]
+
+
+def lacking(case: Case) -> list[Lacking]:
+    """The leaves that should learn and never get a gradient. Use `case.of(lacking)`."""
+    found = []
+    above = [(Upstream(case.query, root, event), root) for root, event in roots(case)]
+    copies = {
+        made.index: copied_from(case.query, made)
+        for up, _ in above
+        for made in map(case.query.tensors.made, up.leaves)
+        if isinstance(made, TensorMade) and made.how not in _NEW
+    }
+    below = Downstream(case.query)
+    for leaf, severity in list(_candidates(case).items())[:_LEAVES]:
+        why = _why(case, leaf, above, copies, below)
+        if why is not None:
+            lack, event, root = why
+            sure = severity if lack is not Lack.COPIED else WARNING
+            if sure:
+                found.append(Lacking(leaf, lack, event, root, sure))
+    return found
+
+
+def _why(
+    case: Case,
+    leaf: int,
+    above: list[tuple[Upstream, int]],
+    copies: dict[int, int],
+    below: Downstream,
+) -> tuple[Lack, int, int] | None:
+    for up, root in above:
+        if leaf in up.came:
+            cut = up.cut(leaf)
+            return (Lack.CUT, cut.index, root) if cut is not None else (Lack.NOT_ASKED, up.at, root)
+    results = below.results(leaf)
+    for event, source in copies.items():
+        if source in results:
+            return Lack.COPIED, event, above[0][1] if above else 0
+    readers = [op for result in results.values() for op in result]
+    with_grad = [op for op in readers if case.query.tensors.op(op).grad_enabled]
+    if not readers:
+        return Lack.UNUSED, -1, 0
+    return (Lack.OFF_PATH, max(with_grad), 0) if with_grad else None
+
+
+def _candidates(case: Case) -> dict[int, str]:
+    """The leaves that require grad at the end of the run and never got a gradient, each with the severity of
+    that; empty where it is no more than possible that the leaf should learn."""
+    query, trace = case.query, case.trace
+    tensors, flags = query.tensors.leaf_flags.standing(trace.count - 1)
+    wanting = tensors[flags & _WANTED == _WANTED]
+    got = set(np.unique(trace.table(Kind.ACCUMULATED)["tensor"]).tolist())
+    asked = set(np.unique(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist())
+    learning = case.training.trained or got
+    families = {_family(case, tensor) for tensor in learning} - {""}
+    found = {}
+    for tensor in wanting.tolist():
+        made = query.tensors.made(tensor)
+        if tensor in got or tensor in asked or not isinstance(made, TensorMade) or made.how == "gradient":
+            continue
+        found[tensor] = _severity(case, tensor, made, families)
+    return found
+
+
+def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> str:
+    if tensor in case.training.owners:
+        return WARNING
+    is_parameter = made.how == PARAMETER or tensor in case.trace.parameters
+    if is_parameter:
+        return WARNING if _family(case, tensor) in families else NOTE
+    return WARNING if case.training.trained and case.query.names.of(tensor) else NOTE
+
+
+def _family(case: Case, tensor: int) -> str:
+    """The variable that holds the module of a parameter; empty for any other tensor."""
+    return case.trace.parameters.get(tensor, "").partition(".")[0]
+
+
+def how_cut(case: Case, event: int) -> tuple[str, str]:
+    """Why no gradient passes an event, and the cure."""
+    maker = case.trace.event(event)
+    if isinstance(maker, OpRan):
+        reason = why_no_node(case.query, maker)
+        return NO_NODE[reason], _CURES[reason]
+    assert isinstance(maker, TensorMade)
+    if case.query.trace.states.bases[case.query.trace.states.first(maker.tensor)]:
+        return (
+            f".{clean(maker.how)} is outside of the graph",
+            f"use the tensor itself, without .{clean(maker.how)}",
+        )
+    return f"{clean(maker.how)} makes a new leaf of the plain numbers", _COPY

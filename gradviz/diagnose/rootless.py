@@ -1,0 +1,73 @@
+"""backward() on a root that does not require grad: which tensor that is, and why."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
+from gradviz.query.copies import copied_from
+from gradviz.query.failures import Failure
+from gradviz.query.upstream import Upstream
+
+_MESSAGE = "does not require grad and does not have a grad_fn"
+_CALL = re.compile(r"\s*([\w.]+)\.backward\(")
+
+
+@dataclass(frozen=True, slots=True)
+class Rootless:
+    """A backward() that failed. `root` is 0 if it is unknown. `cut` is the event that cuts it off from what
+    requires grad, `frozen` those that switched requires_grad off at its leaves."""
+
+    failure: Failure
+    root: int
+    cut: OpRan | TensorMade | None
+    frozen: tuple[int, ...]
+
+
+def rootless(case: Case) -> list[Rootless]:
+    """The calls of backward() on roots that do not require grad. Use `case.of(rootless)`."""
+    return [_explained(case, failure) for failure in case.failures if _MESSAGE in failure.message]
+
+
+def _explained(case: Case, failure: Failure) -> Rootless:
+    root = _root(case, failure)
+    if not root:
+        return Rootless(failure, 0, None, ())
+    up = Upstream(case.query, root, failure.event)
+    cut = up.nearest_cut or _copy(case, up)
+    return Rootless(failure, root, cut, () if cut is not None else _frozen(case, up))
+
+
+def _root(case: Case, failure: Failure) -> int:
+    """The tensor that backward() was called on: by its name in the source, else the last one made."""
+    line = case.line_of(failure.site)
+    call = _CALL.match(line)
+    named = case.query.names.tensor_called(call[1], failure.event) if call is not None else 0
+    if named:
+        return named
+    made = case.trace.indices(Kind.OP, Kind.TENSOR)
+    made = made[made <= failure.event]
+    event = case.trace.event(int(made[-1])) if len(made) else None
+    if isinstance(event, OpRan):
+        return event.outputs[0] if event.outputs else 0
+    return event.tensor if isinstance(event, TensorMade) else 0
+
+
+def _copy(case: Case, up: Upstream) -> TensorMade | None:
+    """The leaf among those of the root that was made from the numbers of a tensor that requires grad."""
+    for made in map(case.query.tensors.made, up.leaves):
+        if isinstance(made, TensorMade) and copied_from(case.query, made):
+            return made
+    return None
+
+
+def _frozen(case: Case, up: Upstream) -> tuple[int, ...]:
+    """The events that switched requires_grad off at the leaves of a root."""
+    changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
+    own = np.isin(changed["tensor"], up.leaves)
+    events = zip(changed.events[own].tolist(), changed["tensor"][own].tolist(), strict=True)
+    return tuple(e for e, t in events if not case.query.tensors.flags(t, e) & REQUIRES_GRAD)

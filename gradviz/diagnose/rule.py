@@ -1,0 +1,68 @@
+"""Rule: one kind of fault, how it is recognised, and what has to be in the trace for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from gradviz.diagnose.case import Case
+from gradviz.tracefile import Site
+
+
+class Need(Enum):
+    """What a trace must have so that a rule can be checked. The value says what is missing if it has not."""
+
+    VALUES = "values were not recorded (--values none)"
+    PASS = "no backward pass was recorded"
+    PASSES = "there are fewer than two backward passes"
+    DETAILS = "no backward pass was recorded in detail (--passes)"
+    STEP = "no optimizer stepped"
+    TRAINING = "nothing stepped on a gradient: no optimizer, and no update by hand"
+    STEPS = "there are fewer than two steps of an optimizer"
+    SCHEDULER = "there is no learning-rate scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the search of a rule found, before it becomes a Finding. The line is that of `site`, else of the
+    first event."""
+
+    message: str
+    fix: str
+    events: tuple[int, ...]
+    site: int | Site | None = 0
+    node: int = 0
+    number: int = 0
+    tensors: tuple[int, ...] = ()
+    severity: str = ""  # if it is not that of the rule
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: its stable id, its usual severity, what it looks for in one sentence, and the search. Findings
+    of the rules in `follows` explain those of this one, if both are about the same tensors or one is about
+    none."""
+
+    id: str
+    severity: str
+    looks_for: str
+    search: Callable[[Case], Iterable[Found]]
+    needs: tuple[Need, ...] = ()
+    follows: tuple[str, ...] = ()
+
+    def missing(self, case: Case) -> str:
+        """Why this rule cannot be checked; empty if it can."""
+        return next((need.value for need in self.needs if not _HAS[need](case)), "")
+
+
+_HAS: dict[Need, Callable[[Case], bool]] = {
+    Need.VALUES: lambda case: case.has_values,
+    Need.PASS: lambda case: bool(case.trace.passes),
+    Need.PASSES: lambda case: len(case.trace.passes) > 1,
+    Need.DETAILS: lambda case: not case.trace.passes or any(run.recorded for run in case.trace.passes),
+    Need.STEP: lambda case: len(case.training.stepped) > 0,
+    Need.TRAINING: lambda case: bool(case.training.trained),
+    Need.STEPS: lambda case: len(case.training.stepped) > 1,
+    Need.SCHEDULER: lambda case: len(case.scheduled) > 0,
+}

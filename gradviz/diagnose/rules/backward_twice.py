@@ -1,0 +1,48 @@
+"""`backward-twice`: a pass reached a node whose saved tensors an earlier pass had freed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Rule
+from gradviz.events.kinds import Kind
+from gradviz.query.failures import Failure
+
+_MESSAGE = "backward through the graph a second time"
+_REUSED = "hidden = hidden.detach()  # or compute it again in each iteration"
+_SAME = "loss.backward(retain_graph=True)  # at the first call, if both are meant"
+
+
+def _search(case: Case) -> Iterator[Found]:
+    for error in case.failures:
+        if _MESSAGE in error.message:
+            earlier = _earlier_pass(case, error)
+            shared = case.query.nodes.event(error.node)
+            made = f", made at {case.at(shared.index)}" if shared is not None else ""
+            root = case.query.passes.began(error.number).roots if error.number else ()
+            same = earlier and [r.node for r in case.query.passes.began(earlier).roots] == [
+                r.node for r in root
+            ]
+            what = "the same graph" if same else f"{case.words.node_name(error.node)}{made},"
+            yield Found(
+                f"pass {error.number} goes through {what} again; pass {earlier or '?'} freed its saved tensors",
+                _SAME if same else _REUSED,
+                (error.event, *((shared.index,) if shared is not None else ())),
+                site=error.site,
+                severity=case.severity_of(error),
+                node=error.node,
+                number=error.number,
+            )
+
+
+def _earlier_pass(case: Case, error: Failure) -> int:
+    """The last pass before the error in which its node ran; 0 if there is none."""
+    received = case.trace.table(Kind.RECEIVED)
+    ran = (received["node"] == error.node) & (received["in_pass"] != error.number)
+    earlier = received["in_pass"][ran & (received.events < error.event)]
+    return int(earlier[-1]) if len(earlier) else 0
+
+
+RULE = Rule("backward-twice", ERROR, "a second pass through a graph whose saved tensors are freed", _search)

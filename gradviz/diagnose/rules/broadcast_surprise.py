@@ -1,0 +1,97 @@
+"""`broadcast-surprise`: a prediction of shape (N, 1) meets a target of shape (N,), or the other way round, and
+broadcasting makes (N, N) of them on the way to a scalar root. Accused only where one side requires grad and the other
+does not, and no op has put the 1 there on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.query.cuts import op_of
+
+_ON_PURPOSE = {
+    "unsqueeze",
+    "index",
+    "getitem",
+    "select",
+    "slice",
+    "view",
+    "reshape",
+    "expand_dims",
+    "as_strided",
+}
+_EXPANDING = "expand"
+
+
+def _search(case: Case) -> Iterator[Found]:
+    ops = case.trace.table(Kind.OP)
+    inputs, outputs = ops.lists("inputs"), ops.lists("outputs")
+    two = np.flatnonzero(
+        (inputs.counts >= 2) & (outputs.counts == 1) & ops["grad_enabled"] & (ops["in_pass"] == 0)
+    )
+    seen: set[int] = set()
+    for row in two[_is_square(case, ops.events[two], outputs.values[outputs.starts[two]])].tolist():
+        op = ops.object(int(ops.events[row]))
+        if op.site in seen:
+            continue
+        sides = [_unexpanded(case, tensor, op.site) for tensor in op.inputs[:2]]
+        if _surprises(case, op, sides):
+            seen.add(op.site)
+            a, b = (f"{case.words.called(tensor)} {_shown(case, tensor)}" for tensor in sides)
+            yield Found(
+                f"{a} and {b} are broadcast against each other: every prediction is compared with every target",
+                "give both the same shape: prediction.squeeze(-1), or target.unsqueeze(-1)",
+                (op.index,),
+                tensors=tuple(sides),
+            )
+
+
+def _is_square(case: Case, events: np.ndarray, results: np.ndarray) -> np.ndarray:
+    """For each op, whether its operands give at least a matrix of N rows and N columns, or a scalar (a loss)."""
+    rows = case.trace.states.rows_of(results, events)
+    table = np.zeros(max(case.trace.forms, default=0) + 1, bool)
+    for number, form in case.trace.forms.items():
+        shape = form.shape
+        table[number] = shape == () or (len(shape) == 2 and shape[0] == shape[1] > 1)
+    return (rows >= 0) & table[case.trace.states.forms[rows]]
+
+
+def _unexpanded(case: Case, tensor: int, site: int) -> int:
+    """A tensor before it was expanded at the same site, as a loss does itself."""
+    made = op_of(case.query, tensor) if tensor else None
+    return made.inputs[0] if made is not None and made.op == _EXPANDING and made.site == site else tensor
+
+
+def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
+    if not all(sides) or {len(_shape(case, tensor)) for tensor in sides} != {1, 2}:
+        return False
+    flat, column = sorted(sides, key=lambda tensor: len(_shape(case, tensor)))
+    rows = _shape(case, flat)[0]
+    if rows < 2 or _shape(case, column) != (rows, 1):
+        return False
+    wanting = [bool(case.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD) for tensor in (flat, column)]
+    made = op_of(case.query, column)
+    return wanting[0] != wanting[1] and not (made is not None and made.op in _ON_PURPOSE)
+
+
+def _shape(case: Case, tensor: int) -> tuple[int, ...]:
+    form = case.trace.states.form(case.trace.states.first(tensor))
+    return form.shape if form is not None else ()
+
+
+def _shown(case: Case, tensor: int) -> str:
+    return f"({', '.join(map(str, _shape(case, tensor)))}{',' * (len(_shape(case, tensor)) == 1)})"
+
+
+RULE = Rule(
+    "broadcast-surprise",
+    WARNING,
+    "(N, 1) against (N,) on the way to a loss",
+    _search,
+    needs=(Need.DETAILS, Need.PASS),
+)

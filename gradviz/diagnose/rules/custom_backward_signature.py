@@ -1,0 +1,34 @@
+"""`custom-backward-signature`: the backward of a custom Function returned the wrong number or shape of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Rule
+from gradviz.words.escape import clean
+
+_MESSAGES = ("returned an incorrect number of gradients", "returned an invalid gradient")
+
+
+def _search(case: Case) -> Iterator[Found]:
+    for error in case.failures:
+        if any(text in error.message for text in _MESSAGES):
+            made = case.query.nodes.event(error.node)
+            yield Found(
+                clean(error.message.splitlines()[0]),
+                "return one gradient of the same shape for each input of forward, None where there is none",
+                (made.index, error.event) if made is not None else (error.event,),
+                node=error.node,
+                number=error.number,
+                severity=case.severity_of(error),
+            )
+
+
+RULE = Rule(
+    "custom-backward-signature",
+    ERROR,
+    "a custom Function whose backward returns the wrong number or shape of gradients",
+    _search,
+)

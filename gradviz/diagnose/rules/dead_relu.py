@@ -1,0 +1,73 @@
+"""`dead-relu`: a rectifier gives (almost) only zeros for every batch in the last half of the run, so that no gradient
+passes it. Half of the units being zero is healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
+
+_RECTIFIERS = ("relu", "relu_", "relu6", "hardtanh", "threshold", "clamp_min")
+_DEAD = 0.99  # the share of zeros
+_LEAST = 8  # elements of the smallest output
+_ZEROS = 6  # column of the statistics
+
+
+def _search(case: Case) -> Iterator[Found]:
+    ops = case.trace.table(Kind.OP)
+    wanted = [number for number, text in case.trace.strings.items() if text in _RECTIFIERS]
+    chosen = np.isin(ops["op"], wanted) & ops["grad_enabled"]
+    outputs = ops.lists("outputs")
+    events, results = ops.events[chosen], outputs.values[outputs.starts[chosen]]
+    rows = case.trace.states.rows_of(results, events)
+    share, sizes = _zero_share(case, rows)
+    dead = (rows >= 0) & (sizes >= _LEAST) & (share >= _DEAD)
+    if not dead.any():
+        return
+    sites = case.query.places.of_events[events]
+    places: dict[tuple[int, str], list[int]] = {}
+    for i in np.flatnonzero((rows >= 0) & np.isin(sites, sites[dead])).tolist():
+        places.setdefault((int(sites[i]), case.query.scopes.path(int(events[i]))), []).append(i)
+    for (site, path), visits in places.items():
+        last = visits[len(visits) // 2 :]
+        if dead[last].all() and _passed(case, int(results[last[-1]])):
+            where = f" of {path}" if path else ""
+            yield Found(
+                f"the rectifier{where} gives {share[last].mean():.0%} zeros in its last {len(last)} calls: "
+                "no gradient passes it",
+                "use a smaller learning rate or bias, another initialisation, or nn.LeakyReLU",
+                (int(events[last[0]]),),
+                site=site,
+                tensors=(int(results[last[0]]),),
+            )
+
+
+def _zero_share(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The share of zeros, and the number of elements, of each state."""
+    states = case.trace.states
+    forms = case.trace.forms
+    table = np.zeros(max(forms, default=0) + 1)
+    for number, form in forms.items():
+        table[number] = np.prod(form.shape)
+    sizes = table[states.forms[rows]]
+    return states.stats[rows, _ZEROS] / np.maximum(sizes, 1), sizes
+
+
+def _passed(case: Case, tensor: int) -> bool:
+    """Whether the node of a result ran in a pass."""
+    node = case.query.nodes.of_tensors.last(tensor, case.trace.count)
+    return node is not None and bool((case.trace.table(Kind.RECEIVED)["node"] == node).any())
+
+
+RULE = Rule(
+    "dead-relu",
+    WARNING,
+    "a rectifier that gives only zeros",
+    _search,
+    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
+)

@@ -1,0 +1,59 @@
+"""`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them. Passes that also
+compute the gradient of a leaf that nobody trains (an input, say) are left out, and so are those that are not
+finite, which a gradient scaler skips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
+
+_SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
+
+
+def _search(case: Case) -> Iterator[Found]:
+    lives = case.training.lives
+    trained = np.isin(lives.leaves, sorted(case.training.trained))
+    came = lives.whats == ACCUMULATED
+    lost = came & trained & lives.ends_cleared & (lives.after(lives.whats == STEPPED) == 0)
+    passes = np.unique(lives.numbers[came])
+    kept = np.unique(lives.numbers[came & ~lost])
+    discarded = np.setdiff1d(passes, kept)
+    by_number = case.query.passes.by_number
+    for site in dict.fromkeys(by_number[number].site for number in discarded.tolist()):
+        numbers = [number for number in discarded.tolist() if by_number[number].site == site]
+        all_of_site = [number for number in passes.tolist() if by_number[number].site == site]
+        if len(numbers) < _SHARE * len(all_of_site):
+            continue
+        first = numbers[0]
+        rows = np.flatnonzero(lost & (lives.numbers == first))
+        cleared = _clearing(case, int(lives.leaves[rows[0]]), int(lives.events[rows[0]]))
+        leaves = tuple(np.unique(lives.leaves[rows]).tolist())
+        yield Found(
+            f"the gradients of pass {first} ({case.called(leaves)}) are cleared before any step has used them"
+            + (f"; so are those of {len(numbers) - 1:,} other passes" if len(numbers) > 1 else ""),
+            "optimizer.zero_grad()  # before backward(), not between backward() and step()",
+            (cleared, by_number[first].first),
+            number=first,
+            tensors=leaves,
+        )
+
+
+def _clearing(case: Case, leaf: int, event: int) -> int:
+    """The event that clears the gradient of a leaf after an event."""
+    lives = case.training.lives
+    return int(lives.events[(lives.leaves == leaf) & (lives.events > event) & (lives.whats == CLEARED)][0])
+
+
+RULE = Rule(
+    "discarded-gradient",
+    ERROR,
+    "a pass whose gradients are all cleared before a step uses them",
+    _search,
+    needs=(Need.TRAINING,),
+)

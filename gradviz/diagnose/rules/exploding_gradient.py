@@ -1,0 +1,49 @@
+"""`exploding-gradient`: the norm of the gradients of a pass is above 10,000 in half of the passes or more, or the
+gradients overflow, and a line whose nodes ran several times made them at least 1000 times larger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.gains import gains
+from gradviz.diagnose.norms import norms_of_passes
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.words.numbers import number
+
+_LARGE, _SHARE = 1e4, 0.5
+_NODES, _GAIN = 3, 3.0  # a line is blamed if that many of its nodes gain three powers of ten together
+
+
+def _search(case: Case) -> Iterator[Found]:
+    for runs, norms in norms_of_passes(case):
+        large = ~(norms <= _LARGE)
+        if large.mean() < _SHARE or not large[0]:
+            continue
+        run = runs[0]
+        lines = [gain for gain in gains(case, run.number) if gain.count >= _NODES and gain.total >= _GAIN]
+        if not lines:
+            continue
+        line = max(lines, key=lambda gain: gain.total + gain.own)
+        norm = f"{number(float(norms[0]), 3)}" if np.isfinite(norms[0]) else "not finite"
+        yield Found(
+            f"from the first to the last of {line.count} nodes of this line, the gradient gets "
+            f"{number(10.0**line.total, 2)} times larger: the norm of the gradients of pass {run.number} is {norm}",
+            "use a smaller initialisation, normalisation, or clip_grad_norm_ before the step",
+            (line.event, run.first),
+            site=line.site,
+            number=run.number,
+        )
+        return
+
+
+RULE = Rule(
+    "exploding-gradient",
+    WARNING,
+    "gradients that get larger from layer to layer",
+    _search,
+    needs=(Need.VALUES, Need.PASS, Need.DETAILS),
+)

@@ -1,0 +1,48 @@
+"""`gradient-leak`: a pass that was made for one optimizer leaves gradients in the parameters of another one, which
+adds those of its own pass and steps with the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
+
+
+def _search(case: Case) -> Iterator[Found]:
+    lives, stepped = case.training.lives, case.training.stepped
+    came, used = lives.whats == ACCUMULATED, lives.whats == STEPPED
+    leaking = came & (lives.before(used) == 0) & (lives.after(used) > 0) & (lives.after(came) > 0)
+    leaks: dict[int, list[int]] = {}
+    for row in np.flatnonzero(leaking).tolist():
+        following = row + 1  # the next row of this leaf
+        if not came[following] or lives.numbers[following] == lives.numbers[row]:
+            continue
+        between = slice(*np.searchsorted(stepped.events, [lives.events[row], lives.events[following]]))
+        owners = case.training.owners.get(int(lives.leaves[row]), set()) | {BY_HAND}
+        if set(stepped["optimizer"][between].tolist()) - owners:
+            leaks.setdefault(int(lives.numbers[row]), []).append(int(lives.leaves[row]))
+    for number, leaves in list(leaks.items())[:1]:
+        run = case.query.passes.by_number[number]
+        yield Found(
+            f"pass {number} leaves gradients in {case.called(leaves)}, which belong to another optimizer; it adds them "
+            "to those of its own pass",
+            "optimizer.zero_grad()  # of each optimizer, right before the backward() of its own loss",
+            (run.first,),
+            site=run.site,
+            number=number,
+            tensors=tuple(leaves),
+        )
+
+
+RULE = Rule(
+    "gradient-leak",
+    WARNING,
+    "gradients of one optimizer's pass in the step of another",
+    _search,
+    needs=(Need.STEPS, Need.PASSES),
+)

@@ -1,0 +1,64 @@
+"""`lost-update`: steps with a learning rate and a gradient above 0 leave a parameter exactly as it was: the change is
+smaller than the spacing of its dtype, and is rounded away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
+
+_SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
+
+
+def _search(case: Case) -> Iterator[Found]:
+    mutated, stepped = case.trace.table(Kind.MUTATED), case.training.stepped
+    at = np.searchsorted(stepped.events, mutated.events) - 1
+    own = (at >= 0) & (mutated["how"] == stepped["type"][at])
+    events, tensors, at = mutated.events[own], mutated["tensor"][own], at[own]
+    moving = np.array([case.training.rate(event) > 0 for event in stepped.events.tolist()], bool)[at]
+    moving &= _has_gradient(case, tensors, stepped.events[at])
+    states = case.trace.states
+    before, after = states.rows_of(tensors, events - 1), states.rows_of(tensors, events)
+    known = moving & (before >= 0) & (after >= 0)
+    same = known & (states.stats[before] == states.stats[after]).all(axis=1)
+    lost = [t for t in np.unique(tensors[same]).tolist() if _is_lost(same, known & (tensors == t))]
+    if lost:
+        first = int(events[same & np.isin(tensors, lost)][0])
+        form = states.form(states.first(lost[0]))
+        yield Found(
+            f"steps leave {case.called(lost)} exactly as before, though there are gradients: "
+            f"the change is smaller than the spacing of {form.dtype if form is not None else 'the dtype'}",
+            "keep the parameters in float32 (torch.autocast for the rest), or use a larger learning rate",
+            (int(stepped.events[at[events == first][0]]), first),
+            tensors=tuple(lost),
+        )
+
+
+def _is_lost(same: np.ndarray, own: np.ndarray) -> bool:
+    count = int((same & own).sum())
+    return count >= _LEAST and count >= _SHARE * int(own.sum())
+
+
+def _has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """For each parameter, whether its gradient at an event has an element other than 0."""
+    log, states = case.query.tensors.grads, case.trace.states
+    keys = log.tensors << 32 | log.events
+    at = np.searchsorted(keys, tensors.astype(np.int64) << 32 | events, side="right") - 1
+    known = (at >= 0) & (log.tensors[at] == tensors)
+    rows = states.rows_of(np.where(known, log.values[at], 0), events)
+    return (rows >= 0) & (states.stats[rows, 3] > 0)
+
+
+RULE = Rule(
+    "lost-update",
+    WARNING,
+    "updates that are rounded away",
+    _search,
+    needs=(Need.VALUES, Need.STEPS),
+    follows=("vanished-lr", "vanishing-gradient", "exploding-gradient"),
+)

@@ -1,0 +1,36 @@
+"""`masked-nan`: a gradient of 0 meets an infinite local derivative, and 0 × inf is NaN. That is what a mask does
+(where, masked_fill, a product with 0) when the value that it hides was computed at a singular point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.nonfinite import Source, first_bad
+from gradviz.diagnose.rule import Found, Need, Rule
+
+
+def _search(case: Case) -> Iterator[Found]:
+    origin = case.of(first_bad)
+    if origin is None or origin.source is not Source.NODE or not (origin.zeros and origin.is_nan):
+        return
+    made = case.query.nodes.event(origin.node)
+    what = case.words.expression_of(made, 40)
+    yield Found(
+        f"the gradient of {what} is 0 × inf = NaN: a mask sends 0 back to where the derivative is infinite",
+        f"mask the input too: x = torch.where(mask, x, 1.0) before {what}",
+        (origin.event, origin.harm, *((made.index,) if made is not None else ())),
+        node=origin.node,
+        number=origin.number,
+    )
+
+
+RULE = Rule(
+    "masked-nan",
+    ERROR,
+    "0 × inf in backward, behind a mask",
+    _search,
+    needs=(Need.VALUES, Need.DETAILS),
+    follows=("lr-too-large",),
+)

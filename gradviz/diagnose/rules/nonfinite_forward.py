@@ -1,0 +1,53 @@
+"""`nonfinite-forward`: the root of a pass is NaN or infinite, and an op of the forward computation made it so from
+finite inputs, or the data had it. An infinity that was written down (a mask of -inf) is finite for this rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.nonfinite import Origin, Source, first_bad
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.birth import taken_and_given
+from gradviz.words.numbers import brief
+
+_CURE = (
+    "keep the input in the domain: .clamp(min=eps) before log or division, subtract the maximum before exp"
+)
+
+
+def _search(case: Case) -> Iterator[Found]:
+    origin = case.of(first_bad)
+    if origin is None or origin.source not in (Source.OP, Source.DATA):
+        return
+    bad = "NaN" if origin.is_nan else "an infinity"
+    name = case.words.called(origin.tensor)
+    if origin.source is Source.DATA:
+        told, cure = f"{name} has {bad} from the beginning", "clean the data: torch.isfinite(x).all()"
+    else:
+        told, cure = f"{bad} first appears in {name}: {_inputs(case, origin)}", _CURE
+    yield Found(
+        f"{told}; the root of pass {origin.number} is not finite",
+        cure,
+        (origin.event, origin.harm),
+        number=origin.number,
+        tensors=(origin.tensor,),
+    )
+
+
+def _inputs(case: Case, origin: Origin) -> str:
+    before = case.query.at(max(origin.event - 1, 0))
+    took, _ = taken_and_given(case.query, case.query.at(origin.event))
+    told = [f"{case.words.called(tensor)} = {brief(before.value(tensor))}" for tensor in dict.fromkeys(took)]
+    return ", ".join(told) or "it has no inputs"
+
+
+RULE = Rule(
+    "nonfinite-forward",
+    ERROR,
+    "the op that first makes a NaN or an infinity that reaches the root",
+    _search,
+    needs=(Need.VALUES, Need.DETAILS),
+    follows=("lr-too-large",),
+)

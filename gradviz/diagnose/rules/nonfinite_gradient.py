@@ -1,0 +1,37 @@
+"""`nonfinite-gradient`: a node turned finite gradients into NaN or infinities that reached a leaf, or gradients were
+not finite after a step of an optimizer had made a parameter so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.nonfinite import Source, first_bad
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rules.singular_derivative import is_of_user
+
+
+def _search(case: Case) -> Iterator[Found]:
+    origin = case.of(first_bad)
+    if origin is None or origin.source is not Source.NODE or not is_of_user(case, origin.node):
+        return
+    made = case.query.nodes.event(origin.node)
+    bad = "NaN" if origin.is_nan else "an infinity"
+    yield Found(
+        f"{case.words.node_name(origin.node)} is given finite gradients and returns {bad}",
+        "make its backward return finite gradients; torch.autograd.gradcheck compares them with finite differences",
+        (origin.event, origin.harm, *((made.index,) if made is not None else ())),
+        node=origin.node,
+        number=origin.number,
+    )
+
+
+RULE = Rule(
+    "nonfinite-gradient",
+    ERROR,
+    "a node that returns NaN or an infinity",
+    _search,
+    needs=(Need.VALUES, Need.DETAILS),
+    follows=("lr-too-large",),
+)

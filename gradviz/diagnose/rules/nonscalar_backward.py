@@ -1,0 +1,31 @@
+"""`nonscalar-backward`: backward() was called without a gradient on a tensor of more than one element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Rule
+
+_MESSAGE = "can be implicitly created only for scalar outputs"
+
+
+def _search(case: Case) -> Iterator[Found]:
+    for error in case.failures:
+        if _MESSAGE in error.message:
+            yield Found(
+                "backward() without a gradient needs a scalar root, and this one has more elements",
+                "loss = loss.mean()  # or .sum(), or loss.backward(gradient=torch.ones_like(loss))",
+                (error.event,),
+                site=error.site,
+                severity=case.severity_of(error),
+            )
+
+
+RULE = Rule(
+    "nonscalar-backward",
+    ERROR,
+    "backward() on a tensor of more than one element, without a gradient",
+    _search,
+)

@@ -1,0 +1,54 @@
+"""`singular-derivative`: an op ran at a point where its derivative is infinite or undefined (sqrt and norm at 0, a
+power below 1 at 0), so that a finite gradient becomes NaN or infinite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.nonfinite import Source, first_bad
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.scopes import FUNCTION
+from gradviz.words.numbers import listed
+
+
+def is_of_user(case: Case, node: int) -> bool:
+    """Whether a node is that of a custom Function, whose derivative the program computes itself."""
+    op = case.query.nodes.op(node)
+    if op is None:
+        return False
+    entered = case.query.scopes.around(max(op - 2, 0), case.query.tensors.op(op).thread)
+    return any(s.kind == FUNCTION and s.name == case.query.tensors.op(op).op for s in entered)
+
+
+def _search(case: Case) -> Iterator[Found]:
+    origin = case.of(first_bad)
+    if origin is None or origin.source is not Source.NODE or (origin.zeros and origin.is_nan):
+        return
+    made = case.query.nodes.event(origin.node)
+    if made is None or is_of_user(case, origin.node):
+        return
+    what = case.words.expression_of(made, 40)
+    names = (
+        listed(dict.fromkeys(case.words.called(edge.tensor) for edge in made.edges if edge.tensor))
+        or "its input"
+    )
+    bad = "NaN" if origin.is_nan else "infinite"
+    yield Found(
+        f"the derivative of {what} is not finite at the value of {names}: a finite gradient becomes {bad}",
+        f"keep the input off the singular point: add a small eps inside of {what}",
+        (origin.event, origin.harm, made.index),
+        node=origin.node,
+        number=origin.number,
+    )
+
+
+RULE = Rule(
+    "singular-derivative",
+    ERROR,
+    "an op at a point where its derivative is not finite",
+    _search,
+    needs=(Need.VALUES, Need.DETAILS),
+    follows=("lr-too-large",),
+)

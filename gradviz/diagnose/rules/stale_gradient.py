@@ -1,0 +1,50 @@
+"""`stale-gradient`: a step uses a gradient that an earlier step has used already: it was never cleared in
+between, and a later pass added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
+
+
+def _search(case: Case) -> Iterator[Found]:
+    lives = case.training.lives
+    came, used = lives.whats == ACCUMULATED, lives.whats == STEPPED
+    used &= lives.before(came) > 0
+    added = came & (lives.before(used) > 0) & (lives.after(used) > 0)
+    if not added.any():
+        return
+    leaves = np.unique(lives.leaves[added])
+    first = int(np.flatnonzero(added)[np.argmin(lives.events[added])])
+    number = int(lives.numbers[first])
+    run = case.query.passes.by_number[number]
+    window = lives.windows == lives.windows[first]
+    step = int(lives.events[window & used][0])
+    by_hand = int(lives.numbers[window & used][0]) == BY_HAND
+    name = case.words.called(int(leaves[0]))
+    yield Found(
+        f"pass {number} adds to gradients that a step has already used ({case.called(leaves.tolist())}): "
+        f"they are not cleared after {case.at(step)}",
+        f"{name}.grad = None  # before backward()"
+        if by_hand
+        else "optimizer.zero_grad()  # before backward()",
+        (run.first, step, int(lives.events[first])),
+        site=run.site,
+        number=number,
+        tensors=tuple(leaves.tolist()),
+    )
+
+
+RULE = Rule(
+    "stale-gradient",
+    ERROR,
+    "gradients that are not cleared after a step, so that the next pass adds to them",
+    _search,
+    needs=(Need.PASSES, Need.TRAINING),
+)

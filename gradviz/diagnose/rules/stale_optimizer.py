@@ -1,0 +1,71 @@
+"""`stale-optimizer`: an optimizer steps, or clears, without any parameter that gets gradients: those that do get them
+are in no optimizer; or the newest parameters are in none, and as many older ones are not used any more. The optimizer
+was made before the parameters were replaced, or from others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.reach import PARAMETER
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rules.unregistered_parameter import homeless
+from gradviz.events.kinds import Kind
+
+
+def _search(case: Case) -> Iterator[Found]:
+    stepped, came = case.training.stepped, case.trace.table(Kind.ACCUMULATED)
+    counts = stepped.lists("parameters").counts
+    got = set(np.unique(came["tensor"]).tolist())
+    idle = [
+        optimizer
+        for optimizer in np.unique(stepped["optimizer"]).tolist()
+        if not _holds_any(case, optimizer, got) or counts[stepped["optimizer"] == optimizer].max() == 0
+    ]
+    leaves = [leaf for leaf in case.of(homeless) if _is_parameter(case, leaf)]
+    if not leaves or not (idle or _took_the_place(case, leaves)):
+        return
+    step = int(stepped.events[np.isin(stepped["optimizer"], idle)][0]) if idle else int(stepped.events[0])
+    lacks = (
+        "holds no tensor that gets a gradient" if idle else "holds the parameters from before a replacement"
+    )
+    made = case.query.tensors.maker(leaves[0])
+    yield Found(
+        f"the optimizer that steps at {case.at(step)} {lacks}; {case.called(leaves)} "
+        f"get{'s' * (len(leaves) == 1)} gradients and {'is' if len(leaves) == 1 else 'are'} in no optimizer",
+        "make the optimizer after the last change of the model: torch.optim.SGD(model.parameters(), ...)",
+        (step,) if made is None else (made, step),
+        tensors=tuple(leaves),
+    )
+
+
+def _holds_any(case: Case, optimizer: int, got: set[int]) -> bool:
+    return any(optimizer in owners and tensor in got for tensor, owners in case.training.owners.items())
+
+
+def _took_the_place(case: Case, leaves: list[int]) -> bool:
+    """Whether the leaves are the newest parameters, and as many older ones are read by no op."""
+    made = case.trace.table(Kind.TENSOR)
+    wanted = [number for number, text in case.trace.strings.items() if text == PARAMETER]
+    parameters = made["tensor"][np.isin(made["how"], wanted)]
+    others = np.setdiff1d(parameters, leaves)
+    read = case.trace.table(Kind.OP).lists("inputs").values
+    unread = others[~np.isin(others, read)]
+    return len(unread) >= len(leaves) and min(leaves) > others.max(initial=0)
+
+
+def _is_parameter(case: Case, leaf: int) -> bool:
+    made = case.query.tensors.made(leaf)
+    return leaf in case.trace.parameters or getattr(made, "how", "") == PARAMETER
+
+
+RULE = Rule(
+    "stale-optimizer",
+    ERROR,
+    "an optimizer none of whose parameters get gradients, while others do",
+    _search,
+    needs=(Need.STEP, Need.PASSES),
+)

@@ -1,0 +1,59 @@
+"""`vanishing-gradient`: in half of the passes or more, the gradient of some weights has a root mean square below 1e-7,
+while that of others in the same pass is at least 10,000 times as large; and a line whose nodes ran several times made
+it smaller each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.gains import gains
+from gradviz.diagnose.norms import leaf_norms
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.words.numbers import number
+
+_SMALL, _RATIO, _SHARE = 1e-7, 1e4, 0.5
+_NODES, _LOSS = 3, -2.0  # a line is blamed if so many of its nodes lose two powers of ten
+
+
+def _search(case: Case) -> Iterator[Found]:
+    leaves, passes, rms, _ = leaf_norms(case)
+    highest = int(passes.max(initial=0)) + 1
+    largest = np.zeros(highest)
+    known = np.isfinite(rms)
+    np.maximum.at(largest, passes[known], rms[known])
+    tiny = known & (rms > 0) & (rms < _SMALL) & (largest[passes] >= _RATIO * rms)
+    counts = np.bincount(leaves[tiny], minlength=1)
+    of_all = np.bincount(leaves[known], minlength=len(counts))[: len(counts)]
+    small = np.flatnonzero((counts > 0) & (counts >= _SHARE * of_all))
+    if not len(small):
+        return
+    first = int(passes[tiny & np.isin(leaves, small)][0])
+    lines = [gain for gain in gains(case, first) if gain.count >= _NODES and gain.total <= _LOSS]
+    if not lines:
+        return
+    line = min(lines, key=lambda gain: gain.total + gain.own)
+    worst = float(rms[tiny & (passes == first)].min())
+    yield Found(
+        f"from the first to the last of {line.count} nodes of this line, the gradient gets "
+        f"{number(10.0**-line.total, 2)} times smaller: that of {case.called(small.tolist())} "
+        f"has rms {number(worst, 2)}",
+        "use ReLU or GELU, residual connections, normalisation, or gates (LSTM, GRU)",
+        (line.event, case.query.passes.by_number[first].first),
+        site=line.site,
+        number=first,
+        tensors=tuple(small.tolist()),
+    )
+
+
+RULE = Rule(
+    "vanishing-gradient",
+    WARNING,
+    "gradients that get smaller from layer to layer until nothing is left",
+    _search,
+    needs=(Need.VALUES, Need.PASS, Need.DETAILS),
+    follows=("dead-relu",),
+)

@@ -1,0 +1,91 @@
+"""`wrong-loss-input`: a loss gets probabilities where it expects logits (it normalises twice), or something that is no
+logarithm of a probability where it expects one (it does not normalise at all)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.cuts import op_of
+
+_RESHAPING = {
+    "view",
+    "reshape",
+    "squeeze",
+    "unsqueeze",
+    "flatten",
+    "transpose",
+    "t",
+    "permute",
+    "to",
+    "expand",
+    "clone",
+}
+_PROBABILITIES = {"softmax", "sigmoid"}
+_LOSSES = {"cross_entropy", "nll_loss", "binary_cross_entropy_with_logits"}
+_PREPARING = {"log_softmax"}  # what cross_entropy does before nll_loss, at the same site
+_CURES = {
+    "cross_entropy": "F.cross_entropy(logits, target)  # without softmax: it is part of the loss",
+    "nll_loss": "F.nll_loss(F.log_softmax(logits, dim=1), target)  # or F.cross_entropy(logits, target)",
+    "binary_cross_entropy_with_logits": "F.binary_cross_entropy_with_logits(logits, target)  # without sigmoid",
+}
+
+
+def _search(case: Case) -> Iterator[Found]:
+    ops = case.trace.table(Kind.OP)
+    wanted = {number: text for number, text in case.trace.strings.items() if text in _LOSSES}
+    seen: set[int] = set()
+    for row, code in enumerate(ops["op"].tolist()):
+        if code in wanted and int(ops.sites[row]) not in seen:
+            op = ops.object(int(ops.events[row]))
+            seen.add(op.site)
+            loss, source = _loss_and_source(case, op)
+            given = source.op if source is not None else "data"
+            if given in _PROBABILITIES:
+                told = f"{loss} expects {'log-probabilities' if loss == 'nll_loss' else 'logits'} and gets the result "
+                yield Found(f"{told}of {given}", _CURES[loss], _events(op, source), site=op.site)
+            elif loss == "nll_loss" and _is_positive(case, op):
+                yield Found(
+                    f"nll_loss expects log-probabilities, which are never above 0, and gets the result of {given} with "
+                    "values above 0",
+                    _CURES[loss],
+                    _events(op, source),
+                    site=op.site,
+                )
+
+
+def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:
+    """The loss that the program called, and the op that made its input. cross_entropy runs log_softmax and nll_loss."""
+    source = _source(case, op.inputs[0]) if op.inputs else None
+    if op.op == "nll_loss" and source is not None and source.op in _PREPARING and source.site == op.site:
+        return "cross_entropy", _source(case, source.inputs[0])
+    return op.op, source
+
+
+def _source(case: Case, tensor: int) -> OpRan | None:
+    """The op that made a tensor, behind those that only reshape it."""
+    found = op_of(case.query, tensor) if tensor else None
+    while found is not None and found.op in _RESHAPING and found.inputs and found.inputs[0]:
+        found = op_of(case.query, found.inputs[0])
+    return found
+
+
+def _is_positive(case: Case, op: OpRan) -> bool:
+    row = case.trace.states.valued(op.inputs[0], op.index)
+    return row >= 0 and bool(case.trace.states.stats[row, 1] > 1e-4)
+
+
+def _events(op: OpRan, source: OpRan | None) -> tuple[int, ...]:
+    return (op.index,) if source is None else (op.index, source.index)
+
+
+RULE = Rule(
+    "wrong-loss-input",
+    WARNING,
+    "probabilities where a loss expects logits, or no log-probabilities where it expects those",
+    _search,
+    needs=(Need.DETAILS,),
+)

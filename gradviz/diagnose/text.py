@@ -1,0 +1,78 @@
+"""A report as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
+from gradviz.tracefile import Trace
+from gradviz.words.escape import clean
+from gradviz.words.numbers import plural
+from gradviz.words.source import excerpt
+
+_STYLES = {ERROR: "bold red", WARNING: "bold yellow", NOTE: "bold cyan"}
+_LINES = 4  # of source, with the line of carets
+_EVENTS = 4  # that are named
+
+
+def report_text(report: Report, trace: Trace, console: Console) -> Group:
+    """All findings with their lines and cures, then what was checked and what was not."""
+    parts: list[RenderableType] = []
+    for position, finding in enumerate(report.findings, 1):
+        parts += [*_finding(finding, position, trace, console.width), Text()]
+    return Group(*parts, *_coverage(report))
+
+
+def _finding(finding: Finding, position: int, trace: Trace, width: int) -> Iterator[RenderableType]:
+    place = f"{clean(Path(finding.file).name)}:{finding.line}" if finding.line else "no source location"
+    style = _STYLES[finding.severity]
+    yield Text.assemble(f"{position}. ", (finding.severity, style), " ", (finding.rule, "bold"), f"  {place}")
+    yield _indented(Text(clean(finding.message)))
+    yield from excerpt(trace, finding.site, width, _LINES)
+    yield _indented(Text.assemble(("cure  ", "dim"), (clean(finding.fix), "green")))
+    if finding.events:
+        yield _indented(Text.assemble(("see   ", "dim"), _events(finding, trace)))
+    for line in _consequences(finding):
+        yield _indented(line)
+
+
+def _indented(text: Text) -> RenderableType:
+    return Padding(text, (0, 0, 0, 3))
+
+
+def _events(finding: Finding, trace: Trace) -> str:
+    """The command that shows the first event, and the other events."""
+    first, *others = (event + 1 for event in finding.events[:_EVENTS])
+    name = clean(str(trace.path))
+    also = f"  (also {', '.join(map(str, others))})" if others else ""
+    return f"gradviz step {name} --at {first}{also}"
+
+
+def _consequences(finding: Finding) -> Iterator[Text]:
+    for follows in finding.consequences:
+        place = f" (line {follows.line})" if follows.line and follows.line != finding.line else ""
+        yield Text.assemble(
+            ("because of this  ", "dim"), (follows.rule, "dim bold"), f"{place}: {clean(follows.message)}"
+        )
+
+
+def _coverage(report: Report) -> Iterator[Text]:
+    counts = [
+        plural(count, severity)
+        for severity in _STYLES
+        if (count := sum(finding.severity == severity for finding in report.findings))
+    ]
+    found = ", ".join(counts) or "no findings"
+    yield Text.assemble(
+        (found, "bold"), f" · {plural(len(report.checked), 'rule')} checked, {len(report.not_checked)} not"
+    )
+    reasons: dict[str, list[str]] = {}
+    for rule, reason in report.not_checked:
+        reasons.setdefault(reason, []).append(rule)
+    for reason, rules in reasons.items():
+        yield Text.assemble(("not checked  ", "dim"), f"{', '.join(rules)}: {reason}")

@@ -1,0 +1,39 @@
+"""Tensors that were made from the numbers of another one: `torch.tensor(loss.item())`, `from_numpy(h.numpy())`. No op
+connects them; equal values do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, TensorMade
+from gradviz.query.query import Query
+
+_BEFORE = 4096  # states before the copy that are compared
+
+
+def copied_from(query: Query, made: TensorMade) -> int:
+    """The last tensor that required grad and had exactly the values of a tensor when it was made; 0 if there is
+    none. Constant tensors are not compared: too many are alike."""
+    states = query.trace.states
+    row = states.first(made.tensor)
+    if row < 0 or not states.forms[row]:
+        return 0
+    stats, form = states.stats[row], query.trace.forms[int(states.forms[row])]
+    if np.isnan(stats[0]) or (form.shape and np.prod(form.shape) > 1 and stats[0] == stats[1]):
+        return 0
+    if stats[0] == stats[1] and float(stats[0]).is_integer():
+        return 0
+    first = max(row - _BEFORE, 0)
+    same = (states.stats[first:row] == stats).all(axis=1)
+    same &= states.flags[first:row] & REQUIRES_GRAD > 0
+    for number in np.flatnonzero(same)[::-1].tolist():
+        other = states.form(first + number)
+        tensor = int(states.tensors[first + number])
+        if other is not None and np.prod(other.shape) == np.prod(form.shape) and _by_op(query, tensor):
+            return tensor
+    return 0
+
+
+def _by_op(query: Query, tensor: int) -> bool:
+    maker = query.tensors.maker(tensor)
+    return maker is not None and int(query.trace.kinds[maker]) == Kind.OP

@@ -1,0 +1,52 @@
+"""The exceptions of a run: those that left a backward pass, and the one that ended the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradviz.events.kinds import ErrorRaised, Kind
+from gradviz.events.site import Place
+from gradviz.query.query import Query
+from gradviz.tracefile import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception. `event` tells of it, or is the last event before it; `site` is where it was raised, None
+    if that is unknown. `node` and `number` (the pass) are 0 if it was raised outside of a pass. `handled` says
+    that the program caught it and went on."""
+
+    message: str
+    event: int
+    site: Site | None
+    node: int = 0
+    number: int = 0
+    handled: bool = False
+
+
+def failures(query: Query) -> list[Failure]:
+    """The exceptions of a run, in order."""
+    table = query.trace.table(Kind.ERROR)
+    found = [_told(query, table.object(event)) for event in table.events.tolist()]
+    ended = query.trace.meta.get("error", "")
+    if ended and not any(failure.message and failure.message in ended for failure in found):
+        found.append(Failure(ended, query.trace.count - 1, _last_site(query)))
+    return found
+
+
+def _told(query: Query, error: ErrorRaised) -> Failure:
+    site = query.places.site(error.site)
+    handled = error.message not in query.trace.meta.get("error", "")
+    return Failure(error.message, error.index, site, error.node, error.in_pass, handled)
+
+
+def _last_site(query: Query) -> Site | None:
+    """The line that raised the exception that ended the program, as far as its source was kept."""
+    file, number = query.trace.meta.get("error_file", ""), query.trace.meta.get("error_line", "")
+    lines = query.trace.source(file)
+    line = int(number) if number.isdecimal() else 0
+    if not 0 < line <= len(lines):
+        return None
+    text = lines[line - 1].split("#")[0].rstrip()
+    place = Place(file, line, len(text) - len(text.lstrip()), line, len(text), "", (), False)
+    return Site(0, 0, place, (), None)

@@ -1,0 +1,217 @@
+"""What training did: the steps of optimizers, and what happened to the `.grad` of each leaf, in order."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gradviz.events.kinds import WHOLE, Kind
+from gradviz.query.cuts import sources
+from gradviz.query.query import Query
+
+ACCUMULATED, CLEARED, CHANGED, STEPPED = range(1, 5)
+BY_HAND = 0  # the optimizer of a step that the program computes itself: `w -= lr * w.grad`
+_LOOKED_AT = 64  # tensors behind a write, to see whether it comes from a gradient
+_ZEROING = ("zero_", "zero_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """What happened to gradients, sorted by leaf and event: row i says that at `events[i]` the `.grad` of
+    `leaves[i]` was accumulated into, cleared, changed, or used by a step (`whats[i]`). `numbers[i]` is the
+    pass, or the optimizer. `windows[i]` is a number that rises with each leaf and each clearing."""
+
+    leaves: np.ndarray
+    events: np.ndarray
+    whats: np.ndarray
+    numbers: np.ndarray
+    windows: np.ndarray
+
+    def before(self, rows: np.ndarray) -> np.ndarray:
+        """For each row, how many of the marked rows come before it in its window."""
+        return _exclusive(rows, self.windows)
+
+    def after(self, rows: np.ndarray) -> np.ndarray:
+        """For each row, how many of the marked rows come after it in its window."""
+        return _exclusive(rows[::-1], self.windows[::-1])[::-1]
+
+    @property
+    def ends_cleared(self) -> np.ndarray:
+        """For each row, whether its window ends with a clearing, not with the run."""
+        following = np.searchsorted(self.windows, self.windows, side="right")
+        known = following < len(self.windows)
+        found = np.zeros(len(self.windows), bool)
+        found[known] = self.leaves[following[known]] == self.leaves[known]
+        return found
+
+
+def _exclusive(marked: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """The running count of marked rows in each group of equal neighbours, without the row itself."""
+    counted = np.cumsum(marked) - marked
+    starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1])) if len(groups) else np.zeros(0, int)
+    lengths = np.diff(np.append(starts, len(groups)))
+    return counted - np.repeat(counted[starts], lengths)
+
+
+class Training:
+    """The steps of one trace, and the lives of its gradients."""
+
+    def __init__(self, query: Query) -> None:
+        self.query, self.trace = query, query.trace
+        self.stepped = self.trace.table(Kind.STEPPED)
+
+    # --- optimizers
+
+    @cached_property
+    def owners(self) -> dict[int, set[int]]:
+        """For each parameter of an optimizer, the optimizers that have stepped on it."""
+        found: dict[int, set[int]] = {}
+        held = self.stepped.lists("parameters")
+        pairs = np.stack([held.values, self.stepped["optimizer"][held.owners]], axis=1)
+        for tensor, optimizer in np.unique(pairs, axis=0).tolist():
+            found.setdefault(tensor, set()).add(optimizer)
+        return found
+
+    def rate(self, event: int) -> float:
+        """The highest learning rate of the groups of a step; NaN if it is unknown."""
+        rates = []
+        for group in self.stepped.object(event).groups:
+            try:
+                rates.append(float(json.loads(group.settings)["lr"]))
+            except (ValueError, KeyError, TypeError):
+                continue
+        return max(rates, default=float("nan"))
+
+    @cached_property
+    def trained(self) -> set[int]:
+        """The leaves that an optimizer or the program itself steps on, and those whose gradients an optimizer
+        clears."""
+        cleared = self.trace.table(Kind.GRADS_CLEARED)
+        lists = cleared.lists("tensors")
+        of_optimizer = np.isin(cleared["how"][lists.owners], self.stepped["type"])
+        told = np.concatenate([self.by_hand[1], lists.values[of_optimizer]])
+        return set(self.owners) | set(np.unique(told).tolist())
+
+    @cached_property
+    def by_hand(self) -> tuple[np.ndarray, np.ndarray]:
+        """The events of steps that the program computes itself, and the leaf that each changes: writes to a
+        leaf of values that come from a gradient."""
+        events, tensors = self.query.tensors.all_writes
+        leaves = self._wanting
+        own = np.isin(tensors, leaves) & ~np.isin(events, self._of_optimizers)
+        events, tensors = events[own], tensors[own]
+        sites = self.trace.events["site"][events]
+        known: dict[int, bool] = {}
+        for site, event in zip(sites.tolist(), events.tolist(), strict=True):
+            if site not in known:
+                known[site] = self._comes_from_gradient(event)
+        by_hand = np.array([known[site] for site in sites.tolist()], bool)
+        return events[by_hand], tensors[by_hand]
+
+    @cached_property
+    def _wanting(self) -> np.ndarray:
+        """The leaves that got a gradient."""
+        return np.unique(self.trace.table(Kind.ACCUMULATED)["tensor"])
+
+    @cached_property
+    def _of_optimizers(self) -> np.ndarray:
+        """The events that optimizers changed their parameters at: those with the site and thread of the step
+        before them, and its type as the writer."""
+        mutated = self.trace.table(Kind.MUTATED)
+        at = np.searchsorted(self.stepped.events, mutated.events) - 1
+        if not len(self.stepped):
+            return mutated.events[:0]
+        same = (at >= 0) & (self.stepped["type"][at] == mutated["how"])
+        return mutated.events[same]
+
+    def _comes_from_gradient(self, event: int) -> bool:
+        """Whether what an event writes was computed from the `.grad` of a leaf."""
+        if self.query.tensors.is_op[event]:
+            waiting = list(self.query.tensors.op(event).inputs[1:])
+        else:
+            waiting = [self.query.tensors.mutation(event).source]
+        seen: set[int] = set()
+        while waiting and len(seen) < _LOOKED_AT:
+            tensor = waiting.pop(0)
+            if not tensor or tensor in seen:
+                continue
+            if self._gradient_of(tensor):
+                return True
+            seen.add(tensor)
+            waiting += sources(self.query, tensor, through_memory=True)
+        return False
+
+    # --- gradients
+
+    @cached_property
+    def _of_gradients(self) -> dict[int, int]:
+        """The leaf of each tensor that is its `.grad` at any time."""
+        log = self.query.tensors.grads
+        given = log.values > 0
+        return dict(zip(log.values[given].tolist(), log.tensors[given].tolist(), strict=True))
+
+    def _gradient_of(self, tensor: int) -> int:
+        """The leaf whose `.grad` a tensor is, or shares the memory of; 0 if there is none."""
+        return self._of_gradients.get(tensor, 0) or self._of_gradients.get(self._bases.get(tensor, 0), 0)
+
+    @cached_property
+    def _bases(self) -> dict[int, int]:
+        """The base of each tensor that shares all its memory."""
+        states = self.trace.states
+        whole = (states.flags & WHOLE > 0) & (states.bases > 0)
+        return dict(zip(states.tensors[whole].tolist(), states.bases[whole].tolist(), strict=True))
+
+    @cached_property
+    def lives(self) -> Lives:
+        """What happened to the gradient of each leaf."""
+        accumulated = self.trace.table(Kind.ACCUMULATED)
+        came = accumulated["in_pass"] > 0
+        came_to, came_at = accumulated["tensor"][came], accumulated.events[came]
+        parts = [
+            (came_to, came_at, np.full(len(came_at), ACCUMULATED), accumulated["in_pass"][came]),
+            self._assigned(),
+            self._written(),
+            *self._steps(),
+        ]
+        leaves, events, whats, numbers = (
+            np.concatenate([part[side] for part in parts]).astype(np.int64) for side in range(4)
+        )
+        order = np.lexsort((events, leaves))
+        leaves, events, whats, numbers = leaves[order], events[order], whats[order], numbers[order]
+        cleared = whats == CLEARED
+        new_leaf = np.append(False, leaves[1:] != leaves[:-1])[: len(leaves)]
+        windows = np.cumsum(cleared | new_leaf)
+        return Lives(leaves, events, whats, numbers, windows)
+
+    def _assigned(self) -> tuple[np.ndarray, ...]:
+        assigned = self.trace.table(Kind.GRAD_ASSIGNED)
+        whats = np.where(assigned["grad"] > 0, CHANGED, CLEARED)
+        return assigned["tensor"], assigned.events, whats, np.zeros(len(assigned), np.int64)
+
+    def _written(self) -> tuple[np.ndarray, ...]:
+        """The writes in place to gradients; zeroing is clearing."""
+        events, tensors = self.query.tensors.all_writes
+        outside = ~self.query.passes.contains(events)
+        events, tensors = events[outside], tensors[outside]
+        leaves = np.array([self._gradient_of(tensor) for tensor in tensors.tolist()], np.int64)
+        own = leaves > 0
+        events, leaves = events[own], leaves[own]
+        zeroing = [self.query.tensors.writer(event) in _ZEROING for event in events.tolist()]
+        return leaves, events, np.where(zeroing, CLEARED, CHANGED), np.zeros(len(events), np.int64)
+
+    def _steps(self) -> list[tuple[np.ndarray, ...]]:
+        held = self.stepped.lists("parameters")
+        by_hand, tensors = self.by_hand
+        step = np.full(len(by_hand), STEPPED)
+        return [
+            (
+                held.values,
+                self.stepped.events[held.owners],
+                np.full(len(held.values), STEPPED),
+                self.stepped["optimizer"][held.owners],
+            ),
+            (tensors, by_hand, step, np.full(len(by_hand), BY_HAND)),
+        ]

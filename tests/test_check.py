@@ -1,0 +1,183 @@
+"""The command `check`: what it prints in each format, its exit status, and what it does with a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+import gradviz as package
+from gradviz.diagnose import RULES, UnknownRule, check
+
+Command = Callable[..., CompletedProcess[str]]
+
+STALE = """\
+import sys, torch
+w = torch.tensor([1.0, 2.0], requires_grad=True)
+optimizer = torch.optim.SGD([w], lr=0.01)
+for step in range(3):
+    loss = (w ** 2).sum()
+    loss.backward()
+    optimizer.step()
+print("trained", *sys.argv[1:])
+"""
+LINE = 6
+SOUND = STALE.replace("    loss.backward()", "    optimizer.zero_grad()\n    loss.backward()")
+
+
+@pytest.fixture
+def stale(tmp_path: Path) -> Path:
+    script = tmp_path / "stale.py"
+    script.write_text(STALE)
+    return script
+
+
+def test_a_script_is_traced_and_its_output_comes_first(gradviz_here: Command, stale: Path) -> None:
+    done = gradviz_here("check", stale.name, "--epochs", 3)
+    assert done.returncode == 1
+    assert done.stdout.startswith("trained --epochs 3\n")
+    assert f"1. error stale-gradient  stale.py:{LINE}" in done.stdout
+    assert "▶6      loss.backward()" in done.stdout
+    assert "optimizer.zero_grad()  # before backward()" in done.stdout
+    assert "gradviz step stale.gradviz --at" in done.stdout
+    assert (stale.parent / "stale.gradviz").exists()
+
+
+def test_a_sound_script_keeps_its_status(gradviz_here: Command, stale: Path) -> None:
+    stale.write_text(SOUND)
+    assert gradviz_here("check", stale.name).returncode == 0
+    stale.write_text(SOUND + "sys.exit(3)\n")
+    assert gradviz_here("check", stale.name).returncode == 3
+
+
+def test_json_has_the_findings_and_what_was_checked(gradviz_here: Command, stale: Path) -> None:
+    gradviz_here("trace", stale.name)
+    done = gradviz_here("check", "stale.gradviz", "--format", "json")
+    told = json.loads(done.stdout)
+    (finding,) = told["findings"]
+    assert done.returncode == 1
+    assert set(finding) == {"rule", "severity", "message", "fix", "file", "line", "node", "pass"}
+    assert (finding["rule"], finding["severity"]) == ("stale-gradient", "error")
+    assert (Path(finding["file"]).name, finding["line"], finding["pass"]) == ("stale.py", LINE, 2)
+    names = {*told["checked"], *(rule["rule"] for rule in told["not_checked"])}
+    assert names == {rule.id for rule in RULES}
+    assert all(rule["reason"] for rule in told["not_checked"])
+
+
+def test_sarif_has_the_rule_and_the_region(gradviz_here: Command, stale: Path) -> None:
+    gradviz_here("trace", stale.name)
+    log = json.loads(gradviz_here("check", "stale.gradviz", "--format", "sarif").stdout)
+    (run,) = log["runs"]
+    (result,) = run["results"]
+    assert log["version"] == "2.1.0"
+    assert result["ruleId"] in {rule["id"] for rule in run["tool"]["driver"]["rules"]}
+    region = result["locations"][0]["physicalLocation"]["region"]
+    assert region == {"startLine": LINE, "startColumn": 5, "endLine": LINE, "endColumn": 20}
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (("--ignore", "stale-gradient"), 0),
+        (("--select", "late-clip"), 0),
+        (("--select", "late-clip,stale-gradient"), 1),
+        (("--fail-on", "error"), 1),
+    ],
+)
+def test_rules_are_selected_and_ignored(
+    gradviz_here: Command, stale: Path, options: tuple[str, ...], status: int
+) -> None:
+    gradviz_here("trace", stale.name)
+    assert gradviz_here("check", "stale.gradviz", *options).returncode == status
+    assert gradviz_here("check", *options, stale.name).returncode == status
+
+
+@pytest.mark.parametrize(
+    ("comment", "status"),
+    [
+        ("# gradviz: ignore[stale-gradient]", 0),
+        ("# gradviz: ignore[late-clip, stale-gradient]", 0),
+        ("# gradviz: ignore", 0),
+        ("# gradviz: ignore[late-clip]", 1),
+        ("# ignore[stale-gradient]", 1),
+    ],
+)
+def test_a_comment_on_the_line_ignores_a_rule(
+    gradviz_here: Command, stale: Path, comment: str, status: int
+) -> None:
+    stale.write_text(STALE.replace("backward()", f"backward()  {comment}"))
+    assert gradviz_here("check", stale.name).returncode == status
+
+
+def test_what_cannot_be_checked_is_said(gradviz_here: Command, stale: Path) -> None:
+    stale.write_text("import torch\nx = torch.ones(2)\n")
+    done = gradviz_here("check", stale.name)
+    assert done.returncode == 0
+    assert "no findings" in done.stdout
+    assert "scheduler-order: there is no learning-rate scheduler" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing.py",), "no such script: missing.py"),
+        (("missing.gradviz",), "missing.gradviz"),
+        ((), "no TRACE given"),
+        (("--select", "no-such-rule", "empty.gradviz"), "there is no rule 'no-such-rule'"),
+        (("empty.gradviz", "other.gradviz"), "one argument too many"),
+        (("broken.gradviz",), "broken.gradviz"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    gradviz_here: Command, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    if arguments:
+        (tmp_path / "broken.gradviz").write_text("no trace")
+        with package.record(tmp_path / "empty.gradviz"):
+            pass
+    done = gradviz_here("check", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_an_option_behind_the_script_is_warned_about(gradviz_here: Command, stale: Path) -> None:
+    stale.write_text(SOUND)
+    done = gradviz_here("check", stale.name, "--format", "json")
+    assert done.stdout.startswith("trained --format json\n")
+    assert "--format stands behind the script" in done.stderr
+
+
+def test_check_in_python_gives_the_findings(gradviz_here: Command, stale: Path) -> None:
+    gradviz_here("trace", stale.name)
+    trace = stale.parent / "stale.gradviz"
+    report = package.check(trace)
+    assert [(finding.rule, finding.line) for finding in report] == [("stale-gradient", LINE)]
+    with package.open(trace) as opened:
+        assert check(opened) == report
+    with pytest.raises(UnknownRule):
+        check(trace, select=["no-such-rule"])
+
+
+def test_text_of_a_trace_is_escaped(gradviz_here: Command, stale: Path) -> None:
+    stale.write_text(STALE.replace("loss.backward()", "loss.backward()  # \x1b[31m"))
+    assert "\x1b" not in gradviz_here("check", stale.name).stdout
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_has_a_file_that_defines_it(rule: object) -> None:
+    from importlib import import_module
+
+    module = import_module(f"gradviz.diagnose.rules.{rule.id.replace('-', '_')}")  # type: ignore[attr-defined]
+    assert module.RULE is rule
+    assert (module.__doc__ or "").startswith(f"`{rule.id}`: ")  # type: ignore[attr-defined]
+
+
+def test_the_guide_lists_every_rule() -> None:
+    guide = (Path(__file__).parent.parent / "docs/check.md").read_text()
+    rows = [f"| `{rule.id}` | {rule.severity} | {rule.looks_for} |" for rule in RULES]
+    assert guide.endswith("\n| rule | severity | finds |\n|-|-|-|\n" + "\n".join(rows) + "\n")

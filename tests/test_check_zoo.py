@@ -1,0 +1,37 @@
+"""Every broken program of the zoo is named by its rule on its line, first; no cured or healthy one is accused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from zoo_programs import ALL, Program, checked
+
+from gradviz.diagnose import RULES
+
+BROKEN = [program for program in ALL if program.state == "broken"]
+SOUND = [program for program in ALL if program.state != "broken"]
+
+
+def named(program: Program) -> str:
+    return f"{program.name} ({program.state})"
+
+
+@pytest.mark.parametrize("program", BROKEN, ids=named)
+def test_a_fault_is_named_first_and_on_its_line(program: Program, tmp_path: Path) -> None:
+    report = checked(program, tmp_path)
+    told = [(finding.rule, finding.line) for finding in report]
+    assert told[:1] == [(program.rule, program.line)]
+
+
+@pytest.mark.parametrize("program", SOUND, ids=named)
+def test_a_sound_program_is_not_accused(program: Program, tmp_path: Path) -> None:
+    assert [(f.rule, f.line, f.message) for f in checked(program, tmp_path).at_least("warning")] == []
+
+
+def test_every_rule_has_two_broken_programs_and_each_broken_one_a_cured_twin() -> None:
+    cured = {program.name for program in ALL if program.state == "cured"}
+    assert [program.name for program in BROKEN if program.name not in cured] == []
+    counts = {rule.id: sum(program.rule == rule.id for program in BROKEN) for rule in RULES}
+    assert {rule: count for rule, count in counts.items() if count < 2} == {}
+    assert {program.rule for program in BROKEN} <= counts.keys()

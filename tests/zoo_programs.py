@@ -1,0 +1,53 @@
+"""The programs of tests/zoo: broken ones with their cured twins, and healthy ones that look suspicious.
+
+A file has several programs, each below a line `=== name: broken`, `: cured` or `: healthy`. In a broken program the
+comment `# <- rule` marks the guilty line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradviz.diagnose import Report, check
+from gradviz.sources.script import Target, run
+
+ZOO = Path(__file__).parent / "zoo"
+_HEADING = re.compile(r"^=== (.+): (broken|cured|healthy)\n", re.MULTILINE)
+_MARK = re.compile(r"# <- ([\w-]+)")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program, and of a broken one the rule that names its fault and the line."""
+
+    name: str
+    state: str
+    text: str
+    rule: str = ""
+    line: int = 0
+
+
+def programs(file: Path) -> list[Program]:
+    """The programs of one file."""
+    _, *parts = _HEADING.split(file.read_text())
+    found = []
+    for name, state, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        text = "import torch\n" + text
+        mark = _MARK.search(text)
+        line = text[: mark.start()].count("\n") + 1 if mark is not None else 0
+        full = f"{file.stem}: {name}"
+        found.append(Program(full, state, text, mark[1] if mark is not None else "", line))
+    return found
+
+
+ALL = [program for file in sorted(ZOO.glob("*.txt")) for program in programs(file)]
+
+
+def checked(program: Program, folder: Path, values: str = "stats") -> Report:
+    """What `check` finds in a program, which is run on the NumPy engine. A sound program must not fail."""
+    source, trace = folder / "program.py", folder / "run.gradviz"
+    source.write_text(program.text, encoding="utf-8")
+    outcome = run(Target(str(source), False, []), trace, values)
+    assert outcome.status == 0 or program.state == "broken"
+    return check(trace)

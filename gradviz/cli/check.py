@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from gradviz.cli.common import fail, newest_trace, opened, stderr
+from gradviz.cli.common import fail, newest_trace, opened
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of
 from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
@@ -18,7 +18,6 @@ from gradviz.diagnose.text import report_text
 from gradviz.sources.script import run
 from gradviz.tracefile import Trace
 
-_OURS = ("--format", "--select", "--ignore", "--fail-on")
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -125,12 +124,9 @@ def _recorded(
             fail(f"check reads one TRACE; {arguments[0]} is one argument too many")
         return (newest_trace() if script is None else Path(script)), 0
     target = target_of("check", module, script, arguments, engine)
-    mistaken = next((argument for argument in target.arguments if argument.partition("=")[0] in _OURS), None)
-    if mistaken is not None:
-        stderr.print(f"gradviz: {mistaken} stands behind the script and goes to it", markup=False)
     path = output or Path(f"{target.stem}.gradviz")
     try:
-        return path, run(target, path, values).status
+        return path, run(target, path, values, None, engine=engine).status
     except OSError as error:
         fail(str(error))
 

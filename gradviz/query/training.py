@@ -11,6 +11,7 @@ import numpy as np
 from gradviz.events.kinds import WHOLE, Kind
 from gradviz.query.cuts import sources
 from gradviz.query.query import Query
+from gradviz.tracefile import Site
 
 ACCUMULATED, CLEARED, CHANGED, STEPPED = range(1, 5)
 BY_HAND = 0  # the optimizer of a step that the program computes itself: `w -= lr * w.grad`
@@ -48,6 +49,10 @@ class Lives:
         return found
 
 
+def _line(site: Site | None) -> tuple[str, int, int] | None:
+    return None if site is None else (site.place.file, site.place.line, site.place.col)
+
+
 def _exclusive(marked: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """The running count of marked rows in each group of equal neighbours, without the row itself."""
     counted = np.cumsum(marked) - marked
@@ -74,6 +79,17 @@ class Training:
         for tensor, optimizer in np.unique(pairs, axis=0).tolist():
             found.setdefault(tensor, set()).add(optimizer)
         return found
+
+    @cached_property
+    def inside_steps(self) -> set[int]:
+        """The passes that the step of an optimizer ran itself, as LBFGS does with its closure."""
+        places = self.query.places
+        steps = {_line(places.site(site)) for site in np.unique(self.stepped.sites).tolist()} - {None}
+        sites = {run.site for run in self.trace.passes} if steps else set()
+        inside = {
+            site for site in sites if any(_line(caller) in steps for caller in places.callers(site)[1:])
+        }
+        return {run.number for run in self.trace.passes if run.site in inside}
 
     def rate(self, event: int) -> float:
         """The highest learning rate of the groups of a step; NaN if it is unknown."""

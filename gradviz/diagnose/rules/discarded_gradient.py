@@ -1,6 +1,6 @@
 """`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them. Passes that also
 compute the gradient of a leaf that nobody trains (an input, say) are left out, and so are those that are not
-finite, which a gradient scaler skips."""
+finite, which a gradient scaler skips, and those that the step of an optimizer runs itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _search(case: Case) -> Iterator[Found]:
     lost = came & trained & lives.ends_cleared & (lives.after(lives.whats == STEPPED) == 0)
     passes = np.unique(lives.numbers[came])
     kept = np.unique(lives.numbers[came & ~lost])
-    discarded = np.setdiff1d(passes, kept)
+    discarded = np.setdiff1d(passes, [*kept, *case.training.inside_steps])
     by_number = case.query.passes.by_number
     for site in dict.fromkeys(by_number[number].site for number in discarded.tolist()):
         numbers = [number for number in discarded.tolist() if by_number[number].site == site]

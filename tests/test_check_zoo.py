@@ -8,6 +8,7 @@ import pytest
 from zoo_programs import ALL, Program, checked
 
 from gradviz.diagnose import RULES
+from gradviz.diagnose.rule import Need
 
 BROKEN = [program for program in ALL if program.state == "broken"]
 SOUND = [program for program in ALL if program.state != "broken"]
@@ -27,6 +28,14 @@ def test_a_fault_is_named_first_and_on_its_line(program: Program, tmp_path: Path
 @pytest.mark.parametrize("program", SOUND, ids=named)
 def test_a_sound_program_is_not_accused(program: Program, tmp_path: Path) -> None:
     assert [(f.rule, f.line, f.message) for f in checked(program, tmp_path).at_least("warning")] == []
+
+
+@pytest.mark.parametrize("program", BROKEN, ids=named)
+def test_without_values_the_rules_on_values_are_not_checked(program: Program, tmp_path: Path) -> None:
+    report = checked(program, tmp_path, values="none")
+    needing = {rule.id for rule in RULES if Need.VALUES in rule.needs}
+    assert needing.isdisjoint(report.checked)
+    assert needing <= {rule for rule, _ in report.not_checked}
 
 
 def test_every_rule_has_two_broken_programs_and_each_broken_one_a_cured_twin() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
+from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
 from gradviz.tracefile import PassInfo
 
@@ -48,6 +49,15 @@ def first_bad(case: Case) -> Origin | None:
     forward, backward = _first_bad_root(case), _first_bad_gradient(case)
     found = [origin for origin in (forward, backward) if origin is not None]
     return min(found, key=lambda origin: origin.harm) if found else None
+
+
+def is_of_user(case: Case, node: int) -> bool:
+    """Whether a node is that of a custom Function, whose derivative the program computes itself."""
+    op = case.query.nodes.op(node)
+    if op is None:
+        return False
+    entered = case.query.scopes.around(max(op - 2, 0), case.query.tensors.op(op).thread)
+    return any(s.kind == FUNCTION and s.name == case.query.tensors.op(op).op for s in entered)
 
 
 class _Bad:

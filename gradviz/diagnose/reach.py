@@ -116,12 +116,13 @@ def _candidates(case: Case) -> dict[int, str]:
     asked = set(np.unique(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist())
     learning = case.training.trained or got
     families = {_family(case, tensor) for tensor in learning} - {""}
+    nothing_learns = len(case.training.stepped) > 0 and not families and not case.training.trained
     found = {}
     for tensor in wanting.tolist():
         made = query.tensors.made(tensor)
         if tensor in got or tensor in asked or not isinstance(made, TensorMade) or made.how == "gradient":
             continue
-        found[tensor] = _severity(case, tensor, made, families)
+        found[tensor] = WARNING if nothing_learns else _severity(case, tensor, made, families)
     return found
 
 

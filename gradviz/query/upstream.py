@@ -15,7 +15,7 @@ from gradviz.query.query import Query
 
 class Upstream:
     """All that a root was computed from. `came[t]` is the tensor that t led to, on a shortest path to the root.
-    The search ends at leaves that require grad."""
+    The search ends at leaves that require grad, but not at the root: `loss.requires_grad = True` makes it a leaf."""
 
     def __init__(self, query: Query, root: int, at: int) -> None:
         self.query, self.root, self.at = query, root, at
@@ -23,7 +23,7 @@ class Upstream:
         waiting = deque([root])
         while waiting and len(self.came) < MOST:
             tensor = waiting.popleft()
-            if query.tensors.is_leaf_that_requires_grad(tensor, at):
+            if tensor != root and query.tensors.is_leaf_that_requires_grad(tensor, at):
                 continue
             for source in sources(query, tensor, through_memory=True):
                 if source and source not in self.came:

@@ -11,6 +11,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.words.escape import clean
 
 _RECTIFIERS = ("relu", "relu_", "relu6", "hardtanh", "threshold", "clamp_min")
 _DEAD = 0.99  # the share of zeros
@@ -30,13 +31,15 @@ def _search(case: Case) -> Iterator[Found]:
     if not dead.any():
         return
     sites = case.query.places.of_events[events]
-    places: dict[tuple[int, str], list[int]] = {}
+    scopes = _last_scopes(case, events)
+    places: dict[tuple[int, int], list[int]] = {}
     for i in np.flatnonzero((rows >= 0) & np.isin(sites, sites[dead])).tolist():
-        places.setdefault((int(sites[i]), case.query.scopes.path(int(events[i]))), []).append(i)
-    for (site, path), visits in places.items():
+        places.setdefault((int(sites[i]), int(scopes[i])), []).append(i)
+    for (site, scope), visits in places.items():
         last = visits[len(visits) // 2 :]
         if dead[last].all() and _passed(case, int(results[last[-1]])):
-            where = f" of {path}" if path else ""
+            name = clean(case.trace.text(scope))
+            where = f" in or after {name}" if name else ""
             yield Found(
                 f"the rectifier{where} gives {share[last].mean():.0%} zeros in its last {len(last)} calls: "
                 "no gradient passes it",
@@ -45,6 +48,16 @@ def _search(case: Case) -> Iterator[Found]:
                 site=site,
                 tensors=(int(results[last[0]]),),
             )
+
+
+def _last_scopes(case: Case, events: np.ndarray) -> np.ndarray:
+    """The name of the scope that was entered last before each event, as the number of a text; 0 if there is none. It
+    tells the calls of one line apart: those of many layers in one forward."""
+    entered = case.trace.table(Kind.SCOPE_ENTERED)
+    at = np.searchsorted(entered.events, events) - 1
+    if not len(entered):
+        return np.zeros(len(events), np.int64)
+    return np.where(at >= 0, entered["name"][np.maximum(at, 0)], 0)
 
 
 def _zero_share(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.nonfinite import Source, first_bad
+from gradviz.diagnose.nonfinite import Source, first_bad, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
 
 
 def _search(case: Case) -> Iterator[Found]:
     origin = case.of(first_bad)
     if origin is None or origin.source is not Source.NODE or not (origin.zeros and origin.is_nan):
+        return
+    if is_of_user(case, origin.node):
         return
     made = case.query.nodes.event(origin.node)
     what = case.words.expression_of(made, 40)

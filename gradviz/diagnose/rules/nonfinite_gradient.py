@@ -1,5 +1,5 @@
-"""`nonfinite-gradient`: a node turned finite gradients into NaN or infinities that reached a leaf, or gradients were
-not finite after a step of an optimizer had made a parameter so."""
+"""`nonfinite-gradient`: the backward of a custom Function turned finite gradients into NaN or infinities, and they
+reached a leaf. Those of other nodes are `masked-nan` or `singular-derivative`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.nonfinite import Source, first_bad
+from gradviz.diagnose.nonfinite import Source, first_bad, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.rules.singular_derivative import is_of_user
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -30,7 +29,7 @@ def _search(case: Case) -> Iterator[Found]:
 RULE = Rule(
     "nonfinite-gradient",
     ERROR,
-    "a node that returns NaN or an infinity",
+    "a custom backward that returns NaN or an infinity",
     _search,
     needs=(Need.VALUES, Need.DETAILS),
     follows=("lr-too-large",),

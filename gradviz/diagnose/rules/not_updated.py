@@ -1,5 +1,5 @@
 """`not-updated`: a leaf gets gradients in two passes or more, and no step ever changes it, while others are trained. It
-may be meant (only the head is trained): a note, unless it is a parameter of a module that is trained otherwise."""
+may be meant (only the head is trained), so it is a note."""
 
 from __future__ import annotations
 

@@ -7,19 +7,9 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.nonfinite import Source, first_bad
+from gradviz.diagnose.nonfinite import Source, first_bad, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.query.scopes import FUNCTION
 from gradviz.words.numbers import listed
-
-
-def is_of_user(case: Case, node: int) -> bool:
-    """Whether a node is that of a custom Function, whose derivative the program computes itself."""
-    op = case.query.nodes.op(node)
-    if op is None:
-        return False
-    entered = case.query.scopes.around(max(op - 2, 0), case.query.tensors.op(op).thread)
-    return any(s.kind == FUNCTION and s.name == case.query.tensors.op(op).op for s in entered)
 
 
 def _search(case: Case) -> Iterator[Found]:

@@ -1,6 +1,6 @@
-"""`vanishing-gradient`: in half of the passes or more, the gradient of some weights has a root mean square below 1e-7,
-while that of others in the same pass is at least 10,000 times as large; and a line whose nodes ran several times made
-it smaller each time."""
+"""`vanishing-gradient`: in the first pass and in half of all or more, the gradient of some weights has a root mean
+square below 1e-7, while that of others in the same pass is at least 10,000 times as large; and at a line whose nodes
+ran several times it gets smaller."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def _search(case: Case) -> Iterator[Found]:
     known = np.isfinite(rms)
     np.maximum.at(largest, passes[known], rms[known])
     tiny = known & (rms > 0) & (rms < _SMALL) & (largest[passes] >= _RATIO * rms)
+    if not tiny.any():
+        return
     counts = np.bincount(leaves[tiny], minlength=1)
     of_all = np.bincount(leaves[known], minlength=len(counts))[: len(counts)]
     small = np.flatnonzero((counts > 0) & (counts >= _SHARE * of_all))
+    small = np.intersect1d(small, leaves[tiny & (passes == passes.min())])
     if not len(small):
         return
     first = int(passes[tiny & np.isin(leaves, small)][0])

@@ -142,6 +142,18 @@ def test_every_piece_of_python_in_a_page_runs(page: Path, folder: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.torch
+def test_every_piece_of_pytorch_in_a_page_runs(folder: Path) -> None:
+    pytest.importorskip("torch")
+    pieces = blocks(ROOT / "docs/pytorch.md", "py")
+    assert pieces
+    for block in pieces:
+        done = subprocess.run(
+            [sys.executable, "-c", block], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
 def test_the_readme_shows_what_the_commands_print(folder: Path) -> None:
     told, shown = blocks(ROOT / "README.md", "text")
     traced, then = commands(ROOT / "README.md")[:2]

@@ -15,7 +15,7 @@ from gradviz.events.values import DEFERRED, Stats
 
 _DTYPES: dict[Any, str] = {}
 _MOST_RECENT = 8
-_LARGE = 1 << 18  # elements
+_LARGE = 1 << 19  # elements, from which on PyTorch reduces quicker than NumPy
 _SQUARABLE = (1e-15, 1e15)  # where the largest magnitude lies if squares neither vanish nor overflow
 _numpy = NumpyReader()
 

@@ -383,7 +383,7 @@ x, c = torch.ones(4, requires_grad=True), torch.ones(4)
 with record(sys.argv[1], values=sys.argv[2]):
     for i in range(100):
         torch.set_grad_enabled(True)
-        differentiate(0.0005 + i * 1e-5)
+        differentiate(0.003 + i * 5e-5)
 """
 
 

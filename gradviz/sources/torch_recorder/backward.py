@@ -99,6 +99,10 @@ class Pass:
 
     @safely
     def _tell_end(self) -> None:
+        nodes = (record for record in self.records.values() if not record.is_leaf)
+        graphs = self.source.living.ended(self.number, nodes, len(self.records))
+        if graphs:
+            self.listener.graphs_alive(self.number, graphs)
         self.listener.pass_ended(self.number)
 
     @safely

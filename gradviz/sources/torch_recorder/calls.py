@@ -8,10 +8,18 @@ from typing import Any
 OP, PASS, MAKER, DATA, SET_DATA, SET_GRAD, SET_REQUIRES_GRAD = (
     "op", "pass", "maker", "data", "set data", "set grad", "set requires grad",
 )  # fmt: skip
-REQUIRE, RETAIN, MAKE_DUAL, LINEAR, FILL = "require", "retain", "make dual", "linear", "fill"
+REQUIRE, RETAIN, MAKE_DUAL, LINEAR, FILL, GET_GRAD = (
+    "require",
+    "retain",
+    "make dual",
+    "linear",
+    "fill",
+    "get grad",
+)
 
 # Attributes whose value is the result of an op; all others only tell something of a tensor.
 _COMPUTED = {"T", "mT", "H", "mH", "real", "imag"}
+_GETTERS = {"data": DATA, "grad": GET_GRAD}
 _SETTERS = {"data": SET_DATA, "grad": SET_GRAD, "requires_grad": SET_REQUIRES_GRAD}
 
 _NO_OPS = """
@@ -62,8 +70,8 @@ def sort_of(func: Any) -> tuple[str, str]:
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
         if name == "__set__":
             return _SETTERS.get(attribute, OP), attribute
-        if attribute == "data":
-            return DATA, attribute
+        if attribute in _GETTERS:
+            return _GETTERS[attribute], attribute
         return OP if attribute in _COMPUTED else PASS, attribute
     if name in _FILLERS and getattr(func, "__module__", "") == "torch.nn.init":
         return FILL, name

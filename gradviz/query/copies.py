@@ -1,11 +1,11 @@
 """Tensors that were made from the numbers of another one: `torch.tensor(loss.item())`, `from_numpy(h.numpy())`. No op
-connects them; equal values do."""
+connects them; equal values do. And tensors that were copied as a whole."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, TensorMade
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.query import Query
 
 _BEFORE = 4096  # states before the copy that are compared
@@ -32,6 +32,29 @@ def copied_from(query: Query, made: TensorMade) -> int:
         if other is not None and np.prod(other.shape) == np.prod(form.shape) and _by_op(query, tensor):
             return tensor
     return 0
+
+
+_COPYING = {"clone", "detach", "data", "deepcopy", "to", "t", "transpose", "T", "contiguous"}
+_FAR = 8  # copies of copies that are followed
+
+
+def original(query: Query, tensor: int) -> int:
+    """The leaf that a tensor was copied from (`clone`, `deepcopy`, `nn.Parameter(w.data)`), perhaps transposed; 0 if it
+    is no copy."""
+    found = tensor
+    for _ in range(_FAR):
+        maker = query.tensors.made(found)
+        if isinstance(maker, OpRan):
+            source = maker.inputs[0] if maker.op in _COPYING and maker.inputs else 0
+        elif isinstance(maker, TensorMade):
+            base = query.tensors.base(query.tensors.before(found, maker.index))
+            source = maker.source or (base.tensor if base is not None and maker.how in _COPYING else 0)
+        else:
+            source = 0
+        if not source:
+            break
+        found = source
+    return found if found != tensor and not isinstance(query.tensors.made(found), OpRan) else 0
 
 
 def _by_op(query: Query, tensor: int) -> bool:

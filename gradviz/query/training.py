@@ -81,6 +81,18 @@ class Training:
         return found
 
     @cached_property
+    def holders(self) -> dict[int, set[int]]:
+        """For each parameter that an optimizer holds, with or without a gradient, these optimizers."""
+        found: dict[int, set[int]] = {}
+        held = self.trace.table(Kind.HOLDS)
+        lists = held.lists("parameters")
+        for tensor, optimizer in zip(
+            lists.values.tolist(), held["optimizer"][lists.owners].tolist(), strict=True
+        ):
+            found.setdefault(tensor, set()).add(optimizer)
+        return found
+
+    @cached_property
     def inside_steps(self) -> set[int]:
         """The passes that the step of an optimizer ran itself, as LBFGS does with its closure."""
         places = self.query.places
@@ -159,6 +171,33 @@ class Training:
             seen.add(tensor)
             waiting += sources(self.query, tensor, through_memory=True)
         return False
+
+    def stems_from_gradient(self, tensor: int, before: int) -> bool:
+        """Whether a tensor was the `.grad` of a leaf before an event, or was computed from one."""
+        waiting = [tensor]
+        seen: set[int] = set()
+        while waiting and len(seen) < _LOOKED_AT:
+            found = waiting.pop(0)
+            if not found or found in seen:
+                continue
+            if self._was_gradient(found, before):
+                return True
+            seen.add(found)
+            waiting += sources(self.query, found, through_memory=True)
+        return False
+
+    def _was_gradient(self, tensor: int, before: int) -> bool:
+        """Whether a tensor, or the one whose memory it shares, was the `.grad` of a leaf before an event."""
+        born = self._first_as_gradient
+        return min(born.get(tensor, before), born.get(self._bases.get(tensor, 0), before)) < before
+
+    @cached_property
+    def _first_as_gradient(self) -> dict[int, int]:
+        """For each tensor that is the `.grad` of a leaf at any time, the first event from which on it is."""
+        log = self.query.tensors.grads
+        order = np.argsort(-log.events, kind="stable")
+        order = order[log.values[order] > 0]
+        return dict(zip(log.values[order].tolist(), log.events[order].tolist(), strict=True))
 
     # --- gradients
 

@@ -1,0 +1,97 @@
+"""`saturated-activation`: tanh or sigmoid is at its ends for (almost) all elements, from the first call of its line to
+the last, so that almost no gradient passes it. Its mean derivative follows from the mean and the root mean square of its
+result. The last op before a loss is left out: a network that is sure of itself is healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rules.dead_relu import last_scopes
+from gradviz.events.kinds import Kind
+from gradviz.words.escape import clean
+
+_SQUASHING = ("tanh", "sigmoid", "tanh_", "sigmoid_", "hardtanh", "hardsigmoid", "softsign")
+_MEAN, _RMS = 2, 3
+_FLAT = 1e-3  # the mean derivative, of at most 1 (tanh) or 1/4 (sigmoid)
+_SHARE = 0.9  # of the calls
+_LEAST, _CALLS = 8, 2  # elements, calls
+
+
+def _search(case: Case) -> Iterator[Found]:
+    ops, states = case.trace.table(Kind.OP), case.trace.states
+    names = {number: text for number, text in case.trace.strings.items() if text in _SQUASHING}
+    outputs = ops.lists("outputs")
+    ran = case.trace.table(Kind.NODE)
+    in_passes = ran["op"][np.isin(ran["node"], case.trace.table(Kind.RECEIVED)["node"])]
+    chosen = np.flatnonzero(np.isin(ops["op"], list(names)) & np.isin(ops.events, in_passes))
+    if not len(chosen):
+        return
+    events, results = ops.events[chosen], outputs.values[outputs.starts[chosen]]
+    rows = states.rows_of(results, events)
+    sigmoid = np.array([names[code].startswith("sigmoid") for code in ops["op"][chosen].tolist()])
+    mean, square = states.stats[rows, _MEAN], states.stats[rows, _RMS] ** 2
+    flat = (
+        (rows >= 0) & (np.where(sigmoid, mean - square, 1 - square) < _FLAT) & (_sizes(case, rows) >= _LEAST)
+    )
+    scopes = last_scopes(case, events)
+    places: dict[tuple[int, int], list[int]] = {}
+    for i, site in enumerate(ops.sites[chosen].tolist()):
+        places.setdefault((site, int(scopes[i])), []).append(i)
+    for (site, scope), calls in places.items():
+        if len(calls) < _CALLS or flat[calls].mean() < _SHARE or not flat[calls[0]]:
+            continue
+        op = ops.object(int(events[calls[0]]))
+        if _feeds_a_loss(case, op.outputs[0]):
+            continue
+        name = clean(case.trace.text(scope))
+        yield Found(
+            f"{clean(op.op).rstrip('_')}{f' in or after {name}' if name else ''} is at its ends for (almost) all elements "
+            f"in {int(flat[calls].sum())} of {len(calls)} calls: almost no gradient passes it",
+            "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
+            (op.index,),
+            site=site,
+            tensors=(op.outputs[0], *_behind(case, op.index)),
+        )
+
+
+def _behind(case: Case, op: int) -> list[int]:
+    """The leaves behind an op."""
+    leaves = case.query.nodes.leaves
+    return [leaves[n] for n in case.query.nodes.walk(case.query.nodes.of_op(op)) if n in leaves]
+
+
+def _feeds_a_loss(case: Case, result: int) -> bool:
+    """Whether a result goes straight into a loss or its logarithm."""
+    readers = case.of(_readers).get(result, ())
+    return any("loss" in name or "entropy" in name or name in ("log", "kl_div", "rsub") for name in readers)
+
+
+def _readers(case: Case) -> dict[int, set[str]]:
+    """The names of the ops that read each tensor."""
+    ops = case.trace.table(Kind.OP)
+    inputs = ops.lists("inputs")
+    found: dict[int, set[str]] = {}
+    for tensor, code in zip(inputs.values.tolist(), ops["op"][inputs.owners].tolist(), strict=True):
+        found.setdefault(tensor, set()).add(case.trace.text(code))
+    return found
+
+
+def _sizes(case: Case, rows: np.ndarray) -> np.ndarray:
+    table = np.zeros(max(case.trace.forms, default=0) + 1)
+    for number, form in case.trace.forms.items():
+        table[number] = np.prod(form.shape)
+    return table[case.trace.states.forms[rows]]
+
+
+RULE = Rule(
+    "saturated-activation",
+    WARNING,
+    "tanh or sigmoid at its ends, where it passes almost no gradient",
+    _search,
+    needs=(Need.VALUES, Need.DETAILS, Need.PASSES),
+)

@@ -1,0 +1,53 @@
+"""`zero-gradient`: parameters get nothing but zeros in every pass, because a line gives only zeros for the gradients that
+it receives: `round`, `sign`, a product with 0, `clamp` outside of its range. A loss of 0 that sends none is healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.blocked import blocks
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+
+_CURES = {
+    "round": "x + (x.round() - x).detach()  # a straight-through estimator",
+    "floor": "x + (x.floor() - x).detach()  # a straight-through estimator",
+    "ceil": "x + (x.ceil() - x).detach()  # a straight-through estimator",
+    "sign": "torch.tanh(x / temperature)  # in place of sign",
+    "clamp": "keep the input inside of the range, or use a soft limit (tanh, sigmoid)",
+}
+_CURE = "use an op here whose derivative is not 0 everywhere"
+
+
+def _search(case: Case) -> Iterator[Found]:
+    for block in case.of(blocks):
+        made = case.query.nodes.event(block.node)
+        op = case.query.nodes.op(block.node)
+        name = case.query.tensors.op(op).op if op is not None else ""
+        what = case.words.expression_of(made, 40) if made is not None else case.words.node_name(block.node)
+        yield Found(
+            f"the gradient of {case.called(block.leaves)} is 0 in every pass: {what} gives 0 for any gradient",
+            _CURES.get(name, _CURE),
+            (block.event, *((made.index,) if made is not None else ())),
+            site=block.site,
+            node=block.node,
+            number=block.number,
+            tensors=block.leaves,
+        )
+
+
+RULE = Rule(
+    "zero-gradient",
+    WARNING,
+    "a line behind which all gradients are 0",
+    _search,
+    needs=(Need.VALUES, Need.DETAILS, Need.PASSES),
+    follows=(
+        "dead-relu",
+        "constant-output",
+        "hook-changed-gradient",
+        "saturated-activation",
+        "detached-path",
+    ),
+)

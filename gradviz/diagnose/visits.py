@@ -1,0 +1,129 @@
+"""The calls of whole models: each outermost module that was called, in which mode, with what, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import Kind
+from gradviz.words.escape import clean
+from gradviz.words.numbers import listed
+
+MOODY = ("Dropout", "BatchNorm", "SyncBatchNorm", "AlphaDropout", "LazyBatchNorm")
+_RESULTS = 400  # tensors behind a result that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One call of an outermost module. `kinds` are its layers that depend on the mode, `moody` those of them that are
+    in training mode. `has_grad` is the grad mode, `in_pass` whether a pass goes through its result. `is_evaluation`
+    says that its result is read and reaches no root. `input` is its first input. `rounds` counts the steps before it."""
+
+    event: int
+    site: int
+    name: str
+    type: str
+    training: bool
+    kinds: str
+    moody: str
+    has_grad: bool
+    in_pass: bool
+    is_evaluation: bool
+    input: int
+    rounds: int
+    parameters: tuple[int, ...]
+
+
+def visits(case: Case) -> list[Visit]:
+    """All calls of outermost modules with ops in them, in order. Use `case.of(visits)`."""
+    entered = case.trace.table(Kind.SCOPE_ENTERED)
+    if not len(entered):
+        return []
+    ops = case.trace.table(Kind.OP)
+    inputs, outputs = ops.lists("inputs"), ops.lists("outputs")
+    used = _Used(case)
+    steps = case.training.stepped.events
+    found = []
+    for first, last, thread in _outermost(case):
+        rows = np.arange(*np.searchsorted(ops.events, [first, last + 1]))
+        rows = rows[ops.threads[rows] == thread]
+        if not len(rows):
+            continue
+        scope = entered.object(first)
+        inner = entered.events[np.searchsorted(entered.events, first) : np.searchsorted(entered.events, last)]
+        layers = [entered.object(event) for event in inner.tolist()]
+        moody = [layer for layer in layers if _is_moody(layer.type)]
+        given = outputs.values[outputs.starts[rows[-1]]]
+        taken = np.concatenate([inputs.of(row)[:, 0] for row in rows.tolist()])
+        own = set(np.concatenate([outputs.of(row)[:, 0] for row in rows.tolist()]).tolist())
+        outside = [t for t in dict.fromkeys(taken.tolist()) if t and t not in own]
+        held = tuple(t for t in outside if t in case.trace.parameters)
+        data = next(
+            (t for t in outside if t not in case.trace.parameters and not case.query.names.told.get(t)), 0
+        )
+        found.append(
+            Visit(
+                first,
+                case.site(first),
+                clean(scope.name),
+                scope.type,
+                scope.training,
+                _types(moody),
+                _types([layer for layer in moody if layer.training]),
+                bool(ops["grad_enabled"][rows].any()),
+                used.in_pass(int(given)),
+                used.is_evaluation(int(given)),
+                data,
+                int(np.searchsorted(steps, first)),
+                held,
+            )
+        )
+    return found
+
+
+def _is_moody(name: str) -> bool:
+    return name.startswith(MOODY)
+
+
+def _types(layers: list) -> str:  # type: ignore[type-arg]
+    return listed(dict.fromkeys(clean(layer.type) for layer in layers))
+
+
+def _outermost(case: Case) -> list[tuple[int, int, int]]:
+    """(first event, last event, thread) of scopes of modules that are in no other, except losses."""
+    entered = case.trace.table(Kind.SCOPE_ENTERED)
+    found = []
+    end: dict[int, int] = {}
+    for first, last, thread in case.query.scopes.nesting.spans():
+        if first > end.get(thread, -1):
+            end[thread] = last
+            scope = entered.object(first)
+            if scope.kind == "module" and not scope.type.endswith("Loss"):
+                found.append((first, last, thread))
+    return found
+
+
+class _Used:
+    """What becomes of results."""
+
+    def __init__(self, case: Case) -> None:
+        from gradviz.query.upstream import Downstream
+
+        self.case = case
+        self.below = Downstream(case.query)
+        began = case.trace.table(Kind.PASS_BEGAN)
+        self.roots = set(began.lists("roots").elements[:, 2].tolist())
+        self.ran = set(case.trace.table(Kind.RECEIVED)["node"].tolist())
+
+    def in_pass(self, tensor: int) -> bool:
+        """Whether a pass went through the node of a tensor."""
+        return self.case.query.nodes.of_tensors.last(tensor, self.case.trace.count) in self.ran
+
+    def is_evaluation(self, tensor: int) -> bool:
+        """Whether a tensor is read, and nothing that is computed from it is a root or goes through a pass."""
+        results = self.below.results(tensor, _RESULTS)
+        if not results[tensor]:
+            return False
+        return not any(result in self.roots or self.in_pass(result) for result in results)

@@ -112,7 +112,9 @@ def _candidates(case: Case) -> dict[int, str]:
     query, trace = case.query, case.trace
     tensors, flags = query.tensors.leaf_flags.standing(trace.count - 1)
     wanting = tensors[flags & _WANTED == _WANTED]
-    got = set(np.unique(trace.table(Kind.ACCUMULATED)["tensor"]).tolist())
+    assigned = trace.table(Kind.GRAD_ASSIGNED)
+    given = assigned["tensor"][assigned["grad"] > 0]
+    got = set(np.union1d(trace.table(Kind.ACCUMULATED)["tensor"], given).tolist())
     asked = set(np.unique(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist())
     learning = case.training.trained or got
     families = {_family(case, tensor) for tensor in learning} - {""}

@@ -19,7 +19,7 @@ _RESULTS = 400  # tensors behind a result that are looked at
 class Visit:
     """One call of an outermost module. `kinds` are its layers that depend on the mode, `moody` those of them that are
     in training mode. `has_grad` is the grad mode, `in_pass` whether a pass goes through its result. `is_evaluation`
-    says that its result is read and reaches no root. `input` is its first input. `rounds` counts the steps before it."""
+    says that its result is used and reaches no root. `input` is its first input. `rounds` counts the steps before it."""
 
     event: int
     site: int
@@ -74,7 +74,7 @@ def visits(case: Case) -> list[Visit]:
                 _types([layer for layer in moody if layer.training]),
                 bool(ops["grad_enabled"][rows].any()),
                 used.in_pass(int(given)),
-                used.is_evaluation(int(given)),
+                _is_used(case, first) and not used.in_training(int(given)),
                 data,
                 int(np.searchsorted(steps, first)),
                 held,
@@ -83,12 +83,19 @@ def visits(case: Case) -> list[Visit]:
     return found
 
 
+def _is_used(case: Case, event: int) -> bool:
+    """Whether the source does something with the result of a call: it is not all of its line."""
+    site = case.site(event)
+    return case.query.places.expression(site) != case.query.places.line_text(site).partition("#")[0].strip()
+
+
 def _is_moody(name: str) -> bool:
     return name.startswith(MOODY)
 
 
 def _types(layers: list) -> str:  # type: ignore[type-arg]
-    return listed(dict.fromkeys(clean(layer.type) for layer in layers))
+    names = dict.fromkeys(clean(layer.type) for layer in layers)
+    return listed(names) if names else ""
 
 
 def _outermost(case: Case) -> list[tuple[int, int, int]]:
@@ -121,9 +128,7 @@ class _Used:
         """Whether a pass went through the node of a tensor."""
         return self.case.query.nodes.of_tensors.last(tensor, self.case.trace.count) in self.ran
 
-    def is_evaluation(self, tensor: int) -> bool:
-        """Whether a tensor is read, and nothing that is computed from it is a root or goes through a pass."""
+    def in_training(self, tensor: int) -> bool:
+        """Whether something that is computed from a tensor is a root or goes through a pass."""
         results = self.below.results(tensor, _RESULTS)
-        if not results[tensor]:
-            return False
-        return not any(result in self.roots or self.in_pass(result) for result in results)
+        return any(result in self.roots or self.in_pass(result) for result in results)

@@ -39,7 +39,7 @@ _FAR = 8  # copies of copies that are followed
 
 
 def original(query: Query, tensor: int) -> int:
-    """The leaf that a tensor was copied from (`clone`, `deepcopy`, `nn.Parameter(w.data)`), perhaps transposed; 0 if it
+    """The leaf that requires grad that a tensor was copied from (`clone`, `deepcopy`, `nn.Parameter(w.data)`), perhaps transposed; 0 if it
     is no copy."""
     found = tensor
     for _ in range(_FAR):
@@ -54,7 +54,9 @@ def original(query: Query, tensor: int) -> int:
         if not source:
             break
         found = source
-    return found if found != tensor and not isinstance(query.tensors.made(found), OpRan) else 0
+        if query.tensors.is_leaf_that_requires_grad(found, query.trace.count):
+            return found
+    return 0
 
 
 def _by_op(query: Query, tensor: int) -> bool:

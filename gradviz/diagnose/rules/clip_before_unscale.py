@@ -45,16 +45,21 @@ def _search(case: Case) -> Iterator[Found]:
 
 def _clips(case: Case, event: int) -> bool:
     """Whether an event clips gradients: by its own name, or inside of a function that does."""
-    if case.query.tensors.writer(event) in _CLIPPING:
+    if _writer(case, event) in _CLIPPING:
         return True
     clipped = case.trace.table(Kind.CLIPPED)
     return bool(np.isin(case.trace.events["site"][event], clipped.sites[clipped.events < event]))
 
 
+def _writer(case: Case, event: int) -> str:
+    """What changed a gradient in place at an event; empty for an assignment."""
+    return "" if case.trace.kinds[event] == Kind.GRAD_ASSIGNED else case.query.tensors.writer(event)
+
+
 def _unscales(case: Case, event: int) -> bool:
     """Whether an event takes the scale of the loss out of gradients: a scaler's own op, or a division by what the root
     of the pass before it was multiplied with."""
-    name = case.query.tensors.writer(event)
+    name = _writer(case, event)
     if name == _UNSCALING:
         return True
     if name not in ("div_", "mul_", "__itruediv__") or not case.query.tensors.is_op[event]:

@@ -60,15 +60,16 @@ def _held(case: Case) -> np.ndarray:
 def _alive(case: Case) -> Iterator[Found]:
     """What the source itself tells of nodes that outlive their passes."""
     table = case.trace.table(Kind.ALIVE)
-    counts = table.lists("graphs").counts
+    own = ~np.isin(table["in_pass"], sorted(case.training.inside_steps))
+    counts = table.lists("graphs").counts[own]
     if len(counts) < _LEAST or np.any(np.diff(counts[-_LEAST:]) <= 0):
         return
-    number = int(table["in_pass"][-1])
+    number = int(table["in_pass"][own][-1])
     run = case.query.passes.by_number[number]
     yield Found(
         f"at the end of pass {number}, the graphs of {int(counts[-1])} earlier passes are still alive",
         "keep loss.item() or loss.detach(), not the loss itself",
-        (int(table.events[-1]), run.first),
+        (int(table.events[own][-1]), run.first),
         site=run.site,
         number=number,
     )

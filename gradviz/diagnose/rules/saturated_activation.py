@@ -17,7 +17,7 @@ from gradviz.words.escape import clean
 
 _SQUASHING = ("tanh", "sigmoid", "tanh_", "sigmoid_", "hardtanh", "hardsigmoid", "softsign")
 _MEAN, _RMS = 2, 3
-_FLAT = 1e-3  # the mean derivative, of at most 1 (tanh) or 1/4 (sigmoid)
+_FLAT = 0.02  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
 _SHARE = 0.9  # of the calls
 _LEAST, _CALLS = 8, 2  # elements, calls
 
@@ -36,7 +36,7 @@ def _search(case: Case) -> Iterator[Found]:
     sigmoid = np.array([names[code].startswith("sigmoid") for code in ops["op"][chosen].tolist()])
     mean, square = states.stats[rows, _MEAN], states.stats[rows, _RMS] ** 2
     flat = (
-        (rows >= 0) & (np.where(sigmoid, mean - square, 1 - square) < _FLAT) & (_sizes(case, rows) >= _LEAST)
+        (rows >= 0) & (np.where(sigmoid, 4 * (mean - square), 1 - square) < _FLAT) & (_sizes(case, rows) >= _LEAST)
     )
     scopes = last_scopes(case, events)
     places: dict[tuple[int, int], list[int]] = {}

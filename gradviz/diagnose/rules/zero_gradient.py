@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from gradviz.diagnose.blocked import blocks
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
@@ -17,6 +19,7 @@ _CURES = {
     "sign": "torch.tanh(x / temperature)  # in place of sign",
     "clamp": "keep the input inside of the range, or use a soft limit (tanh, sigmoid)",
 }
+_MINIMA = {"pow", "square", "abs", "mul", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 _CURE = "use an op here whose derivative is not 0 everywhere"
 
 
@@ -25,6 +28,8 @@ def _search(case: Case) -> Iterator[Found]:
         made = case.query.nodes.event(block.node)
         op = case.query.nodes.op(block.node)
         name = case.query.tensors.op(op).op if op is not None else ""
+        if name in _MINIMA and _is_zero(case, op):
+            continue
         what = case.words.expression_of(made, 40) if made is not None else case.words.node_name(block.node)
         yield Found(
             f"the gradient of {case.called(block.leaves)} is 0 in every pass: {what} gives 0 for any gradient",
@@ -35,6 +40,15 @@ def _search(case: Case) -> Iterator[Found]:
             number=block.number,
             tensors=block.leaves,
         )
+
+
+def _is_zero(case: Case, op: int | None) -> bool:
+    """Whether an op gave only zeros: the minimum of a loss, where no gradient flows, as is right."""
+    if op is None:
+        return False
+    ran = case.query.tensors.op(op)
+    rows = case.trace.states.rows_of(np.array(ran.outputs), np.full(len(ran.outputs), op))
+    return bool((rows >= 0).all() and (case.trace.states.stats[rows, 3] == 0).all())
 
 
 RULE = Rule(

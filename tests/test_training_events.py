@@ -87,3 +87,30 @@ def test_graphs_that_are_kept_are_told_as_soon_as_there_are_two(events: Any) -> 
 def test_reading_the_gradient_of_a_non_leaf_is_told(events: Any) -> None:
     of, name, line = events
     assert [(name(event.tensor), line(event)) for event in of(GradRead)] == [("out", 13)] * 4
+
+
+ONE_AT_A_TIME = """\
+import gc, weakref, torch
+gc.disable()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+alive = []
+def train_step():
+    loss = model(torch.ones(3, 2)).pow(2).mean()
+    alive.append(weakref.ref(loss))
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+for step in range(3):
+    train_step()
+gc.enable()
+assert not any(loss() is not None for loss in alive)
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_recording_keeps_no_graph_alive(engine: str, tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(ONE_AT_A_TIME)
+    assert run(Target(str(script), False, []), tmp_path / "run.gradviz", engine=engine).status == 0

@@ -96,6 +96,8 @@ class Pass:
         self.handles.clear()
         if self.source.listener is not None:
             self._tell_end()
+        self.roots = self.gradients = self.wanted = ()  # whoever refers to this pass keeps no graph alive
+        self.records.clear()
 
     @safely
     def _tell_end(self) -> None:

@@ -13,7 +13,7 @@ from gradviz.diagnose import Report, check
 from gradviz.sources.script import Target, run
 
 ZOO = Path(__file__).parent / "zoo"
-_HEADING = re.compile(r"^=== (.+): (broken|cured|healthy)\n", re.MULTILINE)
+_HEADING = re.compile(r"^=== (.+): (broken|cured|healthy)( on torch)?\n", re.MULTILINE)
 _MARK = re.compile(r"# <- ([\w-]+)")
 
 
@@ -26,18 +26,19 @@ class Program:
     text: str
     rule: str = ""
     line: int = 0
+    needs_torch: bool = False
 
 
 def programs(file: Path) -> list[Program]:
     """The programs of one file."""
     _, *parts = _HEADING.split(file.read_text())
     found = []
-    for name, state, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+    for name, state, only, text in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=True):
         text = "import torch\n" + text
         mark = _MARK.search(text)
         line = text[: mark.start()].count("\n") + 1 if mark is not None else 0
         full = f"{file.stem}: {name}"
-        found.append(Program(full, state, text, mark[1] if mark is not None else "", line))
+        found.append(Program(full, state, text, mark[1] if mark is not None else "", line, bool(only)))
     return found
 
 

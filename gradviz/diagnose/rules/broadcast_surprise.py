@@ -74,9 +74,17 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     rows = _shape(case, flat)[0]
     if rows < 2 or _shape(case, column) != (rows, 1):
         return False
+    if any(_is_index(case, tensor) for tensor in sides):
+        return False
     wanting = [bool(case.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD) for tensor in (flat, column)]
     made = op_of(case.query, column)
     return wanting[0] != wanting[1] and not (made is not None and made.op in _ON_PURPOSE)
+
+
+def _is_index(case: Case, tensor: int) -> bool:
+    """Whether a tensor has integers: classes, to which nothing is compared."""
+    form = case.trace.states.form(case.trace.states.first(tensor))
+    return form is not None and "int" in form.dtype
 
 
 def _shape(case: Case, tensor: int) -> tuple[int, ...]:

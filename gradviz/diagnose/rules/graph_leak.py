@@ -10,9 +10,13 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.loops import keeping_lines
 from gradviz.events.kinds import Kind
+from gradviz.events.site import Place
+from gradviz.tracefile import PassInfo, Site
 
 _LEAST = 3  # additions at one line
+_NODES = 256  # of a graph whose tensors are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -66,13 +70,38 @@ def _alive(case: Case) -> Iterator[Found]:
         return
     number = int(table["in_pass"][own][-1])
     run = case.query.passes.by_number[number]
+    line, name = _keeping(case, run)
+    what = f"this line keeps {name}, and with it the graph" if name else "something keeps the graphs"
     yield Found(
-        f"at the end of pass {number}, the graphs of {int(counts[-1])} earlier passes are still alive",
-        "keep loss.item() or loss.detach(), not the loss itself",
+        f"{what} of each pass: at the end of pass {number}, those of {int(counts[-1])} earlier ones are still alive",
+        f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
         (int(table.events[own][-1]), run.first),
-        site=run.site,
+        site=line or run.site,
         number=number,
     )
+
+
+def _keeping(case: Case, run: PassInfo) -> tuple[Site | None, str]:
+    """The line that keeps a tensor from the graph of a pass, and its name: the root first."""
+    site = case.query.places.site(run.site)
+    roots = [root.node for root in case.query.passes.began(run.number).roots]
+    nodes = sorted(case.query.nodes.walk(roots), reverse=True)[:_NODES]
+    tensors = [t for node in nodes for t in case.query.nodes.outputs(node) if t]
+    made = {name: case.query.tensors.maker(t) for t in tensors[::-1] if (name := case.query.names.of(t))}
+    by = case.query.tensors.maker(tensors[0]) if tensors else None
+    function = case.query.places.site(case.site(by)) if by is not None else None
+    if site is None:
+        return None, ""
+    own = function.place.function.rpartition(".")[2] if function is not None else ""
+    found = sorted(
+        keeping_lines(case, site.place.file, made, own), key=lambda line: -(made.get(line[1]) or 0)
+    )
+    if not found:
+        return None, ""
+    line, name = found[0]
+    text = case.trace.source(site.place.file)[line - 1].split("#")[0].rstrip()
+    place = Place(site.place.file, line, len(text) - len(text.lstrip()), line, len(text), "", (), False)
+    return Site(0, 0, place, (), None), name
 
 
 RULE = Rule(

@@ -60,5 +60,5 @@ RULE = Rule(
     "updates that are rounded away",
     _search,
     needs=(Need.VALUES, Need.STEPS),
-    follows=("vanished-lr", "vanishing-gradient", "exploding-gradient"),
+    follows=("update-ratio", "vanished-lr", "vanishing-gradient", "exploding-gradient"),
 )

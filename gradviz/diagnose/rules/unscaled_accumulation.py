@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
 from gradviz.query.cuts import op_of
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.tracefile import PassInfo
@@ -35,7 +36,8 @@ def _search(case: Case) -> Iterator[Found]:
             rows = lives.windows == window
             numbers = tuple(dict.fromkeys(lives.numbers[rows & summed].tolist()))
             sites = {by_number[number].site for number in numbers}
-            if len(sites) == 1 and not (lives.whats[rows] == CHANGED).any():
+            changes = lives.events[rows & (lives.whats == CHANGED)]
+            if len(sites) == 1 and all(_is_clip(case, event) for event in changes.tolist()):
                 sums.setdefault(sites.pop(), []).append(numbers)
     for site, windows in sums.items():
         several = [numbers for numbers in windows if len(numbers) > 1]
@@ -51,6 +53,12 @@ def _search(case: Case) -> Iterator[Found]:
             site=site,
             number=runs[0].number,
         )
+
+
+def _is_clip(case: Case, event: int) -> bool:
+    """Whether an event changes a gradient inside of a function that clips, which divides by no count."""
+    clipped = case.trace.table(Kind.CLIPPED)
+    return bool(np.isin(case.trace.events["site"][event], clipped.sites))
 
 
 def _is_micro_batching(case: Case, runs: list[PassInfo]) -> bool:

@@ -1,5 +1,5 @@
 """`update-ratio`: in most steps the change of a weight matrix is larger than the matrix itself, or smaller than a
-hundred-millionth of it. Vectors (biases, scales) are left out, and matrices that begin at 0. The change is known exactly
+ten-millionth of it. Vectors (biases, scales) are left out, and matrices that begin at 0. The change is known exactly
 where a tensor is recorded in full; else it is at least the change of its root mean square, and for plain SGD and Adam at
 most the rate times what they allow."""
 
@@ -17,9 +17,11 @@ from gradviz.events.kinds import Kind
 from gradviz.words.numbers import number
 
 _RMS = 3
-_LARGE, _SMALL = 1.0, 1e-8
+_LARGE, _HUGE, _SMALL = 1.0, 10.0, 1e-7
+_WIDE = 100.0  # the size of weights next to which a healthy step is lost in rounding
 _SHARE, _LEAST = 0.5, 3  # of the steps
 _ADAPTIVE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad")
+_FLOOR = 1e-3  # weights that begin smaller have room to grow
 _SLACK = 10.0  # what an adaptive step may exceed its rate by
 
 
@@ -35,7 +37,9 @@ def _search(case: Case) -> Iterator[Found]:
     usable &= (states.stats[before, _RMS] > 0) & (states.stats[after][:, [4, 5]] == 0).all(axis=1)
     was, now = states.stats[before, _RMS], states.stats[after, _RMS]
     large = usable & (np.abs(now - was) > _LARGE * was)
-    high = _found(case, tensors, usable, large)
+    huge = usable & (np.abs(now - was) > _HUGE * was) & (was > _FLOOR)
+    high = sorted({*_found(case, tensors, usable, large), *np.unique(tensors[huge]).tolist()})
+    large |= huge
     if high:
         step = int(events[large & np.isin(tensors, high)][0])
         row = int(np.flatnonzero((events == step) & large)[0])
@@ -49,7 +53,7 @@ def _search(case: Case) -> Iterator[Found]:
     moving = usable & _has_gradient(case, tensors, stepped.events[at])
     most = np.array([_at_most(case, int(stepped.events[i]), int(t)) if u else np.nan
                      for i, t, u in zip(at, tensors, moving, strict=True)], float)  # fmt: skip
-    small = moving & (most <= _SMALL * was) & (most > 0)
+    small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & _are_wide(case, before)
     low = _found(case, tensors, moving, small)
     if low and not high:
         row = int(np.flatnonzero(small & np.isin(tensors, low))[0])
@@ -58,7 +62,7 @@ def _search(case: Case) -> Iterator[Found]:
             f"{'its' if len(low) == 1 else 'their'} size: training hardly moves",
             "use a larger learning rate: a healthy change is about a thousandth of the weights",
             (int(stepped.events[at[row]]), int(events[row])),
-            tensors=tuple(low),
+            tensors=tuple(dict.fromkeys([*low, *stepped.object(int(stepped.events[at[row]])).parameters])),
         )
 
 
@@ -75,8 +79,16 @@ def _found(case: Case, tensors: np.ndarray, usable: np.ndarray, marked: np.ndarr
 
 def _are_matrices(case: Case, rows: np.ndarray) -> np.ndarray:
     table = np.zeros(max(case.trace.forms, default=0) + 1, bool)
-    for number, form in case.trace.forms.items():
-        table[number] = len(form.shape) >= 2 and np.prod(form.shape) >= 4
+    for form_number, form in case.trace.forms.items():
+        table[form_number] = len(form.shape) >= 2 and np.prod(form.shape) >= 4
+    return table[case.trace.states.forms[rows]]
+
+
+def _are_wide(case: Case, rows: np.ndarray) -> np.ndarray:
+    """For each state, whether its dtype is wide enough for healthy steps."""
+    table = np.zeros(max(case.trace.forms, default=0) + 1, bool)
+    for form_number, form in case.trace.forms.items():
+        table[form_number] = form.dtype in ("float32", "float64")
     return table[case.trace.states.forms[rows]]
 
 
@@ -118,5 +130,5 @@ RULE = Rule(
     "steps that change weights by more than their size, or by next to nothing",
     _search,
     needs=(Need.VALUES, Need.STEPS),
-    follows=("lr-too-large", "vanished-lr", "exploding-gradient", "vanishing-gradient", "lost-update"),
+    follows=("lr-too-large", "vanished-lr", "exploding-gradient", "vanishing-gradient"),
 )

@@ -59,6 +59,8 @@ NAMES = {
     "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "__invert__": "bitwise_not",
     "norm": "vector_norm",
 }  # fmt: skip
+# Ops that write over the tensors of their first argument, return nothing, and count no version.
+UNCOUNTED = {"_amp_foreach_non_finite_check_and_unscale_"}
 # Ops whose result shares the memory of their input without being a view that autograd knows of.
 ALIASES = {"detach", "data", "view_as_real", "_make_dual"}
 

@@ -73,6 +73,10 @@ class Forward(TorchFunctionMode):
         if name == "setitem":
             outputs = inputs[:1]
         if not outputs:
+            if name in calls.UNCOUNTED:
+                READER.recent.clear()
+                written = [(tensor, identity.number_of(tensor, frame)) for tensor in args[0]]
+                self._tell_written(name, written, (), frame)
             return result
         if not inputs:
             self._made(name, outputs, frame)

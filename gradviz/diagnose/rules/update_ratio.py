@@ -13,6 +13,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rules.lost_update import has_gradient
 from gradviz.events.kinds import Kind
 from gradviz.words.numbers import number
 
@@ -50,7 +51,7 @@ def _search(case: Case) -> Iterator[Found]:
             (int(stepped.events[at[row]]), step),
             tensors=tuple(high),
         )
-    moving = usable & _has_gradient(case, tensors, stepped.events[at])
+    moving = usable & has_gradient(case, tensors, stepped.events[at])
     most = np.array([_at_most(case, int(stepped.events[i]), int(t)) if u else np.nan
                      for i, t, u in zip(at, tensors, moving, strict=True)], float)  # fmt: skip
     small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & _are_wide(case, before)
@@ -113,15 +114,6 @@ def _gradient(case: Case, tensor: int, step: int) -> float:
     grad = case.query.tensors.grads.last(tensor, step)
     row = case.trace.states.last(grad, step) if grad else -1
     return float(case.trace.states.stats[row, _RMS]) if row >= 0 else np.nan
-
-
-def _has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """For each parameter, whether it has a gradient other than 0 at an event."""
-    known: dict[tuple[int, int], bool] = {}
-    pairs = list(zip(tensors.tolist(), events.tolist(), strict=True))
-    for tensor, event in pairs:
-        known[tensor, event] = _gradient(case, tensor, event) > 0
-    return np.array([known[pair] for pair in pairs], bool)
 
 
 RULE = Rule(

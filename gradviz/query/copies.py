@@ -19,6 +19,8 @@ def copied_from(query: Query, made: TensorMade) -> int:
     if row < 0 or not states.forms[row]:
         return 0
     stats, form = states.stats[row], query.trace.forms[int(states.forms[row])]
+    if made.how in _OF_NUMBERS and 1 < np.prod(form.shape) <= _FEW:
+        return _of_numbers(query, row)
     if np.isnan(stats[0]) or (form.shape and np.prod(form.shape) > 1 and stats[0] == stats[1]):
         return 0
     if stats[0] == stats[1] and float(stats[0]).is_integer():
@@ -32,6 +34,26 @@ def copied_from(query: Query, made: TensorMade) -> int:
         if other is not None and np.prod(other.shape) == np.prod(form.shape) and _by_op(query, tensor):
             return tensor
     return 0
+
+
+_OF_NUMBERS, _FEW = {"tensor", "as_tensor", "new_tensor"}, 64  # makers, elements that are kept in full
+
+
+def _of_numbers(query: Query, row: int) -> int:
+    """The last of the scalars that required grad and whose values are the elements of a tensor, all of them; 0 if there
+    are none: `torch.tensor([loss.item(), ...])`."""
+    states = query.trace.states
+    snapshot = states.snapshot(row, row)
+    array = None if snapshot is None else snapshot.array
+    if array is None or array.dtype.kind != "f" or np.all(array == np.round(array)):
+        return 0
+    first = max(row - _BEFORE, 0)
+    scalar = (states.stats[first:row, 0] == states.stats[first:row, 1]) & (states.flags[first:row] & REQUIRES_GRAD > 0)
+    rows = first + np.flatnonzero(scalar)
+    same = rows[np.isin(states.stats[rows, 0], array.astype(np.float64))]
+    if not np.isin(array.astype(np.float64), states.stats[same, 0]).all():
+        return 0
+    return next((t for t in states.tensors[same[::-1]].tolist() if _by_op(query, t)), 0)
 
 
 _COPYING = {"clone", "detach", "data", "deepcopy", "to", "t", "transpose", "T", "contiguous"}

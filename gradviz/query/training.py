@@ -121,7 +121,13 @@ class Training:
         lists = cleared.lists("tensors")
         of_optimizer = np.isin(cleared["how"][lists.owners], self.stepped["type"])
         told = np.concatenate([self.by_hand[1], lists.values[of_optimizer]])
-        return set(self.owners) | set(np.unique(told).tolist())
+        return set(self.owners) | set(np.unique(told).tolist()) | self._held_with_gradient
+
+    @cached_property
+    def _held_with_gradient(self) -> set[int]:
+        """The leaves that got a gradient, and that an optimizer which steps holds."""
+        stepping = set(self.stepped["optimizer"].tolist())
+        return {t for t in self._wanting.tolist() if self.holders.get(t, set()) & stepping}
 
     @cached_property
     def by_hand(self) -> tuple[np.ndarray, np.ndarray]:

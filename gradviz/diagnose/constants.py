@@ -159,13 +159,12 @@ def in_weights(case: Case) -> Iterator[Link]:
     """Links from the product of a log-probability and an advantage to the baseline in it, as in actor-critic methods:
     the advantage is a difference of data and of what another network says."""
     ops = case.trace.table(Kind.OP)
-    seen: set[int] = set()
     names = [number for number, text in case.trace.strings.items() if text == "mul"]
-    for event in ops.events[np.isin(ops["op"], names)].tolist():
+    chosen = np.isin(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
-        if op.site in seen or len(op.inputs) != 2 or op.in_pass:
+        if len(op.inputs) != 2:
             continue
-        seen.add(op.site)
         for factor, weight in (op.inputs, op.inputs[::-1]):
             difference = op_of(case.query, weight) if weight else None
             if difference is None or difference.op not in ("sub", "rsub", "add") or not _node(case, weight):
@@ -182,16 +181,11 @@ def _candidates(case: Case) -> Iterator[OpRan]:
     """The first op of each line that compares two tensors that require grad."""
     ops = case.trace.table(Kind.OP)
     names = [number for number, text in case.trace.strings.items() if text in _LOSSES or text == "sub"]
-    seen: set[int] = set()
-    for row in np.flatnonzero(
-        np.isin(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
-    ).tolist():
-        site = int(ops.sites[row])
-        if site not in seen:
-            op = ops.object(int(ops.events[row]))
-            seen.add(site)
-            if len(op.inputs) >= 2 and all(op.inputs[:2]):
-                yield op
+    chosen = np.isin(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    for event in case.first_of_sites(ops.events[chosen]):
+        op = ops.object(event)
+        if len(op.inputs) >= 2 and all(op.inputs[:2]):
+            yield op
 
 
 def _sides(case: Case, op: OpRan) -> list[tuple[int, int]]:

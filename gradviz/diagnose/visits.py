@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from gradviz.words.escape import clean
 from gradviz.words.numbers import listed
 
 MOODY = ("Dropout", "BatchNorm", "SyncBatchNorm", "AlphaDropout", "LazyBatchNorm")
+_CALLS = 32  # the first and the last of a line that are looked at
 _RESULTS = 400  # tensors behind a result that are looked at
 
 
@@ -99,15 +101,30 @@ def _types(layers: list) -> str:  # type: ignore[type-arg]
 
 
 def _outermost(case: Case) -> list[tuple[int, int, int]]:
-    """(first event, last event, thread) of scopes of modules that are in no other, except losses."""
+    """(first event, last event, thread) of scopes of modules that are in no other, except losses: of each line the first
+    and the last ones."""
+    by_site: dict[int, list[tuple[int, int, int]]] = {}
+    for span in _all_outermost(case):
+        by_site.setdefault(int(case.trace.events["site"][span[0]]), []).append(span)
+    chosen = (
+        spans if len(spans) <= 2 * _CALLS else spans[:_CALLS] + spans[-_CALLS:] for spans in by_site.values()
+    )
+    return sorted(chain.from_iterable(chosen))
+
+
+def _all_outermost(case: Case) -> list[tuple[int, int, int]]:
     entered = case.trace.table(Kind.SCOPE_ENTERED)
+    texts = case.trace.strings
+    modules = [number for number, text in texts.items() if text == "module"]
+    losses = [number for number, text in texts.items() if text.endswith("Loss")]
+    chosen = np.isin(entered["kind"], modules) & ~np.isin(entered["type"], losses)
+    wanted = set(entered.events[chosen].tolist())
     found = []
     end: dict[int, int] = {}
     for first, last, thread in case.query.scopes.nesting.spans():
         if first > end.get(thread, -1):
             end[thread] = last
-            scope = entered.object(first)
-            if scope.kind == "module" and not scope.type.endswith("Loss"):
+            if first in wanted:
                 found.append((first, last, thread))
     return found
 

@@ -260,8 +260,15 @@ class Training:
         leaves = np.array([self._gradient_of(tensor) for tensor in tensors.tolist()], np.int64)
         own = leaves > 0
         events, leaves = events[own], leaves[own]
-        zeroing = [self.query.tensors.writer(event) in _ZEROING for event in events.tolist()]
+        zeroing = np.isin(events, self._zeroing)
         return leaves, events, np.where(zeroing, CLEARED, CHANGED), np.zeros(len(events), np.int64)
+
+    @cached_property
+    def _zeroing(self) -> np.ndarray:
+        """The events that write zeros."""
+        names = [number for number, text in self.trace.strings.items() if text in _ZEROING]
+        ops, mutated = self.trace.table(Kind.OP), self.trace.table(Kind.MUTATED)
+        return np.concatenate([ops.events[np.isin(ops["op"], names)], mutated.events[np.isin(mutated["how"], names)]])
 
     def _steps(self) -> list[tuple[np.ndarray, ...]]:
         held = self.stepped.lists("parameters")

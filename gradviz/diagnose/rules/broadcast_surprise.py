@@ -25,6 +25,7 @@ _ON_PURPOSE = {
     "expand_dims",
     "as_strided",
 }
+_OPS = 64  # of a line that are looked at
 _EXPANDING = "expand"
 
 
@@ -35,8 +36,10 @@ def _search(case: Case) -> Iterator[Found]:
         (inputs.counts >= 2) & (outputs.counts == 1) & ops["grad_enabled"] & (ops["in_pass"] == 0)
     )
     seen: set[int] = set()
-    for row in two[_is_square(case, ops.events[two], outputs.values[outputs.starts[two]])].tolist():
-        op = ops.object(int(ops.events[row]))
+    square = two[_is_square(case, ops.events[two], outputs.values[outputs.starts[two]])]
+    own = case.by_site(ops.events[square]).values()
+    for event in sorted(event for events in own for event in events[:_OPS].tolist()):
+        op = ops.object(event)
         if op.site in seen:
             continue
         sides = [_unexpanded(case, tensor, op.site) for tensor in op.inputs[:2]]

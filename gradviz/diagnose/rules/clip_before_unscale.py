@@ -25,15 +25,16 @@ def _search(case: Case) -> Iterator[Found]:
     waiting = changed & (lives.before(lives.whats == ACCUMULATED) > 0)
     waiting &= (lives.before(lives.whats == STEPPED) == 0) & (lives.after(lives.whats == STEPPED) > 0)
     events = np.unique(lives.events[waiting])
-    unscaling = [event for event in events.tolist() if _unscales(case, event)]
+    unscaling = [own for own in case.by_site(events).values() if _unscales(case, int(own[0]))]
     if not unscaling:
         return
-    last = np.isin(lives.events, unscaling)
+    last = np.isin(lives.events, np.concatenate(unscaling))
     early = waiting & ~last & (lives.after(last) > 0)
-    clips = [event for event in np.unique(lives.events[early]).tolist() if _clips(case, event)]
-    for own in case.by_site(np.array(clips, np.int64)).values() if clips else ():
+    for own in case.by_site(np.unique(lives.events[early])).values():
+        if not _clips(case, int(own[0])):
+            continue
         leaves = tuple(np.unique(lives.leaves[np.isin(lives.events, own)]).tolist())
-        after = min((event for event in unscaling if event > own[0]), default=int(own[0]))
+        after = int(min(event for events in unscaling for event in events if event > own[0]))
         yield Found(
             f"the gradients of {case.called(leaves)} are clipped while they still carry the loss scale, which "
             f"{case.at(after)} takes away",

@@ -13,6 +13,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 
+_EVENTS = 64  # of a line that are looked at
 _REPLACING = ("copy_", "data", "set_", "fill_")
 
 
@@ -22,7 +23,7 @@ def _search(case: Case) -> Iterator[Found]:
     waiting = changed & (lives.before(lives.whats == ACCUMULATED) + lives.before(changed) > 0)
     waiting &= (lives.before(lives.whats == STEPPED) == 0) & (lives.after(lives.whats == STEPPED) > 0)
     for events in case.by_site(np.unique(lives.events[waiting])).values():
-        replaced = [event for event in events.tolist() if _replaces(case, event)]
+        replaced = [event for event in events[:_EVENTS].tolist() if _replaces(case, event)]
         if not replaced:
             continue
         leaves = tuple(np.unique(lives.leaves[np.isin(lives.events, replaced) & waiting]).tolist())

@@ -16,6 +16,7 @@ from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.tracefile import PassInfo
 
 _SHARE = 0.5  # of the windows between two clearings
+_WINDOWS = 256  # the most that are looked at
 _MEANS = {"mean"}
 _LOSSES = {
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
@@ -31,14 +32,14 @@ def _search(case: Case) -> Iterator[Found]:
     summed = came & (lives.after(used) > 0) & (lives.before(used) == 0)
     by_number = case.query.passes.by_number
     sums: dict[int, list[tuple[int, ...]]] = {}
-    for leaf in np.unique(lives.leaves[summed])[:1].tolist():
-        for window in np.unique(lives.windows[summed & (lives.leaves == leaf)]).tolist():
-            rows = lives.windows == window
-            numbers = tuple(dict.fromkeys(lives.numbers[rows & summed].tolist()))
-            sites = {by_number[number].site for number in numbers}
-            changes = lives.events[rows & (lives.whats == CHANGED)]
-            if len(sites) == 1 and all(_is_clip(case, event) for event in changes.tolist()):
-                sums.setdefault(sites.pop(), []).append(numbers)
+    first = np.flatnonzero(lives.leaves == lives.leaves[summed][0]) if summed.any() else np.zeros(0, np.int64)
+    ends = np.flatnonzero(np.diff(lives.windows[first])) + 1
+    for rows in np.split(first, ends)[:_WINDOWS] if len(first) else ():
+        numbers = tuple(dict.fromkeys(lives.numbers[rows[summed[rows]]].tolist()))
+        sites = {by_number[number].site for number in numbers}
+        changes = lives.events[rows[lives.whats[rows] == CHANGED]]
+        if len(sites) == 1 and all(_is_clip(case, event) for event in changes.tolist()):
+            sums.setdefault(sites.pop(), []).append(numbers)
     for site, windows in sums.items():
         several = [numbers for numbers in windows if len(numbers) > 1]
         runs = [by_number[number] for numbers in several for number in numbers]

@@ -1,7 +1,7 @@
 """The programs of tests/zoo: broken ones with their cured twins, and healthy ones that look suspicious.
 
-A file has several programs, each below a line `=== name: broken`, `: cured` or `: healthy`. In a broken program the
-comment `# <- rule` marks the guilty line."""
+A file has several programs, each below a line `=== name: broken`, `: cured` or `: healthy`; ` on torch` after it says
+that only PyTorch can run it. In a broken program the comment `# <- rule` marks the guilty line."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def programs(file: Path) -> list[Program]:
 ALL = [program for file in sorted(ZOO.glob("*.txt")) for program in programs(file)]
 
 
-def checked(program: Program, folder: Path, values: str = "stats") -> Report:
-    """What `check` finds in a program, which is run on the NumPy engine. A sound program must not fail."""
+def checked(program: Program, folder: Path, values: str = "stats", engine: str = "numpy") -> Report:
+    """What `check` finds in a program, run on an engine. A sound program must not fail."""
     source, trace = folder / "program.py", folder / "run.gradviz"
     source.write_text(program.text, encoding="utf-8")
-    outcome = run(Target(str(source), False, []), trace, values)
+    outcome = run(Target(str(source), False, []), trace, values, engine=engine)
     assert outcome.status == 0 or program.state == "broken"
     return check(trace)

@@ -230,7 +230,8 @@ def _apart(case: Case, one: int, other: int) -> bool:
 
 def _is_logarithm(case: Case, tensor: int) -> bool:
     """Whether a logarithm is among the last ops behind a tensor."""
-    waiting, seen = [tensor], set()
+    seen: set[int] = set()
+    waiting = [tensor]
     while waiting and len(seen) < _NEAR:
         found = waiting.pop(0)
         op = op_of(case.query, found) if found and found not in seen else None

@@ -8,7 +8,17 @@ from collections.abc import Collection, Iterator
 from gradviz.diagnose.case import Case
 
 _STORING = {"append", "appendleft", "extend", "add", "insert", "put", "push", "setdefault", "update"}
-_FREE = {"item", "detach", "tolist", "numpy", "float", "int", "data", "shape", "detach_"}  # what keeps no graph
+_FREE = {
+    "item",
+    "detach",
+    "tolist",
+    "numpy",
+    "float",
+    "int",
+    "data",
+    "shape",
+    "detach_",
+}  # what keeps no graph
 
 
 def trees(case: Case) -> dict[str, ast.Module]:
@@ -27,7 +37,8 @@ def loops_around(case: Case, site: int) -> int:
     """In how many loops an event is: those around its line, and around the lines of its callers."""
     return sum(
         sum(
-            isinstance(node, ast.For | ast.While) and node.lineno < caller.place.line <= (node.end_lineno or 0)
+            isinstance(node, ast.For | ast.While)
+            and node.lineno < caller.place.line <= (node.end_lineno or 0)
             for node in ast.walk(tree)
         )
         for caller in case.query.places.callers(site)

@@ -21,7 +21,7 @@ _RESULTS = 400  # tensors behind a result that are looked at
 class Visit:
     """One call of an outermost module. `kinds` are its layers that depend on the mode, `moody` those of them that are
     in training mode. `has_grad` is the grad mode, `in_pass` whether a pass goes through its result. `is_evaluation`
-    says that its result is used and reaches no root. `input` is its first input. `rounds` counts the steps before it."""
+    says that its result is used and reaches no root. `input` is its first input. `rounds` counts the steps before."""
 
     event: int
     site: int
@@ -101,8 +101,8 @@ def _types(layers: list) -> str:  # type: ignore[type-arg]
 
 
 def _outermost(case: Case) -> list[tuple[int, int, int]]:
-    """(first event, last event, thread) of scopes of modules that are in no other, except losses: of each line the first
-    and the last ones."""
+    """(first event, last event, thread) of scopes of modules that are in no other, except losses: of each line the
+    first and the last ones."""
     by_site: dict[int, list[tuple[int, int, int]]] = {}
     for span in _all_outermost(case):
         by_site.setdefault(int(case.trace.events["site"][span[0]]), []).append(span)

@@ -48,7 +48,9 @@ def _of_numbers(query: Query, row: int) -> int:
     if array is None or array.dtype.kind != "f" or np.all(array == np.round(array)):
         return 0
     first = max(row - _BEFORE, 0)
-    scalar = (states.stats[first:row, 0] == states.stats[first:row, 1]) & (states.flags[first:row] & REQUIRES_GRAD > 0)
+    scalar = (states.stats[first:row, 0] == states.stats[first:row, 1]) & (
+        states.flags[first:row] & REQUIRES_GRAD > 0
+    )
     rows = first + np.flatnonzero(scalar)
     same = rows[np.isin(states.stats[rows, 0], array.astype(np.float64))]
     if not np.isin(array.astype(np.float64), states.stats[same, 0]).all():
@@ -61,8 +63,8 @@ _FAR = 8  # copies of copies that are followed
 
 
 def original(query: Query, tensor: int) -> int:
-    """The leaf that requires grad that a tensor was copied from (`clone`, `deepcopy`, `nn.Parameter(w.data)`), perhaps transposed; 0 if it
-    is no copy."""
+    """The leaf that requires grad and that a tensor was copied from (`clone`, `deepcopy`, `nn.Parameter(w.data)`),
+    perhaps transposed; 0 if it is no copy."""
     found = tensor
     for _ in range(_FAR):
         maker = query.tensors.made(found)

@@ -268,7 +268,9 @@ class Training:
         """The events that write zeros."""
         names = [number for number, text in self.trace.strings.items() if text in _ZEROING]
         ops, mutated = self.trace.table(Kind.OP), self.trace.table(Kind.MUTATED)
-        return np.concatenate([ops.events[np.isin(ops["op"], names)], mutated.events[np.isin(mutated["how"], names)]])
+        return np.concatenate(
+            [ops.events[np.isin(ops["op"], names)], mutated.events[np.isin(mutated["how"], names)]]
+        )
 
     def _steps(self) -> list[tuple[np.ndarray, ...]]:
         held = self.stepped.lists("parameters")

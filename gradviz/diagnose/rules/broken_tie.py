@@ -1,6 +1,6 @@
 """`broken-tie`: a parameter was made as a copy of another parameter of the same network (`nn.Parameter(w.clone())`,
-`out.weight = copy.deepcopy(embed.weight)`), and both are trained: they part with the first step. Copies of whole layers,
-as in a stack of equal ones, are no ties."""
+`out.weight = copy.deepcopy(embed.weight)`), and both are trained: they part with the first step. Copies of whole
+layers, as in a stack of equal ones, are no ties."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _search(case: Case) -> Iterator[Found]:
         if _alone(case, leaf) and _tied(case, below, leaf, source):
             made = case.query.tensors.maker(leaf) or 0
             yield Found(
-                f"{case.words.called(leaf)} begins as a copy of {case.words.called(source)}, and both are trained: from "
-                "the first step on they are different weights",
+                f"{case.words.called(leaf)} begins as a copy of {case.words.called(source)}, and both are trained: "
+                "from the first step on they are different weights",
                 "share the parameter itself: out.weight = embed.weight  # without clone() or a new Parameter",
                 (made,),
                 tensors=(leaf, source),
@@ -54,9 +54,8 @@ def _alone(case: Case, leaf: int) -> bool:
 
 def _tied(case: Case, below: Downstream, leaf: int, source: int) -> bool:
     """Whether two parameters look like one: both in one network, read by different lines in the same pass."""
-    passes = [np.unique(_passes(case, tensor)) for tensor in (leaf, source)]
     names = [case.trace.parameters.get(tensor, "").partition(".")[0] for tensor in (leaf, source)]
-    together = len(np.intersect1d(*passes)) >= 1
+    together = len(np.intersect1d(_passes(case, leaf), _passes(case, source))) >= 1
     return together and names[0] == names[1] and bool(below.readers(leaf)) and bool(below.readers(source))
 
 

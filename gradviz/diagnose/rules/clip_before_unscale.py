@@ -1,5 +1,5 @@
-"""`clip-before-unscale`: gradients are clipped while they still carry the scale of the loss: only afterwards a gradient
-scaler, or a division by the same number, takes it away, before the step."""
+"""`clip-before-unscale`: gradients are clipped while they still carry the scale of the loss: only afterwards a
+gradient scaler, or a division by the same number, takes it away, before the step."""
 
 from __future__ import annotations
 

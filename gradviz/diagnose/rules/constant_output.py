@@ -1,5 +1,6 @@
-"""`constant-output`: an op gives the same numbers for every input, so that no gradient passes: softmax over one entry,
-normalisation of one element, cross_entropy of one class. All calls of its line do so, though their inputs differ."""
+"""`constant-output`: an op gives the same numbers for every input, so that no gradient passes: softmax over one
+entry, normalisation of one element, cross_entropy of one class. All calls of its line do so, though their inputs
+differ."""
 
 from __future__ import annotations
 

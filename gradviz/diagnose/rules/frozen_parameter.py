@@ -43,13 +43,17 @@ def _groups(case: Case) -> Iterator[Found]:
         for group in event.groups:
             own = event.parameters[at : at + group.size]
             at += group.size
-            if len(steps) < _LEAST or not own or not all(_is_frozen(case, own, s) for s in steps[-_LEAST:].tolist()):
+            if (
+                len(steps) < _LEAST
+                or not own
+                or not all(_is_frozen(case, own, s) for s in steps[-_LEAST:].tolist())
+            ):
                 continue
             by = _freezing(case, own)
             yield Found(
                 f"{case.called(own)} {'is' if len(own) == 1 else 'are'} given to {clean(event.type)} "
-                f"{'as a group of their own' if len(event.groups) > 1 else ''} at {case.at(event.index)}, but do not require "
-                "grad: they are never trained",
+                f"{'as a group of their own' if len(event.groups) > 1 else ''} at {case.at(event.index)}, but do not "
+                "require grad: they are never trained",
                 "requires_grad_(True)  # for what is to be trained; or leave them out of the optimizer",
                 (by if by is not None else event.index, event.index),
                 tensors=tuple(own),

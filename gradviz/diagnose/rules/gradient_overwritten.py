@@ -1,5 +1,5 @@
-"""`gradient-overwritten`: a gradient that no step has used is replaced, by an assignment to `.grad` or by `copy_`, with
-something that was not computed from gradients (scaled, clipped, averaged gradients are)."""
+"""`gradient-overwritten`: a gradient that no step has used is replaced, by an assignment to `.grad` or by `copy_`,
+with something that was not computed from gradients (scaled, clipped, averaged gradients are)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all of them alive: each time that its line
-runs, it leads to the nodes of one more pass, and no pass ever goes through it."""
+"""`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all of them alive: each time that its
+line runs, it leads to the nodes of one more pass, and no pass ever goes through it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.loops import keeping_lines
+from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
 from gradviz.tracefile import PassInfo, Site

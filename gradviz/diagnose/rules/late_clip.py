@@ -13,7 +13,6 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED
 
-
 _LEAST = 2  # calls
 
 

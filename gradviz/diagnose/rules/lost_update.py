@@ -46,8 +46,8 @@ def _is_lost(same: np.ndarray, own: np.ndarray) -> bool:
 
 
 def has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """For each parameter, whether its gradient at a step is more than the rounding noise beside the largest one: that of
-    a bias before batch norm is none."""
+    """For each parameter, whether its gradient at a step is more than the rounding noise beside the largest one: that
+    of a bias before batch norm is not."""
     log, states = case.query.tensors.grads, case.trace.states
     keys = log.tensors << 32 | log.events
     at = np.searchsorted(keys, tensors.astype(np.int64) << 32 | events, side="right") - 1

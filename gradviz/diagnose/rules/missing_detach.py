@@ -1,6 +1,7 @@
-"""`missing-detach`: a gradient or a graph flows into what is meant to be a constant. A tensor is carried from round to
-round with its graph, so that each pass goes through all earlier rounds; a pass for one network goes on into another one,
-where its gradients are always thrown away; the target of a loss, or the weight of a log-probability, has a graph."""
+"""`missing-detach`: a gradient or a graph flows into what is meant to be a constant. A tensor is carried from round
+to round with its graph, so that each pass goes through all earlier rounds; a pass for one network goes on into
+another one, where its gradients are always thrown away; the target of a loss, or the weight of a log-probability,
+has a graph."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`nonleaf-grad-read`: `.grad` of a non-leaf that retains none is read, though passes go through it: it is None. Often
-an op (`.to()`, `* scale`, `w = w - ...`) has made the non-leaf out of the leaf that is meant."""
+"""`nonleaf-grad-read`: `.grad` of a non-leaf that retains none is read, though passes go through it: it is None.
+Often an op (`.to()`, `* scale`, `w = w - ...`) has made the non-leaf out of the leaf that is meant."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`saturated-activation`: tanh or sigmoid is at its ends for (almost) all elements, from the first call of its line to
-the last, so that almost no gradient passes it. Its mean derivative follows from the mean and the root mean square of its
-result. The last op before a loss is left out: a network that is sure of itself is healthy."""
+"""`saturated-activation`: tanh or sigmoid is at its ends for (almost) all elements, from the first call of its line
+to the last, so that almost no gradient passes it. Its mean derivative follows from the mean and the root mean
+square of its result. The last op before a loss is left out: a network that is sure of itself is healthy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def _search(case: Case) -> Iterator[Found]:
     sigmoid = np.array([names[code].startswith("sigmoid") for code in ops["op"][chosen].tolist()])
     mean, square = states.stats[rows, _MEAN], states.stats[rows, _RMS] ** 2
     flat = (
-        (rows >= 0) & (np.where(sigmoid, 4 * (mean - square), 1 - square) < _FLAT) & (_sizes(case, rows) >= _LEAST)
+        (rows >= 0)
+        & (np.where(sigmoid, 4 * (mean - square), 1 - square) < _FLAT)
+        & (_sizes(case, rows) >= _LEAST)
     )
     scopes = last_scopes(case, events)
     places: dict[tuple[int, int], list[int]] = {}
@@ -50,8 +52,8 @@ def _search(case: Case) -> Iterator[Found]:
             continue
         name = clean(case.trace.text(scope))
         yield Found(
-            f"{clean(op.op).rstrip('_')}{f' in or after {name}' if name else ''} is at its ends for (almost) all elements "
-            f"in {int(flat[calls].sum())} of {len(calls)} calls: almost no gradient passes it",
+            f"{clean(op.op).rstrip('_')}{f' in or after {name}' if name else ''} is at its ends for (almost) all "
+            f"elements in {int(flat[calls].sum())} of {len(calls)} calls: almost no gradient passes it",
             "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
             (op.index,),
             site=site,

@@ -1,5 +1,5 @@
-"""`scheduler-order`: a learning-rate scheduler is stepped before the optimizer has stepped for the first time, so that
-the first value of its schedule is never used; or more often than its schedule was made for."""
+"""`scheduler-order`: a learning-rate scheduler is stepped before the optimizer has stepped for the first time, so
+that the first value of its schedule is never used; or more often than its schedule was made for."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _too_often(case: Case, told: np.ndarray, steps: np.ndarray) -> Iterator[Found]:
-    """A scheduler that is stepped several times for each step of its optimizer, or per batch where its period is that of
-    epochs: the rate goes up and down again."""
+    """A scheduler that is stepped several times for each step of its optimizer, or per batch where its period is that
+    of epochs: the rate goes up and down again."""
     first = case.scheduled.object(int(told[0]))
     places = np.searchsorted(steps, told)
     counts = np.bincount(places)[places.min() :]
@@ -49,7 +49,11 @@ def _too_often(case: Case, told: np.ndarray, steps: np.ndarray) -> Iterator[Foun
             "scheduler.step()  # once after each optimizer.step()",
             (int(told[0]), int(steps[0])),
         )
-    elif first.type == _PERIODIC and _rises_again(case, told) and loops_around(case, case.site(int(told[0]))) > 1:
+    elif (
+        first.type == _PERIODIC
+        and _rises_again(case, told)
+        and loops_around(case, case.site(int(told[0]))) > 1
+    ):
         yield Found(
             f"{first.type} is stepped {len(told)} times, past the end of its schedule: the rate rises again",
             "step it once per epoch, outside of the loop over batches; or T_max = epochs * len(loader)",

@@ -1,6 +1,6 @@
-"""`stale-graph`: a pass goes through nodes that were made before a step changed the leaves that they lead to: a part of
-the forward computation ran once, and is used again after its parameters have moved. A graph that grows from pass to pass
-because a tensor is carried along is `missing-detach`."""
+"""`stale-graph`: a pass goes through nodes that were made before a step changed the leaves that they lead to: a
+part of the forward computation ran once, and is used again after its parameters have moved. A graph that grows from
+pass to pass because a tensor is carried along is `missing-detach`."""
 
 from __future__ import annotations
 

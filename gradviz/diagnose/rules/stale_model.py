@@ -1,6 +1,6 @@
-"""`stale-model`: the model that is evaluated is not the one that is trained. It and the trained one are copies of one
-another, nothing ever changes it, and it is called again and again without gradients, for results that reach no root. Or
-a state_dict that was kept without a copy is loaded after steps: it has changed with the model."""
+"""`stale-model`: the model that is evaluated is not the one that is trained. It and the trained one are copies of
+one another, nothing ever changes it, and it is called again and again without gradients, for results that reach no
+root. Or a state_dict that was kept without a copy is loaded after steps: it has changed with the model."""
 
 from __future__ import annotations
 

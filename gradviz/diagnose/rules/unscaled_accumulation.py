@@ -1,5 +1,6 @@
 """`unscaled-accumulation`: the mean losses of several micro-batches are summed in the gradients, by passes from one
-line on graphs of the same structure, and nothing divides them by how many they are: neither the loss nor the gradients."""
+line on graphs of the same structure, and nothing divides them by how many they are: neither the loss nor the
+gradients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`update-ratio`: in most steps the change of a weight matrix is larger than the matrix itself, or smaller than a
-ten-millionth of it. Vectors (biases, scales) are left out, and matrices that begin at 0. The change is known exactly
-where a tensor is recorded in full; else it is at least the change of its root mean square, and for plain SGD and Adam at
-most the rate times what they allow."""
+ten-millionth of it. Vectors (biases, scales) are left out, and matrices that begin at 0. The change is known
+exactly where a tensor is recorded in full; else it is at least the change of its root mean square, and for plain
+SGD and Adam at most the rate times what they allow."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _search(case: Case) -> Iterator[Found]:
         step = int(events[large & np.isin(tensors, high)][0])
         row = int(np.flatnonzero((events == step) & large)[0])
         yield Found(
-            f"the steps change {case.called(high)} by more than {'its' if len(high) == 1 else 'their'} own size: the root "
-            f"mean square goes from {number(float(was[row]), 3)} to {number(float(now[row]), 3)} in one step",
+            f"the steps change {case.called(high)} by more than {'its' if len(high) == 1 else 'their'} own size: the "
+            f"root mean square goes from {number(float(was[row]), 3)} to {number(float(now[row]), 3)} in one step",
             "use a smaller learning rate: a healthy change is about a thousandth of the weights",
             (int(stepped.events[at[row]]), step),
             tensors=tuple(high),

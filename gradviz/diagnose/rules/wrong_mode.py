@@ -1,13 +1,14 @@
 """`wrong-mode`: a model with dropout or batch norm is evaluated in training mode, or goes on training in evaluation
 mode after it was evaluated; or dropout is applied in evaluation mode.
 
-Accused is only what has more than the sign itself. Evaluation: without gradients, between passes of the same model, with
-results that are used and reach no root, on another input each time (Monte Carlo dropout repeats one). Training: modules
-that were in training mode in earlier passes and whose parameters are stepped on."""
+Accused is only what has more than the sign itself. Evaluation: without gradients, between passes of the same model,
+with results that are used and reach no root, on another input each time (Monte Carlo dropout repeats one).
+Training: modules that were in training mode in earlier passes and whose parameters are stepped on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
+
+_DROPS = "drops units at random"
+_MIXES = "takes the statistics of the batch, and updates its own"
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -45,7 +49,7 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
         first = own[0]
         yield Found(
             f"{first.name} is evaluated in training mode: its {first.moody} "
-            f"{'drops units at random' if 'Drop' in first.moody else 'takes the statistics of the batch and updates its own'}",
+            f"{_DROPS if 'Drop' in first.moody else _MIXES}",
             f"{first.name}.eval()  # before the evaluation, and {first.name}.train() after it",
             (first.event,),
             site=site,
@@ -54,7 +58,7 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
 
 def _close_together(own: list[Visit]) -> bool:
     """Whether an input is given to the same model several times in a row, to sample what it gives."""
-    return any(a.input == b.input and a.rounds == b.rounds for a, b in zip(own, own[1:], strict=False))
+    return any(a.input == b.input and a.rounds == b.rounds for a, b in pairwise(own))
 
 
 def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Found]:

@@ -1,5 +1,6 @@
-"""`zero-gradient`: parameters get nothing but zeros in every pass, because a line gives only zeros for the gradients that
-it receives: `round`, `sign`, a product with 0, `clamp` outside of its range. A loss of 0 that sends none is healthy."""
+"""`zero-gradient`: parameters get nothing but zeros in every pass, because a line gives only zeros for the
+gradients that it receives: `round`, `sign`, a product with 0, `clamp` outside of its range. A loss of 0 that sends
+none is healthy."""
 
 from __future__ import annotations
 

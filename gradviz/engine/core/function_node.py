@@ -110,7 +110,8 @@ class FunctionNode(Node):
     def vjp_recorded(self, gradients: tuple) -> tuple[Tensor | None, ...]:
         """Call the program's backward with Tensors. Returns one gradient for each edge.
 
-        Raises RuntimeError for the wrong number or shape of gradients, TypeError for what is neither a Tensor nor None."""
+        Raises RuntimeError for the wrong number or shape of gradients, TypeError for what is neither a Tensor nor
+        None."""
         if self._materialize:
             gradients = tuple(
                 new_tensor(np.zeros(*shape)) if g is None else g

@@ -138,7 +138,9 @@ class Training:
                 cleared = [p for p in parameters_of(owner) if p.grad is not None]
                 numbers = [source.identity.number_of(p) for p in cleared]
                 grads = [] if set_to_none else [p.grad for p in cleared]
-            frame = sys._getframe(1)  # its own frame, in a variable of its own, would live until garbage is collected
+            frame = sys._getframe(
+                1
+            )  # its own frame, in a variable of its own, would live until garbage is collected
             source.listener.grads_cleared(frame, type(owner).__name__, set_to_none, numbers)
             with self.paused():
                 zero_grad(owner, set_to_none)

@@ -9,6 +9,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
 
+HOOKED_CALL = "BackwardHookFunction"  # the op around a module that has backward hooks
 _RMS = 3
 _LEAST = 2  # passes
 

@@ -41,8 +41,8 @@ def _search(case: Case) -> Iterator[Found]:
         if len(rows) < _LEAST or (given < 0).any() or (taken < 0).any():
             continue
         low, high = states.stats[given, _MIN], states.stats[given, _MAX]
-        varied = len(np.unique(np.round(states.stats[taken, 3], 9))) > 1
-        if not varied or not np.all(high - low <= _FLAT) or np.ptp(low) > _FLAT:
+        varied = states.stats[taken, _MAX] - states.stats[taken, _MIN] > _FLAT
+        if not varied.all() or not np.all(high - low <= _FLAT):
             continue
         op = ops.object(int(events[0]))
         if not _blocks(case, op.index):

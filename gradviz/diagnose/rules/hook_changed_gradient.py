@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradviz.diagnose.blocked import HOOKED_CALL, blocks
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
@@ -16,6 +17,7 @@ _RMS, _NAN = 3, 4
 
 
 def _search(case: Case) -> Iterator[Found]:
+    yield from _of_modules(case)
     table = case.trace.table(Kind.HOOKED)
     if not len(table):
         return
@@ -47,6 +49,26 @@ def _search(case: Case) -> Iterator[Found]:
             number=int(table["in_pass"][rows[0]]),
             tensors=(*tensors, *_behind(case, table, rows[0])),
             severity=ERROR if bad else "",
+        )
+
+
+def _of_modules(case: Case) -> Iterator[Found]:
+    """Hooks on modules: they change what the node around the call of the module gives."""
+    produced = case.trace.table(Kind.PRODUCED)
+    for block in case.of(blocks):
+        op = case.query.nodes.op(block.node)
+        if op is None or case.query.tensors.op(op).op != HOOKED_CALL:
+            continue
+        gradients = [flow.gradient for flow in produced.object(block.event).flows if flow.gradient]
+        site = next((site for gradient in gradients if (site := _hook_site(case, gradient))), 0)
+        yield Found(
+            f"a backward hook of a module wipes out the gradient of {case.called(block.leaves)}",
+            "return None from the hook to leave grad_input as it is; or remove the hook",
+            (block.event, op),
+            site=site or block.site,
+            node=block.node,
+            number=block.number,
+            tensors=block.leaves,
         )
 
 

@@ -132,6 +132,8 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
     if tensor in case.training.owners:
         return WARNING
     is_parameter = made.how == PARAMETER or tensor in case.trace.parameters
+    if is_parameter and case.training.holders:
+        return WARNING if tensor in case.training.holders else NOTE
     if is_parameter:
         return WARNING if _family(case, tensor) in families else NOTE
     return WARNING if case.training.trained and case.query.names.of(tensor) else NOTE

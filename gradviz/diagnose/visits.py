@@ -21,7 +21,7 @@ _RESULTS = 400  # tensors behind a result that are looked at
 class Visit:
     """One call of an outermost module. `kinds` are its layers that depend on the mode, `moody` those of them that are
     in training mode. `has_grad` is the grad mode, `in_pass` whether a pass goes through its result. `is_evaluation`
-    says that its result is used and reaches no root. `input` is its first input. `rounds` counts the steps before."""
+    says that its result is used and reaches no root. `rounds` counts the steps before."""
 
     event: int
     site: int
@@ -33,9 +33,15 @@ class Visit:
     has_grad: bool
     in_pass: bool
     is_evaluation: bool
-    input: int
+    inputs: tuple[int, ...]
+    result: int
     rounds: int
     parameters: tuple[int, ...]
+
+    @property
+    def input(self) -> int:
+        """Its first input; 0 if it has none."""
+        return next(iter(self.inputs), 0)
 
 
 def visits(case: Case) -> list[Visit]:
@@ -62,9 +68,8 @@ def visits(case: Case) -> list[Visit]:
         own = set(np.concatenate([outputs.of(row)[:, 0] for row in rows.tolist()]).tolist())
         outside = [t for t in dict.fromkeys(taken.tolist()) if t and t not in own]
         held = tuple(t for t in outside if t in case.trace.parameters)
-        data = next(
-            (t for t in outside if t not in case.trace.parameters and not case.query.names.told.get(t)), 0
-        )
+        told = case.query.names.told
+        data = tuple(t for t in outside if t not in case.trace.parameters and not told.get(t))
         found.append(
             Visit(
                 first,
@@ -78,6 +83,7 @@ def visits(case: Case) -> list[Visit]:
                 used.in_pass(int(given)),
                 _is_used(case, first) and not used.in_training(int(given)),
                 data,
+                int(given),
                 int(np.searchsorted(steps, first)),
                 held,
             )

@@ -31,8 +31,10 @@ def _search(case: Case) -> Iterator[Found]:
                 (int(own[0]), int(steps[0])),
             )
             continue
-        for site in np.unique(case.trace.events["site"][own]).tolist():
-            yield from _too_often(case, own[case.trace.events["site"][own] == site], steps)
+        for events in case.by_site(own).values():
+            types = told["type"][np.isin(told.events, events)]
+            if len(np.unique(types)) == 1:  # else a scheduler of schedulers
+                yield from _too_often(case, events, steps)
 
 
 def _too_often(case: Case, told: np.ndarray, steps: np.ndarray) -> Iterator[Found]:

@@ -14,7 +14,7 @@ from gradviz.diagnose.rule import Need
 
 BROKEN = [program for program in ALL if program.state == "broken"]
 SOUND = [program for program in ALL if program.state != "broken"]
-ON_NUMPY = [program for program in BROKEN if not program.needs_torch]
+ON_NUMPY = [program for program in BROKEN if not program.needs_torch and program.rule not in OPT_IN]
 WITH_TORCH = find_spec("torch") is not None
 
 

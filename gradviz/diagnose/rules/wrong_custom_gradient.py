@@ -41,15 +41,15 @@ def _search(case: Case) -> Iterator[Found]:
                 key = (op.args, op.inputs[1:])
                 curves.setdefault(key, []).append(points)
                 first.setdefault(key, op)
-        for key, parts in curves.items():
+        for curve, parts in curves.items():
             told = _deviation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
             if told is not None:
                 at, slope, given = told
                 yield Found(
-                    f"near x = {number(at, 3)} the slope of {clean(first[key].op)} is {number(slope, 3)}, but its "
+                    f"near x = {number(at, 3)} the slope of {clean(first[curve].op)} is {number(slope, 3)}, but its "
                     f"backward multiplies by {number(given, 3)}",
                     "return grad_output * d forward / dx; torch.autograd.gradcheck compares them",
-                    (first[key].index,),
+                    (first[curve].index,),
                 )
                 break
 

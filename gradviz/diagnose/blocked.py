@@ -12,6 +12,7 @@ from gradviz.events.kinds import Kind
 HOOKED_CALL = "BackwardHookFunction"  # the op around a module that has backward hooks
 _RMS = 3
 _LEAST = 2  # passes
+_SATISFIED = 1e-4  # a loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,10 @@ def _dry_leaves(case: Case) -> np.ndarray:
 
 
 def _passes_from_zero(case: Case) -> np.ndarray:
-    """The passes whose roots are all 0: a loss that is satisfied sends no gradient, as is right."""
+    """The passes whose roots are all (almost) 0: a loss that is satisfied sends no gradient, as is right."""
     began = case.trace.table(Kind.PASS_BEGAN)
     roots = began.lists("roots")
-    zero = _rms(case, roots.elements[:, 2], began.events[roots.owners]) == 0
+    zero = _rms(case, roots.elements[:, 2], began.events[roots.owners]) < _SATISFIED
     others = np.unique(roots.owners[~zero])
     return np.setdiff1d(began["number"], began["number"][others])
 

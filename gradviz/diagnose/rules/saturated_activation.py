@@ -13,11 +13,18 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.dead_relu import last_scopes
 from gradviz.events.kinds import Kind
+from gradviz.query.upstream import Downstream
 from gradviz.words.escape import clean
 
 _SQUASHING = ("tanh", "sigmoid", "tanh_", "sigmoid_", "hardtanh", "hardsigmoid", "softsign")
 _MEAN, _RMS = 2, 3
 _FLAT = 0.02  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
+_LOGARITHMS = ("log", "kl_div", "log1p", "log2")
+_PASSING = {
+    "clamp", "clamp_min", "clamp_max", "clip", "view", "reshape", "squeeze", "unsqueeze", "flatten", "add", "rsub",
+    "to", "float",
+}  # fmt: skip
+_NEAR = 16  # tensors behind a result that are looked at
 _SHARE = 0.9  # of the calls
 _LEAST, _CALLS = 8, 2  # elements, calls
 
@@ -68,19 +75,23 @@ def _behind(case: Case, op: int) -> list[int]:
 
 
 def _feeds_a_loss(case: Case, result: int) -> bool:
-    """Whether a result goes straight into a loss or its logarithm."""
-    readers = case.of(_readers).get(result, ())
-    return any("loss" in name or "entropy" in name or name in ("log", "kl_div", "rsub") for name in readers)
+    """Whether a result goes into a loss or its logarithm, perhaps reshaped or clamped on the way."""
+    below = case.of(_below)
+    waiting, seen = [result], 0
+    while waiting and seen < _NEAR:
+        tensor = waiting.pop(0)
+        seen += 1
+        for event in below.readers(tensor):
+            op = case.query.tensors.op(event)
+            if "loss" in op.op or "entropy" in op.op or op.op in _LOGARITHMS:
+                return True
+            if op.op in _PASSING:
+                waiting += op.outputs
+    return False
 
 
-def _readers(case: Case) -> dict[int, set[str]]:
-    """The names of the ops that read each tensor."""
-    ops = case.trace.table(Kind.OP)
-    inputs = ops.lists("inputs")
-    found: dict[int, set[str]] = {}
-    for tensor, code in zip(inputs.values.tolist(), ops["op"][inputs.owners].tolist(), strict=True):
-        found.setdefault(tensor, set()).add(case.trace.text(code))
-    return found
+def _below(case: Case) -> Downstream:
+    return Downstream(case.query)
 
 
 def _sizes(case: Case, rows: np.ndarray) -> np.ndarray:

@@ -372,7 +372,8 @@ class Trace:
 
     def shape(self, tensor: int) -> tuple[tuple[int, ...], str] | None:
         """A tensor's shape and dtype when it was first told of; None where nothing is known of it."""
-        form = self.states.form(self.states.first(tensor)) if self.states.first(tensor) >= 0 else None
+        row = self.states.first(tensor)
+        form = self.states.form(row) if row >= 0 else None
         return None if form is None else (form.shape, form.dtype)
 
 

@@ -34,6 +34,7 @@ class Choice:
     whole: bool = False
     depth: int | None = None
     unfold: tuple[str, ...] = ()
+    rolled: bool | None = None
     around: str | None = None
     hops: int = slices.HOPS
     start: str | None = None
@@ -54,10 +55,10 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
             return write_page(trace, lambda number: _sliced(trace, number, choice, True), choice.number, path)
         is_json = path.suffix.lower() == ".json"
         graph = _sliced(trace, choice.number, choice, not is_json)
-        asked = choice.depth is not None or choice.unfold
+        asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")
-            graph = folded(graph, choice.depth, choice.unfold)
+            graph = folded(graph, choice.depth, choice.unfold, choice.rolled)
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
         save(graph, path, choice.theme)
     return _told(graph, path)
@@ -77,7 +78,6 @@ def _told(graph: Graph, path: Path) -> str:
     """One line about the file that was written and its contents."""
     parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items()) or "nothing"
     edges = plural(len(graph.edges), "edge")
-    run = "the whole run" if graph.pass_number is None else f"pass {graph.pass_number} of {graph.passes}"
     more = f"; {plural(graph.left_out, 'operation')} outside it (--all draws them)" if graph.left_out else ""
     notes = "".join(f"; {note}" for note in graph.notes)
-    return f"wrote {path}: {run}, {parts}, {edges}{notes}{more}"
+    return f"wrote {path}: {graph.run()}, {parts}, {edges}{notes}{more}"

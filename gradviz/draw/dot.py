@@ -90,8 +90,9 @@ class _Writer:
         """Add things inside the nested clusters of their scope. DOT joins clusters of the same name."""
         # outer.subgraph() would copy its lines
         cluster = graphviz.Digraph(graphviz.escape(f"cluster {path}"))
-        name = path.rpartition("/")[2]
-        cluster.attr(label=quoted([plain(name, 40)]), **{"class": "scope"}, **style.CLUSTER)
+        name, kind = path.rpartition("/")[2], self.scene.types.get(path, "")
+        title = f"{plain(name, 40)} · {plain(kind, 30)}" if kind and kind != name else plain(name, 40)
+        cluster.attr(label=quoted([title]), **{"class": "scope"}, **style.CLUSTER)
         if path == scope:
             self._add_things(cluster, members)
         else:

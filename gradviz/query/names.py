@@ -40,6 +40,13 @@ class Names:
             if not role
         }
 
+    @cached_property
+    def buffers(self) -> set[int]:
+        """The buffers of modules."""
+        named = self.trace.table(Kind.NAMED)
+        roles = zip(named["tensor"].tolist(), named["role"].tolist(), strict=True)
+        return {tensor for tensor, role in roles if self.trace.text(role) == "buffer"}
+
     def given(self, tensor: int, maker: Event | None) -> str | None:
         """The name of the variable that a tensor made by event `maker` was first assigned to; None if there
         is none."""

@@ -24,12 +24,14 @@ def draw(
     params: Mapping[str, Any] | None = None,
     depth: int | None = None,
     unfold: Iterable[str] = (),
+    rolled: bool | None = None,
     theme: str = "light",
     **settings: Any,
 ) -> Picture:
     """Draw the graph that leads to a tensor, or that a module makes of `inputs`. The result displays itself in a
-    notebook and has `.save(FILE)` and `.html()`. Large graphs are folded: `depth` unfolds that many levels, and
-    `unfold` the named groups.
+    notebook and has `.save(FILE)` and `.html()`. A large graph opens as its modules: `depth` unfolds that many levels,
+    and `unfold` the named ones. `rolled` says whether each place of the program is one box, or each step of a loop; by
+    default what is clearer.
 
     Tensors and modules are those of gradviz's engine or of PyTorch. A module is called once, with a tensor, a tuple of
     arguments or a dict. Tensors get the names that they have in the caller, or those of `params`:
@@ -53,7 +55,9 @@ def draw(
         content = path.read_bytes()
         with open_trace(path) as trace:
             graph = build(trace, **settings)
-        return Picture(graph, lambda: _page(content, settings), theme, depth=depth, unfold=unfold)
+        return Picture(
+            graph, lambda: _page(content, settings), theme, depth=depth, unfold=unfold, rolled=rolled
+        )
 
 
 def _page(content: bytes, settings: dict[str, Any]) -> str:

@@ -41,6 +41,7 @@ class Choice:
     end: str | None = None
     only_grad: bool = False
     theme: str = "light"
+    rankdir: str = "TB"
 
 
 def draw(trace: Trace, path: Path, choice: Choice) -> str:
@@ -60,7 +61,7 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
             doing(f"folding {plural(len(graph.nodes), 'node')}")
             graph = folded(graph, choice.depth, choice.unfold, choice.rolled)
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
-        save(graph, path, choice.theme)
+        save(graph, path, choice.theme, choice.rankdir)
     return _told(graph, path)
 
 

@@ -61,6 +61,13 @@ Examples:
 @click.option("--only-grad", is_flag=True, help="Only what requires grad.")
 @click.option("--legend", is_flag=True, help="Draw the legend of all symbols, instead of a trace.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
+@click.option(
+    "--rankdir",
+    type=click.Choice(["TB", "LR"]),
+    default="TB",
+    show_default=True,
+    help="From top to bottom, or from left to right.",
+)
 def graph(
     trace: Path | None,
     output: Path | None,
@@ -77,6 +84,7 @@ def graph(
     only_grad: bool,
     legend: bool,
     theme: str,
+    rankdir: str,
 ) -> None:
     """Draw TRACE as a graph. The ending of FILE gives the format: .svg, .png, .pdf, .html, .dot, .mmd or
     .json.
@@ -93,7 +101,9 @@ def graph(
         return
     if (start is None) != (end is None):
         fail("--from and --to go together: give the start and the end of the paths")
-    choice = Choice(number, show, whole, depth, unfold, rolled, around, hops, start, end, only_grad, theme)
+    choice = Choice(
+        number, show, whole, depth, unfold, rolled, around, hops, start, end, only_grad, theme, rankdir
+    )
     with opened(trace) as recorded:
         told = draw(recorded, output or recorded.path.with_suffix(".svg"), choice)
     click.echo(told)

@@ -16,11 +16,21 @@ _MOST_SHAPES = 3
 def box_lines(node: Node, box: Box) -> list[Line]:
     """The lines of a box, each with its role."""
     lines = _place(node, box) if node.op == PLACE else _module(node, box)
+    if box.parameters:
+        lines += _parameters(list(box.parameters.values()))
     if box.cuts:
         lines.append(("odd", "a gradient stops inside"))
     if node.error:
         lines.append(("error", plain(node.error, 60)))
     return lines
+
+
+def of_inside(node: Node, box: Box) -> list[str]:
+    """The lines of a box without those about gradients, which change while a pass runs."""
+    lines = _place(node, box) if node.op == PLACE else _module(node, box)
+    if box.parameters:
+        lines.append(_size(list(box.parameters.values())))
+    return [text for _, text in lines]
 
 
 def _times(node: Node) -> str:
@@ -31,9 +41,7 @@ def _module(node: Node, box: Box) -> list[Line]:
     kind = f" · {plain(box.type, 30)}" if box.type and box.type != node.name else ""
     lines = [("name", f"{plain(node.name or '', 40)}{kind}{_times(node)}")]
     if box.takes or box.gives:
-        lines.append(("value", f"{_shapes(box.takes)} → {_shapes(box.gives)}"))
-    if box.parameters:
-        lines += _parameters(list(box.parameters.values()))
+        lines.append(("value", f"{_shapes(box.takes)} → {_shapes(box.gives)}".strip()))
     return lines
 
 
@@ -53,12 +61,16 @@ def _shapes(shapes: dict[str, None]) -> str:
 
 def _parameters(parameters: list[Node]) -> list[Line]:
     """How many parameters a module has, and the health of their gradients."""
-    elements = sum(math.prod(one.shape or ()) for one in parameters)
-    lines = [("fact", f"{plural(len(parameters), 'parameter')}, {plural(elements, 'element')}")]
+    lines = [_size(parameters)]
     wanted = [one for one in parameters if one.requires_grad]
     if not wanted:
         return [*lines, ("fact", "frozen")]
     return lines + _health(wanted)
+
+
+def _size(parameters: list[Node]) -> Line:
+    elements = sum(math.prod(one.shape or ()) for one in parameters)
+    return "fact", f"{plural(len(parameters), 'parameter')}, {plural(elements, 'element')}"
 
 
 def _health(parameters: list[Node]) -> list[Line]:

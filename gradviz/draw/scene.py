@@ -49,12 +49,13 @@ class Link:
 @dataclass(slots=True)
 class Scene:
     """A whole picture. `caption` is the text above it; `types` are the classes of the modules that have frames, by
-    path."""
+    path; with `rankdir` LR it is drawn from left to right."""
 
     caption: list[str]
     types: dict[str, str] = field(default_factory=dict)
     things: dict[str, Thing] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
+    rankdir: str = "TB"
 
 
 def scene_of(graph: Graph) -> Scene:

@@ -216,7 +216,7 @@ def folded(
     names = list(unfold)
     is_asked = depth is not None or bool(names)
     if rolled is None:
-        rolled = _is_clearer_rolled(graph, is_asked, most)
+        rolled = is_clearer_rolled(graph, is_asked, most)
     if rolled:
         tree = places(graph)
         opened = [group for name in names for group in find_scopes(tree, name)]
@@ -229,7 +229,7 @@ def folded(
     return fold(graph, tree, closed_by_default(graph, tree, min(AIM, most), depth, opened))
 
 
-def _is_clearer_rolled(graph: Graph, is_asked: bool, most: int) -> bool:
+def is_clearer_rolled(graph: Graph, is_asked: bool = False, most: int = MOST) -> bool:
     """Whether modules, or a loop, make a smaller picture than the operations one by one."""
     ops = [node for node in graph.nodes.values() if node.kind == OP]
     if any(node.scope for node in ops):

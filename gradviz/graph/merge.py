@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -109,6 +110,12 @@ def _add(node: Node, part: str, shape: str) -> None:
 
 
 def _worse(one: Edge, other: Edge) -> Snapshot | None:
-    """The value of two merged edges: the gradient with NaN or inf if one has it."""
-    stats = other.value.stats if other.value is not None else None
-    return other.value if stats is not None and (stats.nan or stats.inf) else one.value
+    """The value of two merged edges: the gradient with NaN or inf if one has it, else the larger."""
+    return max(one.value, other.value, key=_size)
+
+
+def _size(value: Snapshot | None) -> float:
+    stats = value.stats if value is not None else None
+    if stats is None:
+        return -1.0
+    return math.inf if stats.nan or stats.inf else stats.rms

@@ -13,6 +13,7 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
+from gradviz.query import Query
 from gradviz.tracefile import Trace
 from gradviz.words.numbers import plural
 
@@ -53,9 +54,10 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
     with no_collection(), patience(f"reading {trace.path.name}") as doing:
         if path.suffix.lower() == PAGE:
             doing(f"making {path.name}")
-            return write_page(trace, lambda number: _sliced(trace, number, choice, True), choice.number, path)
+            query = Query(trace)
+            return write_page(trace, lambda number: _sliced(query, number, choice, True), choice.number, path)
         is_json = path.suffix.lower() == ".json"
-        graph = _sliced(trace, choice.number, choice, not is_json)
+        graph = _sliced(Query(trace), choice.number, choice, not is_json)
         asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")
@@ -65,9 +67,9 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
     return _told(graph, path)
 
 
-def _sliced(trace: Trace, number: int | None, choice: Choice, values: bool) -> Graph:
+def _sliced(query: Query, number: int | None, choice: Choice, values: bool) -> Graph:
     """The chosen part of one pass, or of the whole run."""
-    graph = build(trace, number, choice.show, choice.whole, values=values)
+    graph = build(query, number, choice.show, choice.whole, values=values)
     if choice.only_grad:
         graph = slices.only_grad(graph)
     if choice.start is not None and choice.end is not None:

@@ -34,17 +34,23 @@ class GraphError(GradvizError):
 
 @no_collection()
 def build(
-    trace: Trace, passes: int | None = None, show: str = "both", whole: bool = False, values: bool = True
+    trace: Trace | Query,
+    passes: int | None = None,
+    show: str = "both",
+    whole: bool = False,
+    values: bool = True,
 ) -> Graph:
     """Build the graph of pass number `passes`, or of the whole run. With None, it is the pass of interest: the first
     with a NaN, an error or a cut, else the first. A run without passes is shown whole.
+
+    For many graphs of one trace, give its Query, which keeps what it has looked up.
 
     A small run that is no loop is shown from beginning to end unless a pass is requested by number. `show="backward"`
     gives exactly the nodes reachable through `next_functions` from the roots of the pass. Without `values`, nodes and
     edges have no values. Raises GraphError if the pass does not exist, TraceError if the trace is damaged."""
     if show not in SHOWS:
         raise GraphError(f"show is {', '.join(SHOWS)}; not {show!r}")
-    query = Query(trace)
+    query = trace if isinstance(trace, Query) else Query(trace)
     run, why = _chosen(query, passes, whole)
     return _Builder(query, run, passes is not None, show, whole).graph(values, why)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from gradviz.graph.many import no_collection
 from gradviz.graph.merge import Merging
 from gradviz.graph.model import GROUP, LEAF, OP, Box, Graph, Node, ends_with
 from gradviz.graph.rolling import places
+from gradviz.nearest import nearest
 
 MOST = 100  # a graph up to this size is not folded
 AIM = 80  # the size to which a larger graph is folded
@@ -252,9 +252,8 @@ def find_scopes(tree: dict[str, Group], name: str) -> list[str]:
     if found:
         return found
     known = {group.scope for group in tree.values() if group.scope} | {group.label for group in tree.values()}
-    near = difflib.get_close_matches(name, sorted(known), 1, 0.4)
-    if near:
-        raise FoldError(f"there is no scope {name!r}: did you mean {near[0]!r}?")
+    if near := nearest(name, sorted(known)):
+        raise FoldError(f"there is no scope {name!r}: did you mean {near!r}?")
     scopes = sorted({group.scope for group in tree.values() if group.scope})[:5]
     raise FoldError(
         f"there is no scope {name!r}"

@@ -33,9 +33,9 @@ class Why(Enum):
 @dataclass(frozen=True, slots=True)
 class Absence:
     """Why a `.grad` is None. Fields that apply to the reason: `event` made the tensor, set its `.grad` to
-    None, or received a non-leaf's `gradient`; `leaf` had its name before; `number` is the pass and `root` its root; `cut` is the event
-    that cuts the path; `asked` are the inputs of the pass; `to_come` is a later event that sets the `.grad`.
-    """
+    None, or received a non-leaf's `gradient`; `leaf` had its name before; `number` is the pass and `root` its
+    root; `cut` is the event that cuts the path; `asked` are the inputs of the pass; `to_come` is a later event that
+    sets the `.grad`."""
 
     why: Why
     event: int = -1

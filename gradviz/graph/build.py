@@ -257,7 +257,8 @@ class _Builder:
             node.grad_fn, node.pair = self.query.nodes.name(number), self.ids.node[number]
         self._place(node, op.site)
         if node.scope:
-            node.is_inside = self._place_of(op.site)[:4] == self._place_of(self.query.scopes.site(event))[:4]
+            visit, site = self.query.scopes.entered(event)
+            node.visit = visit if self._place_of(op.site)[:4] == self._place_of(site)[:4] else 0
         return node
 
     def _add_grad_fns(self, numbers: list[int]) -> None:
@@ -269,6 +270,7 @@ class _Builder:
             if event is not None:
                 op = self.tensors.op(event)
                 node.op, node.scope = op.op, self.query.scopes.path(event)
+                node.maker = self.ids.op[event]
                 self._place(node, op.site)
             elif number in nodes.leaves:
                 node.base = self.query.names.label(nodes.leaves[number])

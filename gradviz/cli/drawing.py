@@ -13,6 +13,7 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
+from gradviz.query import Query
 from gradviz.tracefile import Trace
 from gradviz.words.numbers import plural
 
@@ -34,12 +35,14 @@ class Choice:
     whole: bool = False
     depth: int | None = None
     unfold: tuple[str, ...] = ()
+    rolled: bool | None = None
     around: str | None = None
     hops: int = slices.HOPS
     start: str | None = None
     end: str | None = None
     only_grad: bool = False
     theme: str = "light"
+    rankdir: str = "TB"
 
 
 def draw(trace: Trace, path: Path, choice: Choice) -> str:
@@ -51,21 +54,22 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
     with no_collection(), patience(f"reading {trace.path.name}") as doing:
         if path.suffix.lower() == PAGE:
             doing(f"making {path.name}")
-            return write_page(trace, lambda number: _sliced(trace, number, choice, True), choice.number, path)
+            query = Query(trace)
+            return write_page(trace, lambda number: _sliced(query, number, choice, True), choice.number, path)
         is_json = path.suffix.lower() == ".json"
-        graph = _sliced(trace, choice.number, choice, not is_json)
-        asked = choice.depth is not None or choice.unfold
+        graph = _sliced(Query(trace), choice.number, choice, not is_json)
+        asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")
-            graph = folded(graph, choice.depth, choice.unfold)
+            graph = folded(graph, choice.depth, choice.unfold, choice.rolled)
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
-        save(graph, path, choice.theme)
+        save(graph, path, choice.theme, choice.rankdir)
     return _told(graph, path)
 
 
-def _sliced(trace: Trace, number: int | None, choice: Choice, values: bool) -> Graph:
+def _sliced(query: Query, number: int | None, choice: Choice, values: bool) -> Graph:
     """The chosen part of one pass, or of the whole run."""
-    graph = build(trace, number, choice.show, choice.whole, values=values)
+    graph = build(query, number, choice.show, choice.whole, values=values)
     if choice.only_grad:
         graph = slices.only_grad(graph)
     if choice.start is not None and choice.end is not None:
@@ -77,7 +81,6 @@ def _told(graph: Graph, path: Path) -> str:
     """One line about the file that was written and its contents."""
     parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items()) or "nothing"
     edges = plural(len(graph.edges), "edge")
-    run = "the whole run" if graph.pass_number is None else f"pass {graph.pass_number} of {graph.passes}"
     more = f"; {plural(graph.left_out, 'operation')} outside it (--all draws them)" if graph.left_out else ""
     notes = "".join(f"; {note}" for note in graph.notes)
-    return f"wrote {path}: {run}, {parts}, {edges}{notes}{more}"
+    return f"wrote {path}: {graph.run()}, {parts}, {edges}{notes}{more}"

@@ -32,6 +32,8 @@ from common import machine, table
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
+_SECONDS = 20  # for a program
+_NOTHING = {"speaks": False, "named": False, "costs": {}}
 Says = tuple[bool, bool]  # whether a tool speaks, and whether it names the line
 
 
@@ -118,20 +120,34 @@ def _one(job: tuple[str, str, str, int]) -> dict[str, Any]:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 (speaks, named), costs = TOOLS[tool](path, line)
         except Exception as error:  # the tool itself failed: that says nothing about the program
-            return {"state": state, "speaks": False, "named": False, "costs": {}, "failed": repr(error)}
+            return {**_NOTHING, "state": state, "failed": repr(error)}
     return {"state": state, "speaks": speaks, "named": named, "costs": costs, "failed": ""}
+
+
+def _answer(job: tuple[str, str, str, int], connection: Any) -> None:
+    """Send what a tool says about one program."""
+    connection.send(_one(job))
 
 
 def serve(tool: str) -> None:
     """Run a tool on all programs; one line of JSON for each."""
     import torch
+    import torch._dynamo  # which the first optimizer of a process imports
     from zoo_programs import ALL
 
     torch.set_num_threads(1)
     jobs = [(tool, program.text, program.state, program.line) for program in ALL]
-    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-        for said in pool.imap(_one, jobs):
-            print(json.dumps(said), flush=True)
+    context = multiprocessing.get_context("fork")
+    for job in jobs:
+        answer, ours = context.Pipe(duplex=False)
+        process = context.Process(target=_answer, args=(job, ours))
+        process.start()
+        said = (
+            answer.recv() if answer.poll(_SECONDS) else {**_NOTHING, "state": job[2], "failed": "no answer"}
+        )
+        process.kill()
+        process.join()
+        print(json.dumps(said), flush=True)
 
 
 def asked(tool: str, interpreter: str) -> list[dict[str, Any]]:

@@ -79,9 +79,9 @@ def test_a_function_that_clips_tells_which_gradients_there_are(events: Any) -> N
     assert [[name(tensor) for tensor in event.tensors] for event in told[:2]] == [[], ["model.weight"]]
 
 
-def test_graphs_that_are_kept_are_told_as_soon_as_there_are_two(events: Any) -> None:
+def test_graphs_that_are_kept_are_told_as_soon_as_there_are_three(events: Any) -> None:
     of, _, _ = events
-    assert [[living.number for living in event.graphs] for event in of(GraphsAlive)] == [[1, 2], [1, 2, 3]]
+    assert [[living.number for living in event.graphs] for event in of(GraphsAlive)] == [[1, 2, 3]]
 
 
 def test_reading_the_gradient_of_a_non_leaf_is_told(events: Any) -> None:

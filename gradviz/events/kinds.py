@@ -300,7 +300,7 @@ class PassEnded(Event):
 
 @declared(Kind.ALIVE)
 class GraphsAlive(Event):
-    """Graphs that earlier passes went through are still alive: two or more of the last 64."""
+    """Graphs that earlier passes went through are still alive: three or more of the last 64."""
 
     in_pass: PassNumber = told("the pass that is about to end")
     graphs: LivingNodes = told(

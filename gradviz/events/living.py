@@ -11,7 +11,7 @@ from weakref import ref
 from gradviz.events.fields import Living
 
 _PASSES, _NODES = 64, 8  # the last passes that are watched, and how many nodes of each
-_LEAST = 2  # graphs that are worth an event: a loop keeps that of its last round until the next
+_LEAST = 3  # graphs that are worth an event: a loop keeps those of its last round until the next
 
 
 class LivingGraphs:

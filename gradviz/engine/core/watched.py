@@ -86,7 +86,8 @@ class WatchedPass:
             if self.create_graph:
                 note_special(f"pass {self.number}", False)
             if listener is not None:
-                self._tell_alive(listener)
+                if sys.exc_info()[0] is None:
+                    self._tell_alive(listener)
                 listener.pass_ended(self.number)
         return [self.captured.get((id(edge_node(edge)), edge_nr(edge))) for edge in self.wanted_edges]
 

@@ -50,6 +50,7 @@ class Pass:
         self.records: dict[int, NodeRecord] = {}
         self.sent: dict[int, list[int]] = {}  # the gradients that were sent to each node
         self.ran: set[int] = set()
+        self.has_failed = False
         # The nodes that have begun and not ended, of those of which both are told.
         self.running: list[int] = []
 
@@ -103,7 +104,7 @@ class Pass:
     def _tell_end(self) -> None:
         nodes = (record for record in self.records.values() if not record.is_leaf)
         graphs = self.source.living.ended(self.number, nodes, len(self.records))
-        if graphs:
+        if graphs and not self.has_failed:
             self.listener.graphs_alive(self.number, graphs)
         self.listener.pass_ended(self.number)
 
@@ -127,6 +128,7 @@ class Pass:
     @safely
     def failed(self, error: BaseException) -> None:
         """An exception left the pass: tell which node was at work."""
+        self.has_failed = True
         guilty = self.running[-1] if self.running else self._next_to_run()
         if guilty and guilty not in self.running:
             record = self.records[guilty]

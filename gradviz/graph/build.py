@@ -64,7 +64,7 @@ class _Builder:
         self.at = self.trace.count - 1
         if run is not None and run.last is not None and not (whole and not asked_for):
             self.at = run.last
-        self.roots = query.passes.began(run.number).roots if run is not None else ()
+        self.roots = query.passes.starts(run.number) if run is not None else ()
         self.result = Graph(
             Path(self.trace.meta.get("script", "")).name,
             None if run is None or (whole and not asked_for) else run.number,

@@ -43,6 +43,23 @@ class Passes:
         known = root.tensor or root.nr >= len(outputs)
         return root if known else root._replace(tensor=outputs[root.nr])
 
+    def starts(self, number: int) -> tuple[Root, ...]:
+        """Where a pass enters what was recorded: its roots; where none of their nodes is known (`--scope`), the nodes
+        that received a gradient which no recorded node produced."""
+        roots = self.began(number).roots
+        if not roots or any(
+            self.nodes.made(root.node) is not None or root.node in self.nodes.leaves for root in roots
+        ):
+            return roots
+        received, produced = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.PRODUCED)
+        targets = produced.lists("flows")
+        led_to = targets.elements[produced["in_pass"][targets.owners] == number, 0]
+        entered = received["node"][received["in_pass"] == number]
+        inner = [
+            node for node in entered[~np.isin(entered, led_to)].tolist() if self.nodes.made(node) is not None
+        ]
+        return tuple(self._with_tensor(Root(node, 0, 0, 0)) for node in inner) or roots
+
     def last(self, run: PassInfo) -> int:
         """The last event of a pass; the last event of the trace if the pass did not end."""
         return self.trace.count - 1 if run.last is None else run.last

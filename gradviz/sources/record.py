@@ -13,6 +13,7 @@ import numpy as np
 
 from gradviz.events.listener import Listener
 from gradviz.sources import numpy_engine, pytorch
+from gradviz.sources.in_scope import InScope
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.tracefile import Recorder, Sites
 
@@ -47,9 +48,11 @@ class record:
     """Record what gradviz's engine and PyTorch do in a `with` block into the file `path`.
 
     `values` is `none`, `stats` or `full`; `passes` the numbers of the backward passes to record in detail (None:
-    all). `through` makes of the recorder whom the engine tells in its place, and who tells the recorder. Without
-    `with_torch` PyTorch is left alone. An exception passes through, and is noted in the trace. Raises OSError where the
-    file cannot be written, ValueError for an unknown grade."""
+    all); `scope` the name of the modules or custom Functions to record in detail (None: the whole program); `last` how
+    many passes to keep (None: all), besides those around an error or a NaN. `through` makes of the recorder whom the
+    engine tells in its place, and who tells the recorder. Without `with_torch` PyTorch is left alone. An exception
+    passes through, and is noted in the trace. Raises OSError where the file cannot be written, ValueError for a setting
+    that does not exist."""
 
     def __init__(
         self,
@@ -60,11 +63,16 @@ class record:
         meta: dict[str, str] | None = None,
         through: Callable[[Recorder], Listener] | None = None,
         with_torch: bool = True,
+        scope: str | None = None,
+        last: int | None = None,
     ) -> None:
+        if last is not None and last < 1:
+            raise ValueError(f"last is a number of passes, from 1, not {last}")
         if values not in ("none", "stats", "full"):
             raise ValueError(f"values is none, stats or full, not {values!r}")
         self.path = Path(path)
-        self.settings = (values, passes)
+        self.values, self.passes, self.scope, self.last = values, passes, scope, last
+        self.in_scope: InScope | None = None
         self.sites = sites
         self.meta = meta
         self.through = through
@@ -72,6 +80,12 @@ class record:
         self.attachment: pytorch.Attachment | None = None
         self.recorder: Recorder | None = None
         self.error: BaseException | None = None
+
+    @property
+    def scopes_instead(self) -> tuple[str, ...] | None:
+        """If the scope to record was never entered, the names of some that were; else None."""
+        found = self.in_scope
+        return None if found is None or found.entered else tuple(found.seen)
 
     def ended_by(self, error: BaseException | None) -> None:
         """Note an exception that ended the run and was dealt with inside the block."""
@@ -82,8 +96,14 @@ class record:
         if self.sites is None:
             sites.begin_at(sys._getframe(1))
         meta = {**run_meta(), **(self.meta or {})}
-        self.recorder = Recorder(self.path, *self.settings, sites, meta)
+        if self.scope is not None:
+            meta["scope"] = self.scope
+        self.recorder = Recorder(
+            self.path, self.values, self.passes, sites, meta, self.scope is not None, self.last
+        )
         listener = self.through(self.recorder) if self.through is not None else self.recorder
+        if self.scope is not None:
+            listener = self.in_scope = InScope(listener, self.scope)
         self.engine = numpy_engine.Attachment(listener)
         self.engine.begin()
         if self.with_torch:

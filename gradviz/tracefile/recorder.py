@@ -56,7 +56,8 @@ class _Read(NamedTuple):
 
 class Recorder(Listener):
     """Writes events to `path`. `values` is `none`, `stats` or `full`; `passes` selects which backward passes
-    (with the forward before them) are recorded in detail, None for all.
+    (with the forward before them) are recorded in detail, None for all. `partial` says that who tells leaves out some
+    of their ops and nodes; `last` how many passes the file keeps (`ring.py`), None for all.
 
     Raises OSError where the file cannot be written. Close it to finish the trace."""
 
@@ -67,6 +68,8 @@ class Recorder(Listener):
         passes: Any = None,
         sites: Sites | None = None,
         meta: dict[str, str] | None = None,
+        partial: bool = False,
+        last: int | None = None,
     ) -> None:
         self.sites = sites or Sites()
         self.strings, self.forms, self.rules = Interned(), Interned(1), Interned()
@@ -78,6 +81,9 @@ class Recorder(Listener):
         self.keeps_values = values != "none"
         self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
         self.passes = passes
+        self.partial = partial
+        self.scopes: set[int] = set()  # those that are open, and were told
+        self.last_leaf = 0  # the gradient that a leaf received last
         self.batch = Batch()
         self.lock = threading.Lock()
         self.whole = _Whole(self)
@@ -98,9 +104,10 @@ class Recorder(Listener):
             Kind.OP: self._prepare_op,
             Kind.PASS_BEGAN: self._prepare_pass,
             Kind.ACCUMULATED: self._prepare_leaf,
+            Kind.SCOPE_ENTERED: self._prepare_scope,
             Kind.ERROR: self._prepare_error,
         }
-        self.writer = Writer(path, self, {**(meta or {}), "values": values})
+        self.writer = Writer(path, self, {**(meta or {}), "values": values}, last)
 
     def take(self) -> Batch:
         """Take away what has been recorded since the last call; the lock is held."""
@@ -278,7 +285,11 @@ class Recorder(Listener):
     # --- any event
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
-        if not self.detailed and kind in DETAILS:
+        if kind == Kind.SCOPE_LEFT:  # a pass that ended inside may have changed what is recorded in detail
+            if values[0] not in self.scopes:
+                return
+            self.scopes.discard(values[0])
+        elif not self.detailed and kind in DETAILS:
             return
         if kind != Kind.ACCUMULATED:
             self.last_gradient = None
@@ -319,14 +330,18 @@ class Recorder(Listener):
     def _prepare_leaf(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         return 0, () if self._is_told(values, states) else states
 
+    def _prepare_scope(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
+        self.scopes.add(values[0])
+        return 0, states
+
     def _prepare_error(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         self.last_error = values[:2]
         return 0, states
 
     def _is_told(self, values: tuple[Any, ...], states: Sequence[State]) -> bool:
-        """Whether what a leaf's `.grad` is now was told when a node produced it."""
+        """Whether what a leaf's `.grad` is now was told when the leaf received it."""
         *_, gradient, grad = values
-        return self.detailed and gradient == grad and not any(state.version for state in states)
+        return gradient == grad == self.last_leaf and not any(state.version for state in states)
 
     def _begin_pass(self, number: int) -> int:
         """Number a pass, and decide whether it is recorded in detail; returns flags for its event."""
@@ -334,7 +349,7 @@ class Recorder(Listener):
         self.open_passes[number] = self.passes_begun
         if self.passes is not None:
             self.detailed = self.passes_begun in self.passes
-        return 0 if self.detailed else SKIPPED
+        return 0 if self.detailed and not self.partial else SKIPPED
 
     def _end_pass(self, number: int) -> None:
         self.open_passes.pop(number, None)
@@ -466,7 +481,9 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
-        if grad_fn != "AccumulateGrad":
+        if grad_fn == "AccumulateGrad":
+            self.last_leaf = gradients[0]
+        else:
             self.last_gradient = None
         with self.turn(), self.whole:
             self._gradients(gradients, values)

@@ -43,7 +43,9 @@ class Source(Protocol):
 class Writer:
     """Owns the file. Raises OSError where it cannot be made."""
 
-    def __init__(self, path: Path | str, source: Source, meta: dict[str, str]) -> None:
+    def __init__(
+        self, path: Path | str, source: Source, meta: dict[str, str], last: int | None = None
+    ) -> None:
         self.path = Path(path)
         self.source = source
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.

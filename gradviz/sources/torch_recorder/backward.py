@@ -60,10 +60,11 @@ class Pass:
         """Watch the nodes that the roots lead to, and tell that the pass begins."""
         with _Plain():
             edges = [_edge_of(root) for root in self.roots]
-            if self.source.is_detailed:
+            follows = self.source.follows_passes
+            if follows:
                 self._number_tensors((*self.roots, *self.wanted), sys._getframe())
             watch, record_of = self._watch, self.identity.record_of
-            if not self.source.is_detailed:
+            if not follows:
                 watch, record_of = self._watch_leaves, self.identity.quiet_record
             watch([fn for fn, _ in edges])
             told = []
@@ -104,7 +105,7 @@ class Pass:
     @safely
     def returned(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """`grad` returns these: leaves among what was asked for have received them."""
-        if not self.source.is_detailed:
+        if not self.source.follows_passes:
             return
         with _Plain():
             for tensor, gradient in zip(self.wanted, gradients, strict=True):
@@ -142,7 +143,7 @@ class Pass:
     # --- watching
 
     def _watch(self, fns: Sequence[Any]) -> None:
-        """Put a hook on every node that is reached."""
+        """Put a hook on every node that is reached and that the listener wants to hear of."""
         identity, key = self.identity, self.identity.key
         for fn in fns:
             identity.record_of(fn)
@@ -168,6 +169,8 @@ class Pass:
                 if known.number not in seen:
                     stack.append(target)
             seen[record.number] = tuple(targets)
+            if not self.listener.wants(record.number):
+                continue
             if record.of_function or record.retained or self.create_graph:
                 self.handles.append(fn.register_prehook(self._before(record)))
                 self.handles.append(fn.register_hook(self._after(record, tuple(targets))))

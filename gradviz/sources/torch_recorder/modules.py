@@ -51,10 +51,9 @@ class Scopes:
             if not name:
                 self._name_all(module, frame)
                 name = self._name_of(module)
-        number = next_scope_number() if source.is_detailed else 0
+        number = next_scope_number()
         source.thread.scopes.append((number, id(module)))
-        if number:
-            listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
+        listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
 
     @safely
     def _leave(self, module: torch.nn.Module) -> None:
@@ -64,8 +63,7 @@ class Scopes:
             return
         while scopes:
             number, owner = scopes.pop()
-            if number:
-                source.listener.scope_left(number)
+            source.listener.scope_left(number)
             if owner == id(module):
                 return
 

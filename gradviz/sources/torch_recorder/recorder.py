@@ -194,7 +194,7 @@ class TorchRecorder:
 
         def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
             source = self.source
-            if source.is_off or not source.is_detailed or torch.compiler.is_compiling():
+            if source.is_off or torch.compiler.is_compiling():
                 return apply(cls, *args, **kwargs)
             frame = sys._getframe(1)
             source.identity.tell_pending()
@@ -209,6 +209,8 @@ class TorchRecorder:
                     if source.listener is not None:
                         source.listener.scope_left(number)
 
+            if not source.is_detailed:
+                return inside(*args, **kwargs)
             return self._as_one_op(cls.__name__, inside, args, kwargs, frame)
 
         return run

@@ -73,8 +73,13 @@ class Source:
 
     @property
     def is_detailed(self) -> bool:
-        """Whether ops and nodes are to be told."""
+        """Whether ops and nodes of this thread are to be told."""
         return self.listener is not None and self.listener.detailed
+
+    @property
+    def follows_passes(self) -> bool:
+        """Whether the nodes of a pass that begins now are to be told of."""
+        return self.listener is not None and self.listener.detailed_passes
 
     @property
     def in_pass(self) -> int:

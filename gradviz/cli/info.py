@@ -64,6 +64,8 @@ def _print(trace: Trace, found: Overview) -> None:
     run = f"{meta.get('script', '?')} on the {meta.get('engine', '?')} engine"
     versions = f"gradviz {meta.get('gradviz', '?')}, Python {meta.get('python', '?')}, NumPy {meta.get('numpy', '?')}"
     passes = f"{found.passes:,}"
+    if found.kept:
+        passes += f" of {trace.passes_begun:,}: {found.kept}"
     if found.passes > 1:
         passes += ", all of one shape" if found.shapes == 1 else f" in {plural(found.shapes, 'shape')}"
     rows = {

@@ -18,6 +18,7 @@ from gradviz.graph.select import Part
 from gradviz.graph.values import fill_values, name_gradients
 from gradviz.query import FIRST, Query, State
 from gradviz.query.nodes import ACCUMULATE
+from gradviz.query.passes import ranges
 from gradviz.tracefile import PassInfo, Trace
 
 MOST_VALUES = 20_000  # with more nodes than this, values are left out
@@ -49,7 +50,7 @@ def _chosen(trace: Trace, number: int | None) -> PassInfo | None:
     if number is None:
         return trace.passes[-1] if trace.passes else None
     if number not in found:
-        have = f"1 to {len(found)}" if len(found) > 1 else "only pass 1" if found else "none"
+        have = ranges(found) if len(found) > 1 else f"only pass {min(found)}" if found else "none"
         raise GraphError(f"there is no pass {number} in {trace.path.name}: it has {have}")
     return found[number]
 
@@ -68,7 +69,7 @@ class _Builder:
         self.result = Graph(
             Path(self.trace.meta.get("script", "")).name,
             None if run is None or (whole and not asked_for) else run.number,
-            len(self.trace.passes),
+            self.trace.passes_begun,
             show,
             self.at,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 
@@ -126,3 +127,14 @@ class Passes:
                 begun = tuple(root.node for root in self.began(run.number).roots)
                 roots.setdefault(run.digest, set()).add(begun)
         return any(len(found) > 1 for found in roots.values())
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers in ascending order: `1 to 3`, `19 to 22, 24, 56 to 60`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join(" to ".join(map(str, ends)) for ends in found)

@@ -98,6 +98,8 @@ class record:
         meta = {**run_meta(), **(self.meta or {})}
         if self.scope is not None:
             meta["scope"] = self.scope
+        if self.last is not None:
+            meta["last"] = str(self.last)
         self.recorder = Recorder(
             self.path, self.values, self.passes, sites, meta, self.scope is not None, self.last
         )

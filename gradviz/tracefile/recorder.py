@@ -119,6 +119,20 @@ class Recorder(Listener):
         self.limit = self.count + max(_FEW, int(rate * _UNWRITTEN))
         return batch
 
+    def move(self, moved: np.ndarray, texts: set[int], rules: set[int]) -> None:
+        """Count on from where the last event is now, and forget what is not in the file any more; the lock is held, and
+        nothing is unwritten."""
+        if texts:
+            self.strings.forget(texts)
+        if rules:
+            self.rules.forget(rules)
+            self.same_rules.clear()
+        gone = len(moved) - 1 - int(moved.max(initial=-1))
+        self.count -= gone
+        self.limit -= gone
+        self.batch.first = self.count
+        self.last_op = {thread: int(moved[at]) for thread, at in self.last_op.items() if moved[at] >= 0}
+
     def turn(self) -> threading.Lock:
         """The lock, once the writer is not too far behind. To be taken by `with` alone: Ctrl-C between a call of
         `acquire` and what comes next would leave it taken for good."""

@@ -21,8 +21,11 @@ from gradviz.events.kinds import Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.digest import Digests
+from gradviz.tracefile.reader import Trace
+from gradviz.tracefile.ring import Ring
 from gradviz.tracefile.schema import APPLICATION_ID, SKIPPED, STATE, TABLES, VERSION
 from gradviz.tracefile.sites import Sites
+from gradviz.tracefile.thinning import drop_unused, thin
 
 INTERVAL = 0.05  # seconds between commits
 
@@ -38,6 +41,10 @@ class Source(Protocol):
 
     def take(self) -> Batch:
         """Take away what has been recorded since the last call; the lock is held."""
+
+    def move(self, moved: np.ndarray, texts: set[int], rules: set[int]) -> None:
+        """Events were taken out of the file, with texts and rules that no other names: `moved` is where each event is
+        now, −1 for none. The lock is held."""
 
 
 class Writer:
@@ -56,6 +63,8 @@ class Writer:
         self.sources: set[str] = set()
         self.texts: list[str] = []
         self.digests = Digests(self.texts)
+        self.ring = None if last is None else Ring(last)
+        self.dtypes: dict[int, str] = {}  # of forms, by their numbers
         linecache.checkcache()  # a file may have been edited since another recording
         self.connection = _create(self.path, meta)
         self.thread = threading.Thread(target=self._run, name="gradviz-writer", daemon=True)
@@ -91,6 +100,9 @@ class Writer:
         if self.failure is None:
             self._commit({})
             self._commit(meta)
+            if self.ring is not None:
+                self._thin(self.ring, at_end=True)
+                self.connection.execute("VACUUM")
             self.connection.execute("PRAGMA journal_mode = DELETE")
         self.connection.close()
         if self.failure is not None:
@@ -132,6 +144,26 @@ class Writer:
             cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
             cursor.execute("COMMIT")
             self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))  # now they are safe
+            if self.ring is not None:
+                self.ring.note(batch, self.dtypes)
+                if self.ring.is_due:
+                    self._thin(self.ring)
+
+    def _thin(self, ring: Ring, at_end: bool = False) -> None:
+        """Take out of the file what is older than the passes that are to be kept; the lock is held, or all is over."""
+        cursor = self.connection.cursor()
+        cursor.execute("BEGIN")
+        self._write_finished(cursor)
+        trace = Trace(self.path, self.connection)
+        kept, whole = ring.kept(trace, at_end)
+        texts = drop_unused(cursor, trace, kept, "strings", "text")
+        rules = drop_unused(cursor, trace, kept, "rules", "rule")
+        moved = thin(cursor, trace, kept, whole)
+        cursor.execute("COMMIT")
+        ring.thinned(trace, whole, moved)
+        self.source.move(moved, texts, rules)
+        for number in texts:
+            self.texts[number] = ""
 
     def _write_interned(self, cursor: sqlite3.Cursor) -> None:
         """Write what got a number: places, texts, forms and rules."""
@@ -150,10 +182,9 @@ class Writer:
         strings = [(number, _storable(text)) for number, text in source.strings.take_new()]
         self.texts += [text for _, text in strings]
         cursor.executemany("INSERT INTO strings VALUES (?, ?)", strings)
-        forms = [
-            (number, json.dumps(form.shape), form.dtype, form.device)
-            for number, form in source.forms.take_new()
-        ]
+        new_forms = source.forms.take_new()
+        self.dtypes.update((number, form.dtype) for number, form in new_forms)
+        forms = [(number, json.dumps(form.shape), form.dtype, form.device) for number, form in new_forms]
         cursor.executemany("INSERT INTO forms VALUES (?, ?, ?, ?)", forms)
         rules = [
             (number, json.dumps(rule.inputs), bool(rule.elementwise))
@@ -191,6 +222,10 @@ class Writer:
         for index, row in _of_kind(Kind.ERROR, first, events, kinds):
             error = (index, text(row["type"]), text(row["message"]), row["node"], row["site"])
             cursor.execute("INSERT INTO errors VALUES (?, ?, ?, ?, ?)", error)
+        self._write_finished(cursor)
+
+    def _write_finished(self, cursor: sqlite3.Cursor) -> None:
+        """Write the digests of the passes that have ended."""
         finished = [(run.last, run.nodes, run.digest, run.number) for run in self.digests.take_finished()]
         cursor.executemany("UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", finished)
 

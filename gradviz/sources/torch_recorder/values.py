@@ -109,7 +109,7 @@ class TorchReader:
         return self._keep_plain(value, whole)
 
     def _keep_plain(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
-        if not value.is_cpu:
+        if is_distant(value):
             return self._keep_distant(value.detach(), whole)
         if not whole and value.numel() > DEFERRED:
             return self._stats(value)
@@ -161,6 +161,11 @@ class TorchReader:
             data = torch.cat(parts).cpu().numpy().tobytes()
         ends = np.cumsum([part.numel() for part in parts]).tolist()
         return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def is_distant(value: torch.Tensor) -> bool:
+    """Whether a tensor lies on a device, which to look at it one would have to wait for."""
+    return not value.is_cpu
 
 
 def dtype_name(dtype: Any) -> str:

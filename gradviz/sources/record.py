@@ -24,6 +24,7 @@ def _before_fork() -> None:
     """Let a commit end first: a child must not inherit the file in the middle of one."""
     for running in _recording:
         if running.recorder is not None:
+            running.recorder.writer.writing.acquire()
             running.recorder.lock.acquire()
 
 
@@ -31,6 +32,7 @@ def _after_fork_in_parent() -> None:
     for running in _recording:
         if running.recorder is not None:
             running.recorder.lock.release()
+            running.recorder.writer.writing.release()
 
 
 def _after_fork_in_child() -> None:

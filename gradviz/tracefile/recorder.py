@@ -37,7 +37,7 @@ from gradviz.tracefile.writer import Writer
 
 _OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))
 _GRAD_ENABLED = 1 << 8  # OP's only flag
-_PAYLOAD_LIMIT = 32 << 20  # bytes in memory before they are written at once
+_PAYLOAD_LIMIT = 16 << 20  # bytes in memory before they are written at once; as much may be on its way
 _UNWRITTEN, _FEW = 0.1, 2000  # the seconds, or else the events, that the writer may be behind
 _ROW, _TWO_ROWS, _STATE = (struct.Struct(f"<{n}I").pack for n in (7, 14, 7))
 _MANY = 64
@@ -142,9 +142,11 @@ class Recorder(Listener):
 
     def _give_way(self) -> None:
         """Let the writer have the interpreter. A program that gives it up for an instant ever so often, as writing
-        to a file does, would else keep a waiting thread from it for good."""
+        to a file does, would else keep a waiting thread from it for good. It waits while values fill the memory."""
         self.writer.wake()
         time.sleep(0.001)
+        while self.batch.bytes > _PAYLOAD_LIMIT and not self.writer.closing:
+            time.sleep(0.001)
 
     def flush(self) -> None:
         """Write everything up to here, so that the file can be opened and read. Raises OSError where it cannot be."""

@@ -28,6 +28,7 @@ from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.thinning import drop_unused, thin
 
 INTERVAL = 0.05  # seconds between commits
+_LARGE = 1 << 20  # bytes of values, from which on they are written beside the program
 
 
 class Source(Protocol):
@@ -57,6 +58,7 @@ class Writer:
         self.source = source
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.due: SimpleQueue[None] = SimpleQueue()
+        self.writing = threading.Lock()  # held while something is written; taken before the source's lock
         self.closing = False
         self.failure: Exception | None = None
         self.chunks = 0
@@ -129,25 +131,34 @@ class Writer:
     def _commit(self, meta: dict[str, str]) -> None:
         """Write what has been recorded. The program's next event waits for it: the two share one interpreter, and
         a program that did not wait would keep it from this thread (SQLite gives it up at every row) until much
-        was unwritten."""
-        with self.source.lock:
-            batch = self.source.take()
-            if not (batch.rows or meta):
-                return
-            events = np.frombuffer(batch.rows, ROW)
-            cursor = self.connection.cursor()
-            cursor.execute("BEGIN")
-            self._write_interned(cursor)
-            if len(events):
-                self._write_chunk(cursor, batch)
-            self._write_tables(cursor, batch.first, events)
-            cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
-            cursor.execute("COMMIT")
-            self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))  # now they are safe
-            if self.ring is not None:
-                self.ring.note(batch, self.dtypes)
-                if self.ring.is_due:
-                    self._thin(self.ring)
+        was unwritten. It does not wait for large values: they are one row, which takes long."""
+        with self.writing:
+            with self.source.lock:
+                batch = self.source.take()
+                if not (batch.rows or meta):
+                    return
+                waits = self.ring is not None or batch.bytes < _LARGE
+                if waits:
+                    self._write(batch, meta)
+            if not waits:
+                self._write(batch, meta)
+
+    def _write(self, batch: Batch, meta: dict[str, str]) -> None:
+        """Write a batch in one transaction."""
+        events = np.frombuffer(batch.rows, ROW)
+        cursor = self.connection.cursor()
+        cursor.execute("BEGIN")
+        self._write_interned(cursor)
+        if len(events):
+            self._write_chunk(cursor, batch)
+        self._write_tables(cursor, batch.first, events)
+        cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
+        cursor.execute("COMMIT")
+        self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))  # now they are safe
+        if self.ring is not None:
+            self.ring.note(batch, self.dtypes)
+            if self.ring.is_due:
+                self._thin(self.ring)
 
     def _thin(self, ring: Ring, at_end: bool = False) -> None:
         """Take out of the file what is older than the passes that are to be kept; the lock is held, or all is over."""

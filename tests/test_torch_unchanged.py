@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -317,3 +318,28 @@ def test_a_compiled_model_is_one_op_and_computes_the_same(tmp_path: Path) -> Non
         ops = [event.op for event in trace if isinstance(event, OpRan)]
         assert ops == ["compiled", "compiled", "pow", "mean", "sum"] * 2
         assert len(trace.passes) == 2
+
+
+@pytest.mark.parametrize("grade", ["stats", "full"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
+def test_memory_that_was_read_can_still_be_resized(tmp_path: Path, grade: str, dtype: Any) -> None:
+    with gradviz.record(tmp_path / "run.gradviz", values=grade):
+        for size in (10, 5000, 600_000):
+            x = torch.ones(size).to(dtype)
+            y = x.view(-1)[1:]
+            y.untyped_storage().resize_(0)
+            y.untyped_storage().resize_(4 * size)
+            z = torch.zeros(size)
+            z.resize_(2 * size)
+
+
+def test_memory_that_was_freed_is_not_read(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "run.gradviz", values="full"):
+        x = torch.ones(5000)
+        part = x[100:]
+        x.untyped_storage().resize_(0)
+        again = x.detach(), part.detach(), torch._efficientzerotensor((3,))
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        ops = [event for event in trace if type(event).__name__ == "OpRan" and event.op == "detach"]
+        assert [trace.snapshot(event.outputs[0], event.index).array for event in ops] == [None, None]
+    assert len(again) == 3

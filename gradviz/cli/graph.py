@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gradviz.cli.common import fail, opened, trace_argument
+from gradviz.cli.common import all_opened, fail, traces_argument
 
 
 @click.command(
@@ -18,10 +18,11 @@ Examples:
   gradviz graph --depth 1                  outer scopes only
   gradviz graph --unfold layers/3          also open this scope
   gradviz graph --from layer1.weight --to loss
+  gradviz graph train.rank0.gradviz train.rank1.gradviz
   gradviz graph --legend -o legend.png
 """
 )
-@trace_argument
+@traces_argument
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), help="The picture [default: STEM.svg beside TRACE]."
 )
@@ -50,7 +51,7 @@ Examples:
 @click.option("--legend", is_flag=True, help="Draw the legend of all symbols, instead of a trace.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 def graph(
-    trace: Path | None,
+    traces: tuple[Path, ...],
     output: Path | None,
     number: int | None,
     show: str,
@@ -69,7 +70,7 @@ def graph(
     .json.
 
     Shows the last backward pass and what led to it; a large graph is folded. Default: the newest *.gradviz
-    here.
+    here. Several traces are drawn side by side.
     """
     from gradviz.cli.drawing import Choice, draw
     from gradviz.draw.render import save_legend
@@ -81,6 +82,6 @@ def graph(
     if (start is None) != (end is None):
         fail("--from and --to go together: give the start and the end of the paths")
     choice = Choice(number, show, whole, depth, unfold, around, hops, start, end, only_grad, theme)
-    with opened(trace) as recorded:
-        told = draw(recorded, output or recorded.path.with_suffix(".svg"), choice)
+    with all_opened(traces) as recorded:
+        told = draw(recorded, output or recorded[0].path.with_suffix(".svg"), choice)
     click.echo(told)

@@ -116,5 +116,5 @@ def _draw(path: Path, picture: Path) -> None:
     from gradviz.cli.drawing import Choice, draw
 
     with open_trace(path) as recorded:
-        draw(recorded, picture, Choice())
+        draw([recorded], picture, Choice())
     stderr.print(f"[dim]gradviz:[/] drew {picture}", markup=True)

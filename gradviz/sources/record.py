@@ -167,7 +167,14 @@ def run_meta() -> dict[str, str]:
         "numpy": np.__version__,
         "script": sys.argv[0] if sys.argv else "",
         "ended": "",
+        **rank_meta(),
     }
+
+
+def rank_meta() -> dict[str, str]:
+    """Which of several processes this is, under `torchrun`."""
+    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
+    return {"rank": rank, "world": world} if rank.isdigit() and world != "1" else {}
 
 
 def end_meta(error: BaseException | None) -> dict[str, str]:

@@ -119,10 +119,10 @@ def run(
 
 def of_this_rank(trace: Path | str) -> Path:
     """The trace of this process: under `torchrun` each of several writes its own, `NAME.rank0.gradviz`."""
-    path, rank = Path(trace), os.environ.get("RANK", "")
-    if not rank.isdigit() or os.environ.get("WORLD_SIZE", "1") == "1":
-        return path
-    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+    from gradviz.sources.record import rank_meta
+
+    path, rank = Path(trace), rank_meta().get("rank")
+    return path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def _ignore(error: BaseException) -> None:

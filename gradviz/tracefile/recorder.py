@@ -37,7 +37,7 @@ from gradviz.tracefile.writer import Writer
 
 _OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))
 _GRAD_ENABLED = 1 << 8  # OP's only flag
-_PAYLOAD_LIMIT = 16 << 20  # bytes in memory before they are written at once; as much may be on its way
+_PAYLOAD_LIMIT = 4 << 20  # bytes in memory before they are written at once; as much may be on its way
 _UNWRITTEN, _FEW = 0.1, 2000  # the seconds, or else the events, that the writer may be behind
 _ROW, _TWO_ROWS, _STATE = (struct.Struct(f"<{n}I").pack for n in (7, 14, 7))
 _MANY = 64

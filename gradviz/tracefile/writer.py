@@ -214,7 +214,10 @@ class Writer:
         blobs = {"events": batch.rows, "links": batch.links, "states": batch.states}
         for table, packed in blobs.items():
             cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
-        cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, b"".join(batch.payload)))
+        payload = b"".join(batch.payload)
+        if self.ring is None:
+            batch.payload.clear()  # not both in memory while they are written
+        cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, payload))
 
     def _write_tables(self, cursor: sqlite3.Cursor, first: int, events: np.ndarray) -> None:
         """Write what a person would query: passes, parameters, errors."""

@@ -50,6 +50,7 @@ class Pass:
         self.records: dict[int, NodeRecord] = {}
         self.sent: dict[int, list[int]] = {}  # the gradients that were sent to each node
         self.ran: set[int] = set()
+        self.leaves: set[int] = set()  # the tensors that have taken in a gradient
         # The nodes that have begun and not ended, of those of which both are told.
         self.running: list[int] = []
 
@@ -276,6 +277,7 @@ class Pass:
                     known = self.identity.fresh(grad)
                     known.number = numbers[0]
                 state = self.identity.state_of(grad)
+                self.leaves.add(leaf.number)
                 self.listener.accumulated(
                     leaf.number, record.number, self.number, numbers[0], known.number, state
                 )

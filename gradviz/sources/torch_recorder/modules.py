@@ -19,8 +19,9 @@ from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 class Scopes:
     """Tells of the calls of modules. Not by hooks: with one in place PyTorch calls modules in another way."""
 
-    def __init__(self, source: Source, opaque: Callable[..., Any]) -> None:
+    def __init__(self, source: Source, opaque: Callable[..., Any], note: Callable[[Any], None]) -> None:
         self.source, self.opaque = source, opaque  # what calls a compiled module
+        self.note = note  # hears of each module that is called
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
 
     def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,6 +46,7 @@ class Scopes:
     def _enter(self, module: torch.nn.Module, frame: FrameType) -> None:
         source = self.source
         listener: Any = source.listener
+        self.note(module)
         with torch._C.DisableTorchFunction():
             source.identity.tell_pending()
             name = self._name_of(module)

@@ -95,12 +95,13 @@ import torch.distributed as dist
 torch.set_num_threads(1)
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 rank = dist.get_rank()
-a, b = (torch.ones(2, requires_grad=True) for _ in range(2))
+a = torch.ones(2, requires_grad=True)
+b = torch.ones(2, requires_grad=True)
 start = torch.full((2,), float(rank))
 dist.broadcast(start, src=1)
 parts = [torch.zeros(2) for _ in range(2)]
 dist.all_gather(parts, start + rank)
-optimizer = torch.optim.SGD({"a": a, "b": b}.values(), lr=0.1)
+optimizer = torch.optim.SGD([a, b], lr=0.1)
 for step in range(2):
     optimizer.zero_grad()
     ((a + b) * (rank + 1) * start).sum().backward()
@@ -174,8 +175,8 @@ def test_shards_train_as_untraced(tmp_path: Path) -> None:
     with opened(tmp_path) as traces:
         for trace in traces:
             ops = [event.op for event in trace if isinstance(event, OpRan)]
-            assert "reduce_scatter_tensor" in ops
-            assert "all_gather_into_tensor" in ops or "all_gather" in ops
+            assert any(op.startswith("reduce_scatter_") for op in ops)  # each version has its own name for it
+            assert any(op.startswith("all_gather_") for op in ops)
             assert trace.meta["ended"] == "ok"
             assert len(trace.passes) == 2
         assert differences([Query(trace) for trace in traces]) == []  # each rank has its own part
@@ -201,7 +202,7 @@ def test_collectives_are_ops_and_a_gradient_that_differs_is_pointed_out(
             assert reduce.inputs == reduce.outputs
             assert trace.snapshot(reduce.outputs[0], reduce.index).array.tolist() == [3, 3]
             assert trace.snapshot(late.outputs[0], late.index).array is None
-            assert trace.sites[broadcast.site].place.line == 11
+            assert trace.sites[broadcast.site].place.line == 12
             assert (trace.meta["rank"], trace.meta["world"]) == (str(rank), "2")
         (found,) = differences([Query(trace) for trace in traces])
         assert (found.name, found.step, found.averaged) == ("b", 2, (False, False))

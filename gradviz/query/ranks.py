@@ -68,8 +68,11 @@ def _steps(query: Query) -> list[Stepped]:
 
 
 def _by_name(query: Query, step: Stepped) -> dict[str, int]:
-    names = [(query.names.of(tensor), tensor) for tensor in step.parameters]
-    return {name: tensor for name, tensor in names if name}
+    """The parameters of a step by name; those without one by their place."""
+    return {
+        query.names.of(tensor) or f"parameter {place}": tensor
+        for place, tensor in enumerate(step.parameters, 1)
+    }
 
 
 def _averaged(query: Query) -> np.ndarray:

@@ -51,6 +51,7 @@ class Pass:
         self.sent: dict[int, list[int]] = {}  # the gradients that were sent to each node
         self.ran: set[int] = set()
         self.leaves: set[int] = set()  # the tensors that have taken in a gradient
+        self.kept: set[int] = set()  # the gradients that are the `.grad` of a leaf now
         # The nodes that have begun and not ended, of those of which both are told.
         self.running: list[int] = []
 
@@ -275,7 +276,9 @@ class Pass:
                 known = self.identity.known.get(id(grad))
                 if known is None:
                     known = self.identity.fresh(grad)
-                    known.number = numbers[0]
+                    if numbers[0] not in self.kept:  # a gradient that two leaves get is the `.grad` of one
+                        known.number = numbers[0]
+                self.kept.add(known.number)
                 state = self.identity.state_of(grad)
                 self.leaves.add(leaf.number)
                 self.listener.accumulated(

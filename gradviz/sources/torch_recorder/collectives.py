@@ -23,7 +23,7 @@ WRITTEN = {
     "all_reduce": "tensor", "broadcast": "tensor", "reduce": "tensor", "scatter": "tensor", "recv": "tensor",
     "all_gather": "tensor_list", "gather": "gather_list", "all_gather_into_tensor": "output_tensor",
     "reduce_scatter": "output", "reduce_scatter_tensor": "output", "all_to_all": "output_tensor_list",
-    "all_to_all_single": "output", "send": "",
+    "all_to_all_single": "output", "send": "", "all_gather_single": "output", "reduce_scatter_single": "output",
 }  # fmt: skip
 
 
@@ -45,16 +45,27 @@ class Collectives:
         """The functions to take the place of PyTorch's, by name."""
         if torch.distributed.is_available():
             for name in WRITTEN:
-                yield name, self._told(name, getattr(torch.distributed, name))
+                if hasattr(torch.distributed, name):  # not every version has all of them
+                    yield name, self._told(name, getattr(torch.distributed, name))
 
     def _told(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(call)
 
         @functools.wraps(call)
         def run(*args: Any, **kwargs: Any) -> Any:
-            if self.source.is_off or not self.source.is_detailed or torch.compiler.is_compiling():
+            source, thread = self.source, self.source.thread
+            if (
+                thread.in_collective
+                or source.is_off
+                or not source.is_detailed
+                or torch.compiler.is_compiling()
+            ):
                 return call(*args, **kwargs)
-            result = call(*args, **kwargs)
+            thread.in_collective = True  # PyTorch hands the call on to our mode, which makes it again
+            try:
+                result = call(*args, **kwargs)
+            finally:
+                thread.in_collective = False
             self._tell(name, signature, args, kwargs, sys._getframe(1))
             return result
 

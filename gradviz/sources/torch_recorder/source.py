@@ -21,14 +21,15 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 class _OfThread(threading.local):
-    """What runs on a thread: its passes, the innermost last, its scopes, and an optimizer's step. Of one that is
-    `muted` nothing is told."""
+    """What runs on a thread: its passes, the innermost last, its scopes, an optimizer's step, and a collective. Of one
+    that is `muted` nothing is told."""
 
     def __init__(self) -> None:
         self.passes: list[Any] = []
         self.scopes: list[tuple[int, int]] = []
         self.stepping: Any = None
         self.muted = False
+        self.in_collective = False
 
 
 class Source:

@@ -343,3 +343,21 @@ def test_memory_that_was_freed_is_not_read(tmp_path: Path) -> None:
         ops = [event for event in trace if type(event).__name__ == "OpRan" and event.op == "detach"]
         assert [trace.snapshot(event.outputs[0], event.index).array for event in ops] == [None, None]
     assert len(again) == 3
+
+
+def test_a_view_whose_node_pytorch_does_not_say(tmp_path: Path) -> None:
+    """Made without grad mode, of a base that is then written with it: to read its `grad_fn` or `is_leaf` raises."""
+    with gradviz.record(tmp_path / "run.gradviz"):
+        base, w = torch.ones(3, 2), torch.ones(2, requires_grad=True)
+        with torch.no_grad():
+            part = base[0]
+        base.mul_(w)
+        with torch.no_grad():
+            copied = part + 1
+        base.sum().backward()
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+        _ = part.grad_fn
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        ops = [event.op for event in trace if isinstance(event, OpRan)]
+    assert ops == ["getitem", "mul_", "add", "sum"]
+    assert copied.tolist() == [2, 2]

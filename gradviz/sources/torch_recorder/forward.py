@@ -41,6 +41,7 @@ class Forward(TorchFunctionMode):
             calls.SET_REQUIRES_GRAD: self._require,
             calls.REQUIRE: self._require,
             calls.RETAIN: self._retain,
+            calls.HOOK: self._hook,
             calls.MAKE_DUAL: self._make_dual,
         }
 
@@ -347,6 +348,13 @@ class Forward(TorchFunctionMode):
             record = self.identity.record_of(tensor.grad_fn)
             record.retained = record.retained or {}
             record.retained[tensor.output_nr] = self.identity.known[id(tensor)]
+        return result
+
+    def _hook(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        """`register_hook`: note that the tensor has one."""
+        result = func(*args, **kwargs)
+        self.identity.number_of(args[0], frame)
+        self.identity.hooked[id(args[0])] = self.identity.known[id(args[0])]
         return result
 
     # --- forward mode

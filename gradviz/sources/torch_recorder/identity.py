@@ -63,6 +63,7 @@ class Identity:
         self.key = f"gradviz{next(_keys)}"
         self.known: dict[int, Known] = {}
         self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet told
+        self.hooked: dict[int, Known] = {}  # tensors on which the program has put hooks, by their identity
         self.saved_names: dict[type, tuple[str, ...]] = {}
         self._telling = threading.RLock()
         self._forget = self.known.pop
@@ -93,6 +94,7 @@ class Identity:
     def _dead(self, known: Known) -> None:
         if self.known.get(known.key) is known:
             self._forget(known.key, None)
+            self.hooked.pop(known.key, None)
 
     def announce(self, tensor: torch.Tensor, how: str, where: Where, source: int = 0) -> int:
         """Tell of a tensor that no op made. Its own history is told first, if it has any."""

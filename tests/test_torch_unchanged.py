@@ -361,3 +361,25 @@ def test_a_view_whose_node_pytorch_does_not_say(tmp_path: Path) -> None:
         ops = [event.op for event in trace if isinstance(event, OpRan)]
     assert ops == ["getitem", "mul_", "add", "sum"]
     assert copied.tolist() == [2, 2]
+
+
+def test_a_pytorch_that_lacks_a_hook_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(torch.autograd.graph, "_get_grad_fn_or_grad_acc")
+    with gradviz.record(tmp_path / "run.gradviz"):
+        x = torch.ones(2, requires_grad=True)
+        (x * 2).sum().backward()
+    assert x.grad.tolist() == [2, 2]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"gradviz: PyTorch {torch.__version__} has no torch.autograd.graph._get_grad_fn_or_grad_acc"
+    )
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert not trace.count
+
+
+def test_what_the_recorder_needs_is_there() -> None:
+    from gradviz.sources.torch_needs import missing
+
+    assert missing(torch) == ""

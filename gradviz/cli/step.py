@@ -73,7 +73,7 @@ def _columns(texts: list[Text]) -> Table:
     """Texts beside one another, each as wide as the others."""
     table = Table.grid(padding=(0, 2), expand=True)
     for _ in texts:
-        table.add_column(ratio=1, overflow="fold")
+        table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_row(*texts)
     return table
 

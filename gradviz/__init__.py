@@ -19,7 +19,7 @@ from typing import Any
 from gradviz import draw
 from gradviz.version import __version__
 
-__all__ = ["__version__", "check", "draw", "open", "record"]
+__all__ = ["__version__", "check", "draw", "open", "record", "show"]
 
 
 def _draw_live(thing: Any, inputs: Any = None, **settings: Any) -> Any:
@@ -28,11 +28,19 @@ def _draw_live(thing: Any, inputs: Any = None, **settings: Any) -> Any:
     return draw_live(thing, inputs, **settings)
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext gradviz` calls: makes `%%gradviz` known."""
+    from gradviz.magic import load
+
+    load(shell)
+
+
 draw.live = _draw_live  # type: ignore[attr-defined]  # gradviz.draw(tensor), and gradviz.draw is the package too
 
 
 def __getattr__(name: str) -> Any:
-    """`record`, `open` and `check`. Raises AttributeError for any other name, with a hint where PyTorch's names are."""
+    """`record`, `open`, `show` and `check`. Raises AttributeError for any other name, with a hint where PyTorch's names
+    are."""
     if name == "record":
         from gradviz.sources.record import record
 
@@ -41,6 +49,10 @@ def __getattr__(name: str) -> Any:
         from gradviz.tracefile import open_trace
 
         return open_trace
+    if name == "show":
+        from gradviz.notebook import show
+
+        return show
     if name == "check":
         from gradviz.diagnose import check
 

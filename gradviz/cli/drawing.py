@@ -15,6 +15,7 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
+from gradviz.query import Query
 from gradviz.query.ranks import label_of
 from gradviz.tracefile import Trace
 from gradviz.words.numbers import plural
@@ -37,12 +38,14 @@ class Choice:
     whole: bool = False
     depth: int | None = None
     unfold: tuple[str, ...] = ()
+    rolled: bool | None = None
     around: str | None = None
     hops: int = slices.HOPS
     start: str | None = None
     end: str | None = None
     only_grad: bool = False
     theme: str = "light"
+    rankdir: str = "TB"
 
 
 def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
@@ -58,23 +61,28 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                     f"a page shows one trace: draw several as .svg, .png, .pdf, not {path.suffix}"
                 )
             doing(f"making {path.name}")
-            trace = traces[0]
-            return write_page(trace, lambda number: _sliced(trace, number, choice, True), choice.number, path)
+            query = Query(traces[0])
+            return write_page(
+                traces[0], lambda number: _sliced(query, number, choice, True), choice.number, path
+            )
         is_json = path.suffix.lower() == ".json"
-        graphs = [_sliced(trace, choice.number, choice, not is_json) for trace in traces]
-        graph = graphs[0] if len(graphs) == 1 else beside(graphs, [label_of(trace) for trace in traces])
-        asked = choice.depth is not None or choice.unfold
+        graph = _sliced(Query(traces[0]), choice.number, choice, not is_json)
+        if len(traces) > 1:  # the same pass of all
+            number = graph.pass_number
+            others = [_sliced(Query(trace), number, choice, not is_json) for trace in traces[1:]]
+            graph = beside([graph, *others], [label_of(trace) for trace in traces])
+        asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")
-            graph = folded(graph, choice.depth, choice.unfold)
+            graph = folded(graph, choice.depth, choice.unfold, choice.rolled)
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
-        save(graph, path, choice.theme)
+        save(graph, path, choice.theme, choice.rankdir)
     return _told(graph, path)
 
 
-def _sliced(trace: Trace, number: int | None, choice: Choice, values: bool) -> Graph:
+def _sliced(query: Query, number: int | None, choice: Choice, values: bool) -> Graph:
     """The chosen part of one pass, or of the whole run."""
-    graph = build(trace, number, choice.show, choice.whole, values=values)
+    graph = build(query, number, choice.show, choice.whole, values=values)
     if choice.only_grad:
         graph = slices.only_grad(graph)
     if choice.start is not None and choice.end is not None:
@@ -86,7 +94,6 @@ def _told(graph: Graph, path: Path) -> str:
     """One line about the file that was written and its contents."""
     parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items()) or "nothing"
     edges = plural(len(graph.edges), "edge")
-    run = "the whole run" if graph.pass_number is None else f"pass {graph.pass_number} of {graph.passes}"
     more = f"; {plural(graph.left_out, 'operation')} outside it (--all draws them)" if graph.left_out else ""
     notes = "".join(f"; {note}" for note in graph.notes)
-    return f"wrote {path}: {run}, {parts}, {edges}{notes}{more}"
+    return f"wrote {path}: {graph.run()}, {parts}, {edges}{notes}{more}"

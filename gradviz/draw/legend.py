@@ -32,7 +32,9 @@ _OPS: tuple[_Row, ...] = (
     ("grad_fn accumulate filled", "AccumulateGrad", "adds to a leaf's .grad"),
     ("grad_fn idle", "LogBackward0", "did not run in this pass"),
     ("grad_fn error", "DivBackward0", "an error was raised here"),
-    ("group", "layers ×12", "folded: a scope, a repetition, a chain of ops"),
+    ("group", "layers ×12", "folded: a repetition, a chain of ops"),
+    ("group module", "cell · GRUCell ×12", "a module, called so many times"),
+    ("group place", "tanh ×12", "a place in the program, that ran so many times"),
 )
 _LINES: tuple[tuple[str, str], ...] = (
     ("data", "data"),

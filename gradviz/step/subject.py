@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 
+from gradviz.nearest import nearest
 from gradviz.query.changes import grad_changes, value_changes
 from gradviz.step.errors import CommandError
 from gradviz.words.escape import clean, shortened
@@ -52,9 +52,8 @@ def _numbered(words: Words, text: str) -> int:
 
 def _suggested(words: Words, name: str) -> str:
     labels = words.query.names.labels
-    near = get_close_matches(name.removesuffix(".grad"), labels, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {clean(near[0])}?"
+    if near := nearest(name.removesuffix(".grad"), labels):
+        return f"did you mean {clean(near)}?"
     some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")
     return f"known names: {some}" if labels else "no tensor of this run has a name; t12 is tensor number 12"
 

@@ -133,7 +133,7 @@ class _Builder:
     def _part(self) -> Part:
         if self.whole or self.run is None:
             return select.everything(self.query, self.at, inner=self.whole)
-        if not self.asked_for and len(self.tensors.ops) <= 10 * select.SMALL:
+        if not self.asked_for and self.run.recorded and len(self.tensors.ops) <= 10 * select.SMALL:
             part = select.everything(self.query, self.at, inner=False)
             until = [run for run in self.trace.passes if run.number <= self.run.number]
             if len(part) <= select.SMALL and not self.query.passes.are_a_loop(until):

@@ -8,12 +8,15 @@ from pathlib import Path
 from gradviz.cli.common import patience
 from gradviz.cli.page import write_page
 from gradviz.draw.render import PAGE, check_path, save
+from gradviz.errors import GradvizError
 from gradviz.graph import slices
+from gradviz.graph.beside import beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
 from gradviz.query import Query
+from gradviz.query.ranks import label_of
 from gradviz.tracefile import Trace
 from gradviz.words.numbers import plural
 
@@ -45,19 +48,29 @@ class Choice:
     rankdir: str = "TB"
 
 
-def draw(trace: Trace, path: Path, choice: Choice) -> str:
-    """Draw a trace into a file, in the format of its ending. Returns one line for the user about its
-    contents.
+def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
+    """Draw a trace into a file, in the format of its ending, or several side by side. Returns one line for the user
+    about its contents.
 
     Raises GradvizError if that is impossible."""
     check_path(path)
-    with no_collection(), patience(f"reading {trace.path.name}") as doing:
+    with no_collection(), patience(f"reading {traces[0].path.name}") as doing:
         if path.suffix.lower() == PAGE:
+            if len(traces) > 1:
+                raise GradvizError(
+                    f"a page shows one trace: draw several as .svg, .png, .pdf, not {path.suffix}"
+                )
             doing(f"making {path.name}")
-            query = Query(trace)
-            return write_page(trace, lambda number: _sliced(query, number, choice, True), choice.number, path)
+            query = Query(traces[0])
+            return write_page(
+                traces[0], lambda number: _sliced(query, number, choice, True), choice.number, path
+            )
         is_json = path.suffix.lower() == ".json"
-        graph = _sliced(Query(trace), choice.number, choice, not is_json)
+        graph = _sliced(Query(traces[0]), choice.number, choice, not is_json)
+        if len(traces) > 1:  # the same pass of all
+            number = graph.pass_number
+            others = [_sliced(Query(trace), number, choice, not is_json) for trace in traces[1:]]
+            graph = beside([graph, *others], [label_of(trace) for trace in traces])
         asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from rich.text import Text
 
 from gradviz.cli.common import fail, stderr
 from gradviz.cli.progress import shown_on_terminal
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
 from gradviz.sources.script import of_this_rank, run
 from gradviz.tracefile import Passes, open_trace, passes_of
+from gradviz.words.escape import clean
+
+_NAMED = 6  # the most scopes that are listed by name
 
 
 class PassNumbers(click.ParamType[Passes]):
@@ -33,11 +38,21 @@ class PassNumbers(click.ParamType[Passes]):
 Examples:
   gradviz trace train.py --epochs 3
   gradviz trace --graph net.svg -o net.gradviz train.py
+  gradviz trace --scope Attention --last 100 train.py
   gradviz trace -m package.train
 """,
 )
 @runs_a_script
 @click.option("--passes", type=PassNumbers(), help="Record only these backward passes in detail.")
+@click.option(
+    "--scope", metavar="NAME", help="Record in detail only inside modules and Functions of this name."
+)
+@click.option(
+    "--last",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Keep the last N passes, and those around errors and NaN.",
+)
 @click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
 def trace(
     module: str | None,
@@ -45,6 +60,8 @@ def trace(
     engine: str,
     values: str,
     passes: Passes | None,
+    scope: str | None,
+    last: int | None,
     graph_file: Path | None,
     script: str | None,
     arguments: tuple[str, ...],
@@ -61,10 +78,12 @@ def trace(
         _check_picture(graph_file)
     try:
         with shown_on_terminal(path):
-            outcome = run(target, path, values, passes, engine=engine)
+            outcome = run(target, path, values, passes, engine=engine, scope=scope, last=last)
     except OSError as error:
         fail(str(error))
     tell(path, outcome)
+    if scope is not None and outcome.others is not None:
+        _tell_others(scope, outcome.others)
     if graph_file is not None:
         _draw(path, graph_file)
     raise SystemExit(outcome.status)
@@ -79,6 +98,14 @@ def _graph_after_script(
     return graph_file, arguments
 
 
+def _tell_others(scope: str, others: Sequence[str]) -> None:
+    """Say that the scope to record was never entered, and which were."""
+    some = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
+    entered = f"; those entered were {some}" if others else ", and none of another"
+    told = f"gradviz: no module or Function named {scope} was entered{entered}"
+    stderr.print(Text(clean(told), "yellow"))
+
+
 def _check_picture(path: Path) -> None:
     from gradviz.draw.render import check_path
 
@@ -89,5 +116,5 @@ def _draw(path: Path, picture: Path) -> None:
     from gradviz.cli.drawing import Choice, draw
 
     with open_trace(path) as recorded:
-        draw(recorded, picture, Choice())
+        draw([recorded], picture, Choice())
     stderr.print(f"[dim]gradviz:[/] drew {picture}", markup=True)

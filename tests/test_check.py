@@ -177,7 +177,9 @@ def test_a_rule_has_a_file_that_defines_it(rule: object) -> None:
     assert (module.__doc__ or "").startswith(f"`{rule.id}`: ")  # type: ignore[attr-defined]
 
 
-def test_the_guide_lists_every_rule() -> None:
+def test_the_guide_lists_every_rule_with_an_example_and_the_cure() -> None:
     guide = (Path(__file__).parent.parent / "docs/check.md").read_text()
-    rows = [f"| `{rule.id}` | {rule.severity} | {rule.looks_for} |" for rule in RULES]
-    assert guide.endswith("\n| rule | severity | finds |\n|-|-|-|\n" + "\n".join(rows) + "\n")
+    _, table = guide.split("\n| rule | severity | finds | example | cure |\n|-|-|-|-|-|\n")
+    rows = [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in table.splitlines()]
+    assert [row[:3] for row in rows] == [[f"`{rule.id}`", rule.severity, rule.looks_for] for rule in RULES]
+    assert all(len(row) == 5 and all(row) for row in rows)

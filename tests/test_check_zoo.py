@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
-from zoo_programs import ALL, Program, checked
+from zoo_programs import ALL, OPT_IN, Program, checked
 
 from gradviz.diagnose import RULES
 from gradviz.diagnose.rule import Need
 
 BROKEN = [program for program in ALL if program.state == "broken"]
 SOUND = [program for program in ALL if program.state != "broken"]
+ON_NUMPY = [program for program in BROKEN if not program.needs_torch and program.rule not in OPT_IN]
+WITH_TORCH = find_spec("torch") is not None
 
 
 def named(program: Program) -> str:
     return f"{program.name} ({program.state})"
 
 
-@pytest.mark.parametrize("program", BROKEN, ids=named)
-def test_a_fault_is_named_first_and_on_its_line(program: Program, tmp_path: Path) -> None:
-    report = checked(program, tmp_path)
+def on_each_engine(programs: list[Program]) -> list[Any]:
+    """Each program on the engines that can run it; on PyTorch it is slow."""
+    marks = [pytest.mark.slow, pytest.mark.skipif(not WITH_TORCH, reason="no PyTorch")]
+    found = [pytest.param(p, "numpy", id=f"{named(p)}-numpy") for p in programs if not p.needs_torch]
+    return found + [pytest.param(p, "torch", id=f"{named(p)}-torch", marks=marks) for p in programs]
+
+
+@pytest.mark.parametrize(("program", "engine"), on_each_engine(BROKEN))
+def test_a_fault_is_named_first_and_on_its_line(program: Program, engine: str, tmp_path: Path) -> None:
+    report = checked(program, tmp_path, engine=engine)
     told = [(finding.rule, finding.line) for finding in report]
     assert told[:1] == [(program.rule, program.line)]
 
 
-@pytest.mark.parametrize("program", SOUND, ids=named)
-def test_a_sound_program_is_not_accused(program: Program, tmp_path: Path) -> None:
-    assert [(f.rule, f.line, f.message) for f in checked(program, tmp_path).at_least("warning")] == []
+@pytest.mark.parametrize(("program", "engine"), on_each_engine(SOUND))
+def test_a_sound_program_is_not_accused(program: Program, engine: str, tmp_path: Path) -> None:
+    report = checked(program, tmp_path, engine=engine)
+    assert [(f.rule, f.line, f.message) for f in report.at_least("warning")] == []
 
 
-@pytest.mark.parametrize("program", BROKEN, ids=named)
+@pytest.mark.parametrize("program", ON_NUMPY, ids=named)
 def test_without_values_the_rules_on_values_are_not_checked(program: Program, tmp_path: Path) -> None:
     report = checked(program, tmp_path, values="none")
-    needing = {rule.id for rule in RULES if Need.VALUES in rule.needs}
+    needing = {rule.id for rule in RULES if Need.VALUES in rule.needs} - OPT_IN
     assert needing.isdisjoint(report.checked)
     assert needing <= {rule for rule, _ in report.not_checked}
 

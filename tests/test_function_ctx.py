@@ -129,3 +129,43 @@ def test_a_graph_with_functions_is_freed_without_the_collector() -> None:
 def test_pytorch_gives_the_same(name: str) -> None:
     torch = pytest.importorskip("torch")
     assert powers(engine, name) == powers(torch, name)
+
+
+def answers_to_shape(t: Any, given: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
+    """What comes of a backward that returns a gradient of one shape for an input of another: from a leaf and from a
+    non-leaf, by backward() and by grad()."""
+
+    class Wrong(t.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return t.ones(*given) if given else t.tensor(1.0)
+
+    found: list[Any] = []
+    for of_leaf in (True, False):
+        for differentiate in (t.autograd.backward, t.autograd.grad):
+            x = t.ones(*shape, requires_grad=True)
+            y = Wrong.apply(x if of_leaf else x * 1).sum()
+            try:
+                result = differentiate(y, *((x,) if differentiate is t.autograd.grad else ()))
+                found.append((result[0] if result else x.grad).tolist())
+            except RuntimeError as error:
+                found.append(str(error).splitlines()[0].replace("<locals>.", ""))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [
+        ((4,), (3,)), ((2, 3), (3,)), ((3, 1), (3,)), ((), (3,)), ((1,), (3,)), ((2,), (3, 2)), ((5, 3, 2), (3, 2)),
+        ((3, 1), (3, 2)), ((3, 4), (3, 1)),
+    ],
+)  # fmt: skip
+def test_a_gradient_of_the_wrong_shape_is_summed_or_refused_as_in_pytorch(
+    given: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    torch = pytest.importorskip("torch")
+    assert answers_to_shape(engine, given, shape) == answers_to_shape(torch, given, shape)

@@ -16,8 +16,11 @@ from gradviz.events.kinds import (
     REQUIRES_GRAD,
     VIEW,
     WHOLE,
+    GradRead,
     GradsCleared,
+    GradsClipped,
     GraphsAlive,
+    OptimizerHolds,
     Scheduled,
     ScopeEntered,
     Stepped,
@@ -338,8 +341,11 @@ def test_a_training_step_is_told_whole(trace_of: Callable[..., Trace]) -> None:
         source.listener.scope_left(1)
         source.listener.grads_cleared(None, "SGD", True, [empty, copy])
         source.listener.stepped(None, 1, "SGD", 12.5, groups, [empty, copy])
+        source.listener.holds(None, 1, "SGD", groups, [empty, copy])
+        source.listener.clipped(None, "clip_grad_norm_", [empty])
+        source.listener.grad_read(None, copy)
         source.listener.scheduled(None, 1, "StepLR", 3, "[0.05, 0.005]")
-        source.listener.graphs_alive(0, [Living(1, 40), Living(2, 38)])
+        source.listener.graphs_alive(0, [Living(1, 40), Living(2, 38)])  # passes from before the recording
 
     with trace_of(tell) as trace:
         found = list(trace)
@@ -355,10 +361,20 @@ def test_a_training_step_is_told_whole(trace_of: Callable[..., Trace]) -> None:
         (scheduled,) = (event for event in found if isinstance(event, Scheduled))
         assert (scheduled.steps, scheduled.rates) == (3, "[0.05, 0.005]")
         (alive,) = (event for event in found if isinstance(event, GraphsAlive))
-        assert alive.graphs == ((1, 40), (2, 38))
+        assert alive.graphs == ((0, 40), (0, 38))
         words = Words(trace)
         assert (
             sentence(Stop(words, stepped.index))
             == "SGD steps: 2 parameters will change (lr=0.1; lr=0.01, momentum=0.9)"
         )
+        told = [
+            sentence(Stop(words, event.index))
+            for event in found
+            if isinstance(event, OptimizerHolds | GradsClipped | GradRead)
+        ]
+        assert told == [
+            "SGD holds 2 parameters (lr=0.1; lr=0.01, momentum=0.9)",
+            "clip_grad_norm_() is called for the gradients of empty",
+            "copy.grad is read: it is None, because copy is not a leaf and does not retain its gradient",
+        ]
         assert sentence(Stop(words, alive.index)) == "78 nodes of 2 earlier passes are still alive"

@@ -1,7 +1,7 @@
 """The programs of tests/zoo: broken ones with their cured twins, and healthy ones that look suspicious.
 
-A file has several programs, each below a line `=== name: broken`, `: cured` or `: healthy`. In a broken program the
-comment `# <- rule` marks the guilty line."""
+A file has several programs, each below a line `=== name: broken`, `: cured` or `: healthy`; ` on torch` after it says
+that only PyTorch can run it. In a broken program the comment `# <- rule` marks the guilty line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradviz.diagnose import Report, check
+from gradviz.diagnose import RULES, Report, check
 from gradviz.sources.script import Target, run
 
+OPT_IN = {rule.id for rule in RULES if rule.opt_in}
 ZOO = Path(__file__).parent / "zoo"
-_HEADING = re.compile(r"^=== (.+): (broken|cured|healthy)\n", re.MULTILINE)
+_HEADING = re.compile(r"^=== (.+): (broken|cured|healthy)( on torch)?\n", re.MULTILINE)
 _MARK = re.compile(r"# <- ([\w-]+)")
 
 
@@ -26,28 +27,30 @@ class Program:
     text: str
     rule: str = ""
     line: int = 0
+    needs_torch: bool = False
 
 
 def programs(file: Path) -> list[Program]:
     """The programs of one file."""
     _, *parts = _HEADING.split(file.read_text())
     found = []
-    for name, state, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+    for name, state, only, text in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=True):
         text = "import torch\n" + text
         mark = _MARK.search(text)
         line = text[: mark.start()].count("\n") + 1 if mark is not None else 0
         full = f"{file.stem}: {name}"
-        found.append(Program(full, state, text, mark[1] if mark is not None else "", line))
+        found.append(Program(full, state, text, mark[1] if mark is not None else "", line, bool(only)))
     return found
 
 
 ALL = [program for file in sorted(ZOO.glob("*.txt")) for program in programs(file)]
 
 
-def checked(program: Program, folder: Path, values: str = "stats") -> Report:
-    """What `check` finds in a program, which is run on the NumPy engine. A sound program must not fail."""
+def checked(program: Program, folder: Path, values: str = "stats", engine: str = "numpy") -> Report:
+    """What `check` finds in a program, run on an engine. A sound program must not fail."""
     source, trace = folder / "program.py", folder / "run.gradviz"
     source.write_text(program.text, encoding="utf-8")
-    outcome = run(Target(str(source), False, []), trace, values)
+    outcome = run(Target(str(source), False, []), trace, values, engine=engine)
     assert outcome.status == 0 or program.state == "broken"
-    return check(trace)
+    own = program.name.partition(":")[0]
+    return check(trace, select=[own] if own in OPT_IN else ())

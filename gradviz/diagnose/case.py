@@ -83,6 +83,11 @@ class Case:
         lines = self.trace.source(site.place.file)
         return lines[site.place.line - 1] if 0 < site.place.line <= len(lines) else ""
 
+    def first_of_sites(self, events: np.ndarray) -> list[int]:
+        """The first of these events at each site, in order."""
+        _, first = np.unique(self.trace.events["site"][events], return_index=True)
+        return np.sort(events[first]).tolist()
+
     def by_site(self, events: np.ndarray) -> dict[int, np.ndarray]:
         """Events by their sites, in the order of their first events."""
         sites = self.trace.events["site"][events]

@@ -24,9 +24,9 @@ def check(trace: Trace | Path | str, select: Collection[str] = (), ignore: Colle
     out. Raises UnknownRule for an id that is no rule's, TraceError for a file that cannot be read."""
     chosen = _chosen(select, ignore)
     if isinstance(trace, Trace):
-        return _check(Case(trace), chosen)
+        return _check(Case(trace), chosen, select)
     with open_trace(Path(trace)) as opened:
-        return _check(Case(opened), chosen)
+        return _check(Case(opened), chosen, select)
 
 
 def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:
@@ -36,11 +36,18 @@ def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:
     return [rule for rule in RULES if (not select or rule.id in select) and rule.id not in ignore]
 
 
-def _check(case: Case, rules: list[Rule]) -> Report:
+def _missing(case: Case, rule: Rule, select: Collection[str]) -> str:
+    """Why a rule is not checked; empty if it is."""
+    if rule.opt_in and rule.id not in select:
+        return f"it is checked only if it is selected (--select {rule.id})"
+    return rule.missing(case)
+
+
+def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
     findings: list[Finding] = []
     checked, not_checked = [], []
     for rule in rules:
-        missing = rule.missing(case)
+        missing = _missing(case, rule, select)
         if missing:
             not_checked.append((rule.id, missing))
             continue

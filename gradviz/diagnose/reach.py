@@ -112,7 +112,9 @@ def _candidates(case: Case) -> dict[int, str]:
     query, trace = case.query, case.trace
     tensors, flags = query.tensors.leaf_flags.standing(trace.count - 1)
     wanting = tensors[flags & _WANTED == _WANTED]
-    got = set(np.unique(trace.table(Kind.ACCUMULATED)["tensor"]).tolist())
+    assigned = trace.table(Kind.GRAD_ASSIGNED)
+    given = assigned["tensor"][assigned["grad"] > 0]
+    got = set(np.union1d(trace.table(Kind.ACCUMULATED)["tensor"], given).tolist())
     asked = set(np.unique(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist())
     learning = case.training.trained or got
     families = {_family(case, tensor) for tensor in learning} - {""}
@@ -130,6 +132,8 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
     if tensor in case.training.owners:
         return WARNING
     is_parameter = made.how == PARAMETER or tensor in case.trace.parameters
+    if is_parameter and case.training.holders:
+        return WARNING if tensor in case.training.holders else NOTE
     if is_parameter:
         return WARNING if _family(case, tensor) in families else NOTE
     return WARNING if case.training.trained and case.query.names.of(tensor) else NOTE

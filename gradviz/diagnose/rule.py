@@ -42,7 +42,7 @@ class Found:
 class Rule:
     """A rule: its stable id, its usual severity, what it looks for in one sentence, and the search. Findings
     of the rules in `follows` explain those of this one, if both are about the same tensors or one is about
-    none."""
+    none. One that is `opt_in` is checked only if it is selected."""
 
     id: str
     severity: str
@@ -50,6 +50,7 @@ class Rule:
     search: Callable[[Case], Iterable[Found]]
     needs: tuple[Need, ...] = ()
     follows: tuple[str, ...] = ()
+    opt_in: bool = False
 
     def missing(self, case: Case) -> str:
         """Why this rule cannot be checked; empty if it can."""

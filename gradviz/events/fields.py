@@ -72,7 +72,7 @@ class Group(NamedTuple):
 
 
 class Living(NamedTuple):
-    """How many nodes that were made before the end of an earlier pass are alive."""
+    """How many of the nodes of an earlier pass are alive, of those that are watched."""
 
     number: int
     nodes: int

@@ -71,6 +71,9 @@ class Kind(IntEnum):
     SCHEDULED = 20
     ALIVE = 21
     ERROR = 22
+    HOLDS = 23
+    GRAD_READ = 24
+    CLIPPED = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +169,13 @@ class GradAssigned(Event):
 
     tensor: Tensor = told("the tensor")
     grad: Gradient = told("the tensor that its `.grad` is now, 0 for None")
+
+
+@declared(Kind.GRAD_READ)
+class GradRead(Event):
+    """`.grad` of a non-leaf that does not retain its gradient was read: it is None."""
+
+    tensor: Tensor = told("the tensor")
 
 
 @declared(Kind.GRADS_CLEARED)
@@ -290,13 +300,33 @@ class PassEnded(Event):
 
 @declared(Kind.ALIVE)
 class GraphsAlive(Event):
-    """Nodes that earlier passes went through are still alive."""
+    """Graphs that earlier passes went through are still alive: two or more of the last 64."""
 
-    in_pass: PassNumber = told("the pass that has just ended")
-    graphs: LivingNodes = told("for each earlier pass how many nodes made before its end are alive")
+    in_pass: PassNumber = told("the pass that is about to end")
+    graphs: LivingNodes = told(
+        "for each of these passes how many of its nodes are alive, of 8 that are watched"
+    )
 
 
 # --- training
+
+
+@declared(Kind.HOLDS)
+class OptimizerHolds(Event):
+    """What an optimizer holds: told when it is made, when it gets a group, and before a step if that has changed."""
+
+    optimizer: Number = told("the optimizer's number, counted from 1")
+    type: Text = told("its class: `SGD`")
+    groups: Groups = told("its parameter groups")
+    parameters: Tensors = told("all its parameters, group by group, with or without a gradient")
+
+
+@declared(Kind.CLIPPED)
+class GradsClipped(Event):
+    """A function that clips gradients was called; the changes follow."""
+
+    how: Text = told("the function: `clip_grad_norm_`")
+    tensors: Tensors = told("the tensors that it was given and that have a gradient")
 
 
 @declared(Kind.STEPPED)
@@ -307,7 +337,7 @@ class Stepped(Event):
     type: Text = told("its class: `SGD`")
     time: Time = told("seconds since 1970")
     groups: Groups = told("its parameter groups")
-    parameters: Tensors = told("its parameters, group by group")
+    parameters: Tensors = told("its parameters that have a gradient, group by group")
 
 
 @declared(Kind.SCHEDULED)

@@ -180,6 +180,10 @@ class Listener:
         """`tensor.grad = grad`; 0 for None."""
         self.tell(Kind.GRAD_ASSIGNED, where, (tensor, grad))
 
+    def grad_read(self, where: Where, tensor: int) -> None:
+        """`.grad` of a non-leaf was read that has none."""
+        self.tell(Kind.GRAD_READ, where, (tensor,))
+
     def grads_cleared(self, where: Where, how: str, to_none: bool, tensors: Sequence[int]) -> None:
         """`zero_grad()` was called; the changes follow."""
         self.tell(Kind.GRADS_CLEARED, where, (how, to_none, tuple(tensors)))
@@ -238,10 +242,20 @@ class Listener:
         self.tell(Kind.PASS_ENDED, None, (number,))
 
     def graphs_alive(self, in_pass: int, graphs: Sequence[Living]) -> None:
-        """Nodes of earlier passes are alive at the end of a pass."""
+        """Graphs of earlier passes are alive as a pass ends."""
         self.tell(Kind.ALIVE, None, (in_pass, tuple(graphs)))
 
     # --- training
+
+    def holds(
+        self, where: Where, optimizer: int, type: str, groups: Sequence[Group], parameters: Sequence[int]
+    ) -> None:
+        """What an optimizer holds."""
+        self.tell(Kind.HOLDS, where, (optimizer, type, tuple(groups), tuple(parameters)))
+
+    def clipped(self, where: Where, how: str, tensors: Sequence[int]) -> None:
+        """Gradients are about to be clipped."""
+        self.tell(Kind.CLIPPED, where, (how, tuple(tensors)))
 
     def stepped(
         self,

@@ -1,11 +1,11 @@
 """Tensors that were made from the numbers of another one: `torch.tensor(loss.item())`, `from_numpy(h.numpy())`. No op
-connects them; equal values do."""
+connects them; equal values do. And tensors that were copied as a whole."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, TensorMade
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.query import Query
 
 _BEFORE = 4096  # states before the copy that are compared
@@ -19,6 +19,8 @@ def copied_from(query: Query, made: TensorMade) -> int:
     if row < 0 or not states.forms[row]:
         return 0
     stats, form = states.stats[row], query.trace.forms[int(states.forms[row])]
+    if made.how in _OF_NUMBERS and 1 < np.prod(form.shape) <= _FEW:
+        return _of_numbers(query, row)
     if np.isnan(stats[0]) or (form.shape and np.prod(form.shape) > 1 and stats[0] == stats[1]):
         return 0
     if stats[0] == stats[1] and float(stats[0]).is_integer():
@@ -31,6 +33,53 @@ def copied_from(query: Query, made: TensorMade) -> int:
         tensor = int(states.tensors[first + number])
         if other is not None and np.prod(other.shape) == np.prod(form.shape) and _by_op(query, tensor):
             return tensor
+    return 0
+
+
+_OF_NUMBERS, _FEW = {"tensor", "as_tensor", "new_tensor"}, 64  # makers, elements that are kept in full
+
+
+def _of_numbers(query: Query, row: int) -> int:
+    """The last of the scalars that required grad and whose values are the elements of a tensor, all of them; 0 if there
+    are none: `torch.tensor([loss.item(), ...])`."""
+    states = query.trace.states
+    snapshot = states.snapshot(row, row)
+    array = None if snapshot is None else snapshot.array
+    if array is None or array.dtype.kind != "f" or np.all(array == np.round(array)):
+        return 0
+    first = max(row - _BEFORE, 0)
+    scalar = (states.stats[first:row, 0] == states.stats[first:row, 1]) & (
+        states.flags[first:row] & REQUIRES_GRAD > 0
+    )
+    rows = first + np.flatnonzero(scalar)
+    same = rows[np.isin(states.stats[rows, 0], array.astype(np.float64))]
+    if not np.isin(array.astype(np.float64), states.stats[same, 0]).all():
+        return 0
+    return next((t for t in states.tensors[same[::-1]].tolist() if _by_op(query, t)), 0)
+
+
+_COPYING = {"clone", "detach", "data", "deepcopy", "to", "t", "transpose", "T", "contiguous"}
+_FAR = 8  # copies of copies that are followed
+
+
+def original(query: Query, tensor: int) -> int:
+    """The leaf that requires grad and that a tensor was copied from (`clone`, `deepcopy`, `nn.Parameter(w.data)`),
+    perhaps transposed; 0 if it is no copy."""
+    found = tensor
+    for _ in range(_FAR):
+        maker = query.tensors.made(found)
+        if isinstance(maker, OpRan):
+            source = maker.inputs[0] if maker.op in _COPYING and maker.inputs else 0
+        elif isinstance(maker, TensorMade):
+            base = query.tensors.base(query.tensors.before(found, maker.index))
+            source = maker.source or (base.tensor if base is not None and maker.how in _COPYING else 0)
+        else:
+            source = 0
+        if not source:
+            break
+        found = source
+        if query.tensors.is_leaf_that_requires_grad(found, query.trace.count):
+            return found
     return 0
 
 

@@ -81,6 +81,18 @@ class Training:
         return found
 
     @cached_property
+    def holders(self) -> dict[int, set[int]]:
+        """For each parameter that an optimizer holds, with or without a gradient, these optimizers."""
+        found: dict[int, set[int]] = {}
+        held = self.trace.table(Kind.HOLDS)
+        lists = held.lists("parameters")
+        for tensor, optimizer in zip(
+            lists.values.tolist(), held["optimizer"][lists.owners].tolist(), strict=True
+        ):
+            found.setdefault(tensor, set()).add(optimizer)
+        return found
+
+    @cached_property
     def inside_steps(self) -> set[int]:
         """The passes that the step of an optimizer ran itself, as LBFGS does with its closure."""
         places = self.query.places
@@ -109,7 +121,13 @@ class Training:
         lists = cleared.lists("tensors")
         of_optimizer = np.isin(cleared["how"][lists.owners], self.stepped["type"])
         told = np.concatenate([self.by_hand[1], lists.values[of_optimizer]])
-        return set(self.owners) | set(np.unique(told).tolist())
+        return set(self.owners) | set(np.unique(told).tolist()) | self._held_with_gradient
+
+    @cached_property
+    def _held_with_gradient(self) -> set[int]:
+        """The leaves that got a gradient, and that an optimizer which steps holds."""
+        stepping = set(self.stepped["optimizer"].tolist())
+        return {t for t in self._wanting.tolist() if self.holders.get(t, set()) & stepping}
 
     @cached_property
     def by_hand(self) -> tuple[np.ndarray, np.ndarray]:
@@ -159,6 +177,33 @@ class Training:
             seen.add(tensor)
             waiting += sources(self.query, tensor, through_memory=True)
         return False
+
+    def stems_from_gradient(self, tensor: int, before: int) -> bool:
+        """Whether a tensor was the `.grad` of a leaf before an event, or was computed from one."""
+        waiting = [tensor]
+        seen: set[int] = set()
+        while waiting and len(seen) < _LOOKED_AT:
+            found = waiting.pop(0)
+            if not found or found in seen:
+                continue
+            if self._was_gradient(found, before):
+                return True
+            seen.add(found)
+            waiting += sources(self.query, found, through_memory=True)
+        return False
+
+    def _was_gradient(self, tensor: int, before: int) -> bool:
+        """Whether a tensor, or the one whose memory it shares, was the `.grad` of a leaf before an event."""
+        born = self._first_as_gradient
+        return min(born.get(tensor, before), born.get(self._bases.get(tensor, 0), before)) < before
+
+    @cached_property
+    def _first_as_gradient(self) -> dict[int, int]:
+        """For each tensor that is the `.grad` of a leaf at any time, the first event from which on it is."""
+        log = self.query.tensors.grads
+        order = np.argsort(-log.events, kind="stable")
+        order = order[log.values[order] > 0]
+        return dict(zip(log.values[order].tolist(), log.events[order].tolist(), strict=True))
 
     # --- gradients
 
@@ -215,8 +260,17 @@ class Training:
         leaves = np.array([self._gradient_of(tensor) for tensor in tensors.tolist()], np.int64)
         own = leaves > 0
         events, leaves = events[own], leaves[own]
-        zeroing = [self.query.tensors.writer(event) in _ZEROING for event in events.tolist()]
+        zeroing = np.isin(events, self._zeroing)
         return leaves, events, np.where(zeroing, CLEARED, CHANGED), np.zeros(len(events), np.int64)
+
+    @cached_property
+    def _zeroing(self) -> np.ndarray:
+        """The events that write zeros."""
+        names = [number for number, text in self.trace.strings.items() if text in _ZEROING]
+        ops, mutated = self.trace.table(Kind.OP), self.trace.table(Kind.MUTATED)
+        return np.concatenate(
+            [ops.events[np.isin(ops["op"], names)], mutated.events[np.isin(mutated["how"], names)]]
+        )
 
     def _steps(self) -> list[tuple[np.ndarray, ...]]:
         held = self.stepped.lists("parameters")

@@ -24,7 +24,7 @@ from weakref import ref
 
 import numpy as np
 
-from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.fields import Edge, Living, Rule, Saved
 from gradviz.events.handles import READERS, Later, reader_of
 from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.layout import LAYOUTS, ROW
@@ -100,6 +100,7 @@ class Recorder(Listener):
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
         self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
+        self.ended_passes: dict[int, int] = {}  # the same, of the passes that have ended
         self._preparations = {
             Kind.OP: self._prepare_op,
             Kind.PASS_BEGAN: self._prepare_pass,
@@ -298,6 +299,10 @@ class Recorder(Listener):
             self.limit = 0
         return ELEMENTS if whole else STATS, length
 
+    def graphs_alive(self, in_pass: int, graphs: Sequence[Living]) -> None:
+        known = self.ended_passes
+        super().graphs_alive(in_pass, [Living(known.get(g.number, 0), g.nodes) for g in graphs])
+
     # --- any event
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
@@ -368,7 +373,7 @@ class Recorder(Listener):
         return 0 if self.detailed and not self.partial else SKIPPED
 
     def _end_pass(self, number: int) -> None:
-        self.open_passes.pop(number, None)
+        self.ended_passes[number] = self.open_passes.pop(number, 0)
         if self.passes is not None and not self.open_passes:
             self.detailed = self.passes_begun + 1 in self.passes
 

@@ -14,7 +14,9 @@ from gradviz.events.kinds import (
     Accumulated,
     ErrorRaised,
     GradAssigned,
+    GradRead,
     GradsCleared,
+    GradsClipped,
     GraphsAlive,
     Hooked,
     Kind,
@@ -22,6 +24,7 @@ from gradviz.events.kinds import (
     Named,
     NodeMade,
     OpRan,
+    OptimizerHolds,
     PassBegan,
     PassEnded,
     Produced,
@@ -156,6 +159,11 @@ def _grad_before(stop: Stop, tensor: int) -> str:
     return stop.brief_before(grad) if grad else "None"
 
 
+def _grad_read(stop: Stop, event: GradRead) -> str:
+    name = stop.called(event.tensor)
+    return f"{name}.grad is read: it is None, because {name} is not a leaf and does not retain its gradient"
+
+
 def _grads_cleared(stop: Stop, event: GradsCleared) -> str:
     count = len(event.tensors)
     caller = f"{clean(event.how)}.zero_grad()"
@@ -201,6 +209,22 @@ def _stepped(stop: Stop, event: Stepped) -> str:
     told = [settings_told(group.settings) for group in event.groups if group.size]
     how = f" ({'; '.join(dict.fromkeys(told))})" if told else ""
     return f"{clean(event.type)} steps: {plural(len(event.parameters), 'parameter')} will change{how}"
+
+
+def _holds(stop: Stop, event: OptimizerHolds) -> str:
+    told = [settings_told(group.settings) for group in event.groups]
+    how = f" ({'; '.join(dict.fromkeys(told))})" if told else ""
+    return f"{clean(event.type)} holds {plural(len(event.parameters), 'parameter')}{how}"
+
+
+def _clipped(stop: Stop, event: GradsClipped) -> str:
+    count = len(event.tensors)
+    if not count:
+        return f"{clean(event.how)}() finds no gradient to clip"
+    whose = (
+        f"{count:,} gradients" if count > 4 else f"the gradients of {listed(map(stop.called, event.tensors))}"
+    )
+    return f"{clean(event.how)}() is called for {whose}"
 
 
 def settings_told(settings: str) -> str:
@@ -379,6 +403,9 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     PassEnded: _pass_ended,
     GraphsAlive: _graphs_alive,
     TangentPushed: _tangent,
+    OptimizerHolds: _holds,
+    GradsClipped: _clipped,
+    GradRead: _grad_read,
     Stepped: _stepped,
     Scheduled: _scheduled,
     ErrorRaised: _error,

@@ -25,6 +25,7 @@ _ON_PURPOSE = {
     "expand_dims",
     "as_strided",
 }
+_OPS = 64  # of a line that are looked at
 _EXPANDING = "expand"
 
 
@@ -35,8 +36,10 @@ def _search(case: Case) -> Iterator[Found]:
         (inputs.counts >= 2) & (outputs.counts == 1) & ops["grad_enabled"] & (ops["in_pass"] == 0)
     )
     seen: set[int] = set()
-    for row in two[_is_square(case, ops.events[two], outputs.values[outputs.starts[two]])].tolist():
-        op = ops.object(int(ops.events[row]))
+    square = two[_is_square(case, ops.events[two], outputs.values[outputs.starts[two]])]
+    own = case.by_site(ops.events[square]).values()
+    for event in sorted(event for events in own for event in events[:_OPS].tolist()):
+        op = ops.object(event)
         if op.site in seen:
             continue
         sides = [_unexpanded(case, tensor, op.site) for tensor in op.inputs[:2]]
@@ -74,9 +77,17 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     rows = _shape(case, flat)[0]
     if rows < 2 or _shape(case, column) != (rows, 1):
         return False
+    if any(_is_index(case, tensor) for tensor in sides):
+        return False
     wanting = [bool(case.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD) for tensor in (flat, column)]
     made = op_of(case.query, column)
     return wanting[0] != wanting[1] and not (made is not None and made.op in _ON_PURPOSE)
+
+
+def _is_index(case: Case, tensor: int) -> bool:
+    """Whether a tensor has integers: classes, to which nothing is compared."""
+    form = case.trace.states.form(case.trace.states.first(tensor))
+    return form is not None and "int" in form.dtype
 
 
 def _shape(case: Case, tensor: int) -> tuple[int, ...]:

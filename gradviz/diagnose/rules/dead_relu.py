@@ -31,7 +31,7 @@ def _search(case: Case) -> Iterator[Found]:
     if not dead.any():
         return
     sites = case.query.places.of_events[events]
-    scopes = _last_scopes(case, events)
+    scopes = last_scopes(case, events)
     places: dict[tuple[int, int], list[int]] = {}
     for i in np.flatnonzero((rows >= 0) & np.isin(sites, sites[dead])).tolist():
         places.setdefault((int(sites[i]), int(scopes[i])), []).append(i)
@@ -50,7 +50,7 @@ def _search(case: Case) -> Iterator[Found]:
             )
 
 
-def _last_scopes(case: Case, events: np.ndarray) -> np.ndarray:
+def last_scopes(case: Case, events: np.ndarray) -> np.ndarray:
     """The name of the scope that was entered last before each event, as the number of a text; 0 if there is none. It
     tells the calls of one line apart: those of many layers in one forward."""
     entered = case.trace.table(Kind.SCOPE_ENTERED)

@@ -11,6 +11,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
 
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
@@ -18,7 +19,7 @@ _SHARE = 0.4  # of the passes from one line; less is what remains at the end of 
 
 def _search(case: Case) -> Iterator[Found]:
     lives = case.training.lives
-    trained = np.isin(lives.leaves, sorted(case.training.trained))
+    trained = np.isin(lives.leaves, sorted(case.training.trained - _reassigned(case)))
     came = lives.whats == ACCUMULATED
     lost = came & trained & lives.ends_cleared & (lives.after(lives.whats == STEPPED) == 0)
     passes = np.unique(lives.numbers[came])
@@ -42,6 +43,21 @@ def _search(case: Case) -> Iterator[Found]:
             number=first,
             tensors=leaves,
         )
+
+
+def _reassigned(case: Case) -> set[int]:
+    """The leaves whose `.grad` is assigned what was computed from gradients: these were saved before they were
+    cleared."""
+    assigned = case.trace.table(Kind.GRAD_ASSIGNED)
+    given = assigned["grad"] > 0
+    first: dict[int, int] = {}
+    for event, leaf in zip(assigned.events[given].tolist(), assigned["tensor"][given].tolist(), strict=True):
+        first.setdefault(leaf, event)
+    return {
+        leaf
+        for leaf, event in first.items()
+        if case.training.stems_from_gradient(assigned.object(event).grad, event)
+    }
 
 
 def _clearing(case: Case, leaf: int, event: int) -> int:

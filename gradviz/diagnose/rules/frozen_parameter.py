@@ -1,15 +1,20 @@
-"""`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails. Freezing some
-of the leaves is no fault."""
+"""`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a whole
+parameter group of an optimizer, for good. Freezing some of the parameters of a group is no fault."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Rule
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.words.escape import clean
+
+_LEAST = 2  # steps
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -25,11 +30,51 @@ def _search(case: Case) -> Iterator[Found]:
                 tensors=tuple(leaves),
                 severity=case.severity_of(failed.failure),
             )
+    yield from _groups(case)
+
+
+def _groups(case: Case) -> Iterator[Found]:
+    """Groups of parameters of which none requires grad at the last steps of their optimizer."""
+    held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
+    for optimizer in np.unique(held["optimizer"]).tolist():
+        event = held.object(int(held.events[held["optimizer"] == optimizer][-1]))
+        steps = stepped.events[(stepped["optimizer"] == optimizer) & (stepped.events > event.index)]
+        at = 0
+        for group in event.groups:
+            own = event.parameters[at : at + group.size]
+            at += group.size
+            if (
+                len(steps) < _LEAST
+                or not own
+                or not all(_is_frozen(case, own, s) for s in steps[-_LEAST:].tolist())
+            ):
+                continue
+            by = _freezing(case, own)
+            yield Found(
+                f"{case.called(own)} {'is' if len(own) == 1 else 'are'} given to {clean(event.type)} "
+                f"{'as a group of their own' if len(event.groups) > 1 else ''} at {case.at(event.index)}, but do not "
+                "require grad: they are never trained",
+                "requires_grad_(True)  # for what is to be trained; or leave them out of the optimizer",
+                (by if by is not None else event.index, event.index),
+                tensors=tuple(own),
+                severity=WARNING,
+            )
+
+
+def _is_frozen(case: Case, leaves: Sequence[int], at: int) -> bool:
+    return not any(case.query.tensors.flags(leaf, at) & REQUIRES_GRAD for leaf in leaves)
+
+
+def _freezing(case: Case, leaves: Sequence[int]) -> int | None:
+    """The event that switched requires_grad off first; None if they never required grad."""
+    changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
+    events = changed.events[np.isin(changed["tensor"], leaves)]
+    return int(events[0]) if len(events) else None
 
 
 RULE = Rule(
     "frozen-parameter",
     ERROR,
-    "parameters that are frozen so that nothing is left to train",
+    "parameters that are frozen, all of a loss or of a group that an optimizer is to train",
     _search,
 )

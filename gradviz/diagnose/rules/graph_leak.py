@@ -1,5 +1,5 @@
-"""`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all of them alive: each time that its line
-runs, it leads to the nodes of one more pass, and no pass ever goes through it."""
+"""`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all of them alive: each time that its
+line runs, it leads to the nodes of one more pass, and no pass ever goes through it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.loops import keeping_lines
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.events.site import Place
+from gradviz.tracefile import PassInfo, Site
 
 _LEAST = 3  # additions at one line
+_NODES = 256  # of a graph whose tensors are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -60,18 +64,44 @@ def _held(case: Case) -> np.ndarray:
 def _alive(case: Case) -> Iterator[Found]:
     """What the source itself tells of nodes that outlive their passes."""
     table = case.trace.table(Kind.ALIVE)
-    counts = table.lists("graphs").counts
+    own = ~np.isin(table["in_pass"], sorted(case.training.inside_steps))
+    counts = table.lists("graphs").counts[own]
     if len(counts) < _LEAST or np.any(np.diff(counts[-_LEAST:]) <= 0):
         return
-    number = int(table["in_pass"][-1])
+    number = int(table["in_pass"][own][-1])
     run = case.query.passes.by_number[number]
+    line, name = _keeping(case, run)
+    what = f"this line keeps {name}, and with it the graph" if name else "something keeps the graphs"
     yield Found(
-        f"at the end of pass {number}, the graphs of {int(counts[-1])} earlier passes are still alive",
-        "keep loss.item() or loss.detach(), not the loss itself",
-        (int(table.events[-1]), run.first),
-        site=run.site,
+        f"{what} of each pass: at the end of pass {number}, those of {int(counts[-1])} earlier ones are still alive",
+        f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
+        (int(table.events[own][-1]), run.first),
+        site=line or run.site,
         number=number,
     )
+
+
+def _keeping(case: Case, run: PassInfo) -> tuple[Site | None, str]:
+    """The line that keeps a tensor from the graph of a pass, and its name: the root first."""
+    site = case.query.places.site(run.site)
+    roots = [root.node for root in case.query.passes.began(run.number).roots]
+    nodes = sorted(case.query.nodes.walk(roots), reverse=True)[:_NODES]
+    tensors = [t for node in nodes for t in case.query.nodes.outputs(node) if t]
+    made = {name: case.query.tensors.maker(t) for t in tensors[::-1] if (name := case.query.names.of(t))}
+    by = case.query.tensors.maker(tensors[0]) if tensors else None
+    function = case.query.places.site(case.site(by)) if by is not None else None
+    if site is None:
+        return None, ""
+    own = function.place.function.rpartition(".")[2] if function is not None else ""
+    found = sorted(
+        keeping_lines(case, site.place.file, made, own), key=lambda line: -(made.get(line[1]) or 0)
+    )
+    if not found:
+        return None, ""
+    line, name = found[0]
+    text = case.trace.source(site.place.file)[line - 1].split("#")[0].rstrip()
+    place = Place(site.place.file, line, len(text) - len(text.lstrip()), line, len(text), "", (), False)
+    return Site(0, 0, place, (), None), name
 
 
 RULE = Rule(

@@ -1,5 +1,5 @@
 """`late-clip`: a gradient is changed in place (clipped, scaled) after the step that used it, and is cleared, or
-the run ends, before another step uses it."""
+the run ends, before another step uses it; or it is clipped before backward() has computed it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
+from gradviz.events.kinds import Kind
+from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED
+
+_LEAST = 2  # calls
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -19,6 +22,14 @@ def _search(case: Case) -> Iterator[Found]:
     changed = lives.whats == CHANGED
     late = changed & (lives.before(came) > 0) & (lives.before(used) > 0) & (lives.after(used) == 0)
     late &= lives.after(came) == 0
+    yield from _without_gradients(case)
+    cleared = lives.whats == CLEARED
+    early = changed & (lives.before(came) == 0) & (lives.before(used) == 0) & (lives.after(came) > 0)
+    early &= lives.windows == np.append(0, lives.windows[:-1])[: len(lives.windows)]
+    early &= np.append(False, cleared[:-1])[: len(cleared)]
+    for events in case.by_site(np.unique(lives.events[early])).values():
+        leaves = tuple(np.unique(lives.leaves[np.isin(lives.events, events) & early]).tolist())
+        yield _before(case, int(events[0]), leaves)
     for events in case.by_site(np.unique(lives.events[late])).values():
         leaves = tuple(np.unique(lives.leaves[np.isin(lives.events, events)]).tolist())
         yield Found(
@@ -29,10 +40,30 @@ def _search(case: Case) -> Iterator[Found]:
         )
 
 
+def _without_gradients(case: Case) -> Iterator[Found]:
+    """Calls of a function that clips, at a line where it never finds a gradient."""
+    clipped = case.trace.table(Kind.CLIPPED)
+    counts = clipped.lists("tensors").counts
+    for events in case.by_site(clipped.events).values():
+        own = np.isin(clipped.events, events)
+        if len(events) >= _LEAST and not counts[own].any() and len(case.trace.passes) > 0:
+            yield _before(case, int(events[0]), ())
+
+
+def _before(case: Case, event: int, leaves: tuple[int, ...]) -> Found:
+    of = f" of {case.called(leaves)}" if leaves else ""
+    return Found(
+        f"the gradients{of} are clipped before backward() has computed them: it has no effect",
+        "loss.backward(); clip_grad_norm_(...); optimizer.step()  # in this order",
+        (event,),
+        tensors=leaves,
+    )
+
+
 RULE = Rule(
     "late-clip",
     ERROR,
-    "gradients that are clipped or changed after the step, where it has no effect",
+    "gradients that are clipped where it has no effect: before backward() or after the step",
     _search,
     needs=(Need.TRAINING,),
 )

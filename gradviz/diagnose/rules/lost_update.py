@@ -13,6 +13,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 
 _SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
+_NOISE = 1e-5  # a gradient so much smaller than the largest one
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -21,7 +22,7 @@ def _search(case: Case) -> Iterator[Found]:
     own = (at >= 0) & (mutated["how"] == stepped["type"][at])
     events, tensors, at = mutated.events[own], mutated["tensor"][own], at[own]
     moving = np.array([case.training.rate(event) > 0 for event in stepped.events.tolist()], bool)[at]
-    moving &= _has_gradient(case, tensors, stepped.events[at])
+    moving &= has_gradient(case, tensors, stepped.events[at])
     states = case.trace.states
     before, after = states.rows_of(tensors, events - 1), states.rows_of(tensors, events)
     known = moving & (before >= 0) & (after >= 0)
@@ -44,14 +45,19 @@ def _is_lost(same: np.ndarray, own: np.ndarray) -> bool:
     return count >= _LEAST and count >= _SHARE * int(own.sum())
 
 
-def _has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """For each parameter, whether its gradient at an event has an element other than 0."""
+def has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """For each parameter, whether its gradient at a step is more than the rounding noise beside the largest one: that
+    of a bias before batch norm is not."""
     log, states = case.query.tensors.grads, case.trace.states
     keys = log.tensors << 32 | log.events
     at = np.searchsorted(keys, tensors.astype(np.int64) << 32 | events, side="right") - 1
     known = (at >= 0) & (log.tensors[at] == tensors)
     rows = states.rows_of(np.where(known, log.values[at], 0), events)
-    return (rows >= 0) & (states.stats[rows, 3] > 0)
+    sizes = np.where(rows >= 0, np.nan_to_num(states.stats[rows, 3]), 0.0)
+    steps, of_step = np.unique(events, return_inverse=True)
+    largest = np.zeros(len(steps))
+    np.maximum.at(largest, of_step, sizes)
+    return (sizes > 0) & (sizes >= _NOISE * largest[of_step])
 
 
 RULE = Rule(
@@ -60,5 +66,5 @@ RULE = Rule(
     "updates that are rounded away",
     _search,
     needs=(Need.VALUES, Need.STEPS),
-    follows=("vanished-lr", "vanishing-gradient", "exploding-gradient"),
+    follows=("update-ratio", "vanished-lr", "vanishing-gradient", "exploding-gradient"),
 )

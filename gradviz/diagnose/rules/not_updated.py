@@ -1,5 +1,5 @@
-"""`not-updated`: a leaf gets gradients in two passes or more, and no step ever changes it, while others are trained. It
-may be meant (only the head is trained), so it is a note."""
+"""`not-updated`: a leaf gets gradients in two passes or more, and no step ever changes it, while others are
+trained. It may be meant (only the head is trained), so it is a note."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`recreated-parameter`: the same line makes a parameter anew for each pass, inside of a module's forward, so that what
-it learns is thrown away: it gets a gradient in one pass only."""
+"""`recreated-parameter`: the same line makes a parameter anew for each pass, inside of a module's forward, so that
+what it learns is thrown away: it gets a gradient in one pass only."""
 
 from __future__ import annotations
 

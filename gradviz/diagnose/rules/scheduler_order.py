@@ -1,16 +1,21 @@
-"""`scheduler-order`: a learning-rate scheduler is stepped before the optimizer has stepped for the first time, so that
-the first value of its schedule is never used."""
+"""`scheduler-order`: a learning-rate scheduler is stepped before the optimizer has stepped for the first time, so
+that the first value of its schedule is never used; or more often than its schedule was made for."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.words.escape import clean
+
+_LEAST = 3  # steps of the scheduler
+_PERIODIC = "CosineAnnealingLR"
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -25,12 +30,50 @@ def _search(case: Case) -> Iterator[Found]:
                 "optimizer.step(); scheduler.step()  # in this order",
                 (int(own[0]), int(steps[0])),
             )
+            continue
+        for events in case.by_site(own).values():
+            types = told["type"][np.isin(told.events, events)]
+            if len(np.unique(types)) == 1:  # else a scheduler of schedulers
+                yield from _too_often(case, events, steps)
+
+
+def _too_often(case: Case, told: np.ndarray, steps: np.ndarray) -> Iterator[Found]:
+    """A scheduler that is stepped several times for each step of its optimizer, or per batch where its period is that
+    of epochs: the rate goes up and down again."""
+    first = case.scheduled.object(int(told[0]))
+    places = np.searchsorted(steps, told)
+    counts = np.bincount(places)[places.min() :]
+    several = counts[(counts > 0)] > 1
+    if len(told) > _LEAST and several.mean() >= 0.5 and len(several) > 1 and len(told) > len(steps):
+        yield Found(
+            f"{clean(first.type)} is stepped {len(told)} times for {len(steps)} steps of the optimizer: its schedule "
+            "runs ahead",
+            "scheduler.step()  # once after each optimizer.step()",
+            (int(told[0]), int(steps[0])),
+        )
+    elif (
+        first.type == _PERIODIC
+        and _rises_again(case, told)
+        and loops_around(case, case.site(int(told[0]))) > 1
+    ):
+        yield Found(
+            f"{first.type} is stepped {len(told)} times, past the end of its schedule: the rate rises again",
+            "step it once per epoch, outside of the loop over batches; or T_max = epochs * len(loader)",
+            (int(told[0]), int(told[-1])),
+        )
+
+
+def _rises_again(case: Case, told: np.ndarray) -> bool:
+    """Whether a rate falls almost to its lowest, and then rises almost to its highest."""
+    rates = np.array([max(json.loads(case.scheduled.object(event).rates)) for event in told.tolist()])
+    low = int(np.argmin(rates))
+    return bool(rates[low] < 0.2 * rates.max() and rates[low:].max() > 0.8 * rates.max())
 
 
 RULE = Rule(
     "scheduler-order",
     WARNING,
-    "a scheduler that is stepped before the optimizer",
+    "a scheduler that is stepped before the optimizer, or too often",
     _search,
     needs=(Need.SCHEDULER, Need.STEP),
 )

@@ -18,12 +18,11 @@ from gradviz.events.kinds import Kind
 
 def _search(case: Case) -> Iterator[Found]:
     stepped, came = case.training.stepped, case.trace.table(Kind.ACCUMULATED)
-    counts = stepped.lists("parameters").counts
     got = set(np.unique(came["tensor"]).tolist())
     idle = [
         optimizer
         for optimizer in np.unique(stepped["optimizer"]).tolist()
-        if not _holds_any(case, optimizer, got) or counts[stepped["optimizer"] == optimizer].max() == 0
+        if not _holds_any(case, optimizer, got)
     ]
     leaves = [leaf for leaf in case.of(homeless) if _is_parameter(case, leaf)]
     if not leaves or not (idle or _took_the_place(case, leaves)):
@@ -43,7 +42,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _holds_any(case: Case, optimizer: int, got: set[int]) -> bool:
-    return any(optimizer in owners and tensor in got for tensor, owners in case.training.owners.items())
+    return any(optimizer in owners and tensor in got for tensor, owners in case.training.holders.items())
 
 
 def _took_the_place(case: Case, leaves: list[int]) -> bool:

@@ -1,6 +1,6 @@
-"""`unregistered-parameter`: a leaf that requires grad takes part in the forward of a module whose other parameters are
-trained, gets gradients, and is not among the module's parameters(), so that no step changes it: it is in a plain list
-or dict, or was made by an op on a Parameter."""
+"""`unregistered-parameter`: a leaf that requires grad takes part in the forward of a module whose other parameters
+are trained, gets gradients, and is not among the module's parameters(), so that no step changes it: it is in a
+plain list or dict, or was made by an op on a Parameter."""
 
 from __future__ import annotations
 

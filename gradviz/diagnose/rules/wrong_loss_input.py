@@ -1,5 +1,5 @@
-"""`wrong-loss-input`: a loss gets probabilities where it expects logits (it normalises twice), or something that is no
-logarithm of a probability where it expects one (it does not normalise at all)."""
+"""`wrong-loss-input`: a loss gets probabilities where it expects logits (it normalises twice), or something that is
+no logarithm of a probability where it expects one (it does not normalise at all)."""
 
 from __future__ import annotations
 

@@ -78,6 +78,7 @@ class Function:
         node.outputs = len(outputs)
         node._edges = edges
         node._of_tensors = tuple(isinstance(arg, Tensor) for arg in args)
+        node._input_shapes = tuple(arg.array.shape if isinstance(arg, Tensor) else None for arg in args)
         node._shapes = [
             (output.array.shape, output.array.dtype) if isinstance(output, Tensor) else ((), float)
             for output in outputs

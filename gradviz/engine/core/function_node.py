@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.basics import errors
+from gradviz.engine.core.broadcasting import sum_to
 from gradviz.engine.core.node import Edge, Node, output_edge
 from gradviz.engine.core.packing import Packed
 from gradviz.engine.core.state import next_node_number, no_grad, state
@@ -35,7 +36,8 @@ class FunctionNode(Node):
         self._dirty: tuple = ()
         self._constant: set[int] = set()
         self._materialize = True
-        self._shapes: list[Any] = []
+        self._shapes: list[Any] = []  # and dtypes, of the outputs
+        self._input_shapes: tuple[Any, ...] = ()  # None for an argument that is no tensor
         self.needs_input_grad: tuple[bool, ...] = ()
         self.outputs = 1
 
@@ -108,7 +110,8 @@ class FunctionNode(Node):
     def vjp_recorded(self, gradients: tuple) -> tuple[Tensor | None, ...]:
         """Call the program's backward with Tensors. Returns one gradient for each edge.
 
-        Raises RuntimeError for the wrong number of gradients, TypeError for what is neither a Tensor nor None."""
+        Raises RuntimeError for the wrong number or shape of gradients, TypeError for what is neither a Tensor nor
+        None."""
         if self._materialize:
             gradients = tuple(
                 new_tensor(np.zeros(*shape)) if g is None else g
@@ -134,7 +137,22 @@ class FunctionNode(Node):
             raise TypeError(
                 f"expected Variable or None (got {type(gradient).__name__}) from {self.name()} at {position}"
             )
-        return gradient
+        shape = self._input_shapes[position]
+        return gradient if gradient.array.shape == shape else self._summed(position, gradient, shape)
+
+    def _summed(self, position: int, gradient: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """A gradient, summed to the shape of its input. Raises RuntimeError where the input cannot be expanded to the
+        gradient's shape, as PyTorch does."""
+        try:
+            fits = np.broadcast_shapes(shape, gradient.array.shape) == gradient.array.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise RuntimeError(
+                f"Function {self.name()} returned an invalid gradient at index {position} - got "
+                f"{list(gradient.array.shape)} but expected shape compatible with {list(shape)}"
+            )
+        return sum_to(gradient, shape)
 
     def vjp(self, gradient: Any) -> tuple[Any, ...]:
         """`vjp_recorded` on arrays."""

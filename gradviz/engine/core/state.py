@@ -12,6 +12,7 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from gradviz.events.listener import Listener
+from gradviz.events.living import LivingGraphs
 from gradviz.events.numbers import (
     next_node_number,
     next_optimizer_number,
@@ -58,6 +59,7 @@ class State:
         "first_number",
         "forward_mode",
         "listener",
+        "living",
         "modes",
         "only_listener",
         "reasons",
@@ -71,6 +73,7 @@ class State:
         self.anomaly = False  # passes check what each node returns
         self.check_nan = True
         self.listener: Listener | None = None
+        self.living = LivingGraphs()  # of the passes that the listener hears of
         self.only_listener: Listener | None = None  # the listener, if nothing else is special
         self.first_number = 1  # the listener has not heard of tensors with a lower number
         self.dual_level = 0
@@ -99,6 +102,7 @@ def listen(listener: Listener | None) -> Listener | None:
     previous = state.listener
     state.first_number = next_tensor_number()
     state.listener = listener
+    state.living = LivingGraphs()
     note_special("listener", listener is not None)
     return previous
 

@@ -142,6 +142,8 @@ class Tensor(Values):
         if rare is not None and rare.grad is not None:
             return rare.grad
         if not self.is_leaf and not (rare and rare.retains_grad):
+            if state.listener is not None:
+                state.listener.grad_read(sys._getframe(1), number_of(self))
             warnings.warn(
                 "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad "
                 "attribute won't be populated during autograd.backward(). If you indeed want the .grad field "

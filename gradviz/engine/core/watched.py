@@ -87,8 +87,16 @@ class WatchedPass:
             if self.create_graph:
                 note_special(f"pass {self.number}", False)
             if listener is not None:
+                self._tell_alive(listener)
                 listener.pass_ended(self.number)
         return [self.captured.get((id(edge_node(edge)), edge_nr(edge))) for edge in self.wanted_edges]
+
+    def _tell_alive(self, listener: Any) -> None:
+        """Tell which graphs of earlier passes are alive, if there are some. Leaves live longer than graphs."""
+        nodes = (node for node in self.waiting if not node.runs_first)
+        graphs = state.living.ended(self.number, nodes, len(self.waiting))
+        if graphs:
+            listener.graphs_alive(self.number, graphs)
 
     def reaches(self, node: Node) -> bool:
         """Whether a gradient reaches a node in this pass."""

@@ -49,13 +49,19 @@ class Optimizer:
             raise NotImplementedError("gradviz's optimizers are neither differentiable nor capturable.")
         self.defaults = defaults
         self._number = 0  # none yet
+        self._told: list[int] | None = None  # the parameters that the listener knows of, by identity
         self.state: dict[Tensor, dict[str, Any]] = {}
         self.param_groups: list[dict[str, Any]] = []
         for group in groups:
-            self.add_param_group(group)
+            self._add(group)
+        self._tell_parameters(sys._getframe(2))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters. Its own settings override the defaults."""
+        self._add(param_group)
+        self._tell_parameters(sys._getframe(1))
+
+    def _add(self, param_group: dict[str, Any]) -> None:
         given = param_group["params"]
         tensors = [given] if isinstance(given, Tensor) else [_unnamed(entry) for entry in given]
         for tensor in tensors:
@@ -101,10 +107,25 @@ class Optimizer:
             self._number = next_optimizer_number()
         return self._number
 
+    def _tell_parameters(self, where: Any) -> None:
+        """Tell the listener what the optimizer holds, if that has changed."""
+        if state.listener is None:
+            return
+        held = [parameter for group in self.param_groups for parameter in group["params"]]
+        identities = [id(parameter) for parameter in held]
+        if identities != self._told:
+            self._told = identities
+            groups = [
+                Group(json.dumps(_settings(group), default=repr), len(group["params"]))
+                for group in self.param_groups
+            ]
+            state.listener.holds(where, self.number, type(self).__name__, groups, [*map(number_of, held)])
+
     def _tell(self, ready: list[list[Tensor]]) -> None:
         """Tell the listener that a step begins, of the parameters of each group that have a gradient."""
         if state.listener is None:
             return
+        self._tell_parameters(sys._getframe(2))
         groups = [
             Group(json.dumps(_settings(group), default=repr), len(parameters))
             for group, parameters in zip(self.param_groups, ready, strict=True)

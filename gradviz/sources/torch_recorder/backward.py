@@ -107,9 +107,15 @@ class Pass:
             hooks.pop(_OURS, None)
         if self.source.listener is not None:
             self._tell_end()
+        self.roots = self.gradients = self.wanted = ()  # whoever refers to this pass keeps no graph alive
+        self.records.clear()
 
     @safely
     def _tell_end(self) -> None:
+        nodes = (record for record in self.records.values() if not record.is_leaf)
+        graphs = self.source.living.ended(self.number, nodes, len(self.records))
+        if graphs:
+            self.listener.graphs_alive(self.number, graphs)
         self.listener.pass_ended(self.number)
 
     @safely

@@ -8,10 +8,13 @@ from typing import Any
 OP, PASS, MAKER, DATA, SET_DATA, SET_GRAD, SET_REQUIRES_GRAD = (
     "op", "pass", "maker", "data", "set data", "set grad", "set requires grad",
 )  # fmt: skip
-REQUIRE, RETAIN, HOOK, MAKE_DUAL, LINEAR, FILL = "require", "retain", "hook", "make dual", "linear", "fill"
+REQUIRE, RETAIN, HOOK, MAKE_DUAL, LINEAR, FILL, GET_GRAD = (
+    "require", "retain", "hook", "make dual", "linear", "fill", "get grad",
+)  # fmt: skip
 
 # Attributes whose value is the result of an op; all others only tell something of a tensor.
 _COMPUTED = {"T", "mT", "H", "mH", "real", "imag"}
+_GETTERS = {"data": DATA, "grad": GET_GRAD}
 _SETTERS = {"data": SET_DATA, "grad": SET_GRAD, "requires_grad": SET_REQUIRES_GRAD}
 
 _NO_OPS = """
@@ -52,6 +55,8 @@ NAMES = {
     "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "__invert__": "bitwise_not",
     "norm": "vector_norm",
 }  # fmt: skip
+# Ops that write over the tensors of their first argument, return nothing, and count no version.
+UNCOUNTED = {"_amp_foreach_non_finite_check_and_unscale_"}
 # Ops whose result shares the memory of their input without being a view that autograd knows of.
 ALIASES = {"detach", "data", "view_as_real", "_make_dual"}
 
@@ -63,8 +68,8 @@ def sort_of(func: Any) -> tuple[str, str]:
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
         if name == "__set__":
             return _SETTERS.get(attribute, OP), attribute
-        if attribute == "data":
-            return DATA, attribute
+        if attribute in _GETTERS:
+            return _GETTERS[attribute], attribute
         return OP if attribute in _COMPUTED else PASS, attribute
     if name in _FILLERS and getattr(func, "__module__", "") == "torch.nn.init":
         return FILL, name

@@ -14,7 +14,7 @@ from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in, text_of
 from gradviz.sources.torch_recorder.formulas import rule_of
-from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, version_of
+from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.values import READER
@@ -36,6 +36,7 @@ class Forward(TorchFunctionMode):
             calls.MAKER: self._maker,
             calls.FILL: self._fill,
             calls.DATA: self._op,
+            calls.GET_GRAD: self._get_grad,
             calls.SET_DATA: self._set_data,
             calls.SET_GRAD: self._set_grad,
             calls.SET_REQUIRES_GRAD: self._require,
@@ -73,6 +74,10 @@ class Forward(TorchFunctionMode):
         if name == "setitem":
             outputs = inputs[:1]
         if not outputs:
+            if name in calls.UNCOUNTED:
+                READER.recent.clear()
+                written = [(tensor, identity.number_of(tensor, frame)) for tensor in args[0]]
+                self._tell_written(name, written, (), frame)
             return result
         if not inputs:
             self._made(name, outputs, frame)
@@ -297,8 +302,11 @@ class Forward(TorchFunctionMode):
     def _fill(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
         """A function of `nn.init`: a layer's own parameters have no value before."""
         tensors = tensors_in(args, kwargs)
-        if not tensors or self.identity.is_pending(tensors[0]):
+        caller = outside(frame, torch.nn.init.__file__, torch.overrides.__file__)
+        in_layer = caller is not None and is_pytorchs(caller)
+        if not tensors or (in_layer and self.identity.is_pending(tensors[0])):
             return func(*args, **kwargs)
+        self.identity.tell_pending()
         self.identity.number_of(tensors[0], frame)
         result = func(*args, **kwargs)
         self._tell_written(name, [(tensors[0], 0)], (), frame)
@@ -319,6 +327,14 @@ class Forward(TorchFunctionMode):
         listener.mutated(frame, "data", state, source, self.source.in_pass)
         return result
 
+    def _get_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        result = func(*args, **kwargs)
+        tensor = args[0]
+        if result is None and not tensor.is_leaf and not tensor.retains_grad and not is_pytorchs(frame):
+            listener: Any = self.source.listener
+            listener.grad_read(frame, self.identity.number_of(tensor, frame))
+        return result
+
     def _set_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
         result = func(*args, **kwargs)
         tensor, value = args
@@ -331,9 +347,11 @@ class Forward(TorchFunctionMode):
     def _require(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
         """`requires_grad_`, `detach_`, or an assignment to `requires_grad`."""
         tensor = args[0]
+        if self.identity.pending and tensor.grad_fn is None:  # a leaf from before the change
+            self.identity.tell_pending()
         before = tensor.requires_grad, tensor.is_leaf
         result = func(*args, **kwargs)
-        if (tensor.requires_grad, tensor.is_leaf) != before and not self.identity.is_pending(tensor):
+        if (tensor.requires_grad, tensor.is_leaf) != before:
             self.identity.number_of(tensor, frame)
             listener: Any = self.source.listener
             listener.requires_grad_changed(frame, self.identity.state_of(tensor)._replace(value=None))

@@ -40,7 +40,9 @@ class NodeRecord:
     """What is known of a node: its number, its name as PyTorch shows it, and the tensors that it is the `grad_fn` of
     (of an AccumulateGrad, its leaf) by output number. `retained` are those of them that keep their gradients."""
 
-    __slots__ = ("is_leaf", "name", "number", "of_function", "retained", "sequence", "tensors")
+    __slots__ = (
+        "__weakref__", "is_leaf", "name", "number", "of_function", "retained", "sequence", "tensors",
+    )  # fmt: skip
 
     def __init__(self, number: int, name: str, is_leaf: bool, of_function: bool, sequence: int) -> None:
         self.number, self.name, self.is_leaf, self.of_function = number, name, is_leaf, of_function

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
+from torch.nn.utils import clip_grad
 from torch.optim import Optimizer, lr_scheduler
 
 from gradviz.events.listener import Listener
@@ -133,6 +134,7 @@ class TorchRecorder:
         self._replace(torch.autograd, "_engine_run_backward", seen)
         self._replace(Function, "apply", classmethod(self._applying(Function.__dict__["apply"].__func__)))
         self._replace(type(torch.nn.Parameter), "__call__", self._making_parameters())
+        self._replace(torch, "from_numpy", self._taking(torch.from_numpy))
         self._replace(torch, "compile", self._compiling(torch.compile))
         self._replace(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
         self._replace(threading.Thread, "_bootstrap_inner", self._starting())
@@ -142,6 +144,12 @@ class TorchRecorder:
                 self._replace(module, name, call)
         for owner in (Optimizer, torch.nn.Module):
             self._replace(owner, "zero_grad", self.training.clearing(owner.__dict__["zero_grad"]))
+        for name in ("__init__", "add_param_group"):
+            self._replace(Optimizer, name, self.training.holding(getattr(Optimizer, name)))
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            seen = self.training.clipping(getattr(clip_grad, name))
+            for module in (clip_grad, torch.nn.utils):
+                self._replace(module, name, seen)
         for scheduler in vars(lr_scheduler).values():
             if isinstance(scheduler, type) and "step" in vars(scheduler):
                 self._replace(scheduler, "step", self.training.scheduling(vars(scheduler)["step"]))
@@ -175,6 +183,18 @@ class TorchRecorder:
             return has_torch_function(relevant_args)
 
         return ask
+
+    def _taking(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """`from_numpy`, which no mode hears of."""
+
+        @functools.wraps(make)
+        def run(array: Any) -> Any:
+            made = make(array)
+            if not self.source.is_off and self.source.is_detailed:
+                self.forward._made("from_numpy", [made], sys._getframe(1))
+            return made
+
+        return run
 
     def _making_parameters(self) -> Callable[..., Any]:
         """The call of a class of parameters: what it makes is told of once it may be filled."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from gradviz.events.listener import Listener, Where
+from gradviz.events.living import LivingGraphs
 from gradviz.sources.torch_recorder.identity import Identity, outside
 
 PYTORCH = os.path.dirname(torch.__file__) + os.sep
@@ -38,6 +39,7 @@ class Source:
     def __init__(self, listener: Listener) -> None:
         self.listener: Listener | None = listener
         self.identity = Identity(listener)
+        self.living = LivingGraphs()
         self.thread = _OfThread()
         self.go_on: Callable[[], None] = lambda: None  # set by whoever switches the mode of a thread
 

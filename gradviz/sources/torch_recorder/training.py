@@ -3,11 +3,12 @@ not told op by op: only that it steps, and what its parameters are afterwards.""
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from gradviz.events.fields import Group
+from gradviz.events.listener import Where
 from gradviz.events.numbers import next_optimizer_number
 from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 from gradviz.sources.torch_recorder.values import READER
@@ -35,6 +37,7 @@ class Training:
     ) -> None:
         self.source, self.pause, self.go_on, self.paused = source, pause, go_on, paused
         self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.told: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self.handles: list[Any] = []
 
     def begin(self) -> None:
@@ -55,6 +58,40 @@ class Training:
         if known is None:
             known = self.numbers[optimizer] = next_optimizer_number()
         return known
+
+    # --- what an optimizer holds
+
+    def holding(self, change: Callable[..., None]) -> Callable[..., None]:
+        """`__init__` or `add_param_group` of optimizers, told of. The first calls the second."""
+
+        @functools.wraps(change)
+        def run(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            change(optimizer, *args, **kwargs)
+            is_made = change.__name__ == "__init__" or optimizer in self.told
+            if is_made and not self.source.is_off and not torch.compiler.is_compiling():
+                frame = users_frame(sys._getframe(1))
+                self.tell_held(optimizer, None if frame is None else self.source.place(frame))
+
+        return run
+
+    @safely
+    def tell_held(self, optimizer: Any, where: Where) -> None:
+        """Tell what an optimizer holds, if that has changed."""
+        held = parameters_of(optimizer)
+        identities = [id(parameter) for parameter in held]
+        if identities == self.told.get(optimizer):
+            return
+        self.told[optimizer] = identities
+        source = self.source
+        listener: Any = source.listener
+        with torch._C.DisableTorchFunction():
+            source.identity.tell_pending()
+            numbers = [source.identity.number_of(parameter) for parameter in held]
+        groups = [
+            Group(json.dumps(_settings(group), default=_text), len(group["params"]))
+            for group in optimizer.param_groups
+        ]
+        listener.holds(where, self.number_of(optimizer), type(optimizer).__name__, groups, numbers)
 
     # --- a step
 
@@ -101,7 +138,9 @@ class Training:
                 cleared = [p for p in parameters_of(owner) if p.grad is not None]
                 numbers = [source.identity.number_of(p) for p in cleared]
                 grads = [] if set_to_none else [p.grad for p in cleared]
-            frame = sys._getframe()
+            frame = sys._getframe(
+                1
+            )  # its own frame, in a variable of its own, would live until garbage is collected
             source.listener.grads_cleared(frame, type(owner).__name__, set_to_none, numbers)
             with self.paused():
                 zero_grad(owner, set_to_none)
@@ -116,6 +155,28 @@ class Training:
             zero_grad.__name__, zero_grad.__qualname__, zero_grad.__doc__,
         )  # fmt: skip
         return run
+
+    def clipping(self, clip: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that clips gradients, told of."""
+
+        @functools.wraps(clip)
+        def run(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.source.is_off or torch.compiler.is_compiling():
+                return clip(parameters, *args, **kwargs)
+            listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            self._tell_clipped(clip.__name__, listed, sys._getframe(1))
+            return clip(listed, *args, **kwargs)
+
+        return run
+
+    @safely
+    def _tell_clipped(self, how: str, parameters: Sequence[torch.Tensor], frame: FrameType) -> None:
+        source = self.source
+        listener: Any = source.listener
+        with torch._C.DisableTorchFunction():
+            source.identity.tell_pending()
+            numbers = [source.identity.number_of(p) for p in parameters if p.grad is not None]
+        listener.clipped(frame, how, numbers)
 
     def scheduling(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """`step` of a scheduler, told of."""
@@ -172,6 +233,7 @@ class _Step:
             return
         source = self.source
         listener: Any = source.listener
+        self.training.tell_held(self.optimizer, self.where)
         with torch._C.DisableTorchFunction():
             source.identity.tell_pending()
             ready = [
@@ -201,10 +263,10 @@ class _Step:
                 )
 
 
-def parameters_of(owner: Any) -> Iterable[torch.Tensor]:
+def parameters_of(owner: Any) -> list[torch.Tensor]:
     """The parameters of an optimizer or a module."""
     if isinstance(owner, torch.nn.Module):
-        return owner.parameters()
+        return list(owner.parameters())
     return [parameter for group in owner.param_groups for parameter in group["params"]]
 
 

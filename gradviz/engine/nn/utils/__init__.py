@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from gradviz.engine.basics.missing import says_what_is_missing
-from gradviz.engine.core.tensor import Tensor, new_tensor
+from gradviz.engine.core.state import state
+from gradviz.engine.core.tensor import Tensor, new_tensor, number_of
 from gradviz.engine.table import ops
 from gradviz.engine.tensors.writing import overwrite
 
@@ -21,9 +23,13 @@ __all__ = [
 ]
 
 
-def _gradients(parameters: Any) -> list[Tensor]:
+def _gradients(parameters: Any, how: str) -> list[Any]:
+    """The gradients that the function `how` is to clip. The listener is told."""
     listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    return [p._rare.grad for p in listed if p._rare is not None and p._rare.grad is not None]
+    ready = [p for p in listed if p._rare is not None and p._rare.grad is not None]
+    if state.listener is not None:
+        state.listener.clipped(sys._getframe(2), how, [number_of(p) for p in ready])
+    return [p._rare.grad for p in ready]  # type: ignore[union-attr]
 
 
 def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
@@ -40,7 +46,7 @@ def clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     """Scale all gradients so that their total norm is at most `max_norm`. Returns the norm before."""
-    gradients = _gradients(parameters)
+    gradients = _gradients(parameters, "clip_grad_norm_")
     total = get_total_norm(gradients, float(norm_type))
     if error_if_nonfinite and not np.isfinite(total.array):
         raise RuntimeError(
@@ -56,7 +62,7 @@ def clip_grad_norm_(
 
 def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
     """Clamp all elements of the gradients to ±`clip_value`."""
-    for gradient in _gradients(parameters):
+    for gradient in _gradients(parameters, "clip_grad_value_"):
         overwrite(gradient, np.clip(gradient.array, -clip_value, clip_value), "clip_grad_value_")
 
 

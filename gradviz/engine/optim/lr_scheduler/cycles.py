@@ -74,9 +74,9 @@ class OneCycleLR(LRScheduler):
         return end + (start - end) / 2.0 * (math.cos(math.pi * done) + 1)
 
     def get_lr(self) -> list[float]:
-        if self.last_epoch >= self.total_steps:
+        if self.last_epoch > self.total_steps:
             raise ValueError(
-                f"Tried to step {self.last_epoch + 1} times. The specified number of total steps is {self.total_steps}"
+                f"Tried to step {self.last_epoch} times. The specified number of total steps is {self.total_steps}"
             )
         groups = self.optimizer.param_groups
         if self.cycle_momentum:

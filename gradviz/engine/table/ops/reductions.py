@@ -13,6 +13,8 @@ import numpy as np
 
 from gradviz.engine.basics.shape_errors import check_kernel
 from gradviz.engine.core.apply import apply
+from gradviz.engine.core.state import state
+from gradviz.engine.core.tell import tell_op
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.ops.choice import to
@@ -192,7 +194,10 @@ all, any = _quantifier("all", np.all), _quantifier("any", np.any)
 
 def _place(name: str, find: Callable) -> Callable:
     def call(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        return new_tensor(np.asarray(find(x.array, axis=dims_of(x, dim), keepdims=keepdim)))
+        out = new_tensor(np.asarray(find(x.array, axis=dims_of(x, dim), keepdims=keepdim)))
+        if state.listener is not None:
+            tell_op(name, (x,), (out,), "" if dim is None else str(dim), None)
+        return out
 
     call.__name__ = name
     return call

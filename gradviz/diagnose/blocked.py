@@ -1,0 +1,100 @@
+"""Where gradients end in zeros: nodes that receive a gradient and give only zeros, in every pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import Kind
+
+HOOKED_CALL = "BackwardHookFunction"  # the op around a module that has backward hooks
+_RMS = 3
+_LEAST = 2  # passes
+_SATISFIED = 1e-4  # a loss
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A line whose nodes give only zeros. `leaves` are those behind it that got nothing but zeros in the whole run.
+    `event` is the first run of such a node, `node` that node."""
+
+    site: int
+    event: int
+    node: int
+    number: int
+    leaves: tuple[int, ...]
+
+
+def blocks(case: Case) -> list[Block]:
+    """The lines behind which leaves get nothing but zeros. Use `case.of(blocks)`."""
+    dry = _dry_leaves(case)
+    if not len(dry):
+        return []
+    produced = case.trace.table(Kind.PRODUCED)
+    flows = produced.lists("flows")
+    gradients = _rms(case, flows.elements[:, 1], produced.events[flows.owners])
+    stops = (flows.elements[:, 1] > 0) & (gradients == 0)
+    owners = np.unique(flows.owners[stops])
+    came = _received(case)
+    found: dict[int, Block] = {}
+    for owner in owners.tolist():
+        node, number = int(produced["node"][owner]), int(produced["in_pass"][owner])
+        event = int(produced.events[owner])
+        site = case.site(event)
+        if site in found or not came.get((node, number), 0) > 0:
+            continue
+        targets = [int(target) for target, gradient in flows.of(owner) if gradient]
+        behind = tuple(leaf for leaf in _leaves_behind(case, targets) if leaf in dry)
+        if behind:
+            found[site] = Block(site, event, node, number, behind)
+    return list(found.values())
+
+
+def _dry_leaves(case: Case) -> np.ndarray:
+    """The trained leaves whose every gradient was zero, in two passes or more with a root other than 0."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    known = case.trace.states.rows_of(came["gradient"], came.events) >= 0
+    leaves = came["tensor"][known]
+    rms = _rms(case, came["gradient"][known], came.events[known])
+    live = ~np.isin(came["in_pass"][known], _passes_from_zero(case))
+    wet = np.unique(leaves[(rms != 0) & live])
+    dry, counts = np.unique(leaves[live], return_counts=True)
+    dry = dry[(counts >= _LEAST) & ~np.isin(dry, wet)]
+    held = case.training.trained | set(case.training.holders)
+    return dry[np.isin(dry, sorted(held))] if held else dry
+
+
+def _passes_from_zero(case: Case) -> np.ndarray:
+    """The passes whose roots are all (almost) 0: a loss that is satisfied sends no gradient, as is right."""
+    began = case.trace.table(Kind.PASS_BEGAN)
+    roots = began.lists("roots")
+    zero = _rms(case, roots.elements[:, 2], began.events[roots.owners]) < _SATISFIED
+    others = np.unique(roots.owners[~zero])
+    return np.setdiff1d(began["number"], began["number"][others])
+
+
+def _received(case: Case) -> dict[tuple[int, int], float]:
+    """For each node and pass the highest root mean square of what came."""
+    received = case.trace.table(Kind.RECEIVED)
+    given = received.lists("gradients")
+    values = _rms(case, given.values, received.events[given.owners])
+    highest = np.zeros(len(received))
+    np.maximum.at(highest, given.owners, np.nan_to_num(values))
+    pairs = zip(received["node"].tolist(), received["in_pass"].tolist(), strict=True)
+    return dict(zip(pairs, highest.tolist(), strict=True))
+
+
+def _leaves_behind(case: Case, nodes: list[int]) -> list[int]:
+    leaves = case.query.nodes.leaves
+    return [leaves[node] for node in case.query.nodes.walk(nodes) if node in leaves]
+
+
+def _rms(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """The root mean square of tensors at events; NaN where it is not known or not finite."""
+    states = case.trace.states
+    rows = states.rows_of(tensors, events)
+    stats = states.stats[rows]
+    bad = (rows < 0) | (stats[:, 4] > 0) | (stats[:, 5] > 0)
+    return np.where(bad, np.nan, stats[:, _RMS])

@@ -1,0 +1,244 @@
+"""Graph where a constant is meant: carried from pass to pass, from a network into the loss of another one, or in the
+target of a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.query.cuts import op_of
+from gradviz.query.training import ACCUMULATED, STEPPED
+
+_PASSES = 3  # in which a graph has to grow
+_SITES = 8  # lines with passes that are looked at
+_DIRECT = 64  # nodes that lead to leaves
+_REGRESSION = {"mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss"}
+_LOSSES = _REGRESSION | {
+    "kl_div",
+    "cross_entropy",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+}
+_LOGARITHMS = {"log_softmax", "log", "logsumexp", "logsigmoid", "log_sigmoid", "cross_entropy", "nll_loss"}
+_NEAR = 16  # tensors above a factor that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An edge of a graph that should not be there: from `node`, made by op `op`, to what made `tensor`. `leaves` are
+    those that the gradient reaches through it."""
+
+    node: int
+    op: int
+    tensor: int
+    leaves: tuple[int, ...]
+    number: int
+
+
+def carried(case: Case) -> Link | None:
+    """What leads from the graph of one round to those of all earlier ones, if passes go through more and more nodes
+    that earlier passes went through."""
+    received = case.trace.table(Kind.RECEIVED)
+    known = np.isin(received["node"], case.trace.table(Kind.NODE)["node"])
+    nodes, numbers = received["node"][known], received["in_pass"][known]
+    if not len(nodes):
+        return None
+    first = np.full(int(nodes.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, nodes, numbers)
+    again = numbers > first[nodes]
+    passes, counts = np.unique(numbers[again], return_counts=True)
+    if len(passes) < _PASSES or np.any(np.diff(counts) < 0) or counts[-1] <= counts[0] * 1.5:
+        return None
+    run = case.query.passes.by_number[int(passes[0])]
+    old = set(nodes[again & (numbers == run.number)].tolist())
+    ends = [case.query.passes.last(other) for other in case.trace.passes if other.number < run.number]
+    end = max(ends, default=0)
+    for node in nodes[(numbers == run.number) & ~again].tolist():
+        made = case.query.nodes.event(node)
+        if made is None or made.index < end:
+            continue
+        for edge in made.edges:
+            if edge.node in old:
+                return Link(node, made.op, edge.tensor, (), run.number)
+    return None
+
+
+def wasted(case: Case) -> Iterator[Link]:
+    """Links into networks that a pass is not for: of all passes from its line, the gradients that it leaves there are
+    cleared before a step uses them; and no gradient that is used flows through these networks."""
+    lives = case.training.lives
+    came = lives.whats == ACCUMULATED
+    unused = came & (lives.after(lives.whats == STEPPED) == 0) & lives.ends_cleared
+    by_number = case.query.passes.by_number
+    sites = np.array([by_number[n].site if n in by_number else 0 for n in lives.numbers.tolist()])
+    for site in np.unique(sites[came & unused])[:_SITES].tolist():
+        here = came & (sites == site)
+        lost = np.setdiff1d(lives.leaves[here & unused], lives.leaves[here & ~unused])
+        used = np.setdiff1d(lives.leaves[here & ~unused], lost)
+        numbers = np.unique(lives.numbers[here])
+        if len(lost) and len(used) and len(numbers) > 1 and site:
+            link = _into(case, set(lost.tolist()), set(used.tolist()), int(numbers[0]))
+            if link is not None:
+                yield link
+
+
+def _into(case: Case, lost: set[int], used: set[int], number: int) -> Link | None:
+    """The first edge of a pass that leads from nodes behind which are used leaves to one behind which are none."""
+    nodes = case.query.nodes
+    received = case.trace.table(Kind.RECEIVED)
+    inside = set(received["node"][received["in_pass"] == number].tolist())
+    behind = _Behind(case)
+    direct = [
+        node
+        for node in inside
+        if any(edge.tensor in lost and edge.node in nodes.leaves for edge in nodes.edges(node))
+    ]
+    if not direct or any(behind.leaves(node) & used for node in direct[:_DIRECT]):
+        return None
+    for node in sorted(inside):
+        made = nodes.event(node)
+        if made is None or not behind.leaves(node) & used:
+            continue
+        for edge in made.edges:
+            below = behind.leaves(edge.node)
+            if edge.node not in nodes.leaves and below and below <= lost:
+                return Link(node, made.op, edge.tensor, tuple(sorted(below)), number)
+    return None
+
+
+class _Behind:
+    """The leaves behind nodes, each computed once."""
+
+    def __init__(self, case: Case) -> None:
+        self.nodes = case.query.nodes
+        self._known: dict[int, frozenset[int]] = {}
+
+    def leaves(self, node: int) -> frozenset[int]:
+        """The leaves that a node's gradient reaches."""
+        found = self._known.get(node)
+        if found is None:
+            leaves = self.nodes.leaves
+            found = frozenset(leaves[other] for other in self.nodes.walk([node]) if other in leaves)
+            self._known[node] = found
+        return found
+
+
+def in_targets(case: Case) -> Iterator[Link]:
+    """Links from losses to targets that carry a graph: that of a network which no optimizer trains, or one that is a
+    sum of data and of what the same network says of another input, as in temporal-difference learning."""
+    ran = set(case.trace.table(Kind.RECEIVED)["node"].tolist())
+    got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
+    behind = _Behind(case)
+    for op in _candidates(case):
+        for prediction, target in _sides(case, op):
+            node, other = _node(case, target), _node(case, prediction)
+            if not node or not other or node not in ran:
+                continue
+            there, here = behind.leaves(node), behind.leaves(other)
+            untrained = there & got - case.training.trained - set(case.training.holders)
+            lonely = (
+                bool(there) and untrained == there and bool(here & case.training.trained) and not here & there
+            )
+            if lonely and _are_parameters(case, there):
+                yield Link(node, op.index, target, tuple(sorted(there)), 0)
+                return
+            if (
+                _is_bootstrapped(case, target)
+                and there & here & case.training.trained
+                and _apart(case, node, other)
+            ):
+                yield Link(node, op.index, target, tuple(sorted(there)), 0)
+                return
+
+
+def in_weights(case: Case) -> Iterator[Link]:
+    """Links from the product of a log-probability and an advantage to the baseline in it, as in actor-critic methods:
+    the advantage is a difference of data and of what another network says."""
+    ops = case.trace.table(Kind.OP)
+    names = [number for number, text in case.trace.strings.items() if text == "mul"]
+    chosen = np.isin(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    for event in case.first_of_sites(ops.events[chosen]):
+        op = ops.object(event)
+        if len(op.inputs) != 2:
+            continue
+        for factor, weight in (op.inputs, op.inputs[::-1]):
+            difference = op_of(case.query, weight) if weight else None
+            if difference is None or difference.op not in ("sub", "rsub", "add") or not _node(case, weight):
+                continue
+            if _is_half_data(case, difference) and _node(case, factor) and _is_logarithm(case, factor):
+                behind = _Behind(case)
+                there, here = behind.leaves(_node(case, weight)), behind.leaves(_node(case, factor))
+                if there - here and here - there:
+                    yield Link(_node(case, weight), op.index, weight, tuple(sorted(there)), 0)
+                    return
+
+
+def _candidates(case: Case) -> Iterator[OpRan]:
+    """The first op of each line that compares two tensors that require grad."""
+    ops = case.trace.table(Kind.OP)
+    names = [number for number, text in case.trace.strings.items() if text in _LOSSES or text == "sub"]
+    chosen = np.isin(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    for event in case.first_of_sites(ops.events[chosen]):
+        op = ops.object(event)
+        if len(op.inputs) >= 2 and all(op.inputs[:2]):
+            yield op
+
+
+def _sides(case: Case, op: OpRan) -> list[tuple[int, int]]:
+    """(prediction, target) of an op: a difference may have them either way round."""
+    a, b = op.inputs[:2]
+    return [(a, b), (b, a)] if op.op == "sub" else [(a, b)]
+
+
+def _node(case: Case, tensor: int) -> int:
+    """The node of a non-leaf; 0 if it has none."""
+    return case.query.nodes.of_tensors.last(tensor, case.trace.count) or 0 if tensor else 0
+
+
+def _are_parameters(case: Case, leaves: frozenset[int]) -> bool:
+    return all(leaf in case.trace.parameters for leaf in leaves)
+
+
+def _is_bootstrapped(case: Case, target: int) -> bool:
+    """Whether a target is data plus something computed by a network."""
+    op = op_of(case.query, target)
+    while (
+        op is not None and op.op in ("squeeze", "unsqueeze", "view", "reshape", "float", "to") and op.inputs
+    ):
+        op = op_of(case.query, op.inputs[0])
+    return op is not None and op.op == "add" and _is_half_data(case, op)
+
+
+def _is_half_data(case: Case, op: OpRan) -> bool:
+    """Whether one of the two operands requires grad, and the other is a tensor that does not."""
+    if len(op.inputs) != 2 or not all(op.inputs):
+        return False
+    wanting = [bool(case.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD) for tensor in op.inputs]
+    return wanting[0] != wanting[1]
+
+
+def _apart(case: Case, one: int, other: int) -> bool:
+    """Whether the graphs behind two nodes share leaves only."""
+    nodes = case.query.nodes
+    shared = set(nodes.walk([one])) & set(nodes.walk([other]))
+    return all(node in nodes.leaves for node in shared)
+
+
+def _is_logarithm(case: Case, tensor: int) -> bool:
+    """Whether a logarithm is among the last ops behind a tensor."""
+    seen: set[int] = set()
+    waiting = [tensor]
+    while waiting and len(seen) < _NEAR:
+        found = waiting.pop(0)
+        op = op_of(case.query, found) if found and found not in seen else None
+        seen.add(found)
+        if op is None:
+            continue
+        if op.op in _LOGARITHMS:
+            return True
+        waiting += op.inputs
+    return False

@@ -1,0 +1,86 @@
+"""What the source says around a line: in how many loops it is, and which line keeps a tensor that has a name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+
+from gradviz.diagnose.case import Case
+
+_STORING = {"append", "appendleft", "extend", "add", "insert", "put", "push", "setdefault", "update"}
+_FREE = {
+    "item",
+    "detach",
+    "tolist",
+    "numpy",
+    "float",
+    "int",
+    "data",
+    "shape",
+    "detach_",
+}  # what keeps no graph
+
+
+def trees(case: Case) -> dict[str, ast.Module]:
+    """The syntax trees of the program's own files, as far as their source was kept. Use `case.of(trees)`."""
+    found: dict[str, ast.Module] = {}
+    files = {site.place.file for site in case.trace.sites.values() if case.trace.source(site.place.file)}
+    for file in files:
+        try:
+            found[file] = ast.parse("\n".join(case.trace.source(file)))
+        except (SyntaxError, ValueError):
+            continue
+    return found
+
+
+def loops_around(case: Case, site: int) -> int:
+    """In how many loops an event is: those around its line, and around the lines of its callers."""
+    return sum(
+        sum(
+            isinstance(node, ast.For | ast.While)
+            and node.lineno < caller.place.line <= (node.end_lineno or 0)
+            for node in ast.walk(tree)
+        )
+        for caller in case.query.places.callers(site)
+        if (tree := case.of(trees).get(caller.place.file)) is not None
+    )
+
+
+def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -> Iterator[tuple[int, str]]:
+    """The lines of a file that put something of one of these names, or the result of function `made_by`, into a
+    container or an attribute; each with the name."""
+    tree = case.of(trees).get(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        for value in _stored(node):
+            name = _kept(value, names, made_by)
+            if name:
+                yield getattr(node, "lineno", 0), name
+
+
+def _stored(node: ast.AST) -> list[ast.expr]:
+    """What a statement or a call stores."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _STORING:
+        return [*node.args, *(keyword.value for keyword in node.keywords)]
+    if isinstance(node, ast.AugAssign):
+        return [node.value]
+    if isinstance(node, ast.Assign) and any(isinstance(target, ast.Subscript) for target in node.targets):
+        return [node.value]
+    return []
+
+
+def _kept(value: ast.expr, names: Collection[str], made_by: str) -> str:
+    """The name, of those given, of a tensor that an expression keeps with its graph; empty if it keeps none."""
+    if isinstance(value, ast.Name | ast.Attribute) and ast.unparse(value) in names:
+        return ast.unparse(value)
+    if isinstance(value, ast.Call):
+        function = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
+        if function in _FREE:
+            return ""
+        if made_by and function == made_by:
+            return f"{function}(...)"
+        inner = value.func.value if isinstance(value.func, ast.Attribute) else None
+        return _kept(inner, names, made_by) if inner is not None else ""
+    if isinstance(value, ast.Attribute):
+        return "" if value.attr in _FREE else _kept(value.value, names, made_by)
+    parts = [part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr)]
+    return next((name for part in parts if (name := _kept(part, names, made_by))), "")

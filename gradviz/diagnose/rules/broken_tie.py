@@ -1,0 +1,73 @@
+"""`broken-tie`: a parameter was made as a copy of another parameter of the same network (`nn.Parameter(w.clone())`,
+`out.weight = copy.deepcopy(embed.weight)`), and both are trained: they part with the first step. Copies of whole
+layers, as in a stack of equal ones, are no ties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind, TensorMade
+from gradviz.query.copies import original
+from gradviz.query.upstream import Downstream
+
+
+def _search(case: Case) -> Iterator[Found]:
+    copies = [(leaf, source) for leaf in sorted(case.training.trained) if (source := _source(case, leaf))]
+    below = Downstream(case.query) if copies else None
+    for leaf, source in copies:
+        assert below is not None
+        if _alone(case, leaf) and _tied(case, below, leaf, source):
+            made = case.query.tensors.maker(leaf) or 0
+            yield Found(
+                f"{case.words.called(leaf)} begins as a copy of {case.words.called(source)}, and both are trained: "
+                "from the first step on they are different weights",
+                "share the parameter itself: out.weight = embed.weight  # without clone() or a new Parameter",
+                (made,),
+                tensors=(leaf, source),
+            )
+
+
+def _source(case: Case, leaf: int) -> int:
+    """The other trained parameter that a trained one was copied from; 0 if there is none."""
+    source = original(case.query, leaf)
+    return source if source in case.training.trained and source != leaf else 0
+
+
+def _alone(case: Case, leaf: int) -> bool:
+    """Whether a parameter was copied on its own: a layer that is copied brings all its parameters."""
+    made = case.query.tensors.maker(leaf)
+    site = case.trace.events["site"][made] if made is not None else 0
+    others = [
+        tensor
+        for tensor in case.training.trained
+        if (event := case.query.tensors.maker(tensor)) is not None
+        and case.trace.events["site"][event] == site
+        and original(case.query, tensor)
+    ]
+    return len(others) == 1 and isinstance(case.query.tensors.made(leaf), TensorMade)
+
+
+def _tied(case: Case, below: Downstream, leaf: int, source: int) -> bool:
+    """Whether two parameters look like one: both in one network, read by different lines in the same pass."""
+    names = [case.trace.parameters.get(tensor, "").partition(".")[0] for tensor in (leaf, source)]
+    together = len(np.intersect1d(_passes(case, leaf), _passes(case, source))) >= 1
+    return together and names[0] == names[1] and bool(below.readers(leaf)) and bool(below.readers(source))
+
+
+def _passes(case: Case, leaf: int) -> np.ndarray:
+    came = case.trace.table(Kind.ACCUMULATED)
+    return came["in_pass"][came["tensor"] == leaf]
+
+
+RULE = Rule(
+    "broken-tie",
+    WARNING,
+    "a parameter that is made as a copy of another one, so that both are trained apart",
+    _search,
+    needs=(Need.TRAINING, Need.DETAILS),
+)

@@ -1,0 +1,106 @@
+"""`clip-before-unscale`: gradients are clipped while they still carry the scale of the loss: only afterwards a
+gradient scaler, or a division by the same number, takes it away, before the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.cuts import op_of
+from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
+
+_UNSCALING = "_amp_foreach_non_finite_check_and_unscale_"
+_CLIPPING = {"clip_grad_norm_", "clip_grad_value_", "clamp_", "clip_", "clamp_min_", "clamp_max_"}
+_LEAST = 2.0  # a scale
+
+
+def _search(case: Case) -> Iterator[Found]:
+    lives = case.training.lives
+    changed = lives.whats == CHANGED
+    waiting = changed & (lives.before(lives.whats == ACCUMULATED) > 0)
+    waiting &= (lives.before(lives.whats == STEPPED) == 0) & (lives.after(lives.whats == STEPPED) > 0)
+    events = np.unique(lives.events[waiting])
+    unscaling = [own for own in case.by_site(events).values() if _unscales(case, int(own[0]))]
+    if not unscaling:
+        return
+    last = np.isin(lives.events, np.concatenate(unscaling))
+    early = waiting & ~last & (lives.after(last) > 0)
+    for own in case.by_site(np.unique(lives.events[early])).values():
+        if not _clips(case, int(own[0])):
+            continue
+        leaves = tuple(np.unique(lives.leaves[np.isin(lives.events, own)]).tolist())
+        after = int(min(event for events in unscaling for event in events if event > own[0]))
+        yield Found(
+            f"the gradients of {case.called(leaves)} are clipped while they still carry the loss scale, which "
+            f"{case.at(after)} takes away",
+            "scaler.unscale_(optimizer)  # before clip_grad_norm_(...), then scaler.step(optimizer)",
+            (int(own[0]), after),
+            tensors=leaves,
+        )
+
+
+def _clips(case: Case, event: int) -> bool:
+    """Whether an event clips gradients: by its own name, or inside of a function that does."""
+    if _writer(case, event) in _CLIPPING:
+        return True
+    clipped = case.trace.table(Kind.CLIPPED)
+    return bool(np.isin(case.trace.events["site"][event], clipped.sites[clipped.events < event]))
+
+
+def _writer(case: Case, event: int) -> str:
+    """What changed a gradient in place at an event; empty for an assignment."""
+    return "" if case.trace.kinds[event] == Kind.GRAD_ASSIGNED else case.query.tensors.writer(event)
+
+
+def _unscales(case: Case, event: int) -> bool:
+    """Whether an event takes the scale of the loss out of gradients: a scaler's own op, or a division by what the root
+    of the pass before it was multiplied with."""
+    name = _writer(case, event)
+    if name == _UNSCALING:
+        return True
+    if name not in ("div_", "mul_", "__itruediv__") or not case.query.tensors.is_op[event]:
+        return False
+    factor = _constant(case, case.query.tensors.op(event))
+    scale = _scale(case, event)
+    if not factor or not scale or scale < _LEAST:
+        return False
+    return bool(np.isclose(1 / factor if name == "mul_" else factor, scale, rtol=1e-3))
+
+
+def _scale(case: Case, event: int) -> float:
+    """What the root of the last pass before an event was multiplied with; 0 if it is no product with a number."""
+    run = max(
+        (run for run in case.trace.passes if run.first < event), key=lambda run: run.first, default=None
+    )
+    if run is None:
+        return 0.0
+    roots = case.query.passes.began(run.number).roots
+    op = op_of(case.query, roots[0].tensor) if roots else None
+    return _constant(case, op) if op is not None and op.op == "mul" else 0.0
+
+
+def _constant(case: Case, op: OpRan) -> float:
+    """The number in the arguments of an op, or the value of its second operand; 0 if there is none."""
+    try:
+        return float(op.args)
+    except ValueError:
+        pass
+    for tensor in op.inputs[::-1][:1]:
+        row = case.trace.states.valued(tensor, op.index) if tensor else -1
+        if row >= 0 and case.trace.states.stats[row, 0] == case.trace.states.stats[row, 1]:
+            return float(case.trace.states.stats[row, 0])
+    return 0.0
+
+
+RULE = Rule(
+    "clip-before-unscale",
+    ERROR,
+    "gradients that are clipped while they carry the scale of the loss",
+    _search,
+    needs=(Need.TRAINING, Need.DETAILS),
+)

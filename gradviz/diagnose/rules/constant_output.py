@@ -1,0 +1,84 @@
+"""`constant-output`: an op gives the same numbers for every input, so that no gradient passes: softmax over one
+entry, normalisation of one element, cross_entropy of one class. All calls of its line do so, though their inputs
+differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.blocked import blocks
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
+from gradviz.words.numbers import number
+
+_MIN, _MAX = 0, 1
+_LEAST = 2  # calls
+_FLAT = 1e-5  # the spread that rounding makes
+_TINY = 1e-5  # the share of the gradient that rounding lets through
+_NORMALISING = (
+    "softmax", "log_softmax", "layer_norm", "group_norm", "batch_norm", "native_batch_norm", "instance_norm",
+    "native_layer_norm", "normalize", "cross_entropy", "_safe_softmax", "gumbel_softmax", "rms_norm",
+)  # fmt: skip
+
+
+def _search(case: Case) -> Iterator[Found]:
+    blocked = {block.site: block.leaves for block in case.of(blocks)}
+    ops, states = case.trace.table(Kind.OP), case.trace.states
+    names = [number for number, text in case.trace.strings.items() if text in _NORMALISING]
+    outputs, inputs = ops.lists("outputs"), ops.lists("inputs")
+    chosen = np.flatnonzero(
+        np.isin(ops["op"], names) & ops["grad_enabled"] & (outputs.counts > 0) & (ops["in_pass"] == 0)
+    )
+    chosen = chosen[np.isin(ops.events[chosen], case.trace.table(Kind.NODE)["op"])]
+    for events in case.by_site(ops.events[chosen]).values():
+        rows = np.searchsorted(ops.events, events)
+        given = states.rows_of(outputs.values[outputs.starts[rows]], events)
+        taken = states.rows_of(inputs.values[inputs.starts[rows]], events)
+        if len(rows) < _LEAST or (given < 0).any() or (taken < 0).any():
+            continue
+        low, high = states.stats[given, _MIN], states.stats[given, _MAX]
+        varied = states.stats[taken, _MAX] - states.stats[taken, _MIN] > _FLAT
+        if not varied.all() or not np.all(high - low <= _FLAT):
+            continue
+        op = ops.object(int(events[0]))
+        if not _blocks(case, op.index):
+            continue
+        yield Found(
+            f"{op.op} gives {number(float(high[0]), 4)} for every input in all {len(rows)} calls: "
+            f"it has one entry to normalise, and no gradient passes it",
+            "normalise over the dimension of the classes or features: dim=-1 of more than one entry; "
+            "for one output use sigmoid",
+            (op.index, int(events[-1])),
+            tensors=blocked.get(op.site, ()),
+        )
+
+
+def _blocks(case: Case, op: int) -> bool:
+    """Whether the nodes of an op gave (almost) nothing for what they received in all passes."""
+    nodes = case.query.nodes.of_op(op)
+    received, produced = case.trace.table(Kind.RECEIVED), case.trace.table(Kind.PRODUCED)
+    flows, given = produced.lists("flows"), received.lists("gradients")
+    first = nodes[:1]
+    own = np.isin(produced["node"][flows.owners], first) & (flows.positions == 0)
+    came = np.isin(received["node"][given.owners], nodes[-1:])
+    gave = _highest(case, flows.elements[own, 1], produced.events[flows.owners[own]])
+    got = _highest(case, given.values[came], received.events[given.owners[came]])
+    return got > 0 and gave <= _TINY * got
+
+
+def _highest(case: Case, tensors: np.ndarray, events: np.ndarray) -> float:
+    rows = case.trace.states.rows_of(tensors, events)
+    return float(np.nan_to_num(case.trace.states.stats[rows[rows >= 0], 3]).max(initial=0.0))
+
+
+RULE = Rule(
+    "constant-output",
+    WARNING,
+    "an op that gives the same for every input",
+    _search,
+    needs=(Need.VALUES, Need.DETAILS, Need.PASSES),
+)

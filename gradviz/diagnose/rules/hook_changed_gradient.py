@@ -1,0 +1,106 @@
+"""`hook-changed-gradient`: a hook of the program wipes out the gradient of a tensor in every pass: it is given
+something other than 0 and returns only zeros, or it returns NaN. A hook that masks, scales or clips is healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.blocked import HOOKED_CALL, blocks
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
+from gradviz.tracefile.columns import Table
+from gradviz.words.escape import clean
+
+_RMS, _NAN = 3, 4
+
+
+def _search(case: Case) -> Iterator[Found]:
+    yield from _of_modules(case)
+    table = case.trace.table(Kind.HOOKED)
+    if not len(table):
+        return
+    states = case.trace.states
+    before = states.rows_of(table["before"], table.events)
+    after = states.rows_of(table["after"], table.events)
+    known = (before >= 0) & (after >= 0)
+    wiped = known & (states.stats[before, _RMS] > 0) & (states.stats[after, _RMS] == 0)
+    wiped &= states.stats[after, _NAN] == 0
+    spoilt = known & (states.stats[before, _NAN] == 0) & (states.stats[after, _NAN] > 0)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for row in range(len(table)):
+        groups.setdefault((_hook_site(case, int(table["after"][row])), int(table["hook"][row])), []).append(
+            row
+        )
+    for (site, hook), rows in groups.items():
+        if not (wiped[rows].all() or spoilt[rows].any()):
+            continue
+        event = int(table.events[rows[0]])
+        tensors = tuple(dict.fromkeys(tensor for row in rows if (tensor := _tensor(case, table, row))))
+        name = clean(case.trace.text(hook))
+        whose = f"of {case.called(tensors)}" if tensors else "that flows here"
+        bad = spoilt[rows].any()
+        yield Found(
+            f"the hook {name} {'makes NaN of' if bad else 'wipes out'} the gradient {whose}",
+            "return the gradient that the hook is to pass on, or None to leave it as it is; or remove the hook",
+            (event,),
+            site=site or _where_made(case, tensors),
+            number=int(table["in_pass"][rows[0]]),
+            tensors=(*tensors, *_behind(case, table, rows[0])),
+            severity=ERROR if bad else "",
+        )
+
+
+def _of_modules(case: Case) -> Iterator[Found]:
+    """Hooks on modules: they change what the node around the call of the module gives."""
+    produced = case.trace.table(Kind.PRODUCED)
+    for block in case.of(blocks):
+        op = case.query.nodes.op(block.node)
+        if op is None or case.query.tensors.op(op).op != HOOKED_CALL:
+            continue
+        gradients = [flow.gradient for flow in produced.object(block.event).flows if flow.gradient]
+        site = next((site for gradient in gradients if (site := _hook_site(case, gradient))), 0)
+        yield Found(
+            f"a backward hook of a module wipes out the gradient of {case.called(block.leaves)}",
+            "return None from the hook to leave grad_input as it is; or remove the hook",
+            (block.event, op),
+            site=site or block.site,
+            node=block.node,
+            number=block.number,
+            tensors=block.leaves,
+        )
+
+
+def _where_made(case: Case, tensors: tuple[int, ...]) -> int:
+    """The line that made the tensor that the hook is on; 0 if that is unknown."""
+    made = case.query.tensors.maker(tensors[0]) if tensors else None
+    return 0 if made is None else case.site(made)
+
+
+def _hook_site(case: Case, after: int) -> int:
+    """The line in the hook that computed what it returned; 0 if that is unknown."""
+    made = case.query.tensors.maker(after)
+    return 0 if made is None else int(case.trace.events["site"][made])
+
+
+def _tensor(case: Case, table: Table, row: int) -> int:
+    tensor = int(table["tensor"][row])
+    if tensor:
+        return tensor
+    return next(iter(case.query.nodes.tensors(int(table["node"][row]))), 0)
+
+
+def _behind(case: Case, table: Table, row: int) -> list[int]:
+    """The leaves behind the node that the hook is on."""
+    leaves = case.query.nodes.leaves
+    return [leaves[n] for n in case.query.nodes.walk([int(table["node"][row])]) if n in leaves]
+
+
+RULE = Rule(
+    "hook-changed-gradient",
+    WARNING,
+    "a hook that wipes out a gradient",
+    _search,
+    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
+)

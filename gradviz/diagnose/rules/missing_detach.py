@@ -1,0 +1,63 @@
+"""`missing-detach`: a gradient or a graph flows into what is meant to be a constant. A tensor is carried from round
+to round with its graph, so that each pass goes through all earlier rounds; a pass for one network goes on into
+another one, where its gradients are always thrown away; the target of a loss, or the weight of a log-probability,
+has a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.constants import carried, in_targets, in_weights, wasted
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+
+
+def _search(case: Case) -> Iterator[Found]:
+    chain = carried(case)
+    if chain is not None:
+        made = case.query.tensors.maker(chain.tensor)
+        name = case.words.called(chain.tensor) if chain.tensor else "a tensor"
+        yield Found(
+            f"{name} is carried along with its graph: each pass goes through the graphs of all earlier rounds again",
+            f"{name} = {name}.detach()  # between two rounds",
+            (made if made is not None else chain.op, case.query.passes.by_number[chain.number].first),
+            node=chain.node,
+            number=chain.number,
+        )
+    for link in wasted(case):
+        name = case.words.called(link.tensor) if link.tensor else "its input"
+        yield Found(
+            f"pass {link.number} flows through {name} into {case.called(link.leaves)}: these gradients are always "
+            "cleared before a step uses them",
+            f"{name}.detach()  # here: this loss is not for what {name} is computed from",
+            (link.op, case.query.passes.by_number[link.number].first),
+            node=link.node,
+            number=link.number,
+            tensors=link.leaves,
+        )
+    for target in in_targets(case):
+        yield _of_constant(case, target.tensor, target.op, target.leaves, "is the target of a loss")
+    for weight in in_weights(case):
+        yield _of_constant(case, weight.tensor, weight.op, weight.leaves, "weights a log-probability")
+
+
+def _of_constant(case: Case, tensor: int, op: int, leaves: tuple[int, ...], role: str) -> Found:
+    name = case.words.called(tensor)
+    made = case.query.tensors.maker(tensor)
+    return Found(
+        f"{name} {role} and carries a graph: gradients flow through it into {case.called(leaves)}",
+        f"{name}.detach()  # or compute it under torch.no_grad()",
+        (made if made is not None else op, op),
+        tensors=leaves,
+    )
+
+
+RULE = Rule(
+    "missing-detach",
+    WARNING,
+    "a gradient or a graph in what is meant to be a constant",
+    _search,
+    needs=(Need.PASSES, Need.DETAILS),
+    follows=("gradient-leak", "stale-graph"),
+)

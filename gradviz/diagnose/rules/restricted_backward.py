@@ -1,0 +1,52 @@
+"""`restricted-backward`: `backward(inputs=...)` or `autograd.grad` leaves out parameters behind its root that an
+optimizer holds, and no other pass gives them a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
+
+_SITES = 16  # lines that are looked at
+
+
+def _search(case: Case) -> Iterator[Found]:
+    began = case.trace.table(Kind.PASS_BEGAN)
+    asked = began.lists("inputs")
+    asking = np.flatnonzero(asked.counts > 0)
+    if not len(asking):
+        return
+    got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist()) | set(asked.values.tolist())
+    got |= set(case.trace.table(Kind.GRAD_ASSIGNED)["tensor"].tolist())
+    wanting = set(case.training.holders) - got
+    learning = set(case.training.holders) & got
+    if not wanting or not learning:
+        return
+    leaves = case.query.nodes.leaves
+    for rows in list(case.by_site(began.events[asking]).values())[:_SITES]:
+        run = began.object(int(rows[0]))
+        behind = {leaves[n] for n in case.query.nodes.walk([root.node for root in run.roots]) if n in leaves}
+        left_out = tuple(sorted(behind & wanting))
+        if left_out and set(run.inputs) & learning:
+            yield Found(
+                f"pass {run.number} is asked for the gradients of {case.called(run.inputs)} only: "
+                f"{case.called(left_out)}, which the optimizer holds, never get{'s' * (len(left_out) == 1)} one",
+                "loss.backward()  # without inputs=; or ask for all parameters",
+                (run.index,),
+                number=run.number,
+                tensors=left_out,
+            )
+
+
+RULE = Rule(
+    "restricted-backward",
+    ERROR,
+    "a pass that is asked for the gradients of some of the parameters only",
+    _search,
+    needs=(Need.STEP, Need.PASS, Need.DETAILS),
+)

@@ -1,0 +1,110 @@
+"""`saturated-activation`: tanh or sigmoid is at its ends for (almost) all elements, from the first call of its line
+to the last, so that almost no gradient passes it. Its mean derivative follows from the mean and the root mean
+square of its result. The last op before a loss is left out: a network that is sure of itself is healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rules.dead_relu import last_scopes
+from gradviz.events.kinds import Kind
+from gradviz.query.upstream import Downstream
+from gradviz.words.escape import clean
+
+_SQUASHING = ("tanh", "sigmoid", "tanh_", "sigmoid_", "hardtanh", "hardsigmoid", "softsign")
+_MEAN, _RMS = 2, 3
+_FLAT = 0.02  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
+_LOGARITHMS = ("log", "kl_div", "log1p", "log2")
+_PASSING = {
+    "clamp", "clamp_min", "clamp_max", "clip", "view", "reshape", "squeeze", "unsqueeze", "flatten", "add", "rsub",
+    "to", "float",
+}  # fmt: skip
+_NEAR = 16  # tensors behind a result that are looked at
+_SHARE = 0.9  # of the calls
+_LEAST, _CALLS = 8, 2  # elements, calls
+
+
+def _search(case: Case) -> Iterator[Found]:
+    ops, states = case.trace.table(Kind.OP), case.trace.states
+    names = {number: text for number, text in case.trace.strings.items() if text in _SQUASHING}
+    outputs = ops.lists("outputs")
+    ran = case.trace.table(Kind.NODE)
+    in_passes = ran["op"][np.isin(ran["node"], case.trace.table(Kind.RECEIVED)["node"])]
+    chosen = np.flatnonzero(np.isin(ops["op"], list(names)) & np.isin(ops.events, in_passes))
+    if not len(chosen):
+        return
+    events, results = ops.events[chosen], outputs.values[outputs.starts[chosen]]
+    rows = states.rows_of(results, events)
+    sigmoid = np.array([names[code].startswith("sigmoid") for code in ops["op"][chosen].tolist()])
+    mean, square = states.stats[rows, _MEAN], states.stats[rows, _RMS] ** 2
+    flat = (
+        (rows >= 0)
+        & (np.where(sigmoid, 4 * (mean - square), 1 - square) < _FLAT)
+        & (_sizes(case, rows) >= _LEAST)
+    )
+    scopes = last_scopes(case, events)
+    places: dict[tuple[int, int], list[int]] = {}
+    for i, site in enumerate(ops.sites[chosen].tolist()):
+        places.setdefault((site, int(scopes[i])), []).append(i)
+    for (site, scope), calls in places.items():
+        if len(calls) < _CALLS or flat[calls].mean() < _SHARE or not flat[calls[0]]:
+            continue
+        op = ops.object(int(events[calls[0]]))
+        if _feeds_a_loss(case, op.outputs[0]):
+            continue
+        name = clean(case.trace.text(scope))
+        yield Found(
+            f"{clean(op.op).rstrip('_')}{f' in or after {name}' if name else ''} is at its ends for (almost) all "
+            f"elements in {int(flat[calls].sum())} of {len(calls)} calls: almost no gradient passes it",
+            "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
+            (op.index,),
+            site=site,
+            tensors=(op.outputs[0], *_behind(case, op.index)),
+        )
+
+
+def _behind(case: Case, op: int) -> list[int]:
+    """The leaves behind an op."""
+    leaves = case.query.nodes.leaves
+    return [leaves[n] for n in case.query.nodes.walk(case.query.nodes.of_op(op)) if n in leaves]
+
+
+def _feeds_a_loss(case: Case, result: int) -> bool:
+    """Whether a result goes into a loss or its logarithm, perhaps reshaped or clamped on the way."""
+    below = case.of(_below)
+    waiting, seen = [result], 0
+    while waiting and seen < _NEAR:
+        tensor = waiting.pop(0)
+        seen += 1
+        for event in below.readers(tensor):
+            op = case.query.tensors.op(event)
+            if "loss" in op.op or "entropy" in op.op or op.op in _LOGARITHMS:
+                return True
+            if op.op in _PASSING:
+                waiting += op.outputs
+    return False
+
+
+def _below(case: Case) -> Downstream:
+    return Downstream(case.query)
+
+
+def _sizes(case: Case, rows: np.ndarray) -> np.ndarray:
+    table = np.zeros(max(case.trace.forms, default=0) + 1)
+    for number, form in case.trace.forms.items():
+        table[number] = np.prod(form.shape)
+    return table[case.trace.states.forms[rows]]
+
+
+RULE = Rule(
+    "saturated-activation",
+    WARNING,
+    "tanh or sigmoid at its ends, where it passes almost no gradient",
+    _search,
+    needs=(Need.VALUES, Need.DETAILS, Need.PASSES),
+)

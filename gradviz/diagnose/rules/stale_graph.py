@@ -1,0 +1,123 @@
+"""`stale-graph`: a pass goes through nodes that were made before a step changed the leaves that they lead to: a
+part of the forward computation ran once, and is used again after its parameters have moved. A graph that grows from
+pass to pass because a tensor is carried along is `missing-detach`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
+
+_LEAST = 2  # passes
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Nodes of one line that are older than the last change of a leaf that they lead to, at the beginning of a pass.
+    `chained` says that the line makes nodes in each round, and that those of earlier rounds are reached as well."""
+
+    site: int
+    node: int
+    made: int
+    passes: tuple[int, ...]
+    leaves: tuple[int, ...]
+    chained: bool
+
+
+def stale(case: Case) -> list[Stale]:
+    """The lines whose nodes are used again after their leaves have changed. Use `case.of(stale)`."""
+    table, received = case.trace.table(Kind.NODE), case.trace.table(Kind.RECEIVED)
+    edges = table.lists("edges")
+    to_leaf = np.isin(edges.elements[:, 2], sorted(case.training.trained)) & ~np.isin(
+        edges.elements[:, 0], table["node"]
+    )
+    nodes, made = table["node"][edges.owners[to_leaf]], table.events[edges.owners[to_leaf]]
+    leaves = edges.elements[to_leaf, 2]
+    moved = _next_steps(case, leaves, made)
+    old = moved > 0
+    nodes, made, leaves, moved = nodes[old], made[old], leaves[old], moved[old]
+    if not len(nodes):
+        return []
+    first = np.zeros(int(received["in_pass"].max(initial=0)) + 1, np.int64)
+    for run in case.trace.passes:
+        if run.number < len(first):
+            first[run.number] = run.first
+    ran: dict[int, list[int]] = {}
+    inside = np.isin(received["node"], nodes)
+    for node, number in zip(
+        received["node"][inside].tolist(), received["in_pass"][inside].tolist(), strict=True
+    ):
+        ran.setdefault(node, []).append(number)
+    found: dict[int, list[tuple[int, int, int, int]]] = {}
+    for node, event, leaf, step in zip(
+        nodes.tolist(), made.tolist(), leaves.tolist(), moved.tolist(), strict=True
+    ):
+        for number in ran.get(node, ()):
+            if first[number] > step:
+                found.setdefault(case.site(event), []).append((node, event, number, leaf))
+    return [_line(case, site, rows) for site, rows in found.items()]
+
+
+def _line(case: Case, site: int, rows: list[tuple[int, int, int, int]]) -> Stale:
+    nodes = sorted({(event, node) for node, event, _, _ in rows})
+    passes = tuple(sorted({number for *_, number, _ in rows}))
+    return Stale(
+        site,
+        nodes[0][1],
+        nodes[0][0],
+        passes,
+        tuple(sorted({leaf for *_, leaf in rows})),
+        len(nodes) > 1 and _rounds(case, nodes),
+    )
+
+
+def _rounds(case: Case, nodes: list[tuple[int, int]]) -> bool:
+    """Whether passes began between the making of these nodes."""
+    firsts = [run.first for run in case.trace.passes]
+    return len({int(np.searchsorted(firsts, event)) for event, _ in nodes}) > 1
+
+
+def _next_steps(case: Case, leaves: np.ndarray, made: np.ndarray) -> np.ndarray:
+    """For each leaf the first event after another at which an optimizer or the program stepped on it; 0 if none."""
+    events, tensors = case.query.tensors.all_writes
+    known = np.isin(tensors, leaves)
+    events, tensors = events[known].astype(np.int64), tensors[known].astype(np.int64)
+    keys = np.sort(tensors << 32 | events)
+    at = np.searchsorted(keys, leaves.astype(np.int64) << 32 | made, side="right")
+    inside = at < len(keys)
+    following = keys[np.minimum(at, max(len(keys) - 1, 0))] if len(keys) else np.zeros(len(leaves), np.int64)
+    same = inside & (following >> 32 == leaves)
+    return np.where(same, following & 0xFFFFFFFF, 0)
+
+
+def _search(case: Case) -> Iterator[Found]:
+    for line in case.of(stale):
+        if line.chained or len(line.passes) < _LEAST:
+            continue
+        result = case.called(t for t in case.query.nodes.outputs(line.node) if t)
+        yield Found(
+            f"{result or 'the result'} was computed once, before {case.called(line.leaves)} changed, and "
+            f"{len(line.passes)} passes go through it since: it belongs to weights that are gone",
+            "compute it anew in each iteration, inside of the loop; or detach() it, if it is to stay constant",
+            (line.made, case.query.passes.by_number[line.passes[0]].first),
+            site=line.site,
+            node=line.node,
+            number=line.passes[0],
+            tensors=line.leaves,
+        )
+        return
+
+
+RULE = Rule(
+    "stale-graph",
+    ERROR,
+    "a part of the graph that is used again after its parameters have changed",
+    _search,
+    needs=(Need.TRAINING, Need.PASSES, Need.DETAILS),
+)

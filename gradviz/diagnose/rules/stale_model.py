@@ -1,0 +1,113 @@
+"""`stale-model`: the model that is evaluated is not the one that is trained. It and the trained one are copies of
+one another, nothing ever changes it, and it is called again and again without gradients, for results that reach no
+root. Or a state_dict that was kept without a copy is loaded after steps: it has changed with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.visits import visits
+from gradviz.events.kinds import Kind
+from gradviz.query.copies import original
+
+_LEAST = 2  # calls after steps
+
+
+def _search(case: Case) -> Iterator[Found]:
+    yield from _untouched(case)
+    yield from _loaded_from_itself(case)
+
+
+def _untouched(case: Case) -> Iterator[Found]:
+    _, written = case.query.tensors.all_writes
+    changed = set(written.tolist())
+    copies: dict[int, set[int]] = {}
+    for leaf in case.trace.parameters:
+        source = original(case.query, leaf)
+        if source:
+            copies.setdefault(leaf, set()).add(source)
+            copies.setdefault(source, set()).add(leaf)
+    calls: dict[tuple[int, ...], list] = {}  # type: ignore[type-arg]
+    for visit in case.of(visits):
+        if visit.is_evaluation and not visit.in_pass and visit.rounds > 0 and visit.parameters:
+            calls.setdefault(visit.parameters, []).append(visit)
+    for parameters, own in calls.items():
+        twins = set().union(*(copies.get(leaf, set()) for leaf in parameters))
+        if len(own) < _LEAST or changed & set(parameters) or not twins & case.training.trained & changed:
+            continue
+        if len({visit.rounds for visit in own}) < _LEAST:
+            continue
+        first = own[0]
+        trained = case.trace.parameters.get(
+            next(iter(twins & case.training.trained & changed)), ""
+        ).partition(".")[0]
+        yield Found(
+            f"{first.name or first.type} is evaluated {len(own)} times, but no step ever changes it: "
+            f"{trained or 'a copy of it'} is the model that is trained",
+            f"evaluate {trained or 'the model that is trained'}, or copy its weights: "
+            f"{first.name}.load_state_dict({trained or 'trained'}.state_dict())",
+            (first.event,),
+            site=first.site,
+            tensors=parameters,
+        )
+
+
+def _loaded_from_itself(case: Case) -> Iterator[Found]:
+    """`copy_` of a parameter from a tensor on its own memory, after steps since that tensor was made."""
+    states = case.trace.states
+    steps = case.training.stepped.events
+    seen: set[int] = set()
+    for event, target, source in _copies(case):
+        row = states.first(source)
+        if row < 0 or int(states.bases[row]) != target:
+            continue
+        made = int(states.events[row])
+        site = case.site(made)
+        between = int(np.searchsorted(steps, event) - np.searchsorted(steps, made))
+        if site in seen or not between or target not in case.training.trained:
+            continue
+        seen.add(site)
+        yield Found(
+            f"this state_dict shares the memory of the parameters: {between} steps have changed it too, and loading it "
+            f"at {case.at(event)} restores nothing",
+            "best = copy.deepcopy(model.state_dict())  # or {k: v.clone() for k, v in model.state_dict().items()}",
+            (made, event),
+            site=site,
+            tensors=(target,),
+            severity=ERROR,
+        )
+
+
+def _copies(case: Case) -> list[tuple[int, int, int]]:
+    """(event, target, source) of what load_state_dict copies."""
+    found = []
+    ops = case.trace.table(Kind.OP)
+    names = [number for number, text in case.trace.strings.items() if text == "copy_"]
+    for event in ops.events[np.isin(ops["op"], names)].tolist():
+        op = ops.object(event)
+        if len(op.inputs) == 2 and op.outputs:
+            found.append((event, op.outputs[0], op.inputs[1]))
+    mutated = case.trace.table(Kind.MUTATED)
+    names = [number for number, text in case.trace.strings.items() if text == "load_state_dict"]
+    rows = np.flatnonzero(np.isin(mutated["how"], names))
+    found += zip(
+        mutated.events[rows].tolist(),
+        mutated["tensor"][rows].tolist(),
+        mutated["source"][rows].tolist(),
+        strict=True,
+    )
+    return found
+
+
+RULE = Rule(
+    "stale-model",
+    WARNING,
+    "a model that is evaluated, while a copy of it is trained",
+    _search,
+    needs=(Need.STEP, Need.DETAILS),
+)

@@ -1,0 +1,94 @@
+"""`uninitialised-parameter`: a parameter, or a leaf that requires grad, comes from `torch.empty` and is read by an op
+before anything was written to it: it has whatever was in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, TensorMade
+
+_EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"}
+_UNFILLED = re.compile(
+    r"\b(?:torch\.|th\.|t\.)?(?:cuda\.)?(?:Float|Double|Half|BFloat16)?Tensor\((?!\s*\[)[\w\s.,*+/-]+\)"
+)
+_MOST = 10_000  # leaves that are looked at
+
+
+def _search(case: Case) -> Iterator[Found]:
+    states = case.trace.states
+    wanted = states.flags & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD
+    leaves = np.unique(states.tensors[wanted])[:_MOST]
+    written, read = _first_writes(case), _first_reads(case)
+    found: dict[int, list[int]] = {}
+    for leaf in leaves.tolist():
+        chain = _unfilled(case, leaf)
+        reading = read.get(leaf)
+        if chain and reading is not None and not any(written.get(t, reading) < reading for t in chain):
+            made = case.query.tensors.maker(leaf)
+            found.setdefault(case.site(made) if made is not None else 0, []).append(leaf)
+    for site, own in found.items():
+        yield Found(
+            f"{case.called(own)} {'is' if len(own) == 1 else 'are'} used as torch.empty left "
+            f"{'it' if len(own) == 1 else 'them'}: nothing was written there first",
+            "nn.init.kaiming_uniform_(w)  # after torch.empty; or torch.randn(...) * 0.02, torch.zeros(...)",
+            (case.query.tensors.maker(own[0]) or 0, read[own[0]]),
+            site=site,
+            tensors=tuple(own),
+        )
+
+
+def _unfilled(case: Case, leaf: int) -> list[int]:
+    """The leaf and what it was made from, if that was never filled as it was made; empty if it was."""
+    chain = [leaf]
+    while True:
+        made = case.query.tensors.made(chain[-1])
+        if not isinstance(made, TensorMade):
+            return []
+        if made.how in _EMPTY:
+            return [*chain, *case.of(_aliases).get(chain[-1], []), *case.of(_aliases).get(leaf, [])]
+        if not made.source:
+            text = case.words.expression(made.site, 200)
+            is_raw = made.how == "Parameter" and _UNFILLED.search(text) is not None
+            return [*chain, *case.of(_aliases).get(leaf, [])] if is_raw else []
+        chain.append(made.source)
+
+
+def _aliases(case: Case) -> dict[int, list[int]]:
+    """The tensors that share the memory of each tensor."""
+    states = case.trace.states
+    pairs = np.unique(np.stack([states.bases, states.tensors], axis=1)[states.bases > 0], axis=0)
+    found: dict[int, list[int]] = {}
+    for base, tensor in pairs.tolist():
+        found.setdefault(base, []).append(tensor)
+    return found
+
+
+def _first_writes(case: Case) -> dict[int, int]:
+    """The first event that wrote to each tensor."""
+    events, tensors = case.query.tensors.all_writes
+    first, at = np.unique(tensors, return_index=True)
+    return dict(zip(first.tolist(), events[at].tolist(), strict=True))
+
+
+def _first_reads(case: Case) -> dict[int, int]:
+    """The first op that computed something from each tensor, with a node."""
+    ops = case.trace.table(Kind.OP)
+    inputs = ops.lists("inputs")
+    with_node = np.isin(ops.events, case.trace.table(Kind.NODE)["op"])[inputs.owners]
+    tensors, at = np.unique(inputs.values[with_node], return_index=True)
+    return dict(zip(tensors.tolist(), ops.events[inputs.owners[with_node][at]].tolist(), strict=True))
+
+
+RULE = Rule(
+    "uninitialised-parameter",
+    ERROR,
+    "a parameter that is used as it came out of torch.empty",
+    _search,
+    needs=(Need.DETAILS,),
+)

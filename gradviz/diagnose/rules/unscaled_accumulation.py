@@ -1,0 +1,89 @@
+"""`unscaled-accumulation`: the mean losses of several micro-batches are summed in the gradients, by passes from one
+line on graphs of the same structure, and nothing divides them by how many they are: neither the loss nor the
+gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
+from gradviz.query.cuts import op_of
+from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
+from gradviz.tracefile import PassInfo
+
+_SHARE = 0.5  # of the windows between two clearings
+_WINDOWS = 256  # the most that are looked at
+_MEANS = {"mean"}
+_LOSSES = {
+    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "kl_div", "ctc_loss", "soft_margin_loss", "margin_ranking_loss",
+    "hinge_embedding_loss", "cosine_embedding_loss", "triplet_margin_loss", "multi_margin_loss", "gaussian_nll_loss",
+    "poisson_nll_loss", "multilabel_soft_margin_loss",
+}  # fmt: skip
+
+
+def _search(case: Case) -> Iterator[Found]:
+    lives = case.training.lives
+    came, used = lives.whats == ACCUMULATED, lives.whats == STEPPED
+    summed = came & (lives.after(used) > 0) & (lives.before(used) == 0)
+    by_number = case.query.passes.by_number
+    sums: dict[int, list[tuple[int, ...]]] = {}
+    first = np.flatnonzero(lives.leaves == lives.leaves[summed][0]) if summed.any() else np.zeros(0, np.int64)
+    ends = np.flatnonzero(np.diff(lives.windows[first])) + 1
+    for rows in np.split(first, ends)[:_WINDOWS] if len(first) else ():
+        numbers = tuple(dict.fromkeys(lives.numbers[rows[summed[rows]]].tolist()))
+        sites = {by_number[number].site for number in numbers}
+        changes = lives.events[rows[lives.whats[rows] == CHANGED]]
+        if len(sites) == 1 and all(_is_clip(case, event) for event in changes.tolist()):
+            sums.setdefault(sites.pop(), []).append(numbers)
+    for site, windows in sums.items():
+        several = [numbers for numbers in windows if len(numbers) > 1]
+        runs = [by_number[number] for numbers in several for number in numbers]
+        if len(several) < max(1, _SHARE * len(windows)) or not _is_micro_batching(case, runs):
+            continue
+        count = len(several[0])
+        yield Found(
+            f"the gradients of {count} passes from this line are summed for one step, and each root is a mean: the sum "
+            f"is {count} times the mean over all of them",
+            f"(loss / {count}).backward()",
+            (runs[0].first, by_number[several[0][-1]].first),
+            site=site,
+            number=runs[0].number,
+        )
+
+
+def _is_clip(case: Case, event: int) -> bool:
+    """Whether an event changes a gradient inside of a function that clips, which divides by no count."""
+    clipped = case.trace.table(Kind.CLIPPED)
+    return bool(np.isin(case.trace.events["site"][event], clipped.sites))
+
+
+def _is_micro_batching(case: Case, runs: list[PassInfo]) -> bool:
+    """Whether passes are those of equal parts of a batch: the same structure, and a mean as the root of each, on
+    graphs that share no node."""
+    if len({run.digest for run in runs}) != 1 or not all(_is_mean(case, run) for run in runs[:8]):
+        return False
+    roots = {case.query.passes.began(run.number).roots[0].node for run in runs}
+    return len(roots) == len(runs)
+
+
+def _is_mean(case: Case, run: PassInfo) -> bool:
+    roots = case.query.passes.began(run.number).roots
+    op = op_of(case.query, roots[0].tensor) if len(roots) == 1 else None
+    if op is None:
+        return False
+    return op.op in _MEANS or (op.op in _LOSSES and "reduction='sum'" not in op.args)
+
+
+RULE = Rule(
+    "unscaled-accumulation",
+    WARNING,
+    "gradients of several mean losses that are summed and not divided",
+    _search,
+    needs=(Need.TRAINING, Need.PASSES, Need.DETAILS),
+)

@@ -1,0 +1,126 @@
+"""`update-ratio`: in most steps the change of a weight matrix is larger than the matrix itself, or smaller than a
+ten-millionth of it. Vectors (biases, scales) are left out, and matrices that begin at 0. The change is known
+exactly where a tensor is recorded in full; else it is at least the change of its root mean square, and for plain
+SGD and Adam at most the rate times what they allow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rules.lost_update import has_gradient
+from gradviz.events.kinds import Kind
+from gradviz.words.numbers import number
+
+_RMS = 3
+_LARGE, _HUGE, _SMALL = 1.0, 10.0, 1e-7
+_WIDE = 100.0  # the size of weights next to which a healthy step is lost in rounding
+_SHARE, _LEAST = 0.5, 3  # of the steps
+_ADAPTIVE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad")
+_FLOOR = 1e-3  # weights that begin smaller have room to grow
+_SLACK = 10.0  # what an adaptive step may exceed its rate by
+
+
+def _search(case: Case) -> Iterator[Found]:
+    mutated, stepped = case.trace.table(Kind.MUTATED), case.training.stepped
+    at = np.searchsorted(stepped.events, mutated.events) - 1
+    own = (at >= 0) & (mutated["how"] == stepped["type"][at])
+    events, tensors, at = mutated.events[own], mutated["tensor"][own], at[own]
+    states = case.trace.states
+    before, after = states.rows_of(tensors, events - 1), states.rows_of(tensors, events)
+    matrices = _are_matrices(case, before)
+    usable = matrices & (before >= 0) & (after >= 0)
+    usable &= (states.stats[before, _RMS] > 0) & (states.stats[after][:, [4, 5]] == 0).all(axis=1)
+    was, now = states.stats[before, _RMS], states.stats[after, _RMS]
+    large = usable & (np.abs(now - was) > _LARGE * was)
+    huge = usable & (np.abs(now - was) > _HUGE * was) & (was > _FLOOR)
+    high = sorted({*_found(case, tensors, usable, large), *np.unique(tensors[huge]).tolist()})
+    large |= huge
+    if high:
+        step = int(events[large & np.isin(tensors, high)][0])
+        row = int(np.flatnonzero((events == step) & large)[0])
+        yield Found(
+            f"the steps change {case.called(high)} by more than {'its' if len(high) == 1 else 'their'} own size: the "
+            f"root mean square goes from {number(float(was[row]), 3)} to {number(float(now[row]), 3)} in one step",
+            "use a smaller learning rate: a healthy change is about a thousandth of the weights",
+            (int(stepped.events[at[row]]), step),
+            tensors=tuple(high),
+        )
+    moving = usable & has_gradient(case, tensors, stepped.events[at])
+    most = np.array([_at_most(case, int(stepped.events[i]), int(t)) if u else np.nan
+                     for i, t, u in zip(at, tensors, moving, strict=True)], float)  # fmt: skip
+    small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & _are_wide(case, before)
+    low = _found(case, tensors, moving, small)
+    if low and not high:
+        row = int(np.flatnonzero(small & np.isin(tensors, low))[0])
+        yield Found(
+            f"the steps change {case.called(low)} by less than {number(float(most[row] / was[row]), 2)} of "
+            f"{'its' if len(low) == 1 else 'their'} size: training hardly moves",
+            "use a larger learning rate: a healthy change is about a thousandth of the weights",
+            (int(stepped.events[at[row]]), int(events[row])),
+            tensors=tuple(dict.fromkeys([*low, *stepped.object(int(stepped.events[at[row]])).parameters])),
+        )
+
+
+def _found(case: Case, tensors: np.ndarray, usable: np.ndarray, marked: np.ndarray) -> list[int]:
+    """The tensors that are marked in most of their steps, the first one included."""
+    found = []
+    for tensor in np.unique(tensors[marked]).tolist():
+        own = usable & (tensors == tensor)
+        count = int((marked & own).sum())
+        if count >= _LEAST and count >= _SHARE * int(own.sum()) and marked[np.flatnonzero(own)[0]]:
+            found.append(tensor)
+    return found
+
+
+def _are_matrices(case: Case, rows: np.ndarray) -> np.ndarray:
+    table = np.zeros(max(case.trace.forms, default=0) + 1, bool)
+    for form_number, form in case.trace.forms.items():
+        table[form_number] = len(form.shape) >= 2 and np.prod(form.shape) >= 4
+    return table[case.trace.states.forms[rows]]
+
+
+def _are_wide(case: Case, rows: np.ndarray) -> np.ndarray:
+    """For each state, whether its dtype is wide enough for healthy steps."""
+    table = np.zeros(max(case.trace.forms, default=0) + 1, bool)
+    for form_number, form in case.trace.forms.items():
+        table[form_number] = form.dtype in ("float32", "float64")
+    return table[case.trace.states.forms[rows]]
+
+
+def _at_most(case: Case, step: int, tensor: int) -> float:
+    """The root mean square of the change of a tensor in a step, at most; NaN where that is not known."""
+    event = case.training.stepped.object(step)
+    place = event.parameters.index(tensor) if tensor in event.parameters else -1
+    for group in event.groups:
+        if 0 <= place < group.size:
+            settings = json.loads(group.settings)
+            rate = float(settings.get("lr", np.nan))
+            if event.type in _ADAPTIVE:
+                return _SLACK * rate
+            plain = event.type == "SGD" and not settings.get("momentum") and not settings.get("weight_decay")
+            return rate * _gradient(case, tensor, step) if plain else np.nan
+        place -= group.size
+    return np.nan
+
+
+def _gradient(case: Case, tensor: int, step: int) -> float:
+    """The root mean square of the gradient of a leaf at a step."""
+    grad = case.query.tensors.grads.last(tensor, step)
+    row = case.trace.states.last(grad, step) if grad else -1
+    return float(case.trace.states.stats[row, _RMS]) if row >= 0 else np.nan
+
+
+RULE = Rule(
+    "update-ratio",
+    WARNING,
+    "steps that change weights by more than their size, or by next to nothing",
+    _search,
+    needs=(Need.VALUES, Need.STEPS),
+    follows=("lr-too-large", "vanished-lr", "exploding-gradient", "vanishing-gradient"),
+)

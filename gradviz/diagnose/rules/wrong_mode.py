@@ -1,0 +1,123 @@
+"""`wrong-mode`: a model with dropout or batch norm is evaluated in training mode, or goes on training in evaluation
+mode after it was evaluated; or dropout is applied in evaluation mode.
+
+Accused is only what has more than the sign itself. Evaluation: without gradients, between passes of the same model,
+with results that are used and reach no root, on another input each time (Monte Carlo dropout repeats one).
+Training: modules that were in training mode in earlier passes and whose parameters are stepped on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.visits import Visit, visits
+from gradviz.events.kinds import Kind
+
+_DROPS = "drops units at random"
+_MIXES = "takes the statistics of the batch, and updates its own"
+
+
+def _search(case: Case) -> Iterator[Found]:
+    roots = case.of(visits)
+    yield from _evaluated_in_training_mode(case, roots)
+    yield from _trained_in_evaluation_mode(case, roots)
+    yield from _dropout_that_is_always_on(case)
+
+
+def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Found]:
+    trained = {visit.name for visit in roots if visit.has_grad and visit.in_pass and visit.training}
+    read = {tensor for visit in roots for tensor in visit.inputs}
+    trained -= {
+        visit.name for visit in roots if visit.in_pass and visit.result in read
+    }  # generators: only sampled
+    wrong: dict[int, list[Visit]] = {}
+    for visit in roots:
+        if (
+            visit.training
+            and not visit.has_grad
+            and visit.name in trained
+            and visit.moody
+            and visit.is_evaluation
+        ):
+            wrong.setdefault(visit.site, []).append(visit)
+    for site, own in wrong.items():
+        inputs = [visit.input for visit in own]
+        repeated = len(set(inputs)) < len(inputs) and _close_together(own)
+        if repeated:
+            continue
+        first = own[0]
+        yield Found(
+            f"{first.name} is evaluated in training mode: its {first.moody} "
+            f"{_DROPS if 'Drop' in first.moody else _MIXES}",
+            f"{first.name}.eval()  # before the evaluation, and {first.name}.train() after it",
+            (first.event,),
+            site=site,
+        )
+
+
+def _close_together(own: list[Visit]) -> bool:
+    """Whether an input is given to the same model several times in a row, to sample what it gives."""
+    return any(a.input == b.input and a.rounds == b.rounds for a, b in pairwise(own))
+
+
+def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Found]:
+    by_name: dict[str, list[Visit]] = {}
+    for visit in roots:
+        if visit.has_grad and visit.in_pass and visit.kinds:
+            by_name.setdefault(visit.name, []).append(visit)
+    stepped = {case.trace.parameters.get(leaf, "").partition(".")[0] for leaf in case.training.trained}
+    for name, own in by_name.items():
+        off = [visit for visit in own if not visit.training]
+        if not off or name not in stepped:
+            continue
+        before = [visit for visit in own if visit.training and visit.event < off[0].event]
+        later = [visit for visit in own if visit.training and visit.event > off[0].event]
+        if later:
+            continue
+        yield Found(
+            f"{name} is trained in evaluation mode"
+            + (", from its evaluation on" if before else "")
+            + f": its {off[0].kinds} {'does' if ' and ' not in off[0].kinds else 'do'} not work as in training",
+            f"{name}.train()  # before the training loop, and after each evaluation",
+            (off[0].event,),
+            site=off[0].site,
+            severity="" if before else WARNING if "Drop" in off[0].kinds else NOTE,
+        )
+
+
+def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
+    """`F.dropout(x)` without `training=self.training`, in a module in evaluation mode."""
+    ops = case.trace.table(Kind.OP)
+    names = [
+        number
+        for number, text in case.trace.strings.items()
+        if text in ("dropout", "dropout_", "feature_dropout")
+    ]
+    for events in case.by_site(ops.events[np.isin(ops["op"], names)]).values():
+        for event in events.tolist():
+            op = ops.object(event)
+            if "training=True" not in op.args or "p=0.0" in op.args.split(", ") or op.grad_enabled:
+                continue
+            around = case.query.scopes.around(event, op.thread)
+            if around and not around[-1].training and "Drop" not in around[-1].type:
+                yield Found(
+                    f"dropout drops units though {around[-1].name or around[-1].type} is in evaluation mode",
+                    "F.dropout(x, p, training=self.training)  # or nn.Dropout",
+                    (event,),
+                    severity=ERROR,
+                )
+                break
+
+
+RULE = Rule(
+    "wrong-mode",
+    WARNING,
+    "dropout or batch norm in training mode while evaluating, or the other way round",
+    _search,
+    needs=(Need.DETAILS, Need.TRAINING),
+)

@@ -1,0 +1,157 @@
+"""The calls of whole models: each outermost module that was called, in which mode, with what, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import Kind
+from gradviz.words.escape import clean
+from gradviz.words.numbers import listed
+
+MOODY = ("Dropout", "BatchNorm", "SyncBatchNorm", "AlphaDropout", "LazyBatchNorm")
+_CALLS = 32  # the first and the last of a line that are looked at
+_RESULTS = 400  # tensors behind a result that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One call of an outermost module. `kinds` are its layers that depend on the mode, `moody` those of them that are
+    in training mode. `has_grad` is the grad mode, `in_pass` whether a pass goes through its result. `is_evaluation`
+    says that its result is used and reaches no root. `rounds` counts the steps before."""
+
+    event: int
+    site: int
+    name: str
+    type: str
+    training: bool
+    kinds: str
+    moody: str
+    has_grad: bool
+    in_pass: bool
+    is_evaluation: bool
+    inputs: tuple[int, ...]
+    result: int
+    rounds: int
+    parameters: tuple[int, ...]
+
+    @property
+    def input(self) -> int:
+        """Its first input; 0 if it has none."""
+        return next(iter(self.inputs), 0)
+
+
+def visits(case: Case) -> list[Visit]:
+    """All calls of outermost modules with ops in them, in order. Use `case.of(visits)`."""
+    entered = case.trace.table(Kind.SCOPE_ENTERED)
+    if not len(entered):
+        return []
+    ops = case.trace.table(Kind.OP)
+    inputs, outputs = ops.lists("inputs"), ops.lists("outputs")
+    used = _Used(case)
+    steps = case.training.stepped.events
+    found = []
+    for first, last, thread in _outermost(case):
+        rows = np.arange(*np.searchsorted(ops.events, [first, last + 1]))
+        rows = rows[ops.threads[rows] == thread]
+        if not len(rows):
+            continue
+        scope = entered.object(first)
+        inner = entered.events[np.searchsorted(entered.events, first) : np.searchsorted(entered.events, last)]
+        layers = [entered.object(event) for event in inner.tolist()]
+        moody = [layer for layer in layers if _is_moody(layer.type)]
+        given = outputs.values[outputs.starts[rows[-1]]]
+        taken = np.concatenate([inputs.of(row)[:, 0] for row in rows.tolist()])
+        own = set(np.concatenate([outputs.of(row)[:, 0] for row in rows.tolist()]).tolist())
+        outside = [t for t in dict.fromkeys(taken.tolist()) if t and t not in own]
+        held = tuple(t for t in outside if t in case.trace.parameters)
+        told = case.query.names.told
+        data = tuple(t for t in outside if t not in case.trace.parameters and not told.get(t))
+        found.append(
+            Visit(
+                first,
+                case.site(first),
+                clean(scope.name),
+                scope.type,
+                scope.training,
+                _types(moody),
+                _types([layer for layer in moody if layer.training]),
+                bool(ops["grad_enabled"][rows].any()),
+                used.in_pass(int(given)),
+                _is_used(case, first) and not used.in_training(int(given)),
+                data,
+                int(given),
+                int(np.searchsorted(steps, first)),
+                held,
+            )
+        )
+    return found
+
+
+def _is_used(case: Case, event: int) -> bool:
+    """Whether the source does something with the result of a call: it is not all of its line."""
+    site = case.site(event)
+    return case.query.places.expression(site) != case.query.places.line_text(site).partition("#")[0].strip()
+
+
+def _is_moody(name: str) -> bool:
+    return name.startswith(MOODY)
+
+
+def _types(layers: list) -> str:  # type: ignore[type-arg]
+    names = dict.fromkeys(clean(layer.type) for layer in layers)
+    return listed(names) if names else ""
+
+
+def _outermost(case: Case) -> list[tuple[int, int, int]]:
+    """(first event, last event, thread) of scopes of modules that are in no other, except losses: of each line the
+    first and the last ones."""
+    by_site: dict[int, list[tuple[int, int, int]]] = {}
+    for span in _all_outermost(case):
+        by_site.setdefault(int(case.trace.events["site"][span[0]]), []).append(span)
+    chosen = (
+        spans if len(spans) <= 2 * _CALLS else spans[:_CALLS] + spans[-_CALLS:] for spans in by_site.values()
+    )
+    return sorted(chain.from_iterable(chosen))
+
+
+def _all_outermost(case: Case) -> list[tuple[int, int, int]]:
+    entered = case.trace.table(Kind.SCOPE_ENTERED)
+    texts = case.trace.strings
+    modules = [number for number, text in texts.items() if text == "module"]
+    losses = [number for number, text in texts.items() if text.endswith("Loss")]
+    chosen = np.isin(entered["kind"], modules) & ~np.isin(entered["type"], losses)
+    wanted = set(entered.events[chosen].tolist())
+    found = []
+    end: dict[int, int] = {}
+    for first, last, thread in case.query.scopes.nesting.spans():
+        if first > end.get(thread, -1):
+            end[thread] = last
+            if first in wanted:
+                found.append((first, last, thread))
+    return found
+
+
+class _Used:
+    """What becomes of results."""
+
+    def __init__(self, case: Case) -> None:
+        from gradviz.query.upstream import Downstream
+
+        self.case = case
+        self.below = Downstream(case.query)
+        began = case.trace.table(Kind.PASS_BEGAN)
+        self.roots = set(began.lists("roots").elements[:, 2].tolist())
+        self.ran = set(case.trace.table(Kind.RECEIVED)["node"].tolist())
+
+    def in_pass(self, tensor: int) -> bool:
+        """Whether a pass went through the node of a tensor."""
+        return self.case.query.nodes.of_tensors.last(tensor, self.case.trace.count) in self.ran
+
+    def in_training(self, tensor: int) -> bool:
+        """Whether something that is computed from a tensor is a root or goes through a pass."""
+        results = self.below.results(tensor, _RESULTS)
+        return any(result in self.roots or self.in_pass(result) for result in results)

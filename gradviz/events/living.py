@@ -1,0 +1,30 @@
+"""Which graphs of earlier passes are still alive: a source notes the nodes of each pass, and asks at its end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+from weakref import ref
+
+from gradviz.events.fields import Living
+
+_PASSES, _NODES = 64, 8  # the last passes that are watched, and how many nodes of each
+_LEAST = 2  # graphs that are worth an event: a loop keeps that of its last round until the next
+
+
+class LivingGraphs:
+    """Watches some nodes of each of the last passes. It keeps none of them alive."""
+
+    def __init__(self) -> None:
+        self._watched: deque[tuple[int, list[ref[Any]]]] = deque(maxlen=_PASSES)
+
+    def ended(self, number: int, nodes: Iterable[Any], count: int) -> list[Living]:
+        """A pass through `count` nodes has ended. Returns the earlier graphs that are alive; none if they are few."""
+        alive = [(n, [node for node in watched if node() is not None]) for n, watched in self._watched]
+        alive = [(n, watched) for n, watched in alive if watched]
+        step = max(count // _NODES, 1)
+        self._watched = deque(alive, _PASSES)
+        self._watched.append((number, [ref(node) for node in islice(nodes, 0, step * _NODES, step)]))
+        return [Living(n, len(watched)) for n, watched in alive] if len(alive) >= _LEAST else []

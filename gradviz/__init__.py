@@ -19,7 +19,7 @@ from typing import Any
 from gradviz import draw
 from gradviz.version import __version__
 
-__all__ = ["__version__", "check", "draw", "open", "record"]
+__all__ = ["__version__", "check", "diff", "draw", "open", "record", "why"]
 
 
 def _draw_live(thing: Any, inputs: Any = None, **settings: Any) -> Any:
@@ -32,7 +32,8 @@ draw.live = _draw_live  # type: ignore[attr-defined]  # gradviz.draw(tensor), an
 
 
 def __getattr__(name: str) -> Any:
-    """`record`, `open` and `check`. Raises AttributeError for any other name, with a hint where PyTorch's names are."""
+    """`record`, `open`, `check`, `why` and `diff`. Raises AttributeError for any other name, with a hint
+    where PyTorch's names are."""
     if name == "record":
         from gradviz.sources.record import record
 
@@ -41,10 +42,10 @@ def __getattr__(name: str) -> Any:
         from gradviz.tracefile import open_trace
 
         return open_trace
-    if name == "check":
-        from gradviz.diagnose import check
+    if name in ("check", "diff", "why"):
+        from gradviz import diagnose
 
-        return check
+        return getattr(diagnose, name)
     message = f"module 'gradviz' has no attribute {name!r}"
     if not name.startswith("_"):
         message += "; PyTorch's names are in gradviz.engine: import gradviz.engine as torch"

@@ -15,6 +15,7 @@ COMMANDS = {
     "trace": "Run a script and record its gradients.",
     "info": "Show what a trace contains.",
     "check": "Find what went wrong: the line, the reason, the cure.",
+    "why": "Tell where a gradient came from: its largest contributions.",
     "graph": "Draw the graph of a trace.",
     "step": "Step through a trace, forwards and backwards.",
     "debug": "Run a script and pause it at breakpoints.",

@@ -16,6 +16,7 @@ COMMANDS = {
     "info": "Show what a trace contains.",
     "check": "Find what went wrong: the line, the reason, the cure.",
     "why": "Tell where a gradient came from: its largest contributions.",
+    "diff": "Show where two runs part.",
     "graph": "Draw the graph of a trace.",
     "step": "Step through a trace, forwards and backwards.",
     "debug": "Run a script and pause it at breakpoints.",

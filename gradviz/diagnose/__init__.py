@@ -2,8 +2,9 @@
 came from, `diff` where two runs part."""
 
 from gradviz.diagnose.check import UnknownRule, check
+from gradviz.diagnose.diff import diff
 from gradviz.diagnose.finding import Finding, Report
 from gradviz.diagnose.rules import RULES
 from gradviz.diagnose.why import why
 
-__all__ = ["RULES", "Finding", "Report", "UnknownRule", "check", "why"]
+__all__ = ["RULES", "Finding", "Report", "UnknownRule", "check", "diff", "why"]

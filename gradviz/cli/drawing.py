@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradviz.cli.common import patience
+from gradviz.cli.findings import faults, mark
 from gradviz.cli.page import write_page
+from gradviz.diagnose import Finding
 from gradviz.draw.render import PAGE, check_path, save
 from gradviz.graph import slices
 from gradviz.graph.build import build
@@ -16,6 +18,7 @@ from gradviz.graph.model import Graph
 from gradviz.tracefile import Trace
 from gradviz.words.numbers import plural
 
+_PLAIN = (".json", ".mmd")  # formats without marks
 _WORDS = {
     "leaf": ("leaf", "leaves"),
     "tensor": ("tensor", ""),
@@ -40,6 +43,7 @@ class Choice:
     end: str | None = None
     only_grad: bool = False
     theme: str = "light"
+    findings: bool = True
 
 
 def draw(trace: Trace, path: Path, choice: Choice) -> str:
@@ -49,11 +53,14 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
     Raises GradvizError if that is impossible."""
     check_path(path)
     with no_collection(), patience(f"reading {trace.path.name}") as doing:
+        found = faults(trace) if choice.findings and path.suffix.lower() not in _PLAIN else []
         if path.suffix.lower() == PAGE:
             doing(f"making {path.name}")
-            return write_page(trace, lambda number: _sliced(trace, number, choice, True), choice.number, path)
+            return write_page(
+                trace, lambda number: _sliced(trace, number, choice, True, found), choice.number, path
+            )
         is_json = path.suffix.lower() == ".json"
-        graph = _sliced(trace, choice.number, choice, not is_json)
+        graph = _sliced(trace, choice.number, choice, not is_json, found)
         asked = choice.depth is not None or choice.unfold
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")
@@ -63,9 +70,12 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
     return _told(graph, path)
 
 
-def _sliced(trace: Trace, number: int | None, choice: Choice, values: bool) -> Graph:
-    """The chosen part of one pass, or of the whole run."""
+def _sliced(
+    trace: Trace, number: int | None, choice: Choice, values: bool, found: list[tuple[int, Finding]]
+) -> Graph:
+    """The chosen part of one pass, or of the whole run, with its findings marked."""
     graph = build(trace, number, choice.show, choice.whole, values=values)
+    mark(graph, trace, found)
     if choice.only_grad:
         graph = slices.only_grad(graph)
     if choice.start is not None and choice.end is not None:

@@ -10,6 +10,7 @@ import click
 from rich.text import Text
 
 from gradviz.cli.common import fail, stderr
+from gradviz.cli.findings import hints
 from gradviz.cli.summary import summary
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.script import Outcome, Target
@@ -76,9 +77,11 @@ def _warn_of_options(arguments: tuple[str, ...]) -> None:
 
 
 def tell(path: Path, outcome: Outcome) -> None:
-    """Print a summary of the recording."""
+    """Print a summary of the recording, and its strongest findings."""
     try:
         with open_trace(path) as recorded:
             stderr.print(summary(recorded, outcome))
+            for line in hints(recorded, outcome.error is not None):
+                stderr.print(line)
     except TraceError as error:
         fail(str(error))

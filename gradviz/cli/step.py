@@ -12,6 +12,7 @@ from gradviz.cli.common import fail, opened, trace_argument
 from gradviz.cli.moment import export_moment
 from gradviz.step.plain import commands, script
 from gradviz.step.state import Session
+from gradviz.words.escape import clean
 
 
 @click.command(
@@ -19,6 +20,7 @@ from gradviz.step.state import Session
 Examples:
   gradviz step lesson.gradviz
   gradviz step lesson.gradviz --at 12
+  gradviz step lesson.gradviz --finding 1
   gradviz step lesson.gradviz --commands "next-backward; next 3; back; last"
   gradviz step lesson.gradviz --commands @commands.txt
 """
@@ -26,9 +28,12 @@ Examples:
 @trace_argument
 @click.option("--at", type=int, default=1, metavar="N", help="Begin at event N, counted from 1.")
 @click.option(
+    "--finding", "number", type=click.IntRange(1), metavar="N", help="Begin at finding N of `gradviz check`."
+)
+@click.option(
     "--commands", "text", metavar="COMMANDS", help='Run "next; back; goto 5", or @FILE, and print plain text.'
 )
-def step(trace: Path | None, at: int, text: str | None) -> None:
+def step(trace: Path | None, at: int, number: int | None, text: str | None) -> None:
     """Step through TRACE event by event: the source, the gradients, the leaves. Default: the newest *.gradviz here.
 
     Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit.
@@ -38,6 +43,8 @@ def step(trace: Path | None, at: int, text: str | None) -> None:
     with opened(trace) as recorded:
         lines = None if text is None else commands(text)
         session = Session(recorded, at - 1, exporter=export_moment)
+        if number is not None:
+            _go_to_finding(session, number)
         if lines is not None:
             for piece in script(session, lines):
                 click.echo(piece)
@@ -45,6 +52,19 @@ def step(trace: Path | None, at: int, text: str | None) -> None:
         from gradviz.step.terminal import interact
 
         interact(session)
+
+
+def _go_to_finding(session: Session, number: int) -> None:
+    """Go to the event that proves a finding, and say what it is."""
+    from gradviz.diagnose import check
+
+    findings = check(session.trace).findings
+    if number > len(findings):
+        fail(f"there is no finding {number}: gradviz check finds {len(findings) or 'nothing'} in this trace")
+    finding = findings[number - 1]
+    if finding.events:
+        session.go(finding.events[0])
+    session.message = f"finding {number} of {len(findings)}: {finding.rule}: {clean(finding.message)}"
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -1,0 +1,81 @@
+"""What commands say and mark of findings without being asked to check: of runs that are checked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from gradviz.diagnose import Finding, Report, check
+from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.place import place_of
+from gradviz.events.kinds import Kind
+from gradviz.graph.model import LEAF, TENSOR, Graph, Node
+from gradviz.tracefile import Trace
+from gradviz.words.escape import clean
+from gradviz.words.numbers import plural
+
+MOST_EVENTS = 200_000  # of a run that is checked on the way: half a second
+_TOLD = 2
+_MARKED = 4  # tensors of a finding
+
+
+def faults(trace: Trace) -> list[tuple[int, Finding]]:
+    """The errors and warnings of a trace with their numbers in the report, from 1. None of a long run: to check that
+    takes a command of its own."""
+    if trace.count > MOST_EVENTS:
+        return []
+    return numbered(check(trace))
+
+
+def numbered(report: Report) -> list[tuple[int, Finding]]:
+    """The errors and warnings of a report with their numbers, from 1."""
+    found = enumerate(report.findings, 1)
+    return [(number, finding) for number, finding in found if finding.severity in (ERROR, WARNING)]
+
+
+_STYLES = {ERROR: "red", WARNING: "yellow"}
+
+
+def hints(trace: Trace, failed: bool) -> Iterator[Text]:
+    """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first."""
+    found = faults(trace)
+    for position, (_, finding) in enumerate(found[:_TOLD]):
+        yield hint(finding)
+        if failed and not position:
+            yield Text.assemble(("gradviz: cure ", "dim"), (clean(finding.fix), "green"))
+    if found:
+        others = f"  (and {plural(len(found) - _TOLD, 'other finding')})" if len(found) > _TOLD else ""
+        yield Text.assemble(("gradviz: more ", "dim"), f"gradviz check {clean(str(trace.path))}{others}")
+
+
+def hint(finding: Finding) -> Text:
+    """A finding in one line."""
+    return Text.assemble(
+        (f"gradviz: {finding.severity} ", "dim"),
+        (clean(finding.rule), f"bold {_STYLES[finding.severity]}"),
+        f"  {place_of(finding)}  {clean(finding.message)}",
+    )
+
+
+def mark(graph: Graph, trace: Trace, found: list[tuple[int, Finding]]) -> None:
+    """Mark the nodes of a graph that findings are about."""
+    for number, finding in found:
+        for node in _about(graph, trace, finding):
+            node.finding = node.finding or f"finding {number}: {finding.rule}"
+
+
+def _about(graph: Graph, trace: Trace, finding: Finding) -> list[Node]:
+    """The nodes of a graph that a finding is about: its op or grad_fn, else its tensors."""
+    names = [f"n{finding.node}"] if finding.node else []
+    names += [f"op{event}" for event in finding.events[:1] if trace.kinds[event] in (Kind.OP, Kind.MUTATED)]
+    about = [graph.nodes[name] for name in names if name in graph.nodes]
+    if about:
+        return about
+    tensors = finding.tensors[:_MARKED]
+    newest = {
+        node.number: node
+        for node in graph.nodes.values()
+        if node.kind in (LEAF, TENSOR) and node.number in tensors
+    }
+    return list(newest.values())

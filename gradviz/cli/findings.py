@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from rich.text import Text
 
@@ -37,11 +37,14 @@ def numbered(report: Report) -> list[tuple[int, Finding]]:
 _STYLES = {ERROR: "red", WARNING: "yellow"}
 
 
-def hints(trace: Trace, failed: bool) -> Iterator[Text]:
-    """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first."""
+def hints(trace: Trace, failed: bool, said: Collection[Finding] = ()) -> Iterator[Text]:
+    """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first. Those
+    that were `said` before are not said again."""
     found = faults(trace)
+    known = {(finding.rule, finding.file, finding.line) for finding in said}
     for position, (_, finding) in enumerate(found[:_TOLD]):
-        yield hint(finding)
+        if (finding.rule, finding.file, finding.line) not in known:
+            yield hint(finding)
         if failed and not position:
             yield Text.assemble(("gradviz: cure ", "dim"), (clean(finding.fix), "green"))
     if found:

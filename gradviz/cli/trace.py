@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +13,9 @@ from gradviz.cli.progress import shown_on_terminal
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
 from gradviz.sources.script import of_this_rank, run
 from gradviz.tracefile import Passes, open_trace, passes_of
+
+if TYPE_CHECKING:
+    from gradviz.cli.watch import Watch
 
 
 class PassNumbers(click.ParamType[Passes]):
@@ -38,6 +43,13 @@ Examples:
 )
 @runs_a_script
 @click.option("--passes", type=PassNumbers(), help="Record only these backward passes in detail.")
+@click.option(
+    "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
+)
+@click.option(
+    "--stop-on", type=click.Choice(["error", "warning"]),
+    help="End the run, with status 3, at the first such finding that is sure.",
+)  # fmt: skip
 @click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
 def trace(
     module: str | None,
@@ -45,6 +57,8 @@ def trace(
     engine: str,
     values: str,
     passes: Passes | None,
+    watch: bool,
+    stop_on: str | None,
     graph_file: Path | None,
     script: str | None,
     arguments: tuple[str, ...],
@@ -60,11 +74,12 @@ def trace(
     if graph_file is not None:
         _check_picture(graph_file)
     try:
-        with shown_on_terminal(path):
-            outcome = run(target, path, values, passes, engine=engine)
+        with shown_on_terminal(path), _watched(path, watch, stop_on) as watcher:
+            stopper = watcher.stopper if watcher is not None else None
+            outcome = run(target, path, values, passes, engine=engine, stopper=stopper)
     except OSError as error:
         fail(str(error))
-    tell(path, outcome)
+    tell(path, outcome, watcher.said if watcher is not None else ())
     if graph_file is not None:
         _draw(path, graph_file)
     raise SystemExit(outcome.status)
@@ -77,6 +92,14 @@ def _graph_after_script(
     if graph_file is None and len(arguments) >= 2 and arguments[-2] == "--graph":
         return Path(arguments[-1]), arguments[:-2]
     return graph_file, arguments
+
+
+def _watched(path: Path, watch: bool, stop_on: str | None) -> AbstractContextManager[Watch | None]:
+    if not watch and stop_on is None:
+        return nullcontext()
+    from gradviz.cli.watch import watched
+
+    return watched(path, stop_on)
 
 
 def _check_picture(path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from gradviz.errors import GradvizError
 from gradviz.events.listener import Listener
 from gradviz.sources import alias, pytorch
+from gradviz.sources.stopping import Stopper
 from gradviz.sources.tracebacks import without_our_frames
 from gradviz.tracefile import Recorder, Sites
 
@@ -77,12 +78,14 @@ def run(
     passes: Any = None,
     companion: Companion | None = None,
     engine: str = "numpy",
+    stopper: Stopper | None = None,
 ) -> Outcome:
     """Run the target and record into `trace` what it does with gradviz's engine and with PyTorch. What `import torch`
     gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it is installed.
 
     The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
-    `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
+    `python` prints it and returned. A `stopper` may end it before. Raises ScriptError and OSError
+    where nothing can be run or written."""
     from gradviz.sources.record import record
 
     target.check()
@@ -98,7 +101,8 @@ def run(
     gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
     try:
         with recording as running:
-            error = _caught(lambda: main(target), companion.failed if companion is not None else _ignore)
+            failed = companion.failed if companion is not None else _ignore
+            error = _caught(lambda: main(target), failed, stopper or Stopper())
             running.ended_by(error)
         served = serves and "torch" in sys.modules
     finally:
@@ -122,11 +126,14 @@ def _ignore(error: BaseException) -> None:
     pass
 
 
-def _caught(main: Callable[[], None], failed: Callable[[BaseException], None]) -> BaseException | None:
+def _caught(
+    main: Callable[[], None], failed: Callable[[BaseException], None], stopper: Stopper
+) -> BaseException | None:
     """Run, print what is raised as the interpreter would, and return it. `failed` hears of it first."""
     try:
-        main()
-        _wait_for_threads()
+        with stopper.running():
+            main()
+            _wait_for_threads()
     except SystemExit as error:
         if error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)

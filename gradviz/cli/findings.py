@@ -61,11 +61,13 @@ def hint(finding: Finding) -> Text:
     )
 
 
-def mark(graph: Graph, trace: Trace, found: list[tuple[int, Finding]]) -> None:
-    """Mark the nodes of a graph that findings are about."""
+def mark(graph: Graph, trace: Trace, found: list[tuple[int, Finding]]) -> dict[int, list[Node]]:
+    """Mark the nodes of a graph that findings are about. Returns these by the number of the finding."""
+    marked = {number: _about(graph, trace, finding) for number, finding in found}
     for number, finding in found:
-        for node in _about(graph, trace, finding):
+        for node in marked[number]:
             node.finding = node.finding or f"finding {number}: {finding.rule}"
+    return marked
 
 
 def _about(graph: Graph, trace: Trace, finding: Finding) -> list[Node]:

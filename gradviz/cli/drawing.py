@@ -9,6 +9,7 @@ from gradviz.cli.common import patience
 from gradviz.cli.findings import faults, mark
 from gradviz.cli.page import write_page
 from gradviz.diagnose import Finding
+from gradviz.diagnose.settings_file import settings_at
 from gradviz.draw.render import PAGE, check_path, save
 from gradviz.graph import slices
 from gradviz.graph.build import build
@@ -53,7 +54,11 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
     Raises GradvizError if that is impossible."""
     check_path(path)
     with no_collection(), patience(f"reading {trace.path.name}") as doing:
-        found = faults(trace) if choice.findings and path.suffix.lower() not in _PLAIN else []
+        found = (
+            faults(trace, settings_at(Path.cwd()))
+            if choice.findings and path.suffix.lower() not in _PLAIN
+            else []
+        )
         if path.suffix.lower() == PAGE:
             doing(f"making {path.name}")
             return write_page(

@@ -9,6 +9,7 @@ from rich.text import Text
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.place import place_of
+from gradviz.diagnose.settings import Settings
 from gradviz.events.kinds import Kind
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
 from gradviz.tracefile import Trace
@@ -20,12 +21,12 @@ _TOLD = 2
 _MARKED = 4  # tensors of a finding
 
 
-def faults(trace: Trace) -> list[tuple[int, Finding]]:
+def faults(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
     """The errors and warnings of a trace with their numbers in the report, from 1. None of a long run: to check that
     takes a command of its own."""
     if trace.count > MOST_EVENTS:
         return []
-    return numbered(check(trace))
+    return numbered(check(trace, settings=settings))
 
 
 def numbered(report: Report) -> list[tuple[int, Finding]]:
@@ -37,10 +38,10 @@ def numbered(report: Report) -> list[tuple[int, Finding]]:
 _STYLES = {ERROR: "red", WARNING: "yellow"}
 
 
-def hints(trace: Trace, failed: bool, said: Collection[Finding] = ()) -> Iterator[Text]:
+def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Finding] = ()) -> Iterator[Text]:
     """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first. Those
     that were `said` before are not said again."""
-    found = faults(trace)
+    found = faults(trace, settings)
     known = {(finding.rule, finding.file, finding.line) for finding in said}
     for position, (_, finding) in enumerate(found[:_TOLD]):
         if (finding.rule, finding.file, finding.line) not in known:

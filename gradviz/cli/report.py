@@ -10,6 +10,7 @@ from gradviz.cli.common import fail, opened, patience, trace_argument
 from gradviz.cli.findings import mark, numbered
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.place import place_of
+from gradviz.diagnose.settings_file import settings_at
 from gradviz.draw import report as page
 from gradviz.draw.chart import COLOURS, Series
 from gradviz.draw.render import svg, write
@@ -43,7 +44,7 @@ def report(trace: Path | None, output: Path | None) -> None:
         if path.suffix.lower() != ".html":
             fail(f"a report is an .html file, not {path.name}")
         with patience(f"checking {recorded.path.name}") as doing:
-            found = check(recorded)
+            found = check(recorded, settings=settings_at(Path.cwd()))
             doing(f"drawing into {path.name}")
             text = page.html(_report(recorded, found))
         write(path, text.encode())

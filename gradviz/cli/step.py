@@ -57,8 +57,9 @@ def step(trace: Path | None, at: int, number: int | None, text: str | None) -> N
 def _go_to_finding(session: Session, number: int) -> None:
     """Go to the event that proves a finding, and say what it is."""
     from gradviz.diagnose import check
+    from gradviz.diagnose.settings_file import settings_at
 
-    findings = check(session.trace).findings
+    findings = check(session.trace, settings=settings_at(Path.cwd())).findings
     if number > len(findings):
         fail(f"there is no finding {number}: gradviz check finds {len(findings) or 'nothing'} in this trace")
     finding = findings[number - 1]

@@ -11,6 +11,8 @@ import click
 from gradviz.cli.common import fail, stderr
 from gradviz.cli.progress import shown_on_terminal
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
+from gradviz.diagnose.settings import Settings
+from gradviz.diagnose.settings_file import settings_at
 from gradviz.sources.script import of_this_rank, run
 from gradviz.tracefile import Passes, open_trace, passes_of
 
@@ -70,16 +72,17 @@ def trace(
     """
     graph_file, arguments = _graph_after_script(graph_file, arguments)
     target = target_of("record", module, script, arguments, engine)
+    settings = settings_at(Path.cwd())
     path = of_this_rank(output or Path(f"{target.stem}.gradviz"))
     if graph_file is not None:
         _check_picture(graph_file)
     try:
-        with shown_on_terminal(path), _watched(path, watch, stop_on) as watcher:
+        with shown_on_terminal(path), _watched(path, settings, watch, stop_on) as watcher:
             stopper = watcher.stopper if watcher is not None else None
             outcome = run(target, path, values, passes, engine=engine, stopper=stopper)
     except OSError as error:
         fail(str(error))
-    tell(path, outcome, watcher.said if watcher is not None else ())
+    tell(path, outcome, settings, watcher.said if watcher is not None else ())
     if graph_file is not None:
         _draw(path, graph_file)
     raise SystemExit(outcome.status)
@@ -94,12 +97,14 @@ def _graph_after_script(
     return graph_file, arguments
 
 
-def _watched(path: Path, watch: bool, stop_on: str | None) -> AbstractContextManager[Watch | None]:
+def _watched(
+    path: Path, settings: Settings, watch: bool, stop_on: str | None
+) -> AbstractContextManager[Watch | None]:
     if not watch and stop_on is None:
         return nullcontext()
     from gradviz.cli.watch import watched
 
-    return watched(path, stop_on)
+    return watched(path, settings, stop_on)
 
 
 def _check_picture(path: Path) -> None:

@@ -19,6 +19,7 @@ from gradviz.cli.common import one_line
 from gradviz.cli.findings import hint
 from gradviz.diagnose import check
 from gradviz.diagnose.finding import SEVERITIES, Finding
+from gradviz.diagnose.settings import Settings
 from gradviz.diagnose.sure import Sure
 from gradviz.errors import GradvizError
 from gradviz.sources.stopping import STATUS, Stopper
@@ -29,10 +30,10 @@ _SHARE = 20  # one part in so many of the time is spent on checking
 
 
 @contextmanager
-def watched(path: Path, stop_on: str | None) -> Iterator[Watch]:
+def watched(path: Path, settings: Settings, stop_on: str | None) -> Iterator[Watch]:
     """While the block runs, check the trace at `path`, and say each finding on stderr the first time that it is sure.
     One of severity `stop_on` or a higher one ends the run through its Stopper."""
-    watch = Watch(path.absolute(), stop_on)
+    watch = Watch(path.absolute(), settings, stop_on)
     watch.thread.start()
     try:
         yield watch
@@ -43,7 +44,8 @@ def watched(path: Path, stop_on: str | None) -> Iterator[Watch]:
 class Watch:
     """A thread that checks. `said` are the findings that it has said."""
 
-    def __init__(self, path: Path, stop_on: str | None) -> None:
+    def __init__(self, path: Path, settings: Settings, stop_on: str | None) -> None:
+        self.settings = settings
         self.path = path
         self.stopping = SEVERITIES[: SEVERITIES.index(stop_on) + 1] if stop_on is not None else ()
         self.stopper = Stopper()
@@ -87,7 +89,7 @@ class Watch:
             if trace.count == self.seen:
                 return
             self.seen = trace.count
-            for finding in self.sure.new(check(trace), len(trace.passes)):
+            for finding in self.sure.new(check(trace, settings=self.settings), len(trace.passes)):
                 self.said.append(finding)
                 self._say(hint(finding))
                 if finding.severity in self.stopping:

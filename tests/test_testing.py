@@ -94,7 +94,7 @@ def test_tests_that_ask_for_it_are_checked(ran: Callable[..., str], tmp_path: Pa
     assert "1. error stale-gradient  test_it.py:12" in told
     assert "▶12          loss.backward()" in told
     assert "FAILED test_it.py::test_that_fails_itself - RuntimeError: one of the variables" in told
-    assert "1. error inplace-modified  test_it.py:51" in told
+    assert "1. error inplace-modified  test_it.py:46" in told
     kept = sorted(file.name for file in (tmp_path / ".pytest_cache").rglob("*.gradviz"))
     assert [name.removeprefix("test_it.py_") for name in kept] == [
         "test_known.gradviz", "test_stale.gradviz", "test_that_fails_itself.gradviz",

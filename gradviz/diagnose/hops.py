@@ -10,7 +10,7 @@ from gradviz.query.flow import Flow
 from gradviz.query.paths import Step
 from gradviz.tracefile import Site, Snapshot
 from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
-from gradviz.words.numbers import compact
+from gradviz.words.numbers import brief
 from gradviz.words.words import Words
 
 _LONGEST = 32  # characters of an expression
@@ -52,7 +52,7 @@ class Hops:
             site,
             expression,
             "" if made is None else self._local(made, arrival.position, given),
-            compact(given),
+            brief(given),
             step.others,
             step.exact,
             step.hooked,
@@ -80,6 +80,8 @@ class Hops:
         number = (
             "" if is_number(formula) else local_number(made.rule.elementwise, self._upstream(made), given)
         )
+        if not formula and not number:
+            return ""
         partial = self.words.partial(output, tensor, name, before=tensor in made.outputs)
         return " = ".join(part for part in (partial, formula, number) if part)
 

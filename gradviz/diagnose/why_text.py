@@ -49,26 +49,33 @@ def _contribution(contribution: Contribution, position: int, reason: Reason) -> 
 def _chain(contribution: Contribution) -> Table:
     """The hops of a path from the root down, a line each."""
     table = Table.grid(padding=(0, 2))
-    for style in ("dim", "", "yellow", "green", "dim"):
-        table.add_column(style=style, overflow="fold")
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold", ratio=2)
+    table.add_column(style="yellow", overflow="fold", ratio=3)
+    table.add_column(style="green", overflow="fold", ratio=2)
+    table.add_column(style="dim", no_wrap=True)
     hops = contribution.hops
+    files = {hop.site.place.file for hop in hops if hop.site is not None}
     if contribution.cut:
         table.add_row("…", "gradients meet here whose elements were not recorded (--values full)")
     left_out = contribution.left_out + max(len(hops) - _HEAD - _TAIL, 0)
     for hop in hops[:_HEAD] if left_out else hops:
-        table.add_row(*_hop(hop))
+        table.add_row(*_hop(hop, len(files) > 1))
     if left_out:
         table.add_row("…", f"{left_out:,} more steps")
         for hop in hops[-_TAIL:]:
-            table.add_row(*_hop(hop))
+            table.add_row(*_hop(hop, len(files) > 1))
     return table
 
 
-def _hop(hop: Hop) -> tuple[Text, ...]:
-    place = f"{Path(hop.site.place.file).name}:{hop.site.place.line}" if hop.site is not None else "?"
+def _hop(hop: Hop, with_file: bool) -> tuple[Text, ...]:
+    """The cells of a hop; a path through several files names them."""
+    place = "?" if hop.site is None else f"line {hop.site.place.line}"
+    if hop.site is not None and with_file:
+        place = f"{Path(hop.site.place.file).name}:{hop.site.place.line}"
     notes = (f"+ {hop.others} more" * bool(hop.others), _ABOUT * (not hop.exact), "hook" * hop.hooked)
     note = " ".join(filter(None, notes))
-    parts = (place, hop.expression or hop.grad_fn, hop.local, f"→ {hop.gradient}", note)
+    parts = (place, hop.expression, hop.local or hop.grad_fn, f"→ {hop.gradient}", note)
     return tuple(Text(clean(part)) for part in parts)
 
 
@@ -84,7 +91,8 @@ def _sum(reason: Reason) -> Iterator[Text]:
     if np.any(reason.hooks):
         yield _line("hooks", f"hooks on {clean(reason.called)} add {_value(reason.hooks)}")
     same = "it is the recorded gradient" if reason.adds_up else "NOT the recorded gradient"
-    off = f"off by {number(reason.error, 2)}" + ", rounding" * reason.adds_up
+    size = float(np.max(np.abs(reason.gradient), initial=0.0)) or 1.0
+    off = f"off by {number(reason.error / size, 2)} of it" + ", rounding" * reason.adds_up
     yield _line("sum", f"{_addition(reason)}: {same} ({off})")
     told = [hop for contribution in reason.contributions for hop in contribution.hops]
     if any(hop.others for hop in told):

@@ -17,7 +17,7 @@ import gradviz as package
 import gradviz.engine as torch
 from gradviz.diagnose.why import NoAnswer, why
 from gradviz.query import Query
-from gradviz.query.paths import Paths
+from gradviz.query.paths import MOST_PATHS, Paths
 from gradviz.tracefile import open_trace
 from gradviz.words.subject import UnknownName
 
@@ -146,11 +146,23 @@ def test_the_graph_is_gone_through_once_though_it_has_2_to_the_60_paths(tmp_path
         node = next(iter(query.nodes.leaves))
         meetings = Paths(query, 1, node, 0).meetings
         assert len(meetings) == len(query.flow(1).received[0])
-    assert reason.paths == 2**60
+    assert reason.paths == MOST_PATHS
     assert [float(one.value) for one in reason.contributions] == pytest.approx(
         [0.75**60, *[0.75**59 * 0.25] * 3], rel=1e-6
     )
     assert reason.adds_up
+
+
+def test_of_many_equal_paths_some_are_found_at_once(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        x = torch.tensor(1.0, requires_grad=True)
+        y = x * 1
+        for _ in range(400):
+            y = y * 0.5 + y * 0.5
+        y.backward()
+    reason = why(tmp_path / "run.gradviz", "x", most=3)
+    assert reason.adds_up
+    assert len({tuple(hop.node for hop in one.hops) for one in reason.contributions}) == 3
 
 
 def test_what_a_hook_on_the_tensor_adds_is_a_term(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from gradviz.diagnose.hops import Hop
 from gradviz.diagnose.why import Contribution, Reason
+from gradviz.query.paths import MOST_PATHS
 from gradviz.words.escape import clean
 from gradviz.words.numbers import SHOWN, nested, number, plural
 
@@ -27,7 +28,7 @@ def reason_text(reason: Reason) -> Group:
         "gradient of ",
         (_called(reason), "bold"),
         f" = {_value(reason.gradient)}  in pass {reason.number} (event {reason.event + 1}): "
-        f"{plural(reason.paths, 'path')} from {clean(reason.roots)}",
+        f"{_paths(reason.paths)} from {clean(reason.roots)}",
     )
     parts: list[RenderableType] = [head, Text()]
     for position, contribution in enumerate(reason.contributions, 1):
@@ -87,7 +88,7 @@ def _sum(reason: Reason) -> Iterator[Text]:
         )
         return
     if others:
-        yield _line("others", f"{plural(others, 'path')} together: {_value(reason.rest)}")
+        yield _line("others", f"{_paths(others)} together: {_value(reason.rest)}")
     if np.any(reason.hooks):
         yield _line("hooks", f"hooks on {clean(reason.called)} add {_value(reason.hooks)}")
     same = "it is the recorded gradient" if reason.adds_up else "NOT the recorded gradient"
@@ -99,6 +100,10 @@ def _sum(reason: Reason) -> Iterator[Text]:
         yield _line("+", "more gradients meet here, and their sum goes on")
     if not all(contribution.exact for contribution in reason.contributions):
         yield _line(_ABOUT, "ops below mix their elements: each of them has the share of its size in the sum")
+
+
+def _paths(count: int) -> str:
+    return plural(count, "path") if count < MOST_PATHS // 2 else "more paths than can be counted"
 
 
 def _line(label: str, text: str) -> Text:

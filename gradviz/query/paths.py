@@ -29,6 +29,7 @@ Region = (
     tuple[int | None, ...] | None
 )  # an element, None in it for all of a dimension; None for the whole tensor
 Number = float | complex
+MOST_PATHS = 10**18  # that are counted; a number of many digits at each node would take long
 
 
 class Arrival(NamedTuple):
@@ -53,8 +54,8 @@ class _Place(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Meeting:
     """The gradients that meet at a place, with their shares, and where each comes from (None: from outside). Behind
-    the place are `paths` paths; `mass` is the sum of their products of shares, `bound` that of the absolute values, and
-    `best` the logarithm of the largest. `exact` and `hooked` are as in `Step`."""
+    the place are `paths` paths (MOST_PATHS: that many or more); `mass` is the sum of their products of shares, `bound`
+    that of the absolute values, and `best` the logarithm of the largest. `exact` and `hooked` are as in `Step`."""
 
     arrivals: tuple[Arrival, ...]
     shares: tuple[Number, ...]
@@ -97,7 +98,7 @@ class Path:
 @dataclass(frozen=True, slots=True)
 class Decomposition:
     """A gradient as a sum: the paths that contribute most, and the `rest` of all others together. `hooks` is what hooks
-    on the tensor itself added. `paths` counts all paths."""
+    on the tensor itself added. `paths` counts all paths up to MOST_PATHS."""
 
     gradient: np.ndarray
     shown: tuple[Path, ...]
@@ -240,7 +241,7 @@ class Paths:
             sum(masses),
             sum(bounds),
             max(best),
-            sum(one.paths if one else 1 for one in behind),
+            min(sum(one.paths if one else 1 for one in behind), MOST_PATHS),
         )
 
     def _shares(self, arrivals: list[Arrival], place: _Place) -> tuple[list[Number], bool]:
@@ -303,7 +304,7 @@ class Paths:
         Best first: the best that can come of a piece of a path is known, so that only pieces of the paths
         sought are followed."""
         target = self.meetings[self.target]
-        order = count()
+        order = count(0, -1)  # of equally good pieces, the newest goes on: it is the nearest to the root
         waiting: list[tuple[float, int, Number, int, _Place | None, _Link]] = []
         for i, (arrival, above) in enumerate(zip(target.arrivals, target.above, strict=True)):
             step = Step(arrival, self.target.node, len(parts) - 1, True, target.hooked)

@@ -88,3 +88,8 @@ def test_check_uses_them_and_options_come_before_them(gradviz_here: Command, tmp
     write(tmp_path, 'ignore = ["dead-relu"]\nthresholds = {dead-relu = 0.7}\n')
     assert "dead-relu" not in gradviz_here("check", "dying.gradviz").stdout
     assert "dead-relu" in gradviz_here("check", "dying.gradviz", "--ignore", "late-clip").stdout
+
+
+def test_the_documentation_lists_every_threshold() -> None:
+    rows = [f"| `{rule}` | {known.default:g} | {known.says} |" for rule, known in THRESHOLDS.items()]
+    assert "\n".join(rows) in (Path(__file__).parent.parent / "docs" / "check.md").read_text()

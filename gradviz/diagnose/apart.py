@@ -53,7 +53,7 @@ def changed_lines(one: Trace, other: Trace) -> Iterator[Lines]:
         for tag, start, end, begin, stop in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
             if tag != "equal":
                 before, after = tuple(texts[0][start:end]), tuple(texts[1][begin:stop])
-                yield Lines(file, start + 1, begin + 1, before, after)
+                yield Lines(file, partner, start + 1, begin + 1, before, after)
 
 
 def _files(one: Trace, other: Trace) -> list[tuple[str, str]]:

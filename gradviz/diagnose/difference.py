@@ -48,6 +48,7 @@ class Lines:
     """Lines of source that differ: from line `one` and from line `other` on (1 is the first), and their texts."""
 
     file: str
+    other_file: str
     one: int
     other: int
     before: tuple[str, ...]

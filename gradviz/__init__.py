@@ -19,7 +19,7 @@ from typing import Any
 from gradviz import draw
 from gradviz.version import __version__
 
-__all__ = ["__version__", "check", "diff", "draw", "open", "record", "why"]
+__all__ = ["__version__", "check", "diff", "draw", "open", "record", "show", "why"]
 
 
 def _draw_live(thing: Any, inputs: Any = None, **settings: Any) -> Any:
@@ -28,12 +28,19 @@ def _draw_live(thing: Any, inputs: Any = None, **settings: Any) -> Any:
     return draw_live(thing, inputs, **settings)
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext gradviz` calls: makes `%%gradviz` known."""
+    from gradviz.magic import load
+
+    load(shell)
+
+
 draw.live = _draw_live  # type: ignore[attr-defined]  # gradviz.draw(tensor), and gradviz.draw is the package too
 
 
 def __getattr__(name: str) -> Any:
-    """`record`, `open`, `check`, `why` and `diff`. Raises AttributeError for any other name, with a hint
-    where PyTorch's names are."""
+    """`record`, `open`, `show`, `check`, `why` and `diff`. Raises AttributeError for any other name, with a hint where
+    PyTorch's names are."""
     if name == "record":
         from gradviz.sources.record import record
 
@@ -42,6 +49,10 @@ def __getattr__(name: str) -> Any:
         from gradviz.tracefile import open_trace
 
         return open_trace
+    if name == "show":
+        from gradviz.notebook import show
+
+        return show
     if name in ("check", "diff", "why"):
         from gradviz import diagnose
 

@@ -1,20 +1,22 @@
-"""`gradviz.draw(tensor)`: draws the graph of a live tensor, in Python and in notebooks."""
+"""`gradviz.draw` and `gradviz.show`: pictures and pages of live tensors and of traces, in Python and in notebooks."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gradviz.draw.page import html
-from gradviz.draw.picture import Picture
+from gradviz.draw.picture import Page, Picture
 from gradviz.graph.build import build
+from gradviz.query import Query
 from gradviz.sources import pytorch
 from gradviz.sources.live import is_module, tell_call, tell_graph
 from gradviz.sources.record import run_meta
-from gradviz.tracefile import Recorder, Sites, open_trace
+from gradviz.tracefile import Recorder, Sites, Trace, open_trace
 
 
 def draw(
@@ -24,17 +26,22 @@ def draw(
     params: Mapping[str, Any] | None = None,
     depth: int | None = None,
     unfold: Iterable[str] = (),
+    rolled: bool | None = None,
     theme: str = "light",
     **settings: Any,
 ) -> Picture:
-    """Draw the graph that leads to a tensor, or that a module makes of `inputs`. The result displays itself in a
-    notebook and has `.save(FILE)` and `.html()`. Large graphs are folded: `depth` unfolds that many levels, and
-    `unfold` the named groups.
+    """Draw the graph that leads to a tensor, that a module makes of `inputs`, or of a trace: an open one, or the name
+    of its file. The result displays itself in a notebook and has `.save(FILE)` and `.html()`.
+
+    A large graph opens as its modules: `depth` unfolds that many levels, and `unfold` the named ones. `rolled` says
+    whether each place of the program is one box, or each step of a loop; by default what is clearer.
 
     Tensors and modules are those of gradviz's engine or of PyTorch. A module is called once, with a tensor, a tuple of
     arguments or a dict. Tensors get the names that they have in the caller, or those of `params`:
     `dict(model.named_parameters())`. The `theme` is light or dark; `settings` are those of `gradviz.graph.build.build`.
     Raises TypeError for anything else, and for a module without `inputs`."""
+    if isinstance(thing, (str, Path, Trace)):
+        return _of_trace(thing, theme, {"depth": depth, "unfold": unfold, "rolled": rolled}, settings)
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradviz"):
         frame = frame.f_back
@@ -53,7 +60,35 @@ def draw(
         content = path.read_bytes()
         with open_trace(path) as trace:
             graph = build(trace, **settings)
-        return Picture(graph, lambda: _page(content, settings), theme, depth=depth, unfold=unfold)
+        return Picture(
+            graph, lambda: _page(content, settings), theme, depth=depth, unfold=unfold, rolled=rolled
+        )
+
+
+def show(trace: Trace | Path | str, passes: int | None = None) -> Page:
+    """The page of a trace, to search, fold and replay: a notebook shows it in a frame. It opens at pass number
+    `passes`; by default at the first with a NaN, an error or a cut, else at the first."""
+    with _opened(trace) as recorded:
+        query = Query(recorded)
+        return Page(html(recorded, lambda number: build(query, number), passes))
+
+
+def _of_trace(
+    trace: Trace | Path | str, theme: str, fold: dict[str, Any], settings: dict[str, Any]
+) -> Picture:
+    with _opened(trace) as recorded:
+        graph = build(recorded, **settings)
+    return Picture(graph, lambda: show(trace, settings.get("passes")), theme, **fold)
+
+
+@contextmanager
+def _opened(trace: Trace | Path | str) -> Iterator[Trace]:
+    """The trace; it is closed in the end if it was opened here."""
+    if isinstance(trace, Trace):
+        yield trace
+    else:
+        with open_trace(trace) as recorded:
+            yield recorded
 
 
 def _page(content: bytes, settings: dict[str, Any]) -> str:

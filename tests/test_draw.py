@@ -183,7 +183,11 @@ def test_each_call_of_a_module_has_a_frame_of_its_own(traced: Traced) -> None:
     with traced(recurrent) as trace:
         graph = build(trace)
     clusters = elements(svg(graph), "cluster").values()
-    assert sorted(texts(cluster)[0] for cluster in clusters) == ["cell", "cell (2)", "cell (3)"]
+    assert sorted(texts(cluster)[0] for cluster in clusters) == [
+        "cell (2) · Linear",
+        "cell (3) · Linear",
+        "cell · Linear",
+    ]
     places = frames(graph)
     ops = [node for node in graph.nodes.values() if node.kind == "op"]
     inside = [places[op.id] for op in ops if op.scope]
@@ -200,7 +204,12 @@ def test_modules_are_drawn_as_clusters_within_one_another(traced: Traced) -> Non
     with traced(network) as trace:
         document = svg(build(trace))
     clusters = [texts(cluster) for cluster in elements(document, "cluster").values()]
-    assert sorted(clusters) == [["0"], ["1"], ["2"], ["net"]]
+    assert sorted(clusters) == [
+        ["0 · Linear"],
+        ["1 · ReLU"],
+        ["2 · Linear"],
+        ["net · Sequential"],
+    ]
 
 
 def test_a_leaf_that_is_used_again_far_below_is_drawn_there_once_more() -> None:
@@ -331,8 +340,10 @@ def test_a_large_graph_at_hand_is_folded_as_the_reader_wants_it(tmp_path: Path) 
         h = (h * 2).sin()
     picture = gradviz.draw(h)
     assert len(elements(picture.svg, "node")) < 100
-    assert "folded" in picture.svg
-    assert len(elements(gradviz.draw(h, depth=0).svg, "node")) < len(elements(picture.svg, "node"))
+    assert "rolled" in picture.svg
+    unrolled = gradviz.draw(h, rolled=False).svg
+    assert "folded" in unrolled
+    assert len(elements(picture.svg, "node")) < len(elements(unrolled, "node")) < 100
     assert 'fill="#1a1d21"' in gradviz.draw(h, theme="dark").svg
     picture.save(tmp_path / "whole.json")
     assert len(json.loads((tmp_path / "whole.json").read_text())["nodes"]) == len(picture.graph.nodes) > 1000
@@ -350,7 +361,7 @@ def test_the_command_draws_the_newest_trace_beside_it(
     done = gradviz("graph")
     assert done.returncode == 0
     assert done.stdout == (
-        "wrote run.svg: pass 3 of 3, 5 leaves, 7 tensors, 7 operations, 11 grad_fns, 35 edges; "
+        "wrote run.svg: pass 1 of 3, the first, 5 leaves, 7 tensors, 7 operations, 11 grad_fns, 35 edges; "
         "14 operations outside it (--all draws them)\n"
     )
     assert (tmp_path / "run.svg").exists()

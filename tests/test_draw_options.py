@@ -48,7 +48,7 @@ def names(document: str) -> set[str]:
 
 def test_a_large_graph_is_folded_and_says_so(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(deep).close()
-    document = drawn(gradviz, tmp_path)
+    document = drawn(gradviz, tmp_path, "--unrolled")
     assert len(elements(document, "node")) <= 300
     assert "×" in " ".join(names(document))
     assert re.search("folded: [0-9,]+ ops into", document)
@@ -59,8 +59,30 @@ def test_depth_opens_so_many_levels(traced: Traced, tmp_path: Path, gradviz: Run
     sizes = [len(elements(drawn(gradviz, tmp_path, "--depth", str(depth)), "node")) for depth in range(4)]
     assert sizes == sorted(sizes)
     assert sizes[0] < 15
-    assert "net" in names(drawn(gradviz, tmp_path, "--depth", "0"))
-    assert "net" not in names(drawn(gradviz, tmp_path, "--depth", "1"))
+    assert "net · Sequential" in names(drawn(gradviz, tmp_path, "--depth", "0"))
+    assert "net · Sequential" not in names(drawn(gradviz, tmp_path, "--depth", "1"))
+
+
+def test_a_picture_is_drawn_from_left_to_right(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(deep).close()
+    down, across = (size_of(drawn(gradviz, tmp_path, "--rankdir", way)) for way in ("TB", "LR"))
+    assert down[0] < down[1]
+    assert across[0] > across[1]
+
+
+def size_of(document: str) -> tuple[float, float]:
+    found = re.search(r'width="([0-9.]+)pt" height="([0-9.]+)pt"', document)
+    assert found
+    return float(found[1]), float(found[2])
+
+
+def test_a_pdf_has_one_page_and_its_text_is_text(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
+    traced(deep).close()
+    assert gradviz("graph", "run.gradviz", "-o", "net.pdf").returncode == 0
+    content = (tmp_path / "net.pdf").read_bytes()
+    assert content.startswith(b"%PDF-")
+    assert content.count(b"/Type /Page\n") == 1
+    assert b"/FontFile2" in content
 
 
 def test_all_folds_nothing(traced: Traced, tmp_path: Path, gradviz: Run) -> None:

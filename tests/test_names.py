@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 import gradviz.engine as torch
 from gradviz.engine import nn
 from gradviz.events.kinds import OpRan
+from gradviz.nearest import nearest
 from gradviz.query import Query
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
@@ -67,3 +71,32 @@ def test_parameters_are_called_by_their_path(tmp_path: Path) -> None:
         model(torch.ones(4, 2))
     with open_trace(tmp_path / "run.gradviz") as trace:
         assert sorted(trace.parameters.values()) == ["model.0.bias", "model.0.weight"]
+
+
+def test_a_tensor_that_is_changed_before_it_is_assigned_has_the_name_of_the_variable(tmp_path: Path) -> None:
+    with record(tmp_path / "run.gradviz"):
+        wanted = (2 * torch.ones(2)).requires_grad_(True)
+        clamped = (torch.ones(2) * 3).clamp_(0, 1)
+    assert wanted.requires_grad
+    assert clamped is not None
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        names = Query(trace).names
+        for name in ("wanted", "clamped"):
+            tensor = names.tensor_called(name, trace.count)
+            assert names.of(tensor) == name
+            assert names.all.labels[names.all.codes_of(np.array([tensor]))[0]] == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "known", "found"),
+    [
+        ("nxt", ["back", "next"], "next"),
+        ("bakc", ["back", "next"], "back"),
+        ("encodr/layer", ["decoder/layer", "encoder/layer"], "encoder/layer"),
+        ("print", ["into", "next"], ""),
+        ("compile", ["complex64"], ""),
+        ("x", [], ""),
+    ],
+)
+def test_the_nearest_name_has_few_typing_errors(typed: str, known: list[str], found: str) -> None:
+    assert nearest(typed, known) == found

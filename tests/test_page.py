@@ -73,6 +73,11 @@ class Page:
         self.tab.goto(file.as_uri())
         self.tab.wait_for_selector("body[data-ready]", timeout=30_000)
 
+    def unroll(self) -> None:
+        """Show each step of a loop."""
+        if self.tab.get_attribute("#roll", "aria-pressed") == "true":
+            self.press("r")
+
     def press(self, *keys: str) -> None:
         for key in keys:
             self.tab.keyboard.press(key)
@@ -203,8 +208,10 @@ def test_the_values_shown_at_each_step_are_the_traces(
     program: Callable, traced: Callable, opened: Callable
 ) -> None:
     with traced(program) as trace:
-        graph = build(trace)
-        page = opened(trace)
+        last = trace.passes[-1].number
+        graph = build(trace, last)
+        page = opened(trace, last)
+        page.unroll()
         moments, session = Query(trace), Session(trace)
         page.press("Home")
         tensors = [
@@ -382,6 +389,7 @@ def test_search_finds_by_place_and_says_where_there_is_nothing(traced: Callable,
 def test_groups_unfold_and_fold_in_place(traced: Callable, opened: Callable) -> None:
     with traced(deep) as trace:
         page = opened(trace)
+        page.unroll()
         closed = page.count("#nodes .group")
         shown = page.count("#nodes .node")
         assert closed > 0
@@ -399,6 +407,29 @@ def test_groups_unfold_and_fold_in_place(traced: Callable, opened: Callable) -> 
         assert whole == len(build(trace).nodes)
         page.press("Shift+U")
         assert page.count("#nodes .node") < shown
+
+
+def test_loops_are_rolled_and_unrolled_by_a_key(traced: Callable, opened: Callable) -> None:
+    def recurrent() -> None:
+        cell = nn.GRUCell(3, 4)
+        h = torch.zeros(1, 4)
+        for _ in range(10):
+            h = cell(torch.ones(1, 3), h)
+        h.sum().backward()
+
+    with traced(recurrent) as trace:
+        page = opened(trace)
+        assert page.tab.get_attribute("#roll", "aria-pressed") == "true"
+        (cell,) = [lines for lines in page.boxes().values() if lines[0] == "cell · GRUCell ×10"]
+        assert cell[1:3] == ["[1, 3], [1, 4] → [1, 4]", "4 parameters, 108 elements"]
+        assert cell[3].startswith(".grad norm ")
+        page.press("Home")
+        assert [lines[3] for lines in page.boxes().values() if lines[0] == "cell · GRUCell ×10"] == [
+            ".grad = None"
+        ]
+        page.press("r")
+        assert page.tab.get_attribute("#roll", "aria-pressed") == "false"
+        assert not any(lines[0] == "cell · GRUCell ×10" for lines in page.boxes().values())
 
 
 def test_boxes_lie_apart_and_inside_their_frames(traced: Callable, opened: Callable) -> None:
@@ -587,7 +618,8 @@ def test_the_page_of_every_example_replays_to_its_end(
 ) -> None:
     path = tmp_path / "run.gradviz"
     run(Target(str(example), False, ()), path, "stats", None)
-    page = opened(path)
+    with open_trace(path) as trace:
+        page = opened(path, trace.passes[-1].number)
     page.press("Home")
     last = int(page.tab.evaluate("document.getElementById('slider').max"))
     for _ in range(min(last, 60)):

@@ -412,6 +412,17 @@ def test_the_sum_over_paths_is_told(session: Sessions) -> None:
     assert "3 paths lead to x" in said(paths, "why")
 
 
+def test_why_a_leaf_that_was_replaced_has_no_grad(session: Sessions) -> None:
+    here = session(
+        "w = torch.tensor([1.0], requires_grad=True)\nfor _ in range(2):\n    (w * w).backward()\n"
+        "    if w.grad is not None:\n        w = w - 0.1 * w.grad\n"
+    )
+    obey(here, "last")
+    told = said(here, "why w.grad")
+    assert "w.grad is None: w is a non-leaf since event" in told
+    assert told.endswith("update the leaf in place instead: with torch.no_grad(): w -= ...")
+
+
 @pytest.mark.parametrize(
     ("text", "tensor", "reason"),
     [

@@ -16,6 +16,7 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
+from gradviz.query import Query
 from gradviz.tracefile import Trace
 from gradviz.words.numbers import plural
 
@@ -38,12 +39,14 @@ class Choice:
     whole: bool = False
     depth: int | None = None
     unfold: tuple[str, ...] = ()
+    rolled: bool | None = None
     around: str | None = None
     hops: int = slices.HOPS
     start: str | None = None
     end: str | None = None
     only_grad: bool = False
     theme: str = "light"
+    rankdir: str = "TB"
     findings: bool = True
 
 
@@ -61,26 +64,27 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
         )
         if path.suffix.lower() == PAGE:
             doing(f"making {path.name}")
+            query = Query(trace)
             return write_page(
-                trace, lambda number: _sliced(trace, number, choice, True, found), choice.number, path
+                trace, lambda number: _sliced(query, number, choice, True, found), choice.number, path
             )
         is_json = path.suffix.lower() == ".json"
-        graph = _sliced(trace, choice.number, choice, not is_json, found)
-        asked = choice.depth is not None or choice.unfold
+        graph = _sliced(Query(trace), choice.number, choice, not is_json, found)
+        asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")
-            graph = folded(graph, choice.depth, choice.unfold)
+            graph = folded(graph, choice.depth, choice.unfold, choice.rolled)
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
-        save(graph, path, choice.theme)
+        save(graph, path, choice.theme, choice.rankdir)
     return _told(graph, path)
 
 
 def _sliced(
-    trace: Trace, number: int | None, choice: Choice, values: bool, found: list[tuple[int, Finding]]
+    query: Query, number: int | None, choice: Choice, values: bool, found: list[tuple[int, Finding]]
 ) -> Graph:
     """The chosen part of one pass, or of the whole run, with its findings marked."""
-    graph = build(trace, number, choice.show, choice.whole, values=values)
-    mark(graph, trace, found)
+    graph = build(query, number, choice.show, choice.whole, values=values)
+    mark(graph, query.trace, found)
     if choice.only_grad:
         graph = slices.only_grad(graph)
     if choice.start is not None and choice.end is not None:
@@ -92,7 +96,6 @@ def _told(graph: Graph, path: Path) -> str:
     """One line about the file that was written and its contents."""
     parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items()) or "nothing"
     edges = plural(len(graph.edges), "edge")
-    run = "the whole run" if graph.pass_number is None else f"pass {graph.pass_number} of {graph.passes}"
     more = f"; {plural(graph.left_out, 'operation')} outside it (--all draws them)" if graph.left_out else ""
     notes = "".join(f"; {note}" for note in graph.notes)
-    return f"wrote {path}: {run}, {parts}, {edges}{notes}{more}"
+    return f"wrote {path}: {graph.run()}, {parts}, {edges}{notes}{more}"

@@ -17,6 +17,7 @@ Examples:
   gradviz graph --pass 17 --show backward -o pass17.svg
   gradviz graph --depth 1                  outer scopes only
   gradviz graph --unfold layers/3          also open this scope
+  gradviz graph --unrolled                 each step of a loop
   gradviz graph --from layer1.weight --to loss
   gradviz graph --legend -o legend.png
 """
@@ -25,7 +26,13 @@ Examples:
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), help="The picture [default: STEM.svg beside TRACE]."
 )
-@click.option("--pass", "number", type=int, metavar="N", help="Draw backward pass N [default: the last].")
+@click.option(
+    "--pass",
+    "number",
+    type=int,
+    metavar="N",
+    help="Draw backward pass N [default: the first with a NaN, an error or a cut, else the first].",
+)
 @click.option(
     "--show",
     type=click.Choice(["both", "forward", "backward"]),
@@ -36,6 +43,11 @@ Examples:
 @click.option("--all", "whole", is_flag=True, help="Draw the whole run, without folding.")
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Open N levels of scopes and repetitions.")
 @click.option("--unfold", multiple=True, metavar="SCOPE", help="Also open this scope; may be repeated.")
+@click.option(
+    "--rolled/--unrolled",
+    default=None,
+    help="Each place of the program as one box, or each step of a loop [default: what is clearer].",
+)
 @click.option("--around", metavar="NODE", help="Only what is near NODE (a name, an id, or FILE:LINE).")
 @click.option(
     "--hops",
@@ -53,6 +65,13 @@ Examples:
 )  # fmt: skip
 @click.option("--legend", is_flag=True, help="Draw the legend of all symbols, instead of a trace.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
+@click.option(
+    "--rankdir",
+    type=click.Choice(["TB", "LR"]),
+    default="TB",
+    show_default=True,
+    help="From top to bottom, or from left to right.",
+)
 def graph(
     trace: Path | None,
     output: Path | None,
@@ -61,6 +80,7 @@ def graph(
     whole: bool,
     depth: int | None,
     unfold: tuple[str, ...],
+    rolled: bool | None,
     around: str | None,
     hops: int,
     start: str | None,
@@ -69,12 +89,13 @@ def graph(
     findings: bool,
     legend: bool,
     theme: str,
+    rankdir: str,
 ) -> None:
     """Draw TRACE as a graph. The ending of FILE gives the format: .svg, .png, .pdf, .html, .dot, .mmd or
     .json.
 
-    Shows the last backward pass and what led to it; a large graph is folded. Default: the newest *.gradviz
-    here.
+    Shows one backward pass and what led to it. A large graph opens as its modules, and a loop as one box for
+    each place. Default: the newest *.gradviz here.
     """
     from gradviz.cli.drawing import Choice, draw
     from gradviz.draw.render import save_legend
@@ -85,7 +106,22 @@ def graph(
         return
     if (start is None) != (end is None):
         fail("--from and --to go together: give the start and the end of the paths")
-    choice = Choice(number, show, whole, depth, unfold, around, hops, start, end, only_grad, theme, findings)
+    choice = Choice(
+        number,
+        show,
+        whole,
+        depth,
+        unfold,
+        rolled,
+        around,
+        hops,
+        start,
+        end,
+        only_grad,
+        theme,
+        rankdir,
+        findings,
+    )
     with opened(trace) as recorded:
         told = draw(recorded, output or recorded.path.with_suffix(".svg"), choice)
     click.echo(told)

@@ -39,12 +39,12 @@ def difference_text(found: Difference) -> Group:
 def _lines(found: Difference) -> Iterator[Text]:
     for lines in found.lines[:_SHOWN]:
         yield Text()
-        for sign, style, start, texts in (
-            ("−", "red", lines.one, lines.before),
-            ("+", "green", lines.other, lines.after),
+        for sign, style, file, start, texts in (
+            ("−", "red", lines.file, lines.one, lines.before),
+            ("+", "green", lines.other_file, lines.other, lines.after),
         ):
             for line, text in enumerate(texts[:_SHOWN], start):
-                yield Text(f"{sign} {clean(Path(lines.file).name)}:{line}  {clean(text)}", style)
+                yield Text(f"{sign} {clean(Path(file).name)}:{line}  {clean(text)}", style)
 
 
 def _parting(phase: str, parting: Parting | None, found: Difference) -> Iterator[Text]:
@@ -150,6 +150,7 @@ def difference_json(found: Difference) -> dict[str, Any]:
         "source": [
             {
                 "file": lines.file,
+                "other_file": lines.other_file,
                 "line": lines.one,
                 "other_line": lines.other,
                 "before": list(lines.before),

@@ -6,6 +6,7 @@ on the right: the backward graph is the mirror image of the forward graph."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from gradviz.words.escape import plain, quoted
 
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
 _LONG = 30  # characters
+_CALL = re.compile(r" \(\d+\)")  # the number of a second or later call of a module
 
 
 def to_dot(graph: Graph) -> str:
@@ -35,7 +37,9 @@ class _Writer:
 
     def __init__(self, scene: Scene, fast: bool) -> None:
         self.scene = scene
-        self.dot = graphviz.Digraph("gradviz", graph_attr={**style.GRAPH, **(_FAST if fast else {})})
+        self.dot = graphviz.Digraph(
+            "gradviz", graph_attr={**style.GRAPH, "rankdir": scene.rankdir, **(_FAST if fast else {})}
+        )
 
     def source(self) -> str:
         """The complete DOT text."""
@@ -90,8 +94,9 @@ class _Writer:
         """Add things inside the nested clusters of their scope. DOT joins clusters of the same name."""
         # outer.subgraph() would copy its lines
         cluster = graphviz.Digraph(graphviz.escape(f"cluster {path}"))
-        name = path.rpartition("/")[2]
-        cluster.attr(label=quoted([plain(name, 40)]), **{"class": "scope"}, **style.CLUSTER)
+        name, kind = path.rpartition("/")[2], self.scene.types.get(_CALL.sub("", path), "")
+        title = f"{plain(name, 40)} · {plain(kind, 30)}" if kind and kind != name else plain(name, 40)
+        cluster.attr(label=quoted([title]), **{"class": "scope"}, **style.CLUSTER)
         if path == scope:
             self._add_things(cluster, members)
         else:

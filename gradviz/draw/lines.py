@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
+from gradviz.draw.boxes import box_lines
 from gradviz.graph.model import LEAF, TENSOR, Node
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import plain
@@ -102,24 +103,26 @@ def _grad_fn(node: Node, show: str) -> list[Line]:
         lines.append(("name", plain(node.base, 40)))
     if node.root and node.upstream is not None:
         lines.append(("grad", f"starts with {value_label(node.upstream)}"))
-    if node.error:
-        lines += [("error", part) for part in textwrap.wrap(plain(node.error, 130), 36)]
-    return lines
+    return [*lines, *_error(node)]
 
 
 _HELD = {"op": "ops", "leaf": "leaves", "grad_fn": "grad_fns"}  # the contents of a group that are counted
 
 
 def _group(node: Node, show: str) -> list[Line]:
+    if node.box is not None:
+        return box_lines(node, node.box)
     lines = [("name", plain(node.name or "", 40))]
     counts = [plural(count, one, many) for one, many in _HELD.items() if (count := node.held.get(one))]
     if counts:
         lines.append(("fact", " · ".join(counts)))
     if node.line:
         lines.append(("unnamed", f"from line {node.line}"))
-    if node.error:
-        lines += [("error", part) for part in textwrap.wrap(plain(node.error, 130), 36)]
-    return lines
+    return [*lines, *_error(node)]
+
+
+def _error(node: Node) -> list[Line]:
+    return [("error", part) for part in textwrap.wrap(plain(node.error, 130), 36)] if node.error else []
 
 
 _WRITERS: dict[str, Callable[[Node, str], list[Line]]] = {

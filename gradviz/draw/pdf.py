@@ -1,65 +1,40 @@
-"""Converts SVG text to PDF bytes with an installed program: gradviz has no PDF writer."""
+"""Converts SVG text to PDF bytes, with `fpdf2` and bundled fonts."""
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
-import subprocess
+import logging
+import re
+from importlib.resources import files
 
-_CONVERTERS = {
-    "rsvg-convert": ("--format=pdf",),
-    "inkscape": ("--pipe", "--export-type=pdf", "--export-filename=-"),
-}
-_PATIENCE = 120.0
-_INSTALL = "install one (Debian: librsvg2-bin, macOS: librsvg, any: pip install cairosvg), or use .svg"
-
-
-class NoPdf(ValueError):
-    """No PDF converter is installed, or the converter failed. The message is one line that says what to do."""
+FAMILY = "DejaVu Sans"
+_FACES = {"": "DejaVuSans.ttf", "B": "DejaVuSans-Bold.ttf"}
+# What a PDF has no use for: titles (the tooltips), and the links that carry them.
+_TITLES = re.compile(r"<title>.*?</title>", re.DOTALL)
+_LINKS = re.compile(r"<(/?)a\b[^>]*>")
 
 
-def check_pdf() -> None:
-    """Raise NoPdf if no converter is installed."""
-    if _command() is None and not _has_cairosvg() and shutil.which("dot") is None:
-        raise NoPdf(
-            f"a .pdf needs rsvg-convert, inkscape, cairosvg or dot, and none is installed: {_INSTALL}"
-        )
+def to_pdf(svg: str) -> bytes:
+    """Make a PDF of one page, of the size of the picture. Text stays text. Raises ValueError for what is not SVG."""
+    from xml.etree.ElementTree import ParseError
 
+    from fpdf import FPDF
+    from fpdf.svg import SVGObject
 
-def to_pdf(svg: str, dot_source: str) -> bytes:
-    """Make a PDF from `svg` with the best installed converter, or from `dot_source` if only `dot` is
-    installed. Raises NoPdf."""
-    check_pdf()
-    command = _command()
-    if command is not None:
-        return _by_command(command, svg)
-    if not _has_cairosvg():
-        return _by_command([shutil.which("dot") or "dot", "-Tpdf"], dot_source)
-    import cairosvg  # type: ignore[import-not-found, unused-ignore]
-
-    return cairosvg.svg2pdf(bytestring=svg.encode())
-
-
-def _has_cairosvg() -> bool:
-    return importlib.util.find_spec("cairosvg") is not None
-
-
-def _command() -> list[str] | None:
-    for name, options in _CONVERTERS.items():
-        program = shutil.which(name)
-        if program is not None:
-            return [program, *options]
-    return None
-
-
-def _by_command(command: list[str], source: str) -> bytes:
+    logging.getLogger("fpdf.svg").setLevel(logging.ERROR)  # it tells of each element that it leaves out
+    logging.getLogger("fontTools").setLevel(logging.ERROR)
+    plain = _LINKS.sub(r"<\1g>", _TITLES.sub("", svg)).replace('"transparent"', '"none"')
     try:
-        run = subprocess.run(command, input=source.encode(), capture_output=True, timeout=_PATIENCE)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoPdf(f"{command[0]} could not make a PDF ({error}): {_INSTALL}") from error
-    if run.returncode or not run.stdout.startswith(b"%PDF"):
-        said = run.stderr.decode(errors="replace").strip().splitlines()[:1] or [
-            f"exit status {run.returncode}"
-        ]
-        raise NoPdf(f"{command[0]} could not make a PDF ({said[0]}): {_INSTALL}")
-    return run.stdout
+        picture = SVGObject(plain)
+    except ParseError as error:
+        raise ValueError(f"the picture is not well-formed: {error}") from error
+    page = FPDF(unit="pt")
+    for style, name in _FACES.items():
+        page.add_font(FAMILY, style, str(files("gradviz.draw.fonts").joinpath(name)))
+    page.set_font(FAMILY, size=10)
+    page.set_margin(0)
+    width, height = picture.width, picture.height
+    if not (isinstance(width, float) and isinstance(height, float)):
+        raise ValueError("the picture has no size")
+    page.add_page(format=(width, height))
+    picture.draw_to_page(page)
+    return bytes(page.output())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from gradviz.draw import style
@@ -13,7 +14,7 @@ from gradviz.draw.ladder import laid_out
 from gradviz.draw.layout import LayoutError
 from gradviz.draw.legend import legend
 from gradviz.draw.mermaid import to_mermaid
-from gradviz.draw.pdf import NoPdf, check_pdf, to_pdf
+from gradviz.draw.pdf import to_pdf
 from gradviz.draw.png import to_png
 from gradviz.draw.scene import Scene, scene_of
 from gradviz.errors import GradvizError
@@ -26,9 +27,9 @@ class DrawError(GradvizError):
     """A graph could not be drawn or written. The message is one line: the problem and a remedy."""
 
 
-def save(graph: Graph, path: Path | str, theme: str = "light") -> None:
+def save(graph: Graph, path: Path | str, theme: str = "light", rankdir: str = "TB") -> None:
     """Write the graph to a file, in the format of the ending. The `theme`, light or dark, applies to .svg,
-    .png and .pdf. Raises DrawError."""
+    .png and .pdf, and `rankdir` to these and .dot: TB from top to bottom, LR from left to right. Raises DrawError."""
     path = Path(path)
     check_path(path)
     ending = path.suffix.lower()
@@ -37,7 +38,7 @@ def save(graph: Graph, path: Path | str, theme: str = "light") -> None:
     if ending in _WRITERS:
         write(path, _WRITERS[ending](graph).encode())
     else:
-        write(path, _drawn(scene_of(graph), ending, theme))
+        write(path, _drawn(replace(scene_of(graph), rankdir=rankdir), ending, theme))
 
 
 def write(path: Path, content: bytes) -> None:
@@ -67,11 +68,6 @@ def check_path(path: Path) -> None:
         raise DrawError(f"cannot write {path}: it is a directory")
     if not path.parent.is_dir():
         raise DrawError(f"cannot write {path}: there is no directory {path.parent}")
-    if ending == ".pdf":
-        try:
-            check_pdf()
-        except NoPdf as error:
-            raise DrawError(str(error)) from None
 
 
 def svg(graph: Graph, theme: str = "light") -> str:
@@ -119,7 +115,7 @@ def _style_text(document: str, scene: Scene) -> str:
 _PAINTERS: dict[str, Callable[[Scene, str], bytes]] = {
     ".svg": lambda scene, theme: _svg(scene, theme).encode(),
     ".png": lambda scene, theme: to_png(_svg(scene, theme)),
-    ".pdf": lambda scene, theme: to_pdf(_svg(scene, theme), dot_of(scene)),
+    ".pdf": lambda scene, theme: to_pdf(_svg(scene, theme)),
     ".dot": lambda scene, _: dot_of(scene).encode(),
 }
 _WRITERS: dict[str, Callable[[Graph], str]] = {

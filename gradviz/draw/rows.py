@@ -75,9 +75,10 @@ def _units(scene: Scene, sizes: Mapping[str, Size]) -> tuple[list[_Unit], dict[s
 
 
 def _connect(units: list[_Unit], scene: Scene, home: Mapping[str, int]) -> None:
-    """Record which units are above which. Links of saved tensors are ignored, as in Graphviz's layout."""
+    """Record which units are above which. Links of saved tensors and those that close a loop are ignored, as in
+    Graphviz's layout."""
     for link in scene.links:
-        if link.classes[0] == "saved":
+        if link.classes[0] == "saved" or "again" in link.classes:
             continue
         ends = (link.target, link.source) if link.backward else (link.source, link.target)
         above, below = home[ends[0]], home[ends[1]]

@@ -12,6 +12,7 @@ from gradviz.draw import style
 from gradviz.draw.frames import frames
 from gradviz.draw.lines import Line, lines_of
 from gradviz.draw.shorten import Reference, shortened
+from gradviz.graph.groups import PLACE
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, VIEW, Edge, Graph, Node
 from gradviz.words.escape import plain
 from gradviz.words.numbers import SHOWN, value_label
@@ -47,18 +48,21 @@ class Link:
 
 @dataclass(slots=True)
 class Scene:
-    """A whole picture. `caption` is the text above it."""
+    """A whole picture. `caption` is the text above it; `types` are the classes of the modules that have frames, by
+    path; with `rankdir` LR it is drawn from left to right."""
 
     caption: list[str]
+    types: dict[str, str] = field(default_factory=dict)
     things: dict[str, Thing] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
+    rankdir: str = "TB"
 
 
 def scene_of(graph: Graph) -> Scene:
     """The scene of a graph."""
     edges, references = shortened(graph)
     marks = _Marks(graph, edges)
-    scene = Scene(caption(graph))
+    scene = Scene(caption(graph), {path: scope.type for path, scope in graph.scopes.items()})
     places = frames(graph)
     brief = len(graph.nodes) > CROWD
     for node in graph.nodes.values():
@@ -87,8 +91,7 @@ def scene_of(graph: Graph) -> Scene:
 
 def caption(graph: Graph) -> list[str]:
     """The text above a picture: what it shows, the error of the run, and the meaning of the lines."""
-    run = "the whole run" if graph.pass_number is None else f"pass {graph.pass_number} of {graph.passes}"
-    parts = (plain(graph.script), run, plain(graph.title, 60))
+    parts = (plain(graph.script), graph.run(), plain(graph.title, 60))
     lines = [" · ".join(part for part in parts if part)]
     if graph.error and not any(node.error for node in graph.nodes.values()):
         lines.append(plain(graph.error, 90))
@@ -105,7 +108,7 @@ class _Marks:
 
     def __init__(self, graph: Graph, edges: list[Edge]) -> None:
         nodes = graph.nodes
-        ops = {name for name, node in nodes.items() if node.kind == OP}
+        ops = {name for name, node in nodes.items() if node.kind == OP or node.op == PLACE}
         self.cut = {edge.target for edge in graph.edges if edge.cut and edge.target in ops}
         self.views = {name for name, node in nodes.items() if node.base and node.kind not in (OP, GRAD_FN)}
         reads = {(edge.source, edge.target): edge.count for edge in graph.edges if edge.kind == DATA}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from gradviz.graph.groups import PLACE
 from gradviz.graph.model import GRAD, GRAD_FN, LEAF, OP, Edge, Node
 from gradviz.tracefile import Snapshot
 from gradviz.words.numbers import has_odd
@@ -92,6 +93,15 @@ NODES: dict[str, dict[str, str]] = {
         "color": "#087f5b",
         "margin": "0.16,0.1",
     },
+    "group module": {"shape": "box", "style": "rounded,filled", "penwidth": "1.6"},
+    "group place": {
+        "shape": "box",
+        "style": "rounded,filled",
+        "fillcolor": "#495057",
+        "color": "#495057",
+        "fontcolor": "white",
+        "margin": "0.1,0.04",
+    },
     "tensor requires-grad": {"color": "#4dabf7"},
     "leaf requires-grad": {"fillcolor": "#d0ebff", "color": BLUE, "penwidth": "2.2"},
     "retained": {"fillcolor": "#e7f5ff"},
@@ -166,6 +176,7 @@ EDGES: dict[str, dict[str, str]] = {
     "view": {"style": "dashed", "color": "#868e96", "fontcolor": FAINT, "arrowhead": "odot", "penwidth": "1"},
     "aliases": {"arrowhead": "odot", "style": "dashed"},
     "cut": {"style": "dashed", "color": RED, "fontcolor": RED, "penwidth": "1.6", "arrowhead": "tee"},
+    "again": {"constraint": "false"},  # closes a loop
     "tie": TIE,
     "hidden": {"style": "invis"},  # keeps the nodes of the legend in a column
     "straight": {"weight": "50", "constraint": "true"},  # keeps the lines of the legend vertical
@@ -181,6 +192,7 @@ LINES: dict[str, dict[str, str]] = {
     "fact": {"fill": "#495057"},
     "value": {},
     "grad": {"fill": ORANGE},
+    "unreached": {"fill": RED},
     "odd": {"fill": RED, "font-weight": "bold"},
     "error": {"fill": RED},
     "finding": {"fill": AMBER, "font-weight": "bold"},
@@ -251,6 +263,7 @@ def themed(svg: str, theme: str) -> str:
 
 def node_classes(node: Node, *marks: str) -> list[str]:
     """The classes of a node in the SVG: its kind, its flags and its marks. They determine its look."""
+    is_place = node.box is not None and node.op == PLACE
     flags = {
         "requires-grad": bool(node.requires_grad),
         "root": node.root,
@@ -260,7 +273,9 @@ def node_classes(node: Node, *marks: str) -> list[str]:
         "accumulate": node.kind == GRAD_FN and node.name == "AccumulateGrad",
         "filled": node.accumulated,
         "idle": node.kind == GRAD_FN and not node.ran,
-        "passive": node.kind == OP and not node.grad_fn,
+        "passive": (node.kind == OP or is_place) and not node.grad_fn,
+        "module": node.box is not None and not is_place,
+        "place": is_place,
         "error": bool(node.error),
         "finding": bool(node.finding),
     }
@@ -269,7 +284,12 @@ def node_classes(node: Node, *marks: str) -> list[str]:
 
 def edge_classes(edge: Edge) -> list[str]:
     """The classes of an edge in the SVG: its kind and its flags."""
-    flags = {"flowed": bool(edge.gradient), "odd": has_odd(edge.value), "cut": bool(edge.cut)}
+    flags = {
+        "flowed": bool(edge.gradient),
+        "odd": has_odd(edge.value),
+        "cut": bool(edge.cut),
+        "again": edge.again,
+    }
     return [edge.kind, *(name for name, holds in flags.items() if holds)]
 
 

@@ -169,8 +169,8 @@ class Layout:
                     _value(how, n, i, meanings) for n, i in zip(numbers, indices, strict=True)
                 ] if how == "back" else numbers  # fmt: skip
         stretches = self.stretches(links, counts)
-        flat = links.tolist()
         at = (np.cumsum(counts) - counts).tolist()
+        flat = links.tolist()
         for field in self.more:
             width = field.width
             found[field.name] = [
@@ -180,11 +180,13 @@ class Layout:
             at = [start + width for start in at]
         for field in self.lists:
             starts, lengths = stretches[field.name]
-            ends = (starts + lengths * field.width).tolist()
-            stored = field.stored
+            elements = _list(
+                field.stored, gathered(links, starts, lengths, field.width).ravel().tolist(), meanings
+            )
+            ends = np.cumsum(lengths)
             found[field.name] = [
-                tuple(flat[start:end]) if len(stored.parts) == 1 else _list(stored, flat[start:end], meanings)
-                for start, end in zip(starts.tolist(), ends, strict=True)
+                elements[start:end]
+                for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)
             ]
         return found
 
@@ -213,6 +215,13 @@ class Layout:
         if np.any(at != starts + counts):
             raise LayoutError(f"{self.kind.name} events have links to spare")
         return found
+
+
+def gathered(links: np.ndarray, at: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
+    """The elements of many lists, of which list i lies from `at[i]` on: a row for each element, with its parts."""
+    places = np.repeat(at - width * (np.cumsum(lengths) - lengths), lengths)
+    places = places + width * np.arange(len(places))
+    return np.stack([links[places + part] for part in range(width)], axis=1).astype(np.int64)
 
 
 def _packer(field: Field) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
@@ -12,8 +13,9 @@ from gradviz.graph import model as m
 from gradviz.graph import select
 from gradviz.graph.edges import Edges
 from gradviz.graph.ids import Ids
+from gradviz.graph.interest import pass_of_interest
 from gradviz.graph.many import no_collection
-from gradviz.graph.model import Graph, Node
+from gradviz.graph.model import Graph, Node, Scope
 from gradviz.graph.select import Part
 from gradviz.graph.values import fill_values, name_gradients
 from gradviz.query import FIRST, Query, State
@@ -21,6 +23,8 @@ from gradviz.query.nodes import ACCUMULATE
 from gradviz.tracefile import PassInfo, Trace
 
 MOST_VALUES = 20_000  # with more nodes than this, values are left out
+_PlaceText = tuple[str | None, int | None, int | None, int | None, str]
+_TOLD_LATE = ("earlier", "Parameter", "Buffer")
 SHOWS = ("both", "forward", "backward")
 
 
@@ -30,28 +34,47 @@ class GraphError(GradvizError):
 
 @no_collection()
 def build(
-    trace: Trace, passes: int | None = None, show: str = "both", whole: bool = False, values: bool = True
+    trace: Trace | Query,
+    passes: int | None = None,
+    show: str = "both",
+    whole: bool = False,
+    values: bool = True,
 ) -> Graph:
-    """Build the graph of pass number `passes`, or of the whole run. With None, it is the last pass; a run
-    without passes is shown whole.
+    """Build the graph of pass number `passes`, or of the whole run. With None, it is the pass of interest: the first
+    with a NaN, an error or a cut, else the first. A run without passes is shown whole.
 
-    A small run is shown from its beginning unless a pass is requested by number. `show="backward"` gives
-    exactly the nodes reachable through `next_functions` from the roots of the pass. Without `values`, nodes
-    and edges have no values. Raises GraphError if the pass does not exist, TraceError if the trace is
-    damaged."""
+    For many graphs of one trace, give its Query, which keeps what it has looked up.
+
+    A small run that is no loop is shown from beginning to end unless a pass is requested by number. `show="backward"`
+    gives exactly the nodes reachable through `next_functions` from the roots of the pass. Without `values`, nodes and
+    edges have no values. Raises GraphError if the pass does not exist, TraceError if the trace is damaged."""
     if show not in SHOWS:
         raise GraphError(f"show is {', '.join(SHOWS)}; not {show!r}")
-    return _Builder(Query(trace), _chosen(trace, passes), passes is not None, show, whole).graph(values)
+    query = trace if isinstance(trace, Query) else Query(trace)
+    run, why = _chosen(query, passes, whole)
+    return _Builder(query, run, passes is not None, show, whole).graph(values, why)
 
 
-def _chosen(trace: Trace, number: int | None) -> PassInfo | None:
-    found = {run.number: run for run in trace.passes}
+def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | None, str]:
+    """The pass to show, and why it is this one, if the user did not say."""
+    passes = query.trace.passes
+    found = {run.number: run for run in passes}
     if number is None:
-        return trace.passes[-1] if trace.passes else None
+        if not passes or whole or _is_lesson(query):
+            return (passes[-1], "") if passes else (None, "")
+        return pass_of_interest(
+            query, lambda run: _Builder(query, run, True, "forward", False).graph(values=False)
+        )
     if number not in found:
         have = f"1 to {len(found)}" if len(found) > 1 else "only pass 1" if found else "none"
-        raise GraphError(f"there is no pass {number} in {trace.path.name}: it has {have}")
-    return found[number]
+        raise GraphError(f"there is no pass {number} in {query.trace.path.name}: it has {have}")
+    return found[number], ""
+
+
+def _is_lesson(query: Query) -> bool:
+    """Whether the run is so small, and no loop, that all of it can be shown."""
+    passes = query.trace.passes
+    return len(query.tensors.ops) <= select.SMALL and not query.passes.are_a_loop(passes)
 
 
 class _Builder:
@@ -69,18 +92,19 @@ class _Builder:
             Path(self.trace.meta.get("script", "")).name,
             None if run is None or (whole and not asked_for) else run.number,
             len(self.trace.passes),
-            show,
-            self.at,
+            show=show,
+            at=self.at,
         )
         self.states: dict[str, State] = {}  # the states of tensors, by id
         self.unmade: list[str] = []  # the ids of tensors without an op
         self.accumulators: dict[
             State, int
         ] = {}  # the AccumulateGrad of a leaf, in the state in which ops read it
-        self.places: dict[int, tuple[str | None, int | None, int | None, int | None, str]] = {}  # by site
+        self.places: dict[int, _PlaceText] = {}  # by site
 
-    def graph(self, values: bool) -> Graph:
-        """Build the graph."""
+    def graph(self, values: bool, why: str = "") -> Graph:
+        """Build the graph. `why` says why it is this pass."""
+        self.result.why = why
         if self.show == "backward":
             part, nodes = Part(), self._walked()
         else:
@@ -96,6 +120,7 @@ class _Builder:
         name_gradients(self.result, self.query)
         self._mark_roots()
         self._mark_error()
+        self.result.scopes = self._scopes(part)
         if self.show != "backward":
             self.result.left_out = len(self.tensors.ops) - len(part.ops)
         if values and len(self.result.nodes) <= MOST_VALUES:
@@ -139,6 +164,16 @@ class _Builder:
                     state = self.tensors.before(edge.tensor, event if event is not None else self.at)
                     self.accumulators[state] = edge.node
 
+    def _scopes(self, part: Part) -> dict[str, Scope]:
+        """The scopes that the ops of this graph ran in."""
+        ops = sorted(part.ops)
+        found: dict[str, Scope] = {}
+        for visit in self.query.scopes.visits:
+            if bisect_left(ops, visit.first) < bisect_left(ops, visit.last):
+                calls = found[visit.path].calls if visit.path in found else 0
+                found[visit.path] = Scope(visit.type, calls + 1)
+        return found
+
     # --- nodes
 
     def _add_tensors_and_ops(self, part: Part) -> None:
@@ -167,7 +202,8 @@ class _Builder:
             is_leaf=is_leaf,
             requires_grad=wanted,
             parameter=tensor in self.trace.parameters,
-            scope="" if op is None else self.query.scopes.path(op.index),
+            buffer=tensor in self.query.names.buffers,
+            scope=self._scope_of(op, made),
         )
         self.states[node.id], node.since = state, since
         if since != FIRST:
@@ -182,6 +218,13 @@ class _Builder:
             base = tensors.base(State(tensor, FIRST))
             node.base = self.query.names.label(base.tensor) if base is not None else None
         return node
+
+    def _scope_of(self, op: OpRan | None, made: OpRan | TensorMade | None) -> str:
+        """The scope in which a tensor was made. One that was told of when it was first used may be older."""
+        if op is None and isinstance(made, TensorMade) and made.how in _TOLD_LATE:
+            return ""
+        maker = op if op is not None else made
+        return "" if maker is None else self.query.scopes.path(maker.index)
 
     def _grad_fn_of(self, state: State) -> str | None:
         event = self.tensors.op_that_made(state)
@@ -213,6 +256,8 @@ class _Builder:
         if number:
             node.grad_fn, node.pair = self.query.nodes.name(number), self.ids.node[number]
         self._place(node, op.site)
+        if node.scope:
+            node.is_inside = self._place_of(op.site)[:4] == self._place_of(self.query.scopes.site(event))[:4]
         return node
 
     def _add_grad_fns(self, numbers: list[int]) -> None:
@@ -247,13 +292,16 @@ class _Builder:
                     nodes[node.pair].scope = node.scope
 
     def _place(self, node: Node, number: int) -> None:
+        node.file, node.line, node.col, node.end_col, node.text = self._place_of(number)
+
+    def _place_of(self, number: int) -> _PlaceText:
+        """File, line, first and end column, and source line of a site."""
         place = self.places.get(number)
         if place is None:
             place = self.places[number] = self._found_place(number)
-        node.file, node.line, node.col, node.end_col, node.text = place
+        return place
 
-    def _found_place(self, number: int) -> tuple[str | None, int | None, int | None, int | None, str]:
-        """File, line, first and end column, and source line of a site."""
+    def _found_place(self, number: int) -> _PlaceText:
         site = self.trace.sites.get(number)
         if site is None:
             return None, None, None, None, ""

@@ -76,8 +76,10 @@ class Edges:
     def _cut(self, op: OpRan, tensor: int, has_node: bool, led_to: set[int]) -> str:
         """The reason why no gradient flows back to an input that requires grad; empty if one does, or if the
         input does not require grad."""
+        if tensor in led_to or (has_node and 0 in led_to):
+            return ""
         base = self.tensors.base(State(tensor, FIRST))
-        if tensor in led_to or (has_node and 0 in led_to) or (base is not None and base.tensor in led_to):
+        if base is not None and base.tensor in led_to:
             return ""
         if not self.tensors.flags(tensor, op.index - 1) & REQUIRES_GRAD:
             return ""

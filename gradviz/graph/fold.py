@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from typing import Any
 
 from gradviz.errors import GradvizError
-from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups
+from gradviz.graph.groups import PLACE, REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.many import no_collection
-from gradviz.graph.model import GROUP, OP, Edge, Graph, Node, ends_with
-from gradviz.tracefile import Snapshot
+from gradviz.graph.merge import Merging
+from gradviz.graph.model import GROUP, LEAF, OP, Box, Graph, Node, ends_with
+from gradviz.graph.rolling import places
+from gradviz.nearest import nearest
 
 MOST = 100  # a graph up to this size is not folded
 AIM = 80  # the size to which a larger graph is folded
+FEW = 40  # a graph of modules up to this size is not folded; a larger one is folded to this size
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between these two
 
 
@@ -29,30 +30,58 @@ def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
     """A copy of the graph in which each of the `closed` groups is one node of kind "group".
 
     If closed groups are nested, the outermost is shown. Edges of one kind between the same two nodes become
-    one, and its `count` is their number; edges inside a group are removed. Takes linear time."""
+    one, and its `count` is their number; edges inside a group are removed, except from one turn of a loop to
+    another. Takes linear time."""
     drawn_as = _drawn_as(tree, closed)
     if not drawn_as:
         return graph
+    hidden_scopes = {group.scope for group in drawn_as.values() if group.kind == SCOPE}
     nodes: dict[str, Node] = {}
     places: dict[str, int] = {}  # a group takes the place of its first op
     for place, node in enumerate(graph.nodes.values()):
         group = drawn_as.get(node.id)
         if group is None:
-            nodes[node.id] = node
+            outside = _scope_outside(node.scope, hidden_scopes)
+            nodes[node.id] = node if outside == node.scope else replace(node, scope=outside)
             places[node.id] = place
         else:
             if group.id not in nodes:
-                nodes[group.id] = _group_node(group, tree)
+                nodes[group.id] = _group_node(group, tree, graph)
             if group.id not in places or (node.kind == OP and OP not in nodes[group.id].held):
                 places[group.id] = place
             _add_to_group(nodes[group.id], node)
     nodes = {name: nodes[name] for name in sorted(nodes, key=places.__getitem__)}
-    result = replace(graph, nodes=nodes, edges=_merged(graph.edges, drawn_as), notes=list(graph.notes))
-    hidden = sum(node.held.get(OP, 0) for node in nodes.values() if node.kind == GROUP)
-    folded = sum(node.kind == GROUP for node in nodes.values())
-    what = f"{hidden:,} ops" if hidden else f"{len(drawn_as):,} nodes"
-    result.notes.append(f"folded: {what} into {folded:,} group{'s' * (folded > 1)}")
+    edges = Merging(graph, nodes, drawn_as).edges()
+    result = replace(graph, nodes=nodes, edges=edges, notes=list(graph.notes))
+    result.notes += _told(nodes.values(), len(drawn_as))
+    result.rolled = any(group.kind == PLACE for group in tree.values())
     return result
+
+
+def _scope_outside(path: str, hidden: set[str]) -> str:
+    """The innermost scope around a node that is not hidden in a group."""
+    parts = path.split("/")
+    for count in range(1, len(parts) + 1):
+        if "/".join(parts[:count]) in hidden:
+            return "/".join(parts[: count - 1])
+    return path
+
+
+def _told(nodes: Iterable[Node], hidden: int) -> list[str]:
+    """What is said above a picture of what was folded."""
+    boxes = [node for node in nodes if node.kind == GROUP]
+    inside = [node for node in boxes if node.op != PLACE]
+    rolled = sum(node.count > 1 for node in boxes if node.op in (PLACE, SCOPE))
+    ops = sum(node.held.get(OP, 0) for node in inside)
+    what = f"{ops:,} ops" if ops else f"{hidden:,} nodes"
+    notes = []
+    if inside:
+        kinds = {node.op for node in inside}
+        boxed = "module" if kinds == {SCOPE} else "group"
+        notes.append(f"folded: {what} into {len(inside):,} {boxed}{'s' * (len(inside) > 1)}")
+    if rolled:
+        notes.append("rolled: a box with ×n ran n times")
+    return notes
 
 
 def _drawn_as(tree: dict[str, Group], closed: set[str]) -> dict[str, Group]:
@@ -66,19 +95,14 @@ def _drawn_as(tree: dict[str, Group], closed: set[str]) -> dict[str, Group]:
     return {name: outermost[group] for group in outermost for name in tree[group].members}
 
 
-def _group_node(group: Group, tree: dict[str, Group]) -> Node:
+def _group_node(group: Group, tree: dict[str, Group], graph: Graph) -> Node:
     around = tree[group.parent].scope if group.parent else ""
-    number = int(group.id.removeprefix("g"))
-    return Node(
-        group.id,
-        GROUP,
-        number,
-        name=group.label,
-        op=group.kind,
-        scope=around,
-        count=group.count,
-        held=Counter(),
-    )
+    node = Node(group.id, GROUP, int(group.id.removeprefix("g")), name=group.label, op=group.kind)
+    node.scope, node.count, node.held = around, group.count, Counter()
+    if group.kind in (SCOPE, PLACE):
+        known = graph.scopes.get(group.scope) if group.kind == SCOPE else None
+        node.box = Box(known.type if known is not None else "")
+    return node
 
 
 def _add_to_group(group: Node, node: Node) -> None:
@@ -94,33 +118,41 @@ def _add_to_group(group: Node, node: Node) -> None:
     group.has_grad = group.has_grad or node.has_grad
     if group.line is None and node.line is not None:
         group.file, group.line, group.text = node.file, node.line, node.text
+    if group.box is not None and node.parameter and not node.buffer and node.kind == LEAF:
+        group.box.parameters[node.number] = node  # the last version
+    if group.op == PLACE and node.kind == OP:
+        group.args = node.args if held[OP] == 1 or group.args == node.args else ""
+        group.grad_fn = group.grad_fn or node.grad_fn
 
 
-def _merged(edges: Iterable[Edge], drawn_as: dict[str, Group]) -> list[Edge]:
-    found: dict[tuple[Any, ...], Edge] = {}
-    for edge in edges:
-        source, target = drawn_as.get(edge.source), drawn_as.get(edge.target)
-        if source is None and target is None:
-            found[id(edge),] = edge
+def closed_places(
+    tree: dict[str, Group], loose: int, depth: int | None = None, unfolded: Iterable[str] = ()
+) -> set[str]:
+    """The groups of a rolled graph to close: each place, and modules so that about FEW boxes are shown beside the
+    `loose` nodes. Modules that the program's own code does not look into stay closed.
+
+    With `depth`, exactly that many levels of modules are open (0: none). The groups `unfolded` and their parents are
+    always open."""
+    scopes = [group for group in tree.values() if group.kind == SCOPE]
+    opened = {name for group in unfolded for name in ancestors(tree, group)}
+    if depth is not None:
+        opened.update(group.id for group in scopes if len(ancestors(tree, group.id)) <= depth)
+        return set(tree) - {group.id for group in scopes if group.id in opened}
+    shown = loose + sum(not group.parent for group in tree.values())
+    for group in sorted(scopes, key=lambda group: len(ancestors(tree, group.id))):
+        growth = len(group.children) + len(group.members) - 1
+        if group.parent and group.parent not in opened:
             continue
-        if source is target:
-            continue
-        ends = source.id if source else edge.source, target.id if target else edge.target
-        key = (*ends, edge.kind, edge.cut, edge.label)
-        if key in found:
-            one = found[key]
-            one.count += 1
-            one.gradient = one.gradient or edge.gradient
-            one.value = _worse(one, edge)
-        else:
-            found[key] = replace(edge, source=ends[0], target=ends[1])
-    return list(found.values())
+        if group.id in opened or (shown + growth <= FEW and _is_written_out(tree, group)):
+            opened.add(group.id)
+            shown += growth
+    return set(tree) - {group.id for group in scopes if group.id in opened}
 
 
-def _worse(one: Edge, other: Edge) -> Snapshot | None:
-    """The value of two merged edges: the gradient with NaN or inf if one has it."""
-    stats = other.value.stats if other.value is not None else None
-    return other.value if stats is not None and (stats.nan or stats.inf) else one.value
+def _is_written_out(tree: dict[str, Group], group: Group) -> bool:
+    """Whether a module has modules, or runs code of the program's own."""
+    inner = [tree[name] for name in group.children]
+    return any(one.kind == SCOPE or not one.is_inside for one in inner)
 
 
 def closed_by_default(
@@ -171,17 +203,40 @@ def _turn(group: Group, level: int, inside: Counter[str]) -> tuple[int, int, int
     return level, _OPENED_FIRST.get(group.kind, 1), inside[group.id], int(group.id.removeprefix("g"))
 
 
-def folded(graph: Graph, depth: int | None = None, unfold: Iterable[str] = (), most: int = MOST) -> Graph:
-    """The graph as a picture shows it. `depth` and `unfold` are the user's choices; `most` is the largest
-    number of nodes that is not folded.
+def folded(
+    graph: Graph,
+    depth: int | None = None,
+    unfold: Iterable[str] = (),
+    rolled: bool | None = None,
+    most: int = MOST,
+) -> Graph:
+    """The graph as a picture shows it. `depth` and `unfold` are the user's choices, and so is `rolled`, whether each
+    place in the program is one box; `most` is the largest number of nodes that is not folded.
 
     Raises FoldError if a name in `unfold` does not exist."""
     names = list(unfold)
-    if len(graph.nodes) <= most and depth is None and not names:
+    is_asked = depth is not None or bool(names)
+    if rolled is None:
+        rolled = is_clearer_rolled(graph, is_asked, most)
+    if rolled:
+        tree = places(graph)
+        opened = [group for name in names for group in find_scopes(tree, name)]
+        loose = len(graph.nodes) - sum(len(group.members) for group in tree.values())
+        return fold(graph, tree, closed_places(tree, loose, depth, opened))
+    if len(graph.nodes) <= most and not is_asked:
         return graph
     tree = groups(graph)
     opened = [group for name in names for group in find_scopes(tree, name)]
     return fold(graph, tree, closed_by_default(graph, tree, min(AIM, most), depth, opened))
+
+
+def is_clearer_rolled(graph: Graph, is_asked: bool = False, most: int = MOST) -> bool:
+    """Whether modules, or a loop, make a smaller picture than the operations one by one."""
+    ops = [node for node in graph.nodes.values() if node.kind == OP]
+    if any(node.scope for node in ops):
+        return is_asked or len(graph.nodes) > FEW
+    places_of_ops = {(node.file, node.line, node.col, node.end_col) for node in ops}
+    return len(graph.nodes) > most and 2 * len(places_of_ops) <= len(ops)
 
 
 def find_scopes(tree: dict[str, Group], name: str) -> list[str]:
@@ -198,9 +253,8 @@ def find_scopes(tree: dict[str, Group], name: str) -> list[str]:
     if found:
         return found
     known = {group.scope for group in tree.values() if group.scope} | {group.label for group in tree.values()}
-    near = difflib.get_close_matches(name, sorted(known), 1, 0.4)
-    if near:
-        raise FoldError(f"there is no scope {name!r}: did you mean {near[0]!r}?")
+    if near := nearest(name, sorted(known)):
+        raise FoldError(f"there is no scope {name!r}: did you mean {near!r}?")
     scopes = sorted({group.scope for group in tree.values() if group.scope})[:5]
     raise FoldError(
         f"there is no scope {name!r}"

@@ -14,7 +14,7 @@ import numpy as np
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import DATA, GRAD_FN, LEAF, OP, TENSOR, Graph, Node
 
-SCOPE, REPEAT, RUN = "scope", "repeat", "run"
+SCOPE, REPEAT, RUN, PLACE = "scope", "repeat", "run", "place"
 
 DEEPEST = 8  # nested scopes; deeper ones are merged into the eighth
 _SHORTEST = 3  # the fewest ops in a chain
@@ -29,7 +29,8 @@ class Group:
 
     `parent` is the id of the enclosing group, or empty. `members` are the ids of nodes directly in it, and
     `children` the ids of groups directly in it. A `repeat` group contains its first block, and a `repeat`
-    group for the other blocks; one with `count` 1 is a single block. `scope` is the path of its scope."""
+    group for the other blocks; one with `count` 1 is a single block. A `place` is all that ran at one place of the
+    program, and `count` how often. `scope` is the path of its scope."""
 
     id: str
     kind: str
@@ -39,6 +40,7 @@ class Group:
     children: list[str] = field(default_factory=list)
     count: int = 1
     scope: str = ""
+    is_inside: bool = False  # of a place: it is inside a library's module
 
 
 @dataclass(slots=True, eq=False)

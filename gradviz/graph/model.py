@@ -6,13 +6,26 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradviz.tracefile import Snapshot
 
 LEAF, TENSOR, OP, GRAD_FN, GROUP = "leaf", "tensor", "op", "grad_fn", "group"
 DATA, GRAD, SAVED, MUTATION, VIEW = "data", "grad", "saved", "mutation", "view"
 _NOTHING: Mapping[str, int] = MappingProxyType({})  # shared, because most nodes are not groups
+
+
+@dataclass(slots=True)
+class Box:
+    """What a closed group shows of its inside. `type` is the class of a module; `parameters` are leaves by their
+    numbers; `takes` and `gives` are the shapes that come in and go out, with the names of results; `cuts` says whether
+    a gradient stops inside."""
+
+    type: str = ""
+    parameters: dict[int, Node] = field(default_factory=dict)
+    takes: dict[str, None] = field(default_factory=dict)
+    gives: dict[str, None] = field(default_factory=dict)
+    cuts: bool = False
 
 
 @dataclass(slots=True)
@@ -32,6 +45,7 @@ class Node:
     is_leaf: bool | None = None
     requires_grad: bool | None = None
     parameter: bool = False  # of a module or an optimizer
+    buffer: bool = False  # of a module
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
     file: str | None = None
@@ -39,6 +53,9 @@ class Node:
     col: int | None = None
     end_col: int | None = None
     scope: str = ""
+    is_inside: bool = (
+        False  # of an op: it ran inside a library's module, and its place is that of the module's call
+    )
     count: int = 1
     since: int = -1  # of a tensor: the event of its last write in place; -1 before the first
     version: int = 0
@@ -60,6 +77,7 @@ class Node:
     upstream: Snapshot | None = None  # the gradient given to a root
     # of a group: the number of nodes of each kind
     held: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    box: Box | None = None  # of a module or a place: what it shows of its inside
 
 
 @dataclass(slots=True)
@@ -68,7 +86,8 @@ class Edge:
 
     `cut` is the reason why no gradient flows back along a `data` or `view` edge where one might be expected.
     `gradient` is the number of the tensor that moved along a `grad` edge in the shown pass; 0 if there is
-    none. `count` is the number of edges that were merged into it."""
+    none. `count` is the number of edges that were merged into it, in a rolled graph of the tensors or gradients that
+    moved along these; `again` says that it closes a loop."""
 
     source: str
     target: str
@@ -78,26 +97,44 @@ class Edge:
     gradient: int = 0
     value: Snapshot | None = None
     count: int = 1
+    again: bool = False
+
+
+class Scope(NamedTuple):
+    """A module or a custom Function: its class, and how often it was called in what the graph shows."""
+
+    type: str
+    calls: int
 
 
 @dataclass(slots=True)
 class Graph:
     """A run, or the part of it that belongs to one pass. `nodes` are by id, in the order of their making.
 
-    `title` says where the pass began; `at` is the event after which the run is shown; `left_out` is the
-    number of ops of the run that are not shown; `notes` describe what was folded or left out."""
+    `why` says why it is this pass, `title` where the pass began; `at` is the event after which the run is shown;
+    `left_out` is the number of ops of the run that are not shown; `rolled` says that each place in the program is one
+    box, however often it ran; `scopes` are by path; `notes` describe what was folded or left out."""
 
     script: str = ""
     pass_number: int | None = None
     passes: int = 0
+    why: str = ""
     show: str = "both"
     at: int = 0
     title: str = ""
     error: str = ""
     left_out: int = 0
+    rolled: bool = False
+    scopes: dict[str, Scope] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     nodes: dict[str, Node] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
+
+    def run(self) -> str:
+        """Which part of the run it is: `pass 2 of 20, with the first NaN`."""
+        if self.pass_number is None:
+            return "the whole run"
+        return f"pass {self.pass_number} of {self.passes}" + (f", {self.why}" if self.why else "")
 
     def counts(self) -> dict[str, int]:
         """The number of nodes of each kind."""

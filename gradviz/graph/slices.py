@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from gradviz.graph.model import (
     Node,
     ends_with,
 )
+from gradviz.nearest import nearest
 
 HOPS = 3
 _COMPUTES = (DATA, MUTATION, VIEW)  # edges along which values move
@@ -42,8 +42,8 @@ def find_nodes(graph: Graph, text: str) -> list[str]:
         if found:
             return found
     names = {name for node in nodes for name in (node.name, node.grad_fn) if name}
-    near = difflib.get_close_matches(text, sorted(names), 1, 0.4)
-    hint = f"did you mean {near[0]!r}?" if near else "give a name, an id such as t3, or FILE:LINE"
+    near = nearest(text, sorted(names))
+    hint = f"did you mean {near!r}?" if near else "give a name, an id such as t3, or FILE:LINE"
     raise SliceError(f"there is no node {text!r} in this graph: {hint}")
 
 

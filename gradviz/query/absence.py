@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from gradviz.events.kinds import Accumulated, Kind, OpRan, TensorMade
-from gradviz.query.cuts import cut
+from gradviz.query.cuts import cut, shortest_way
 from gradviz.query.moment import Moment
 from gradviz.query.query import Query
 
@@ -20,6 +20,7 @@ class Why(Enum):
     THERE = "it is not None"
     EMPTIED = "it was set to None"
     NOT_REQUIRED = "the tensor does not require grad"
+    REPLACED = "an op made it of the leaf that had its name before"
     NON_LEAF = "only leaves keep their gradient"
     NO_PASS_YET = "no backward pass has begun"
     PASS_UNDER_WAY = "the pass has not reached it yet"
@@ -32,13 +33,14 @@ class Why(Enum):
 @dataclass(frozen=True, slots=True)
 class Absence:
     """Why a `.grad` is None. Fields that apply to the reason: `event` made the tensor, set its `.grad` to
-    None, or received a non-leaf's `gradient`; `number` is the pass and `root` its root; `cut` is the event
-    that cuts the path; `asked` are the inputs of the pass; `to_come` is a later event that sets the `.grad`.
-    """
+    None, or received a non-leaf's `gradient`; `leaf` had its name before; `number` is the pass and `root` its
+    root; `cut` is the event that cuts the path; `asked` are the inputs of the pass; `to_come` is a later event that
+    sets the `.grad`."""
 
     why: Why
     event: int = -1
     gradient: int = 0
+    leaf: int = 0
     number: int = 0
     root: int = 0
     cut: OpRan | TensorMade | None = None
@@ -60,9 +62,22 @@ def why_no_grad(query: Query, tensor: int, moment: Moment) -> Absence:
     if not state.requires_grad:
         return Absence(Why.NOT_REQUIRED)
     if not state.is_leaf:
+        leaf = _leaf_before(query, tensor, born)
+        if leaf:
+            return Absence(Why.REPLACED, event=born, leaf=leaf)
         event, gradient = _passed_by(query, tensor, moment)
         return Absence(Why.NON_LEAF, event=event, gradient=gradient)
     return _of_leaf(query, tensor, moment)
+
+
+def _leaf_before(query: Query, tensor: int, born: int) -> int:
+    """The first leaf with the name of a tensor that was computed from it: `w = w - lr * w.grad`. 0 if there is none."""
+    name = query.names.of(tensor)
+    if name is None:
+        return 0
+    leaf = query.names.tensor_called(name, 0)
+    is_leaf = leaf not in (0, tensor) and query.tensors.is_leaf_that_requires_grad(leaf, born)
+    return leaf if is_leaf and shortest_way(query, leaf, tensor) else 0
 
 
 def _emptied(query: Query, tensor: int, k: int) -> int:

@@ -26,7 +26,25 @@ class Names:
     def of(self, tensor: int) -> str | None:
         """The tensor's name in the source; None if it has none."""
         told = self.trace.parameters.get(tensor) or self.told.get(tensor)
-        return told or self.given(tensor, self.tensors.made(tensor))
+        return told or self.given(tensor, self.tensors.made(tensor)) or self.changed.get(tensor)
+
+    @cached_property
+    def changed(self) -> dict[int, str]:
+        """The variables that tensors were assigned to when they were changed: `y = (2 * x).requires_grad_()`."""
+        trace, sites = self.trace, self.trace.sites
+        changed = trace.table(Kind.REQUIRES_GRAD_CHANGED)
+        events, tensors = self.tensors.all_writes
+        by_op = np.isin(events, self.tensors.ops)
+        pairs = chain(
+            zip(changed.sites.tolist(), changed["tensor"].tolist(), strict=True),
+            zip(trace.events["site"][events[by_op]].tolist(), tensors[by_op].tolist(), strict=True),
+        )
+        found: dict[int, str] = {}
+        for site, tensor in pairs:
+            names = sites[site].names if site in sites else ()
+            if len(names) == 1:
+                found.setdefault(tensor, names[0])
+        return found
 
     @cached_property
     def told(self) -> dict[int, str]:
@@ -39,6 +57,13 @@ class Names:
             )
             if not role
         }
+
+    @cached_property
+    def buffers(self) -> set[int]:
+        """The buffers of modules."""
+        named = self.trace.table(Kind.NAMED)
+        roles = zip(named["tensor"].tolist(), named["role"].tolist(), strict=True)
+        return {tensor for tensor, role in roles if self.trace.text(role) == "buffer"}
 
     def given(self, tensor: int, maker: Event | None) -> str | None:
         """The name of the variable that a tensor made by event `maker` was first assigned to; None if there
@@ -116,7 +141,7 @@ class Names:
             for tensor in (*getattr(maker, "outputs", ()), getattr(maker, "tensor", 0)):
                 if tensor and self.of(tensor) == name:
                     return tensor
-        return 0
+        return next((tensor for tensor, told in self.changed.items() if told == name), 0)
 
     @cached_property
     def all(self) -> AllNames:
@@ -139,10 +164,15 @@ class AllNames:
         self.tensors, first = np.unique(tensors, return_index=True)
         self.born = made[first]
         self.codes = self._codes_of(made[first], positions[first], counts[first])
-        for tensor, name in {**names.told, **self.trace.parameters}.items():
-            at = int(np.searchsorted(self.tensors, tensor))
-            if at < len(self.tensors) and self.tensors[at] == tensor:
-                self.codes[at] = self._code(name)
+        for known, is_later in ((names.changed, True), (names.told, False), (self.trace.parameters, False)):
+            for tensor, name in known.items():
+                at = int(np.searchsorted(self.tensors, tensor))
+                if (
+                    at < len(self.tensors)
+                    and self.tensors[at] == tensor
+                    and not (is_later and self.codes[at])
+                ):
+                    self.codes[at] = self._code(name)
 
     def codes_of(self, tensors: np.ndarray) -> np.ndarray:
         """The code of each tensor's name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -30,15 +31,19 @@ class Nodes:
     def _ops(self) -> list[int]:
         return self.table["op"].tolist()
 
-    def made(self, node: int) -> int | None:
+    @cached_property
+    def made(self) -> Callable[[int], int | None]:
         """The NODE event of a node; None if the trace has none."""
-        at = self._at.get(node)
-        return None if at is None else int(self.table.events[at])
+        return dict(zip(self.table["node"].tolist(), self.table.events.tolist(), strict=True)).get
 
-    def event(self, node: int) -> NodeMade | None:
+    @cached_property
+    def event(self) -> Callable[[int], NodeMade | None]:
         """The NODE event of a node, decoded; None if the trace has none."""
-        made = self.made(node)
-        return None if made is None else self.table.object(made)
+        return _Decoded(self).__getitem__
+
+    @cached_property
+    def _grad_fns(self) -> list[int]:
+        return self.table["grad_fn"].tolist()
 
     def op(self, node: int) -> int | None:
         """The OP event that made a node; None for an AccumulateGrad, or if it is unknown."""
@@ -87,7 +92,7 @@ class Nodes:
         """The name of a node; empty if it is unknown."""
         at = self._at.get(node)
         if at is not None:
-            return self.trace.text(int(self.table["grad_fn"][at]))
+            return self.trace.text(self._grad_fns[at])
         return self._received_names.get(node) or (ACCUMULATE if node in self.leaves else "")
 
     @cached_property
@@ -152,3 +157,16 @@ class Nodes:
         edges = self.table.lists("edges")
         led_to = edges.elements[self.table.events[edges.owners] <= at, 0]
         return made[~np.isin(made, led_to)].tolist()
+
+
+class _Decoded(dict[int, NodeMade | None]):
+    """The NODE events by their nodes, cached: a picture asks for each several times."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        super().__init__()
+        self.nodes = nodes
+
+    def __missing__(self, node: int) -> NodeMade | None:
+        made = self.nodes.made(node)
+        event = self[node] = None if made is None else self.nodes.table.object(made)
+        return event

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -22,14 +22,15 @@ class Passes:
 
     def __init__(self, trace: Trace, nodes: Nodes) -> None:
         self.trace, self.nodes = trace, nodes
+        self.began = lru_cache(maxsize=64)(self._began)
+        """The event that began a pass, by its number, with the tensors of its roots."""
 
     @cached_property
     def by_number(self) -> dict[int, PassInfo]:
         """The passes by number."""
         return {run.number: run for run in self.trace.passes}
 
-    def began(self, number: int) -> PassBegan:
-        """The event that began a pass, with the tensors of its roots."""
+    def _began(self, number: int) -> PassBegan:
         found = self.trace.event(self.by_number[number].first)
         assert isinstance(found, PassBegan)
         return self.with_tensors(found)

@@ -16,13 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from gradviz.errors import GradvizError
+from gradviz.nearest import nearest
 from gradviz.query.columns import STATISTICS, Column
 from gradviz.query.fields import FIELDS, FLAG, NAMES, TENSORS, TEXT, type_of
 
@@ -379,15 +379,11 @@ def _suggested(token: str) -> str:
     """A suggestion for a word that is not a field."""
     head, _, tail = token.partition(".")
     if head in TENSORS:
-        near = get_close_matches(tail, STATISTICS, n=1, cutoff=0.4)
-        if near:
-            return f"did you mean {head}.{near[0]}?"
+        if near := nearest(tail, STATISTICS):
+            return f"did you mean {head}.{near}?"
         return f"{head} has {', '.join(STATISTICS)}"
-    near = get_close_matches(token, NAMES, n=1, cutoff=0.5) or get_close_matches(
-        token, TENSORS, n=1, cutoff=0.5
-    )
-    if near:
-        return f"did you mean {near[0]}?"
+    if near := nearest(token, (*NAMES, *TENSORS)):
+        return f"did you mean {near}?"
     return f"the fields are {', '.join((*(f'{t}.rms' for t in TENSORS), *FIELDS))} (help fields)"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,15 @@ from gradviz.query.tables import Nesting
 from gradviz.tracefile import Trace
 
 FUNCTION = "function"
+
+
+class Visit(NamedTuple):
+    """A visit to a scope: its first and last event, its path, and the class of the module or Function."""
+
+    first: int
+    last: int
+    path: str
+    type: str
 
 
 class Scopes:
@@ -34,44 +43,54 @@ class Scopes:
 
     def path(self, event: int) -> str:
         """The path of the innermost scope around an event."""
-        return self._at(event)[0]
+        return self._at(event).path
 
     def in_function(self, event: int) -> bool:
         """Whether an event happened inside a custom Function's forward."""
-        return self._at(event)[1]
+        return self._at(event).in_function
 
-    def _at(self, event: int) -> tuple[str, bool]:
-        starts, paths = self._stretches
+    def site(self, event: int) -> int:
+        """The site at which the innermost scope around an event was entered; 0 for none."""
+        return self._at(event).site
+
+    def _at(self, event: int) -> _Open:
+        starts, innermost = self._stretches
         if not starts:
-            return "", False
+            return _NONE
         thread = self._threads[event]
         at = bisect_right(starts.get(thread, []), event)
-        return paths[thread][at - 1] if at else ("", False)
+        return innermost[thread][at - 1] if at else _NONE
 
     @cached_property
     def _threads(self) -> list[int]:
         return (self.trace.events["head"] >> 16).tolist()
 
     @cached_property
-    def _stretches(self) -> tuple[dict[int, list[int]], dict[int, list[tuple[str, bool]]]]:
-        """For each thread the events at which the innermost scope changes, and from each on the path and
-        whether it is inside a custom Function."""
+    def _stretches(self) -> tuple[dict[int, list[int]], dict[int, list[_Open]]]:
+        """For each thread the events at which the innermost scope changes, and the scope from each on."""
         trace = self.trace
         starts: dict[int, list[int]] = {}
-        paths: dict[int, list[tuple[str, bool]]] = {}
-        open_scopes: dict[int, list[tuple[int, str, str, bool]]] = {}
+        innermost: dict[int, list[_Open]] = {}
+        open_scopes: dict[int, list[_Open]] = {}
         for index in trace.indices(Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT).tolist():
             thread = int(trace.events["head"][index]) >> 16
             stack = open_scopes.setdefault(thread, [])
             if trace.kinds[index] == Kind.SCOPE_ENTERED:
                 stack.append(_entered(trace.table(Kind.SCOPE_ENTERED).object(index), stack))
             else:
-                left = trace.table(Kind.SCOPE_LEFT).object(index).scope
-                while stack and stack.pop()[0] != left:
-                    pass
+                _leave(trace.table(Kind.SCOPE_LEFT).object(index).scope, stack)
             starts.setdefault(thread, []).append(index)
-            paths.setdefault(thread, []).append((stack[-1][2], stack[-1][3]) if stack else ("", False))
-        return starts, paths
+            innermost.setdefault(thread, []).append(stack[-1] if stack else _NONE)
+        return starts, innermost
+
+    @cached_property
+    def visits(self) -> list[Visit]:
+        """All visits to scopes, in order."""
+        trace = self.trace
+        table = trace.table(Kind.SCOPE_ENTERED)
+        threads = dict(zip(table.events.tolist(), table.threads.tolist(), strict=True))
+        inside = [(first, last) for first, last, thread in self.nesting.spans() if threads[first] == thread]
+        return [Visit(first, last, self.path(first), table.object(first).type) for first, last in inside]
 
     @cached_property
     def depths(self) -> np.ndarray:
@@ -112,13 +131,31 @@ class Scopes:
         return found
 
 
-def _entered(event: ScopeEntered, stack: list[Any]) -> tuple[int, str, str, bool]:
-    """A scope inside those of the stack: its number, name and path, and whether it is inside a custom
-    Function."""
-    outer_name, outer_path, in_function = (
-        (stack[-1][1], stack[-1][2], stack[-1][3]) if stack else ("", "", False)
-    )
+class _Open(NamedTuple):
+    """A scope that is open: the number of the visit, its name and path, whether it is inside a custom Function, and
+    where it was entered."""
+
+    scope: int
+    name: str
+    path: str
+    in_function: bool
+    site: int
+
+
+_NONE = _Open(0, "", "", False, 0)
+
+
+def _entered(event: ScopeEntered, stack: list[_Open]) -> _Open:
+    """A scope inside those of the stack."""
+    outer = stack[-1] if stack else _NONE
     name = event.name.replace("/", "∕")  # / separates the parts of a path
-    short = name.removeprefix(f"{outer_name}.") or name
-    path = f"{outer_path}/{short}" if outer_path else short
-    return event.scope, name, path, in_function or event.kind == FUNCTION
+    short = name.removeprefix(f"{outer.name}.") or name
+    path = f"{outer.path}/{short}" if outer.path else short
+    in_function = outer.in_function or event.kind == FUNCTION
+    return _Open(event.scope, name, path, in_function, event.site)
+
+
+def _leave(scope: int, stack: list[_Open]) -> None:
+    """Close a scope, and those inside it that an exception left open."""
+    while stack and stack.pop().scope != scope:
+        pass

@@ -195,9 +195,17 @@ class Tensors:
 
     def base(self, state: State) -> State | None:
         """The tensor whose memory a new tensor shares; None if there is none."""
-        row = self.trace.states.first(state.tensor) if state.since == FIRST else -1
-        base = int(self.trace.states.bases[row]) if row >= 0 else 0
-        return self.before(base, int(self.trace.states.events[row])) if base else None
+        base = self._bases.get(state.tensor) if state.since == FIRST else None
+        return self.before(*base) if base is not None else None
+
+    @cached_property
+    def _bases(self) -> dict[int, tuple[int, int]]:
+        """For each tensor that shared the memory of another from the first: that tensor, and the event."""
+        states = self.trace.states
+        rows = states.firsts
+        rows = rows[states.bases[rows] > 0]
+        bases = zip(states.bases[rows].tolist(), states.events[rows].tolist(), strict=True)
+        return dict(zip(states.tensors[rows].tolist(), bases, strict=True))
 
     @cached_property
     def leaf_flags(self) -> Log:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 
+from gradviz.nearest import nearest
 from gradviz.step import moves, tells
 from gradviz.step.errors import CommandError
 from gradviz.step.help import break_help, fields_help
@@ -178,9 +178,9 @@ def named(name: str) -> Verb:
 
 
 def _suggestion(name: str) -> str:
-    near = get_close_matches(name, list(BY_NAME), n=1, cutoff=0.5)
+    near = nearest(name, BY_NAME)
     names = ", ".join(verb.name for verb in VERBS)
-    return f"did you mean {near[0]!r}?" if near else f"the commands are {names}"
+    return f"did you mean {near!r}?" if near else f"the commands are {names}"
 
 
 def obey(session: Session, line: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.events.kinds import Event
-from gradviz.events.layout import COLUMNS, Field, Layout, LayoutError, Meanings
+from gradviz.events.layout import COLUMNS, Field, Layout, LayoutError, Meanings, gathered
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class Table:
         self._links = links
         self._meanings = meanings
         self._known: dict[str, np.ndarray | Lists] = {}
-        self._objects: dict[int, Any] = {}
+        self.object: Callable[[int], Any] = _Objects(self).__getitem__
+        """An event of this kind as an object, by its index in the trace."""
 
     def __len__(self) -> int:
         return len(self.events)
@@ -91,32 +92,20 @@ class Table:
             for field, (at, lengths) in zip(
                 self.layout.lists, self.layout.stretches(links, counts).values(), strict=True
             ):
-                self._known[field.name] = _gathered(links, at, lengths, field.width)
+                self._known[field.name] = Lists(gathered(links, at, lengths, field.width), lengths)
         found = self._known[name]
         assert isinstance(found, Lists)
         return found
 
-    def object(self, event: int) -> Any:
-        """An event of this kind as an object, by its index in the trace. Its neighbours are decoded with it, which
-        takes a fraction of the time of one by one."""
-        found = self._objects.get(event)
-        if found is None:
-            block = int(np.searchsorted(self.events, event)) // _BLOCK * _BLOCK
-            events = self.events[block : block + _BLOCK]
-            self._objects.update(zip(events.tolist(), self._decoded(events), strict=True))
-            found = self._objects[event]
-        return found
-
-    def _decoded(self, events: np.ndarray) -> Iterator[Event]:
+    def decoded(self, events: np.ndarray) -> Iterator[Event]:
+        """These events as objects."""
         links, counts = self._links(events)
         rows = self._rows[events]
         columns = self.layout.decoded(rows, links, counts, events, self._meanings)
-        heads = rows["head"] >> 16
-        names = ("index", "thread", "site", *columns)
-        make = self.layout.event
-        for values in zip(
-            events.tolist(), heads.tolist(), rows["site"].tolist(), *columns.values(), strict=True
-        ):
+        common = {"index": events, "thread": rows["head"] >> 16, "site": rows["site"]}
+        columns |= {name: numbers.tolist() for name, numbers in common.items()}
+        names, make = tuple(columns), self.layout.event
+        for values in zip(*columns.values(), strict=True):
             yield make(**dict(zip(names, values, strict=True)))
 
     @property
@@ -146,9 +135,17 @@ class Table:
         return links[at].astype(np.int64)
 
 
-def _gathered(links: np.ndarray, at: np.ndarray, lengths: np.ndarray, width: int) -> Lists:
-    """The elements of many lists, of which list i lies from `at[i]` on."""
-    total = int(lengths.sum())
-    places = np.repeat(at - width * (np.cumsum(lengths) - lengths), lengths) + width * np.arange(total)
-    elements = np.stack([links[places + part] for part in range(width)], axis=1).astype(np.int64)
-    return Lists(elements, lengths)
+class _Objects(dict[int, Any]):
+    """The events of a table as objects. Neighbours are decoded together, which takes a fraction of the time of one by
+    one."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__()
+        self.table = table
+
+    def __missing__(self, event: int) -> Any:
+        block = int(self.table.events.searchsorted(event)) // _BLOCK * _BLOCK
+        events = self.table.events[block : block + _BLOCK]
+        found = dict(zip(events.tolist(), self.table.decoded(events), strict=True))
+        self.update(found)
+        return found[event]

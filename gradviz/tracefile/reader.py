@@ -67,6 +67,7 @@ class Trace:
         self._firsts = [first for _, first, _ in self._chunks]
         self.count: int = self._chunks[-1][1] + self._chunks[-1][2] if self._chunks else 0
         self._links_of = lru_cache(maxsize=6)(self._load_links)
+        self._known_event = lru_cache(maxsize=4096)(self._event)
         self._tables: dict[Kind, Table] = {}
 
     def close(self) -> None:
@@ -265,6 +266,9 @@ class Trace:
         """One event. Raises IndexError where there is none."""
         if not 0 <= index < self.count:
             raise IndexError(f"there is no event {index}: the trace has {self.count}")
+        return self._known_event(index)
+
+    def _event(self, index: int) -> Event:
         row = self.events[index]
         chunk = bisect_right(self._firsts, index) - 1
         links = self._links_of(chunk)
@@ -372,7 +376,8 @@ class Trace:
 
     def shape(self, tensor: int) -> tuple[tuple[int, ...], str] | None:
         """A tensor's shape and dtype when it was first told of; None where nothing is known of it."""
-        form = self.states.form(self.states.first(tensor)) if self.states.first(tensor) >= 0 else None
+        row = self.states.first(tensor)
+        form = self.states.form(row) if row >= 0 else None
         return None if form is None else (form.shape, form.dtype)
 
 

@@ -135,7 +135,7 @@ class States:
 
     def last(self, tensor: int, at: int) -> int:
         """The last state of a tensor up to event `at`; −1 for none."""
-        place = int(np.searchsorted(self._sorted_keys, tensor << 32 | max(at, 0), side="right")) - 1
+        place = int(self._sorted_keys.searchsorted(tensor << 32 | max(at, 0), side="right")) - 1
         if at < 0 or place < 0:
             return -1
         row = int(self._order[place])
@@ -144,10 +144,16 @@ class States:
     def first(self, tensor: int) -> int:
         """The first state of a tensor; −1 for none."""
         keys = self._sorted_keys
-        place = int(np.searchsorted(keys, tensor << 32))
+        place = int(keys.searchsorted(tensor << 32))
         if place == len(keys) or int(keys[place] >> 32) != tensor:
             return -1
         return int(self._order[place])
+
+    @property
+    def firsts(self) -> np.ndarray:
+        """The first state of each tensor, in the order of tensors."""
+        tensors = self.tensors[self._order]
+        return self._order[np.concatenate([[True], tensors[1:] != tensors[:-1]])[: len(tensors)]]
 
     def rows_of(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
         """The last state with a form of each tensor up to the event beside it; −1 where there is none."""

@@ -42,6 +42,13 @@ def _not_required(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     return said
 
 
+def _replaced(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    return (
+        f"{name} is a non-leaf since event {absence.event + 1}{_line(stop, absence.event)}. That made a new tensor of "
+        f"the leaf {name}; update the leaf in place instead: with torch.no_grad(): {name} -= ..."
+    )
+
+
 def _non_leaf(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     advice = f"only leaves keep their gradient; call {name}.retain_grad() before backward()"
     if absence.event >= 0:
@@ -80,6 +87,7 @@ def _not_computed_from(stop: Stop, tensor: int, name: str, absence: Absence) -> 
 _REASONS = {
     Why.EMPTIED: _emptied,
     Why.NOT_REQUIRED: _not_required,
+    Why.REPLACED: _replaced,
     Why.NON_LEAF: _non_leaf,
     Why.NO_PASS_YET: lambda *_: "no backward pass has begun yet",
     Why.PASS_UNDER_WAY: lambda s, t, n, absence: f"backward pass {absence.number} has not reached it yet",

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 
 from gradviz.errors import GradvizError
+from gradviz.nearest import nearest
 from gradviz.query.changes import grad_changes, value_changes
 from gradviz.words.escape import clean, shortened
 from gradviz.words.words import Words
@@ -56,9 +56,8 @@ def _numbered(words: Words, text: str) -> int:
 
 def _suggested(words: Words, name: str) -> str:
     labels = words.query.names.labels
-    near = get_close_matches(name.removesuffix(".grad"), labels, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {clean(near[0])}?"
+    if near := nearest(name.removesuffix(".grad"), labels):
+        return f"did you mean {clean(near)}?"
     some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")
     return f"known names: {some}" if labels else "no tensor of this run has a name; t12 is tensor number 12"
 

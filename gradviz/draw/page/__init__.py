@@ -41,7 +41,7 @@ SCRIPTS = (
 )
 
 MOST_NODES = 40_000  # on one page, in all passes together
-MOST_PASSES = 60
+MOST_PASSES = 120
 
 Build = Callable[[int | None], Graph]
 

@@ -37,7 +37,7 @@ function linesOf(id, k) {
 
 function ownLines(id, k) {
   const group = app.view.groupOf.get(id);
-  if (group) return groupLines(group);
+  if (group) return groupLines(group, k);
   const node = app.view.nodeOf.get(id);
   if (node.kind === "op") return [{ role: "label", text: cut(nameOf(id), 26) }];
   if (node.kind === "grad_fn") {
@@ -66,7 +66,12 @@ const valueLine = (shape, value) => {
   return cut(value.brief.startsWith("rms") ? `${shape} ${value.brief}` : `${shape} = ${value.brief}`, 40);
 };
 
-function groupLines(group) {
+function groupLines(group, k) {
+  if (group.lines.length) {
+    const [name, ...rest] = group.lines.map((text) => cut(text, 44));
+    const grad = gradLine(group, k);
+    return [{ role: "name", text: name }, ...rest.map((text) => ({ role: "fact", text })), ...(grad ? [grad] : [])];
+  }
   const held = heldBy(group);
   const parts = [];
   if (held.op) parts.push(`${held.op.toLocaleString("en")} op${held.op > 1 ? "s" : ""}`);
@@ -76,6 +81,31 @@ function groupLines(group) {
     { role: "name", text: cut(group.label, 36) },
     { role: "fact", text: parts.join(" · ") },
   ];
+}
+
+// The gradients of the parameters in a group; null if no parameter wants one.
+function gradLine(group, k) {
+  if (group.kind !== "scope") return null;
+  const wanting = wantingIn(group);
+  if (!wanting.length) return null;
+  const grads = wanting.map((node) => gradOf(node, k)).filter((grad) => grad);
+  if (!grads.length) return { role: "none", text: ".grad = None" };
+  if (grads.some((grad) => grad.odd)) return { role: "odd", text: ".grad with NaN or inf" };
+  const norm = Math.hypot(...grads.map((grad) => grad.norm || 0));
+  const without = wanting.length - grads.length;
+  return { role: "grad", text: `.grad norm ${Number(norm.toPrecision(4))}${without ? `, ${without} of ${wanting.length} without` : ""}` };
+}
+
+// The parameters in a group that require grad, in their last version.
+function wantingIn(group) {
+  if (!group.wanting) {
+    const last = new Map();
+    everyNode(group, (node) => {
+      if (node.leaf && node.wants && node.parameter) last.set(node.tensor, node);
+    });
+    group.wanting = [...last.values()];
+  }
+  return group.wanting;
 }
 
 function heldBy(group) {
@@ -163,9 +193,9 @@ function drawnFrame({ id, x, y, w, h, depth }) {
 function drawnBox({ id, x, y, w, h }) {
   const group = app.view.groupOf.get(id);
   const node = app.view.nodeOf.get(id);
-  const base = group ? `node group ${group.kind}` : nodeClasses(node);
+  const base = group ? `node group ${group.kind}${isCutAt(id) ? " cut" : ""}` : nodeClasses(node);
   const g = svg("g", { class: base, "data-id": id, id: `box-${id}`, transform: `translate(${round(x - w / 2)} ${round(y - h / 2)})` });
-  if (group) {
+  if (group && group.kind !== "place") {
     g.append(svg("rect", { x: 4, y: -4, width: w, height: h, rx: 6, class: "behind" }));
   }
   const rx = node && node.kind === "op" ? h / 2 : node && node.kind === "grad_fn" ? 2 : 7;
@@ -181,13 +211,16 @@ function drawnBox({ id, x, y, w, h }) {
     g.append(text);
     return { text, role: line.role, now: line.text };
   });
-  if (group) {
+  if (group && group.kind !== "place") {
     g.append(svg("g", { class: "sign", transform: `translate(${w - 1} 0)` },
       svg("circle", { r: 8 }), svg("path", { d: "M-4 0H4M0 -4V4" })));
   }
   picture.nodes.set(id, { g, lines, fill, state: "", base });
   return g;
 }
+
+// Whether a gradient stops where data comes into a box.
+const isCutAt = (id) => app.view.edges.some((edge) => edge.cut && edge.kind === "data" && shownAs(edge.target) === id && shownAs(edge.source) !== id);
 
 function nodeClasses(node) {
   const flags = {
@@ -244,7 +277,7 @@ function refreshNode(id, drawn, k, lit, near) {
     drawn.g.setAttribute("class", `${drawn.base} ${classes}`);
     drawn.state = classes;
   }
-  if (!node || node.tensor === undefined) return;
+  if (!drawn.lines.length || (node && node.tensor === undefined)) return;
   linesOf(id, k).forEach((line, i) => {
     const shown = drawn.lines[i];
     if (line.text !== shown.now) {
@@ -303,13 +336,20 @@ function refreshEdge(edge, k, step, near, labels) {
     edge.path.style.strokeWidth = flow && !flow.odd ? `${1.4 + 2.2 * fullness(flow.norm)}px` : "";
     edge.state = classes;
   }
-  const text = edge.cut || (flow && (state.includes("now") || touches) ? flow.brief : "") || edge.label || (edge.members.length > 1 ? `×${edge.members.length}` : "");
+  const text = edge.cut || (flow && (state.includes("now") || touches) ? flow.brief : "") || edge.label || (movedAlong(edge) > 1 ? `×${movedAlong(edge)}` : "");
   if (text) labels.push(edgeLabel(edge, cut(text, 30)));
+}
+
+// How many edges are drawn as one; in a rolled picture how many tensors or gradients move along them.
+function movedAlong(edge) {
+  if (!app.view.rolled) return edge.members.length;
+  return new Set(edge.members.map((member) => (edge.kind === "grad" ? member.target : member.source))).size;
 }
 
 function edgeLabel(edge, text) {
   const [x, y] = middleOf(edge.points);
-  const made = svg("text", { x: round(x + 6), y: round(y + 4), class: `edge-label ${edge.kind} ${edge.cut ? "cut" : ""} ${edge.state}` });
+  const isLeft = edge.kind === "data" && !edge.cut && apart(edge.source, "data") && apart(edge.target, "data");
+  const made = svg("text", { x: round(x + (isLeft ? -6 : 6)), y: round(y + 4), class: `edge-label ${isLeft ? "left " : ""}${edge.kind} ${edge.cut ? "cut" : ""} ${edge.state}` });
   made.textContent = text;
   return made;
 }

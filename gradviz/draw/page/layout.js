@@ -78,6 +78,7 @@ class Plan {
       const source = shownAs(edge.source);
       const target = shownAs(edge.target);
       if (source === target) continue;
+      if (app.view.rolled && isMinor(edge) && (source !== edge.source || target !== edge.target)) continue;
       const key = `${edge.kind} ${source} ${target} ${edge.cut}`;
       if (!this.edges.has(key)) {
         this.edges.set(key, { key, source, target, kind: edge.kind, cut: edge.cut, label: edge.label, members: [], parts: [] });
@@ -100,9 +101,9 @@ class Plan {
     const above = this.path(u.unit.level);
     const below = this.path(l.unit.level);
     const common = above.find((id) => below.includes(id));
-    let end = { item: u.unit, offset: u.dx };
+    let end = { item: u.unit, offset: u.dx + apart(upper, edge.kind) };
     for (const id of above.slice(0, above.indexOf(common))) end = this.leave(edge, id, end, lower, isGrad, false);
-    let start = { item: l.unit, offset: l.dx };
+    let start = { item: l.unit, offset: l.dx + apart(lower, edge.kind) };
     const down = [];
     for (const id of below.slice(0, below.indexOf(common))) start = this.leave(edge, id, start, upper, isGrad, true, down);
     this.part(edge, common, end, start, edge.parts);
@@ -197,14 +198,14 @@ class Plan {
     const [source, target] = [boxes.get(edge.source), boxes.get(edge.target)];
     if (!edge.parts.length) return { ...edge, points: beside(source, target), parts: null };
     const [upper, lower] = isGrad ? [target, source] : [source, target];
-    const points = [[upper.x, upper.y + upper.h / 2]];
+    const points = [[upper.x + apart(upper.id, edge.kind), upper.y + upper.h / 2]];
     edge.parts.forEach(({ level, number }) => {
       const { from, to } = level.edges[number];
       if (from.item.pin) points.push(...this.gate(level, from.item));
       points.push(...level.routes[number].map(([x, y]) => [x + level.left, y + level.top]));
       if (to.item.pin) points.push(...this.gate(level, to.item));
     });
-    points.push([lower.x, lower.y - lower.h / 2]);
+    points.push([lower.x + apart(lower.id, edge.kind), lower.y - lower.h / 2]);
     if (upper.y > lower.y) return { ...edge, points: beside(source, target), parts: null };
     return { ...edge, points: isGrad ? points.reverse() : points, parts: null };
   }
@@ -217,6 +218,12 @@ class Plan {
     return port.pin === "top" ? [[x, level.edgeTop], [x, y]] : [[x, y], [x, level.edgeBottom]];
   }
 }
+
+// At a group, gradients come out right of the middle, and data left of it: both may lead to the same group.
+const apart = (id, kind) => (app.view.groupOf.has(id) ? (kind === "grad" ? 9 : kind === "data" ? -9 : 0) : 0);
+
+// What a rolled picture leaves out between its boxes.
+const isMinor = (edge) => edge.kind === "saved" || (edge.kind === "view" && !edge.cut);
 
 // From the side of one box to the side of another.
 function beside(a, b) {

@@ -14,6 +14,7 @@ const KEYS = [
   ["+ − 0", "zoom in, out, show all"],
   ["w a s d", "move the picture"],
   ["u U", "unfold, fold everything"],
+  ["r", "loops: each step, or one box for each place"],
   ["c", "chart of gradient norms"],
   ["Esc", "deselect, close"],
   ["?", "these keys"],
@@ -46,8 +47,14 @@ function startClicks() {
   const buttons = {
     "zoom-in": () => zoomTo(eye.scale * 1.3), "zoom-out": () => zoomTo(eye.scale / 1.3), "zoom-all": () => fit(),
     "fold-all": () => foldAll(true), "unfold-all": () => foldAll(false), help: () => showHelp(),
+    roll: () => rollAndFit(),
   };
   for (const [id, act] of Object.entries(buttons)) $(id).addEventListener("click", act);
+}
+
+function rollAndFit() {
+  roll();
+  fit(false);
 }
 
 const MOST_SHOWN = 6000;
@@ -60,7 +67,7 @@ function foldAll(close) {
   else {
     let shown = picture.layout.boxes.size;
     for (const group of groups) {
-      if (!app.closed.has(group.id)) continue;
+      if (!app.closed.has(group.id) || group.kind === "place") continue;
       if (shown + group.members.length > MOST_SHOWN) {
         say(`more than ${MOST_SHOWN.toLocaleString("en")} nodes would show: the rest stays folded`);
         break;
@@ -129,6 +136,7 @@ const ACTS = {
   d: move(-80, 0),
   u: () => foldAll(false),
   "Shift U": () => foldAll(true),
+  r: () => rollAndFit(),
   c: () => data.norms.passes.length > 1 && toggleChart(),
   "?": () => showHelp(),
   Escape: () => select(null),
@@ -175,6 +183,7 @@ function showNotes() {
   $("notes").replaceChildren(...parts);
   $("notes").hidden = !parts.length;
   $("graph").setAttribute("aria-label", `The graph${view.pass === null ? "" : ` of pass ${view.pass}`}: ${view.nodes.length} nodes, ${view.edges.length} edges`);
+  $("roll").setAttribute("aria-pressed", view.rolled);
   const foldable = view.groups.some(isFramed);
   $("fold-all").hidden = $("unfold-all").hidden = !foldable;
 }

@@ -41,15 +41,8 @@ function viewAt(position) {
 function index(view, position) {
   view.position = position;
   view.nodeOf = new Map(view.nodes.map((node) => [node.id, node]));
-  view.groupOf = new Map(view.groups.map((group) => [group.id, group]));
-  view.homeOf = new Map();
-  for (const group of view.groups) {
-    group.children = [];
-    for (const member of group.members) view.homeOf.set(member, group.id);
-  }
-  for (const group of view.groups) {
-    if (group.parent) view.groupOf.get(group.parent).children.push(group.id);
-  }
+  for (const tree of Object.values(view.trees)) indexTree(tree);
+  useTree(view, view.rolled);
   view.tensorNodes = new Map();
   for (const node of view.nodes) {
     if (node.tensor === undefined) continue;
@@ -80,6 +73,34 @@ function index(view, position) {
     }
   });
   return view;
+}
+
+function indexTree(tree) {
+  tree.groupOf = new Map(tree.groups.map((group) => [group.id, group]));
+  tree.homeOf = new Map();
+  for (const group of tree.groups) {
+    group.children = [];
+    for (const member of group.members) tree.homeOf.set(member, group.id);
+  }
+  for (const group of tree.groups) {
+    if (group.parent) tree.groupOf.get(group.parent).children.push(group.id);
+  }
+}
+
+// Show each step of a loop, or each place of the program as one box.
+function useTree(view, rolled) {
+  view.rolled = rolled;
+  const { groups, closed, groupOf, homeOf } = view.trees[rolled ? "rolled" : "each"];
+  Object.assign(view, { groups, closed, groupOf, homeOf, sizes: null });
+}
+
+function roll() {
+  useTree(app.view, !app.view.rolled);
+  app.closed = new Set(app.view.closed);
+  app.selected = null;
+  tell("view");
+  tell("step");
+  tell("select");
 }
 
 // The node of a tensor (`t5`) at an event: there is one node for each version.

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from gradviz.draw.page.states import States, spans
+from gradviz.draw.page.trees import tree_of_places, tree_of_steps
 from gradviz.events import kinds as e
 from gradviz.events.fields import Rule
 from gradviz.events.kinds import Kind
 from gradviz.graph import model as m
-from gradviz.graph.fold import closed_by_default
-from gradviz.graph.groups import Group, groups
+from gradviz.graph.fold import is_clearer_rolled
 from gradviz.graph.model import Graph, Node
 from gradviz.query import Query
 from gradviz.tracefile import PassInfo, Trace
@@ -69,7 +69,6 @@ def view(graph: Graph, words: Words, sources: Sources, run: PassInfo | None) -> 
     steps = _thinned(events, trace)
     first = int(events[0]) if len(events) else 0
     last = int(events[-1]) if len(events) else max(trace.count - 1, 0)
-    tree = groups(graph)
     there = spans(graph, words.query)
     tensors = {node.number for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
     states = States(words.query)
@@ -87,8 +86,8 @@ def view(graph: Graph, words: Words, sources: Sources, run: PassInfo | None) -> 
         "edges": [
             [edge.source, edge.target, edge.kind, plain(edge.label), plain(edge.cut)] for edge in graph.edges
         ],
-        "groups": [_group(group) for group in tree.values()],
-        "closed": sorted(closed_by_default(graph, tree)),
+        "rolled": is_clearer_rolled(graph),
+        "trees": {"each": tree_of_steps(graph), "rolled": tree_of_places(graph)},
         "tensors": states.of(tensors, first, last) if trace.count else {},
         "flows": states.along(graph, first if run is None else run.first, last),
         "steps": [_step(k, words, sources) for k in steps],
@@ -164,6 +163,7 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
         "pair": node.pair,
         "root": node.root,
         "retained": node.retained,
+        "parameter": node.parameter and not node.buffer,
         "error": plain(node.error, 400),
         "finding": plain(node.finding, 80),
         "formula": plain(_formula(query.nodes.rule(node.number)), 300) if node.kind == m.GRAD_FN else "",
@@ -186,18 +186,6 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
 def _formula(rule: Rule) -> str:
     """A node's derivatives as text: `∂/∂x = y, ∂/∂y = x`."""
     return ", ".join(f"∂/∂{name} = {text}" for name, text in rule.inputs if text)
-
-
-def _group(group: Group) -> dict[str, Any]:
-    return {
-        "id": group.id,
-        "kind": group.kind,
-        "label": plain(group.label, 60),
-        "parent": group.parent,
-        "members": group.members,
-        "count": group.count,
-        "scope": plain(group.scope, 200),
-    }
 
 
 # --- steps

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Any
 
+from gradviz.nearest import nearest
+
 _ELSEWHERE = ("", ".nn", ".nn.functional", ".optim", ".linalg", ".special", ".func", ".autograd")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The public name among `known` that is most similar to `name`, or "" where none is similar."""
-    near = get_close_matches(name, [other for other in known if not other.startswith("_")], n=1, cutoff=0.75)
-    return near[0] if near else ""
 
 
 def says_what_is_missing(module: str, names: dict[str, Any]) -> Callable[[str], Any]:
@@ -49,7 +44,7 @@ def _advice(name: str, names: Iterable[str]) -> str:
         elsewhere = vars(sys.modules.get(f"gradviz.engine{place}") or object).get(name)
         if elsewhere is not None:
             return f"; there is gradviz.engine{place}.{name}"
-    near = nearest(name, names)
+    near = nearest(name, [other for other in names if not other.startswith("_")])
     return f"; the nearest is {near}" if near else ", nor one that is much like it"
 
 

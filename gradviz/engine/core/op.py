@@ -152,8 +152,10 @@ class Op:
 
 
 def _short(value: Any) -> str:
-    """An argument as text. Of an array only the shape is shown."""
-    return f"array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
+    """An argument as text. Of an array only the dtype and shape are shown."""
+    if isinstance(value, np.generic):
+        return repr(value.item())
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)
 
 
 def node_name_for(op_name: str) -> str:

@@ -12,6 +12,7 @@ from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.rng import distributions
 from gradviz.engine.table import ops
 from gradviz.engine.table.derivatives import TABLE
+from gradviz.engine.tensors.creation import made
 
 
 def _unfit(x: Tensor, weight: Tensor) -> Exception:
@@ -69,11 +70,11 @@ def _dropped(x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
     """x times noise of `shape`, which is 0 with probability p, else 1 / (1 − p)."""
     dtype = x.array.dtype
     if p == 1:
-        return ops.mul(x, new_tensor(np.zeros(shape, dtype)))
+        return ops.mul(x, made(np.zeros(shape, dtype), "dropout"))
     kept = (
         _in_memory_order(x.array, 1 - p) if shape == x.array.shape else distributions.bernoulli(shape, 1 - p)
     )
-    return ops.mul(x, new_tensor(kept.astype(dtype) / dtype.type(1 - p)))
+    return ops.mul(x, made(kept.astype(dtype) / dtype.type(1 - p), "dropout"))
 
 
 def _in_memory_order(like: np.ndarray, p: float) -> np.ndarray:
@@ -126,8 +127,8 @@ def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False, inplace: bo
     a = 1 / np.sqrt((alpha**2 * p + 1) * (1 - p)) if p < 1 else 0.0
     dtype = x.array.dtype
     kept = distributions.bernoulli(x.array.shape, 1 - p)
-    noise = new_tensor((kept * a).astype(dtype))
-    shift = new_tensor(((kept - 1.0) * alpha * a + alpha * a * p).astype(dtype))
+    noise = made((kept * a).astype(dtype), "dropout")
+    shift = made(((kept - 1.0) * alpha * a + alpha * a * p).astype(dtype), "dropout")
     out = ops.add(ops.mul(x, noise), shift)
     return x.copy_(out) if inplace else out  # type: ignore[attr-defined]
 

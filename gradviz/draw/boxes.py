@@ -1,0 +1,92 @@
+"""The text of a box that stands for a module, or for a place in the program."""
+
+from __future__ import annotations
+
+import math
+
+from gradviz.graph.groups import PLACE
+from gradviz.graph.model import Box, Node
+from gradviz.words.escape import plain
+from gradviz.words.numbers import number, plural
+
+Line = tuple[str, str]
+_MOST_SHAPES = 3
+
+
+def box_lines(node: Node, box: Box) -> list[Line]:
+    """The lines of a box, each with its role."""
+    lines = _place(node, box) if node.op == PLACE else _module(node, box)
+    if box.parameters:
+        lines += _parameters(list(box.parameters.values()))
+    if box.cuts:
+        lines.append(("odd", "a gradient stops inside"))
+    if node.error:
+        lines.append(("error", plain(node.error, 60)))
+    return lines
+
+
+def of_inside(node: Node, box: Box) -> list[str]:
+    """The lines of a box without those about gradients, which change while a pass runs."""
+    lines = _place(node, box) if node.op == PLACE else _module(node, box)
+    if box.parameters:
+        lines.append(_size(list(box.parameters.values())))
+    return [text for _, text in lines]
+
+
+def _times(node: Node) -> str:
+    return f" ×{node.count:,}" if node.count > 1 else ""
+
+
+def _module(node: Node, box: Box) -> list[Line]:
+    kind = f" · {plain(box.type, 30)}" if box.type and box.type != node.name else ""
+    lines = [("name", f"{plain(node.name or '', 40)}{kind}{_times(node)}")]
+    if box.takes or box.gives:
+        lines.append(("value", f"{_shapes(box.takes)} → {_shapes(box.gives)}".strip()))
+    return lines
+
+
+def _place(node: Node, box: Box) -> list[Line]:
+    lines = [("value", f"{plain(node.name or '?', 40)}{_times(node)}")]
+    if node.args:
+        lines.append(("args", plain(node.args, 28)))
+    if box.gives:
+        lines.append(("args", f"→ {_shapes(box.gives)}"))
+    return lines
+
+
+def _shapes(shapes: dict[str, None]) -> str:
+    shown = [plain(shape, 40) for shape in list(shapes)[:_MOST_SHAPES]]
+    return ", ".join(shown) + (", …" if len(shapes) > _MOST_SHAPES else "")
+
+
+def _parameters(parameters: list[Node]) -> list[Line]:
+    """How many parameters a module has, and the health of their gradients."""
+    lines = [_size(parameters)]
+    wanted = [one for one in parameters if one.requires_grad]
+    if not wanted:
+        return [*lines, ("fact", "frozen")]
+    return lines + _health(wanted)
+
+
+def _size(parameters: list[Node]) -> Line:
+    elements = sum(math.prod(one.shape or ()) for one in parameters)
+    return "fact", f"{plural(len(parameters), 'parameter')}, {plural(elements, 'element')}"
+
+
+def _health(parameters: list[Node]) -> list[Line]:
+    """One line about the gradients of parameters that require one."""
+    missing = [one for one in parameters if not one.has_grad]
+    if len(missing) == len(parameters):
+        return [("unreached", ".grad = None")]
+    stats = [one.grad.stats for one in parameters if one.grad is not None and one.grad.stats is not None]
+    if any(each.nan or each.inf for each in stats):
+        return [("odd", ".grad has " + ("NaN" if any(each.nan for each in stats) else "inf"))]
+    few = f", {len(missing)} of {len(parameters)} without" if missing else ""
+    if not stats:
+        return [("grad", f".grad{few}")] if few else []
+    squares = sum(
+        each.rms**2 * math.prod(one.grad.shape)
+        for one, each in zip([one for one in parameters if one.grad is not None], stats, strict=False)
+        if one.grad is not None
+    )
+    return [("grad", f".grad norm {number(math.sqrt(squares), 4)}{few}")]

@@ -1,0 +1,121 @@
+"""Merges the edges of a graph that has been folded, and notes what comes into each group and goes out of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gradviz.graph.groups import PLACE, SCOPE, Group
+from gradviz.graph.model import DATA, GRAD, GROUP, OP, SAVED, VIEW, Edge, Graph, Node
+from gradviz.tracefile import Snapshot
+
+
+class Merging:
+    """The edges between the nodes of a folded graph. `nodes` are those that are shown, in their order, and `drawn_as`
+    says which group stands for each other node."""
+
+    def __init__(self, graph: Graph, nodes: Mapping[str, Node], drawn_as: Mapping[str, Group]) -> None:
+        self.graph, self.nodes, self.drawn_as = graph, nodes, drawn_as
+        self.order = {name: number for number, name in enumerate(nodes)}
+        self.is_rolled = any(node.op == PLACE for node in nodes.values() if node.kind == GROUP)
+        self.turns = self._turns() if self.is_rolled else {}
+
+    def edges(self) -> list[Edge]:
+        """The merged edges."""
+        found: dict[tuple[Any, ...], Edge] = {}
+        moved: dict[tuple[Any, ...], set[str]] = {}  # the tensors and gradients along each
+        drawn_as = self.drawn_as
+        for edge in self.graph.edges:
+            source, target = drawn_as.get(edge.source), drawn_as.get(edge.target)
+            if source is None and target is None:
+                found[id(edge),] = edge
+                continue
+            if edge.kind == DATA:
+                self._note_shapes(edge, source, target)
+            if source is target and not self._leads_to_another_turn(edge, source):
+                self._note_cut(edge, source)
+                continue
+            if self.is_rolled and (edge.kind == SAVED or (edge.kind == VIEW and not edge.cut)):
+                continue
+            ends = source.id if source else edge.source, target.id if target else edge.target
+            key = (*ends, edge.kind, edge.cut, edge.label)
+            if key not in found:
+                again = self._leads_back(edge.kind, *ends)
+                found[key] = replace(edge, source=ends[0], target=ends[1], count=0, again=again)
+                moved[key] = set()
+            one = found[key]
+            moved[key].add(edge.target if edge.kind == GRAD else edge.source)
+            one.count = len(moved[key]) if self.is_rolled else one.count + 1
+            one.gradient = one.gradient or edge.gradient
+            one.value = _worse(one, edge)
+        return list(found.values())
+
+    def _note_shapes(self, edge: Edge, source: Group | None, target: Group | None) -> None:
+        """Note the shape of a tensor that comes into a group or goes out of it."""
+        is_result = self.graph.nodes[edge.source].kind == OP
+        tensor = self.graph.nodes[edge.target if is_result else edge.source]
+        shape = "" if tensor.shape is None else "scalar" if tensor.shape == () else str(list(tensor.shape))
+        if source is not None and source.kind == PLACE:
+            if is_result:
+                _add(self.nodes[source.id], "gives", f"{tensor.name} {shape}" if tensor.name else shape)
+        elif source is not None and source is not target:
+            _add(self.nodes[source.id], "gives", shape)
+        if target is not None and (source is not target or self._leads_to_another_turn(edge, target)):
+            _add(self.nodes[target.id], "takes", shape)
+
+    def _note_cut(self, edge: Edge, group: Group | None) -> None:
+        box = self.nodes[group.id].box if group is not None else None
+        if box is not None and edge.cut:
+            box.cuts = True
+
+    def _leads_back(self, kind: str, source: str, target: str) -> bool:
+        """Whether an edge closes a loop: a box that ran later leads to one that ran earlier, or to itself."""
+        earlier, later = (target, source) if kind == GRAD else (source, target)
+        return self.is_rolled and self.order[earlier] >= self.order[later]
+
+    # --- turns of loops
+
+    def _turns(self) -> dict[str, int]:
+        """In which turn of its group each node was computed."""
+        turns: dict[str, int] = {}
+        count: dict[str, int] = {}
+        before = None
+        for node in self.graph.nodes.values():
+            if node.kind != OP:
+                continue
+            group = self.drawn_as.get(node.id)
+            if group is not None and (group is not before or group.kind == PLACE):
+                count[group.id] = count.get(group.id, 0) + 1
+            before = group
+            if group is not None:
+                turns[node.id] = turns[node.pair] = count[group.id]
+        for edge in self.graph.edges:
+            if edge.kind == DATA and self.graph.nodes[edge.source].kind == OP and edge.source in turns:
+                turns[edge.target] = turns[edge.source]
+        return turns
+
+    def _leads_to_another_turn(self, edge: Edge, group: Group | None) -> bool:
+        """Whether an edge inside a group leads from one turn of a loop to another."""
+        if group is None or group.kind not in (SCOPE, PLACE) or edge.kind not in (DATA, GRAD):
+            return False
+        source, target = self.turns.get(edge.source), self.turns.get(edge.target)
+        return source is not None and target is not None and source != target
+
+
+def _add(node: Node, part: str, shape: str) -> None:
+    if node.box is not None and shape:
+        getattr(node.box, part)[shape] = None
+
+
+def _worse(one: Edge, other: Edge) -> Snapshot | None:
+    """The value of two merged edges: the gradient with NaN or inf if one has it, else the larger."""
+    return max(one.value, other.value, key=_size)
+
+
+def _size(value: Snapshot | None) -> float:
+    stats = value.stats if value is not None else None
+    if stats is None:
+        return -1.0
+    return math.inf if stats.nan or stats.inf else stats.rms

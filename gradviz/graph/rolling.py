@@ -1,0 +1,188 @@
+"""Rolls a graph: each place in the program is one group, however often the program came by.
+
+A module is a group of all its calls, and so is each operation at its place in the source. A loop becomes a few boxes
+with edges back to earlier ones. Takes linear time."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from gradviz.graph.groups import PLACE, RUN, SCOPE, Group
+from gradviz.graph.many import no_collection
+from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node
+
+_FEWEST = 2  # operations that compute data for the network and are drawn as one
+
+
+@no_collection()
+def places(graph: Graph) -> dict[str, Group]:
+    """The scopes and places of a graph as groups by id, each after its parent. The same graph always gives the same
+    groups and ids."""
+    return _Places(graph).groups
+
+
+class _Places:
+    """Finds the groups of one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.groups: dict[str, Group] = {}
+        self.by_key: dict[Hashable, Group] = {}
+        self.home: dict[str, str] = {}  # node -> the group it is directly in
+        rows = _rows(graph)
+        for component in _data_before(graph):
+            self._add_data(component)
+        for run in _runs([node for node in rows if node.id not in self.home]):
+            self._add_run(run)
+        self._place_results()
+        self._place_leaves()
+        for node in graph.nodes:
+            if home := self.home.get(node, ""):
+                self.groups[home].members.append(node)
+
+    def _group(self, key: Hashable, kind: str, label: str, parent: str, scope: str) -> Group:
+        """The group with this key; a new one if there is none."""
+        group = self.by_key.get(key)
+        if group is None:
+            group = self.by_key[key] = Group(
+                f"g{len(self.groups) + 1}", kind, label, parent, [], [], 0, scope
+            )
+            self.groups[group.id] = group
+            if parent:
+                self.groups[parent].children.append(group.id)
+        return group
+
+    def _scope(self, path: str) -> str:
+        """The id of the group of a scope; empty for the top level."""
+        if not path:
+            return ""
+        if (SCOPE, path) not in self.by_key:
+            outer, _, label = path.rpartition("/")
+            known = self.graph.scopes.get(path)
+            group = self._group((SCOPE, path), SCOPE, label, self._scope(outer), path)
+            group.count = known.calls if known is not None else 1
+        return self.by_key[SCOPE, path].id
+
+    def _add_run(self, run: list[Node]) -> None:
+        """Put operations that ran at one place one after another into their groups. A library function may run several;
+        each has a group of its own, which the next call of the function shares."""
+        first = run[0]
+        parent = self._scope(first.scope)
+        period = _period([node.op or node.name for node in run])
+        for number, node in enumerate(run):
+            place = (node.scope,) if node.is_inside else _place(node)
+            key = (PLACE, *place, node.op or node.name, number % period)
+            group = self._group(key, PLACE, node.name or "?", parent, node.scope)
+            group.count += 1
+            group.is_inside = node.is_inside
+            self.home[node.id] = group.id
+
+    def _add_data(self, component: list[Node]) -> None:
+        names = list(dict.fromkeys(node.name or "?" for node in component))
+        label = " · ".join(names[:3]) + (" …" if len(names) > 3 else "")
+        group = self._group((RUN, component[0].id), RUN, label, "", "")
+        group.count = 1
+        self.home.update((node.id, group.id) for node in component)
+
+    def _place_results(self) -> None:
+        """Results and grad_fns go with their op. A root of the pass stays visible."""
+        nodes = self.graph.nodes
+        for edge in self.graph.edges:
+            if edge.kind == DATA and nodes[edge.source].kind == OP and not nodes[edge.target].root:
+                self.home.setdefault(edge.target, self.home[edge.source])
+        for name, place in list(self.home.items()):
+            pair = nodes[name].pair
+            if nodes[name].kind == OP and pair in nodes:
+                self.home[pair] = place
+
+    def _place_leaves(self) -> None:
+        """A parameter and what a module made go into it, a constant goes to its only user, an AccumulateGrad with its
+        leaf."""
+        modules = {path.replace("/", "."): path for path in self.graph.scopes}
+        users: dict[str, set[str]] = {}
+        for edge in self.graph.edges:
+            if edge.kind == DATA and edge.source not in self.home:
+                users.setdefault(edge.source, set()).add(self.home.get(edge.target, ""))
+        for node in self.graph.nodes.values():
+            if node.kind in (OP, GRAD_FN) or node.id in self.home or node.root:
+                continue
+            used = users.get(node.id, set())
+            module = modules.get((node.name or "").rpartition(".")[0], "") if node.parameter else ""
+            if module:
+                self.home[node.id] = self._scope(module)
+            elif node.scope and (node.parameter or not (node.name or node.requires_grad)):
+                self.home[node.id] = self._scope(node.scope)
+            elif node.shape == () and not node.name and not node.requires_grad and len(used) == 1:
+                self.home[node.id] = next(iter(used))
+        for node in list(self.graph.nodes.values()):
+            if node.kind not in (OP, GRAD_FN) and node.pair in self.graph.nodes and node.id in self.home:
+                self.home[node.pair] = self.home[node.id]
+
+
+def _rows(graph: Graph) -> list[Node]:
+    """The ops in the order in which they ran; the grad_fns that an op made, if there are no ops."""
+    rows = [node for node in graph.nodes.values() if node.kind == OP]
+    if rows:
+        return rows
+    made = [node for node in graph.nodes.values() if node.kind == GRAD_FN and node.op is not None]
+    return sorted(made, key=lambda node: node.number)
+
+
+def _place(node: Node) -> tuple[Hashable, ...]:
+    return node.scope, node.file, node.line, node.col, node.end_col
+
+
+def _runs(rows: Iterable[Node]) -> Iterable[list[Node]]:
+    """The operations, cut where the place changes."""
+    run: list[Node] = []
+    for node in rows:
+        if run and _place(run[0]) != _place(node):
+            yield run
+            run = []
+        run.append(node)
+    if run:
+        yield run
+
+
+def _period(names: list[str | None]) -> int:
+    """The length of the block of which a list is the repetition; that of the list if it is none."""
+    count = len(names)
+    for period in range(1, count // 2 + 1):
+        if count % period == 0 and names[period:] == names[:-period]:
+            return period
+    return count
+
+
+def _data_before(graph: Graph) -> list[list[Node]]:
+    """The operations outside of scopes that computed data without a gradient from data without a gradient: those that
+    belong together, where there are several."""
+    nodes = graph.nodes
+    made_by: dict[str, str] = {}
+    inputs: dict[str, list[str]] = {}
+    for edge in graph.edges:
+        if edge.kind == DATA and nodes[edge.source].kind == OP:
+            made_by[edge.target] = edge.source
+        elif edge.kind == DATA:
+            inputs.setdefault(edge.target, []).append(edge.source)
+    leader: dict[str, str] = {}
+
+    def found(name: str) -> str:
+        while leader[name] != name:
+            leader[name] = leader[leader[name]]
+            name = leader[name]
+        return name
+
+    for node in nodes.values():
+        if node.kind != OP or node.grad_fn or node.scope:
+            continue
+        before = inputs.get(node.id, ())
+        if any(nodes[name].requires_grad or made_by.get(name, "") not in ("", *leader) for name in before):
+            continue
+        leader[node.id] = node.id
+        for name in before:
+            if name in made_by:
+                leader[found(made_by[name])] = found(node.id)
+    components: dict[str, list[Node]] = {}
+    for name in leader:
+        components.setdefault(found(name), []).append(nodes[name])
+    return [component for component in components.values() if len(component) >= _FEWEST]

@@ -1,0 +1,50 @@
+"""`%%gradviz`: records a cell of a notebook, and shows what it did."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradviz.notebook import draw, show
+from gradviz.sources.record import record
+
+
+@click.command(add_help_option=False)
+@click.option("-o", "output", type=click.Path(path_type=Path))
+@click.option("--values", type=click.Choice(["none", "stats", "full"]), default="stats")
+@click.option("--page", "as_page", is_flag=True)
+@click.option("--theme", type=click.Choice(["light", "dark"]), default="light")
+def options(**chosen: Any) -> dict[str, Any]:
+    """The options behind `%%gradviz`."""
+    return chosen
+
+
+def load(shell: Any) -> None:
+    """Make `%%gradviz` known to an IPython shell."""
+
+    def gradviz(line: str, cell: str) -> Any:
+        """Run the cell, record it, and show the picture, or with --page the page."""
+        try:
+            chosen = options.main(shlex.split(line), "%%gradviz", standalone_mode=False)
+        except click.ClickException as error:
+            print(f"%%gradviz: {error.format_message()}")
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            path = chosen["output"] or Path(folder) / "cell.gradviz"
+            with record(path, values=chosen["values"]):
+                ran = shell.run_cell(cell)
+            if not ran.success:
+                print("%%gradviz: the cell ended with an error; the picture shows what it did until then")
+            return show(path) if chosen["as_page"] else _drawn(path, chosen["theme"])
+
+    shell.register_magic_function(gradviz, "cell", "gradviz")
+
+
+def _drawn(path: Path, theme: str) -> Any:
+    picture = draw(path, theme=theme)
+    picture.svg  # noqa: B018  (drawn now: the trace is gone when the cell is over)
+    return picture

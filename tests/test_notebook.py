@@ -1,0 +1,120 @@
+"""gradviz in a real notebook: pictures, pages, and a cell that is recorded as it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="nbclient is not installed")
+nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+
+pytestmark = pytest.mark.slow  # a kernel starts for each notebook
+
+SETUP = """\
+import gradviz
+import gradviz.engine as torch
+%load_ext gradviz
+"""
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Any:
+    """Runs cells in a notebook; gives what each showed."""
+
+    def run(*cells: str) -> list[list[Any]]:
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (SETUP, *cells)])
+        nbclient.NotebookClient(
+            book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        ).execute()
+        return [cell.outputs for cell in book.cells[1:]]
+
+    return run
+
+
+def shown(cell: list[Any], kind: str) -> str:
+    """What a cell showed, of one kind."""
+    (data,) = [
+        output["data"] for output in cell if output["output_type"] in ("execute_result", "display_data")
+    ]
+    return data[kind]
+
+
+def printed(cell: list[Any]) -> str:
+    return "".join(output["text"] for output in cell if output["output_type"] == "stream")
+
+
+def test_a_tensor_draws_itself_with_its_names(outputs: Any) -> None:
+    ((*_, cell),) = [
+        outputs("x = torch.tensor(5.0, requires_grad=True)\nz = torch.log(x**3)", "gradviz.draw(z)")
+    ]
+    picture = shown(cell, "image/svg+xml")
+    assert ">x<" in picture.replace("\u00a0", "")
+    assert "PowBackward" in picture
+
+
+def test_a_cell_is_recorded_as_it_is(outputs: Any) -> None:
+    setup = "w = torch.tensor([1.0, 2.0], requires_grad=True)"
+    _, cell, after = outputs(
+        setup,
+        "%%gradviz -o cell.gradviz\nloss = (w * w).sum()\nloss.backward()\nprint('ran')",
+        "w.grad.tolist()",
+    )
+    assert printed(cell) == "ran\n"
+    picture = shown(cell, "image/svg+xml").replace("\u00a0", "")
+    assert ">loss<" in picture
+    assert ".grad = [2, 4]" in picture
+    assert shown(after, "text/plain") == "[2.0, 4.0]"
+
+
+def test_an_error_in_a_recorded_cell_is_shown_with_the_picture(outputs: Any) -> None:
+    (cell,) = outputs(
+        "%%gradviz\ntorch.ones(2, requires_grad=True).sum().backward()\nraise ValueError('no such thing')"
+    )
+    assert [output["evalue"] for output in cell if output["output_type"] == "error"] == ["no such thing"]
+    assert "SumBackward0" in shown(cell, "image/svg+xml")
+    assert (
+        printed(cell) == "%%gradviz: the cell ended with an error; the picture shows what it did until then\n"
+    )
+
+
+def test_a_wrong_option_gets_one_line(outputs: Any) -> None:
+    (cell,) = outputs("%%gradviz --value full\n1")
+    assert printed(cell).startswith("%%gradviz: No such option")
+    assert printed(cell).count("\n") == 1
+
+
+def test_a_trace_is_drawn_and_shown_as_a_page(outputs: Any, tmp_path: Path) -> None:
+    drawn, page, opened = outputs(
+        "with gradviz.record('run.gradviz'):\n"
+        "    x = torch.tensor(3.0, requires_grad=True)\n    (x * x).backward()\n"
+        "gradviz.draw('run.gradviz')",
+        "gradviz.show('run.gradviz')",
+        "with gradviz.open('run.gradviz') as trace:\n    picture = gradviz.draw(trace)\npicture",
+    )
+    assert "MulBackward0" in shown(drawn, "image/svg+xml")
+    frame = shown(page, "text/html")
+    assert frame.startswith('<iframe sandbox="allow-scripts"')
+    assert "MulBackward0" in shown(opened, "image/svg+xml")
+    _opens_in_a_browser(frame, tmp_path)
+
+
+def _opens_in_a_browser(frame: str, folder: Path) -> None:
+    """The frame that a notebook shows works as a page."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("there is no chromium on PATH")
+    file = folder / "frame.html"
+    file.write_text(f"<!doctype html><meta charset=utf-8>{frame}")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        tab = browser.new_page()
+        tab.goto(file.as_uri())
+        inside = tab.frame_locator("iframe")
+        inside.locator("body[data-ready]").wait_for(timeout=30_000)
+        assert inside.locator("#nodes .node").count() > 3
+        browser.close()

@@ -1,0 +1,212 @@
+"""Rolling: modules are one box each, and a loop is one box for each place in the program."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from graph_samples import programs
+from hypothesis import given
+from test_fold import computes, has_cycle
+from test_graph import Traced, traced
+
+import gradviz.engine as torch
+from gradviz.draw.lines import lines_of
+from gradviz.graph.build import build
+from gradviz.graph.fold import FEW, closed_places, fold, folded
+from gradviz.graph.groups import PLACE, RUN, SCOPE
+from gradviz.graph.model import DATA, GRAD, GROUP, LEAF, OP, TENSOR, Edge, Graph, Node
+from gradviz.graph.rolling import places
+
+__all__ = ["traced"]
+
+STEPS = 10
+
+
+class Recurrent(torch.nn.Module):
+    """A cell at ten steps. At step `cut_at`, the state is detached."""
+
+    def __init__(self, cut_at: int = -1) -> None:
+        super().__init__()
+        self.cell = torch.nn.GRUCell(3, 4)
+        self.out = torch.nn.Linear(4, 2)
+        self.cut_at = cut_at
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(1, 4)
+        for step in range(STEPS):
+            h = self.cell(x[step], h)
+            if step == self.cut_at:
+                h = h.detach()
+        return self.out(h)
+
+
+def rolled_of(model: torch.nn.Module, x: torch.Tensor, traced: Traced) -> Graph:
+    def run() -> None:
+        model(x).sum().backward()
+
+    with traced(run) as trace:
+        return folded(build(trace))
+
+
+def boxes(graph: Graph) -> dict[str, Node]:
+    return {node.name or "": node for node in graph.nodes.values() if node.kind == GROUP}
+
+
+def between(graph: Graph, kind: str, source: str, target: str) -> list[Edge]:
+    names = {node.id: node.name for node in graph.nodes.values()}
+    return [e for e in graph.edges if (e.kind, names[e.source], names[e.target]) == (kind, source, target)]
+
+
+# --- laws
+
+
+@given(programs())
+def test_every_node_is_in_exactly_one_box(graph: Graph) -> None:
+    tree = places(graph)
+    members = Counter(name for group in tree.values() for name in group.members)
+    assert all(count == 1 for count in members.values())
+    assert set(members) <= set(graph.nodes)
+    assert {group.kind for group in tree.values()} <= {SCOPE, PLACE, RUN}
+    for group in tree.values():
+        assert [tree[child].parent for child in group.children] == [group.id] * len(group.children)
+    assert places(graph) == tree  # the same ids, whenever it is asked
+
+
+@given(programs())
+def test_without_the_edges_that_close_a_loop_there_is_no_cycle(graph: Graph) -> None:
+    tree = places(graph)
+    result = fold(graph, tree, closed_places(tree, 0))
+    assert not has_cycle(computes(edge for edge in result.edges if not edge.again))
+
+
+@given(programs())
+def test_an_operation_counts_at_its_place(graph: Graph) -> None:
+    tree = places(graph)
+    counted = sum(group.count for group in tree.values() if group.kind == PLACE)
+    in_runs = sum(
+        graph.nodes[name].kind == OP for group in tree.values() if group.kind == RUN for name in group.members
+    )
+    assert counted + in_runs == sum(node.kind == OP for node in graph.nodes.values())
+
+
+# --- loops
+
+
+def test_a_cell_at_ten_steps_is_one_box_with_an_edge_to_itself(traced: Traced) -> None:
+    graph = rolled_of(Recurrent(), torch.randn(STEPS, 1, 3), traced)
+    cell = boxes(graph)["cell"]
+    assert (cell.count, cell.box and cell.box.type) == (STEPS, "GRUCell")
+    (data,), (grad,) = (between(graph, kind, "cell", "cell") for kind in (DATA, GRAD))
+    assert (data.again, data.count) == (grad.again, grad.count) == (True, STEPS - 1)
+    assert "rolled: a box with ×n ran n times" in graph.notes
+
+
+def test_a_step_that_differs_shows_as_its_own(traced: Traced) -> None:
+    graph = rolled_of(Recurrent(cut_at=4), torch.randn(STEPS, 1, 3), traced)
+    assert boxes(graph)["detach"].count == 1
+    (stop,) = between(graph, DATA, "cell", "detach")
+    assert stop.cut == "detach"
+    (on,) = between(graph, DATA, "detach", "cell")
+    assert on.again
+    assert between(graph, DATA, "cell", "cell")[0].count == STEPS - 2
+
+
+def test_a_loop_without_modules_is_rolled_too(traced: Traced) -> None:
+    def run() -> None:
+        w = torch.randn(3, 3, requires_grad=True)
+        h = torch.ones(3)
+        for _ in range(40):
+            h = torch.tanh(w @ h)
+        h.sum().backward()
+
+    with traced(run) as trace:
+        graph = folded(build(trace))
+    assert {name: box.count for name, box in boxes(graph).items()} == {"mv": 40, "tanh": 40, "sum": 1}
+    assert [node.name for node in graph.nodes.values() if node.kind == LEAF] == ["w", "h"]
+    assert between(graph, DATA, "tanh", "mv")[0].count == 39
+
+
+def test_calls_from_different_lines_share_the_box_of_a_module(traced: Traced) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+
+    def run() -> None:
+        one = net(torch.ones(3, 2))
+        two = net(torch.zeros(3, 2))
+        (one - two).mean().backward()
+
+    with traced(run) as trace:
+        graph = folded(build(trace))
+    assert {boxes(graph)[name].count for name in ("0", "1", "2")} == {2}
+
+
+def test_unrolled_draws_each_step(traced: Traced) -> None:
+    def run() -> None:
+        Recurrent()(torch.randn(STEPS, 1, 3)).sum().backward()
+
+    with traced(run) as trace:
+        graph = folded(build(trace), rolled=False)
+    assert not graph.rolled
+    assert not any(edge.again for edge in graph.edges)
+
+
+# --- modules
+
+
+def test_a_network_opens_as_its_modules(traced: Traced) -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(6)))
+    graph = rolled_of(net, torch.ones(2, 4), traced)
+    linears = [box for box in boxes(graph).values() if box.box and box.box.type == "Linear"]
+    assert len(linears) == 6
+    lines = [text for _, text in lines_of(linears[0], "both")]
+    assert lines[:3] == ["0 · Linear", "[2, 4] → [2, 4]", "2 parameters, 20 elements"]
+    assert lines[3].startswith(".grad norm ")
+
+
+def test_a_module_without_gradients_says_so(traced: Traced) -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(6)))
+
+    def run() -> None:
+        net[3:](net[:3](torch.ones(2, 4)).detach()).sum().backward()
+
+    with traced(run) as trace:
+        graph = folded(build(trace))
+    health = {
+        name: lines_of(box, "both")[-1][1]
+        for name, box in boxes(graph).items()
+        if box.box and box.box.parameters
+    }
+    assert [text.partition(" norm")[0] for text in health.values()] == [".grad = None"] * 3 + [".grad"] * 3
+
+
+def test_a_frozen_module_says_so(traced: Traced) -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(6)))
+    for parameter in net[0].parameters():
+        parameter.requires_grad_(False)
+    graph = rolled_of(net, torch.ones(2, 4), traced)
+    assert [text for _, text in lines_of(boxes(graph)["0"], "both")][-1] == "frozen"
+
+
+def test_the_data_of_a_network_is_one_box(traced: Traced) -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(6)))
+
+    def run() -> None:
+        angle = torch.rand(8) * 6.28
+        x = torch.stack([torch.cos(angle), torch.sin(angle)], 1) + 0.1 * torch.randn(8, 2)
+        net(x).sum().backward()
+
+    with traced(run) as trace:
+        graph = folded(build(trace))
+    (data,) = [box for box in boxes(graph).values() if box.op == RUN]
+    assert data.held[OP] == 6
+    assert not data.requires_grad
+
+
+def test_a_root_stays_visible(traced: Traced) -> None:
+    graph = rolled_of(Recurrent(), torch.randn(STEPS, 1, 3), traced)
+    assert [node.shape for node in graph.nodes.values() if node.root and node.kind == TENSOR] == [()]
+
+
+def test_a_small_network_is_drawn_op_by_op(traced: Traced) -> None:
+    graph = rolled_of(torch.nn.Linear(2, 1), torch.ones(1, 2), traced)
+    assert not graph.rolled
+    assert len(graph.nodes) <= FEW

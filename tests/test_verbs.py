@@ -610,3 +610,61 @@ def test_a_write_shows_what_was_there_and_what_is(session: Sessions) -> None:
     told = describe(stepper.stop)
     assert "before     [1, 1]" in told
     assert "after      [3, 3]" in told
+
+
+# --- elements and places
+
+GRID = """
+w = torch.arange(6.0).reshape(2, 3).requires_grad_()
+def double(t):
+    return t * 2
+y = double(w)
+y.sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        ("w", ["w, float32", "[[0., 1., 2.],", "[3., 4., 5.]]"]),
+        ("w[0, :2]", ["w[0, :2] of (2×3), float32", "[0., 1.]"]),
+        ("w[-1]", ["w[-1] of (2×3), float32", "[3., 4., 5.]"]),
+        ("w[..., ::2]", ["w[..., ::2] of (2×3), float32", "[[0., 2.],", "[3., 5.]]"]),
+        ("w[1, 1].grad", ["w[1, 1].grad of (2×3), float32", "2."]),
+    ],
+)
+def test_print_shows_elements(session: Sessions, asked: str, shown: list[str]) -> None:
+    here = session(GRID)
+    obey(here, "last")
+    for command in ("print", "p"):
+        obey(here, f"{command} {asked}")
+        assert [line.strip() for line in here.page] == shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("w[5]", "index 5 is out of bounds for axis 0 with size 2"),
+        ("w[0, 0, 0]", "too many indices"),
+        ("w[__import__('os')]", r"an index is like \[0, :3, -1\]"),
+        ("w[]", r"an index is like \[0, :3, -1\]"),
+        ("w[::0]", "the step of a slice is not 0"),
+    ],
+)
+def test_an_index_that_does_not_fit_gets_one_line(session: Sessions, asked: str, message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        obey(session(GRID), f"print {asked}")
+
+
+def test_what_was_not_kept_is_not_shown_as_elements(session: Sessions) -> None:
+    here = session("w = torch.ones(100, requires_grad=True)\nw.sum().backward()\n")
+    obey(here, "last")
+    assert "its elements were not kept: record it with --values full" in said(here, "print w")
+
+
+def test_where_shows_who_called(session: Sessions) -> None:
+    here = session(GRID)
+    obey(here, "search mul")
+    obey(here, "where")
+    text = "\n".join(here.page)
+    assert text.index("return t * 2") < text.index("y = double(w)")

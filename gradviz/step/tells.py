@@ -107,6 +107,22 @@ def _about_tensor(session: Session, tensor: int) -> list[str]:
     return lines
 
 
+def where(session: Session, argument: str) -> None:
+    """Show who called the place of this event: innermost first, each with its line of source."""
+    site, _ = session.stop.place
+    if site is None:
+        session.page = ["this event has no place in the source"]
+        return
+    lines = []
+    while site is not None:
+        place = site.place
+        text = session.trace.source(place.file)[place.line - 1 : place.line]
+        lines.append(f"{clean(place.file)}:{place.line} in {clean(place.function)}")
+        lines += [f"    {clean(line.strip())}" for line in text]
+        site = session.trace.sites.get(site.parent) if site.parent < site.number else None
+    session.page = lines
+
+
 def path(session: Session, argument: str) -> None:
     session.page = path_between(session.stop, argument)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradviz.nearest import nearest
-from gradviz.step import moves, tells
+from gradviz.step import elements, moves, tells
 from gradviz.step.errors import CommandError
 from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
@@ -136,6 +136,8 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     "To understand": (
         Verb("why", ("y",), "the chain rule here; why w.grad: how it came about", tells.why, "[TENSOR]"),
         Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]"),
+        Verb("print", (), "elements: w, w.grad, w[0, :3]", elements.print_, "TENSOR"),
+        Verb("where", ("x",), "who called this place, with each line", tells.where),
         Verb("path", ("P",), "the path from tensor A to B", tells.path, "A B"),
         Verb("compare", ("v",), "tangents and gradients of one function side by side", tells.compare),
         Verb("export", ("e",), "write this state to FILE: .svg, .png or .txt", tells.export, "FILE"),
@@ -158,6 +160,8 @@ def parse(line: str) -> tuple[Verb, str]:
     name, _, argument = line.partition(" ")
     if name.isascii() and name.isdigit():
         name, argument = "goto", name
+    if name == "p" and argument.strip() and not argument.strip().isdigit():
+        name = "print"  # as in pdb; alone, or with a number, it is the key of `back`
     verb, argument = named(name), argument.strip()
     if argument and not verb.argument:
         raise CommandError(f"{verb.name} takes no argument: {shortened(clean(argument), 40)}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,27 +114,21 @@ def test_ratios_are_left_out_where_the_change_is_not_known(tmp_path: Path) -> No
         assert update_ratios(Query(trace)) == []
 
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [420, 1280])
-def test_a_browser_shows_it_at_any_width(reported: Callable[[str], str], tmp_path: Path, width: int) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on PATH")
+def test_a_browser_shows_it_at_any_width(
+    browser: Any, reported: Callable[[str], str], tmp_path: Path, width: int
+) -> None:
     reported(STALE)
-    with playwright.sync_playwright() as started:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        tab = browser.new_context(viewport={"width": width, "height": 800}).new_page()
-        wrong: list[str] = []
-        tab.on("console", lambda told: wrong.append(told.text))
-        tab.on("pageerror", lambda error: wrong.append(str(error)))
-        tab.goto((tmp_path / "report.html").as_uri())
-        assert tab.evaluate("document.documentElement.scrollWidth") <= width
-        assert tab.locator("article").count() == 1
-        tab.click(".chart a")
-        assert tab.evaluate("location.hash") == "#finding-1"
-        assert wrong == []
-        browser.close()
+    context = browser.new_context(viewport={"width": width, "height": 800})
+    tab = context.new_page()
+    wrong: list[str] = []
+    tab.on("console", lambda told: wrong.append(told.text))
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.goto((tmp_path / "report.html").as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.locator("article").count() == 1
+    tab.click(".chart a")
+    assert tab.evaluate("location.hash") == "#finding-1"
+    assert wrong == []
+    context.close()

@@ -132,14 +132,22 @@ class _Comparison:
         for row in np.flatnonzero(self._differ & phase).tolist():
             one, other = self.pairs[row].tolist()
             if NONE in (one, other):
-                present = self.sides[0] if other == NONE else self.sides[1]
-                if present.kinds[one if other == NONE else other] not in _LISTED:
-                    continue
-                return self._parted(one, other, float("nan"))
+                if self._counts(one, other):
+                    return self._parted(one, other, float("nan"))
+                continue
             apart = self._apart(one, other)
             if apart is not None and not apart <= self.tolerance:
                 return self._parted(one, other, apart)
         return None
+
+    def _counts(self, one: int, other: int) -> bool:
+        """Whether an item that only one run has is a difference of its own: a new tensor, a step, or an op through
+        which gradients flow. What comes of other ops is seen in the values that follow."""
+        side, item = (self.sides[0], one) if other == NONE else (self.sides[1], other)
+        kind = side.kinds[item]
+        if kind == Kind.OP:
+            return bool(side.query.nodes.of_op(int(side.events[item])))
+        return kind in _LISTED
 
     def _apart(self, one: int, other: int) -> float | None:
         """How far the values of a pair are apart; None if they are not known."""
@@ -215,7 +223,8 @@ class _Comparison:
             key = tuple(self._place_of(side, item) for side, item in enumerate(pair))
             counts[key] += 1
             firsts.setdefault(key, pair)
-        return tuple(self._change(*firsts[key], count) for key, count in counts.items())
+        found = (self._change(*firsts[key], count) for key, count in counts.items())
+        return tuple(change for change in found if change.kind != CHANGED or change.detail)
 
     def _place_of(self, side: int, item: int) -> object:
         if item == NONE:
@@ -231,7 +240,11 @@ class _Comparison:
     def _detail(self, one: int, other: int) -> str:
         """What differs between two items: the op, its arguments, shapes, nodes."""
         left, right = self._facts(0, one), self._facts(1, other)
-        told = [f"{name} {left[name]} → {right[name]}" for name in left if left[name] != right.get(name)]
+        told = [
+            f"{name} {left[name]} → {right[name]}"
+            for name in left
+            if left[name] != right.get(name, left[name])
+        ]
         return "; ".join(told)
 
     def _facts(self, side: int, item: int) -> dict[str, str]:

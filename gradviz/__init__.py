@@ -7,6 +7,8 @@
         ...
     gradviz.open("run.gradviz")
     gradviz.check("run.gradviz")
+    gradviz.why("run.gradviz", "w")
+    gradviz.diff("good.gradviz", "bad.gradviz")
     gradviz.draw(loss).save("loss.svg")
 
 `import gradviz` is light: the recorder, the reader and the engine are loaded when they are first used.

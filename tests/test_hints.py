@@ -65,6 +65,18 @@ def test_a_long_run_is_not_checked_on_the_way(
     assert hints(gradviz_here("trace", "--engine", "numpy", written(STALE))) == []
 
 
+def test_a_rule_that_fails_does_not_change_how_the_run_ends(
+    gradviz_here: Command, written: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("a rule\nfailed")
+
+    monkeypatch.setattr("gradviz.cli.findings.check", fail)
+    done = gradviz_here("trace", "--engine", "numpy", written(STALE + "raise SystemExit(5)\n"))
+    assert done.returncode == 5
+    assert hints(done) == ["gradviz: not checked: ValueError('a rule\\nfailed')"]
+
+
 @pytest.mark.parametrize("engine", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
 def test_under_a_traceback_stand_the_explanation_and_the_cure(
     gradviz_here: Command, written: Callable[[str], str], engine: str

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from rich.text import Text
 
+from gradviz.cli.common import one_line, stderr
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.place import place_of
@@ -26,7 +27,11 @@ def faults(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
     takes a command of its own."""
     if trace.count > MOST_EVENTS:
         return []
-    return numbered(check(trace, settings=settings))
+    try:
+        return numbered(check(trace, settings=settings))
+    except Exception as error:  # whatever a rule stumbles over, the command that was asked for goes on
+        stderr.print(Text(f"gradviz: not checked: {one_line(repr(error))}", "yellow"))
+        return []
 
 
 def numbered(report: Report) -> list[tuple[int, Finding]]:

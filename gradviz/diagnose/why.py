@@ -11,7 +11,8 @@ import numpy as np
 from gradviz.diagnose.hops import Hop, Hops
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Kind
-from gradviz.query.paths import Missing, Path, Paths, Region
+from gradviz.query.elements import Region
+from gradviz.query.paths import Missing, Path, Paths
 from gradviz.query.query import Query
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.absence import no_grad_told

@@ -23,11 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.query.elements import Region, broadcast, elements, rounding, shape
 from gradviz.query.query import Query
 
-Region = (
-    tuple[int | None, ...] | None
-)  # an element, None in it for all of a dimension; None for the whole tensor
 Number = float | complex
 MOST_PATHS = 10**18  # that are counted; a number of many digits at each node would take long
 
@@ -142,7 +140,7 @@ class Paths:
         if not target.arrivals:
             raise Missing
         parts = _all([self._elements(arrival, self.target.region) for arrival in target.arrivals])
-        gradient = self._value(recorded, event, self.target.region)
+        gradient = elements(self.query, recorded, event, self.target.region)
         if gradient is None or parts is None:
             raise Missing
         came = sum(parts, np.zeros_like(gradient))
@@ -158,7 +156,7 @@ class Paths:
             _share(came, rest),
             hooks,
             target.paths,
-            size * len(self.meetings) * self._epsilon(recorded, event),
+            size * len(self.meetings) * rounding(self.query, recorded, event),
         )
 
     # --- the graph above the tensor
@@ -213,7 +211,7 @@ class Paths:
             return _Place(arrival.source, -1, None)
         below = self._shape(arrival)
         above = [self._shape(came) for came in self._arrivals.get(arrival.source, ())]
-        return _Place(arrival.source, -1, _broadcast(region, below, above[0] if above else None))
+        return _Place(arrival.source, -1, broadcast(region, below, above[0] if above else None))
 
     def _is_cut(self, place: _Place) -> bool:
         """Whether gradients meet at a place whose elements were not recorded."""
@@ -280,14 +278,14 @@ class Paths:
         given = event.gradients[nr] if nr < len(event.gradients) else 0
         if len(arrivals) == 1 and arrivals[0].gradient == given:
             return False
-        now = self._value(given, int(events[at]), place.region)
+        now = elements(self.query, given, int(events[at]), place.region)
         own = _all([self._elements(one, place.region) for one in arrivals if one.nr == nr])
         if now is None or own is None:
             return False
         came = sum(own, np.zeros_like(now))
         size = sum((np.abs(part) for part in own), np.zeros(now.shape))
         return now.shape == came.shape and bool(
-            np.any(np.abs(now - came) > 4 * len(own) * self._epsilon(given, int(events[at])) * size)
+            np.any(np.abs(now - came) > 4 * len(own) * rounding(self.query, given, int(events[at])) * size)
         )
 
     @cached_property
@@ -333,34 +331,15 @@ class Paths:
     def _bound(self, above: _Place | None) -> float:
         return self.meetings[above].bound if above is not None else 1.0
 
-    # --- values
-
     def _elements(self, arrival: Arrival, region: Region) -> np.ndarray | None:
         """What an arrival brought; None if its elements were not recorded."""
-        return self._value(arrival.gradient, arrival.event, region)
-
-    def _value(self, tensor: int, event: int, region: Region) -> np.ndarray | None:
-        snapshot = self.query.memory.value(tensor, event)
-        if snapshot is None or snapshot.array is None:
-            return None
-        wide = np.complex128 if snapshot.array.dtype.kind == "c" else np.float64
-        return np.asarray(
-            (snapshot.array if region is None else snapshot.array[_slices(region)]).astype(wide)
-        )
+        return elements(self.query, arrival.gradient, arrival.event, region)
 
     def _shape(self, arrival: Arrival) -> tuple[int, ...] | None:
-        snapshot = self.query.memory.value(arrival.gradient, arrival.event)
-        return None if snapshot is None else snapshot.shape
-
-    def _epsilon(self, tensor: int, event: int) -> float:
-        """The rounding of a gradient's dtype."""
-        snapshot = self.query.memory.value(tensor, event)
-        name = "float32" if snapshot is None else snapshot.dtype
-        return _COARSE.get(name) or float(np.finfo(np.dtype(name)).eps)
+        return shape(self.query, arrival.gradient, arrival.event)
 
 
 _Link = tuple[Step, "_Link | None"]
-_COARSE = {"bfloat16": 2.0**-7}
 
 
 def _steps(link: _Link | None) -> tuple[Step, ...]:
@@ -385,21 +364,3 @@ def _share(whole: np.ndarray, part: np.ndarray) -> float:
     """How much of a gradient a part makes up: its projection."""
     total = float(np.vdot(whole, whole).real)
     return float(np.vdot(whole, part).real) / total if total else math.nan
-
-
-def _slices(region: tuple[int | None, ...]) -> tuple[int | slice, ...]:
-    return tuple(slice(None) if at is None else at for at in region)
-
-
-def _broadcast(
-    region: tuple[int | None, ...], below: tuple[int, ...] | None, above: tuple[int, ...] | None
-) -> Region:
-    """The part of an op's result that an element of an input was broadcast to."""
-    if below is None or above is None or len(below) > len(above):
-        return None
-    new = len(above) - len(below)
-    spread = [
-        None if size == 1 and wide != 1 else at
-        for at, size, wide in zip(region, below, above[new:], strict=True)
-    ]
-    return (*[None] * new, *spread)

@@ -11,12 +11,15 @@ from gradviz.cli.page import write_page
 from gradviz.diagnose import Finding
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.draw.render import PAGE, check_path, save
+from gradviz.errors import GradvizError
 from gradviz.graph import slices
+from gradviz.graph.beside import beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
 from gradviz.query import Query
+from gradviz.query.ranks import label_of
 from gradviz.tracefile import Trace
 from gradviz.words.numbers import plural
 
@@ -50,26 +53,41 @@ class Choice:
     findings: bool = True
 
 
-def draw(trace: Trace, path: Path, choice: Choice) -> str:
-    """Draw a trace into a file, in the format of its ending. Returns one line for the user about its
-    contents.
+def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
+    """Draw a trace into a file, in the format of its ending, or several side by side. Returns one line for the user
+    about its contents.
 
     Raises GradvizError if that is impossible."""
     check_path(path)
-    with no_collection(), patience(f"reading {trace.path.name}") as doing:
-        found = (
+    with no_collection(), patience(f"reading {traces[0].path.name}") as doing:
+        found = [
             faults(trace, settings_at(Path.cwd()))
             if choice.findings and path.suffix.lower() not in _PLAIN
             else []
-        )
+            for trace in traces
+        ]
         if path.suffix.lower() == PAGE:
+            if len(traces) > 1:
+                raise GradvizError(
+                    f"a page shows one trace: draw several as .svg, .png, .pdf, not {path.suffix}"
+                )
             doing(f"making {path.name}")
-            query = Query(trace)
+            query = Query(traces[0])
             return write_page(
-                trace, lambda number: _sliced(query, number, choice, True, found), choice.number, path
+                traces[0],
+                lambda number: _sliced(query, number, choice, True, found[0]),
+                choice.number,
+                path,
             )
         is_json = path.suffix.lower() == ".json"
-        graph = _sliced(Query(trace), choice.number, choice, not is_json, found)
+        graph = _sliced(Query(traces[0]), choice.number, choice, not is_json, found[0])
+        if len(traces) > 1:  # the same pass of all
+            number = graph.pass_number
+            others = [
+                _sliced(Query(trace), number, choice, not is_json, known)
+                for trace, known in zip(traces[1:], found[1:], strict=True)
+            ]
+            graph = beside([graph, *others], [label_of(trace) for trace in traces])
         asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gradviz.cli.common import fail, opened, trace_argument
+from gradviz.cli.common import all_opened, fail, traces_argument
 
 
 @click.command(
@@ -19,10 +19,11 @@ Examples:
   gradviz graph --unfold layers/3          also open this scope
   gradviz graph --unrolled                 each step of a loop
   gradviz graph --from layer1.weight --to loss
+  gradviz graph train.rank0.gradviz train.rank1.gradviz
   gradviz graph --legend -o legend.png
 """
 )
-@trace_argument
+@traces_argument
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), help="The picture [default: STEM.svg beside TRACE]."
 )
@@ -73,7 +74,7 @@ Examples:
     help="From top to bottom, or from left to right.",
 )
 def graph(
-    trace: Path | None,
+    traces: tuple[Path, ...],
     output: Path | None,
     number: int | None,
     show: str,
@@ -95,7 +96,7 @@ def graph(
     .json.
 
     Shows one backward pass and what led to it. A large graph opens as its modules, and a loop as one box for
-    each place. Default: the newest *.gradviz here.
+    each place. Default: the newest *.gradviz here. Several traces are drawn side by side.
     """
     from gradviz.cli.drawing import Choice, draw
     from gradviz.draw.render import save_legend
@@ -122,6 +123,6 @@ def graph(
         rankdir,
         findings,
     )
-    with opened(trace) as recorded:
-        told = draw(recorded, output or recorded.path.with_suffix(".svg"), choice)
+    with all_opened(traces) as recorded:
+        told = draw(recorded, output or recorded[0].path.with_suffix(".svg"), choice)
     click.echo(told)

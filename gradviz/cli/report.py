@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gradviz.cli.common import fail, opened, patience, trace_argument
+from gradviz.cli.common import fail, opened, patience
 from gradviz.cli.findings import mark, numbered
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.place import place_of
@@ -32,7 +32,7 @@ Examples:
   gradviz report train.gradviz -o report.html
 """
 )
-@trace_argument
+@click.argument("trace", required=False, type=click.Path(path_type=Path))
 @click.option("-o", "output", type=click.Path(path_type=Path), help="The page [default: STEM.report.html].")
 def report(trace: Path | None, output: Path | None) -> None:
     """Write what `gradviz check` finds in TRACE, the curves of its training and its picture on one page.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
 from gradviz.cli.common import fail, stderr
 from gradviz.cli.progress import shown_on_terminal
@@ -15,6 +17,9 @@ from gradviz.diagnose.settings import Settings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.sources.script import of_this_rank, run
 from gradviz.tracefile import Passes, open_trace, passes_of
+from gradviz.words.escape import clean
+
+_NAMED = 6  # the most scopes that are listed by name
 
 if TYPE_CHECKING:
     from gradviz.cli.watch import Watch
@@ -40,18 +45,29 @@ class PassNumbers(click.ParamType[Passes]):
 Examples:
   gradviz trace train.py --epochs 3
   gradviz trace --graph net.svg -o net.gradviz train.py
+  gradviz trace --scope Attention --last 100 train.py
   gradviz trace -m package.train
 """,
 )
 @runs_a_script
 @click.option("--passes", type=PassNumbers(), help="Record only these backward passes in detail.")
 @click.option(
+    "--scope", metavar="NAME", help="Record in detail only inside modules and Functions of this name."
+)
+@click.option(
+    "--last",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Keep the last N passes, and those around errors and NaN.",
+)
+@click.option(
     "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
 )
 @click.option(
-    "--stop-on", type=click.Choice(["error", "warning"]),
+    "--stop-on",
+    type=click.Choice(["error", "warning"]),
     help="End the run, with status 3, at the first such finding that is sure.",
-)  # fmt: skip
+)
 @click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
 def trace(
     module: str | None,
@@ -59,6 +75,8 @@ def trace(
     engine: str,
     values: str,
     passes: Passes | None,
+    scope: str | None,
+    last: int | None,
     watch: bool,
     stop_on: str | None,
     graph_file: Path | None,
@@ -79,10 +97,14 @@ def trace(
     try:
         with shown_on_terminal(path), _watched(path, settings, watch, stop_on) as watcher:
             stopper = watcher.stopper if watcher is not None else None
-            outcome = run(target, path, values, passes, engine=engine, stopper=stopper)
+            outcome = run(
+                target, path, values, passes, engine=engine, stopper=stopper, scope=scope, last=last
+            )
     except OSError as error:
         fail(str(error))
     tell(path, outcome, settings, watcher.said if watcher is not None else ())
+    if scope is not None and outcome.others is not None:
+        _tell_others(scope, outcome.others)
     if graph_file is not None:
         _draw(path, graph_file)
     raise SystemExit(outcome.status)
@@ -107,6 +129,14 @@ def _watched(
     return watched(path, settings, stop_on)
 
 
+def _tell_others(scope: str, others: Sequence[str]) -> None:
+    """Say that the scope to record was never entered, and which were."""
+    some = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
+    entered = f"; those entered were {some}" if others else ", and none of another"
+    told = f"gradviz: no module or Function named {scope} was entered{entered}"
+    stderr.print(Text(clean(told), "yellow"))
+
+
 def _check_picture(path: Path) -> None:
     from gradviz.draw.render import check_path
 
@@ -117,5 +147,5 @@ def _draw(path: Path, picture: Path) -> None:
     from gradviz.cli.drawing import Choice, draw
 
     with open_trace(path) as recorded:
-        draw(recorded, picture, Choice())
+        draw([recorded], picture, Choice())
     stderr.print(f"[dim]gradviz:[/] drew {picture}", markup=True)

@@ -242,6 +242,9 @@ class _Tree:
             node = nodes[row]
             if node.kind == OP and node.pair in nodes:
                 self.home[node.pair] = place
+        for node in nodes.values():
+            if node.kind == GRAD_FN and node.maker in self.home:
+                self.home[node.id] = self.home[node.maker]
         found: dict[str, str] = {}
         home = self.home
         half = [edge for edge in self.graph.edges if (edge.source in home) is not (edge.target in home)]

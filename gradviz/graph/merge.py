@@ -90,7 +90,12 @@ class Merging:
                 count[group.id] = count.get(group.id, 0) + 1
             before = group
             if group is not None:
-                turns[node.id] = turns[node.pair] = count[group.id]
+                turns[node.id] = count[group.id]
+        for node in self.graph.nodes.values():
+            if node.kind == OP and node.pair and node.id in turns:
+                turns[node.pair] = turns[node.id]
+            elif node.maker and node.maker in turns:
+                turns[node.id] = turns[node.maker]
         for edge in self.graph.edges:
             if edge.kind == DATA and self.graph.nodes[edge.source].kind == OP and edge.source in turns:
                 turns[edge.target] = turns[edge.source]

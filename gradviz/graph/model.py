@@ -53,9 +53,7 @@ class Node:
     col: int | None = None
     end_col: int | None = None
     scope: str = ""
-    is_inside: bool = (
-        False  # of an op: it ran inside a library's module, and its place is that of the module's call
-    )
+    visit: int = 0  # of an op in a library's module, which has the place of the module's call: which visit
     count: int = 1
     since: int = -1  # of a tensor: the event of its last write in place; -1 before the first
     version: int = 0
@@ -64,6 +62,7 @@ class Node:
     text: str = ""  # the source line
     base: str | None = None  # the name of the tensor whose memory it shares
     pair: str = ""  # the grad_fn of an op, the AccumulateGrad of a leaf
+    maker: str = ""  # the op that made a grad_fn; it may have made several
     root: bool = False  # a root of the pass
     retained: bool = False  # a non-leaf whose gradient was retained
     has_grad: bool = False

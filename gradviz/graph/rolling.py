@@ -5,6 +5,7 @@ with edges back to earlier ones. Takes linear time."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 
 from gradviz.graph.groups import PLACE, RUN, SCOPE, Group
@@ -29,6 +30,7 @@ class _Places:
         self.groups: dict[str, Group] = {}
         self.by_key: dict[Hashable, Group] = {}
         self.home: dict[str, str] = {}  # node -> the group it is directly in
+        self.visited: Counter[Hashable] = Counter()  # how often an op ran in a visit, so far
         rows = _rows(graph)
         for component in _data_before(graph):
             self._add_data(component)
@@ -65,16 +67,21 @@ class _Places:
 
     def _add_run(self, run: list[Node]) -> None:
         """Put operations that ran at one place one after another into their groups. A library function may run several;
-        each has a group of its own, which the next call of the function shares."""
+        each has a group of its own, which the next call of the function shares. Inside a library's module, the first
+        `add` of each visit shares a group, the second, and so on."""
         first = run[0]
         parent = self._scope(first.scope)
         period = _period([node.op or node.name for node in run])
         for number, node in enumerate(run):
-            place = (node.scope,) if node.is_inside else _place(node)
-            key = (PLACE, *place, node.op or node.name, number % period)
+            name = node.op or node.name
+            if node.visit:
+                key: tuple[Hashable, ...] = (PLACE, node.scope, name, self.visited[node.visit, name])
+                self.visited[node.visit, name] += 1
+            else:
+                key = (PLACE, *_place(node), name, number % period)
             group = self._group(key, PLACE, node.name or "?", parent, node.scope)
             group.count += 1
-            group.is_inside = node.is_inside
+            group.is_inside = bool(node.visit)
             self.home[node.id] = group.id
 
     def _add_data(self, component: list[Node]) -> None:
@@ -85,11 +92,14 @@ class _Places:
         self.home.update((node.id, group.id) for node in component)
 
     def _place_results(self) -> None:
-        """Results and grad_fns go with their op. A root of the pass stays visible."""
+        """Results and grad_fns go with their op. A tensor that is a root of the pass stays visible."""
         nodes = self.graph.nodes
         for edge in self.graph.edges:
             if edge.kind == DATA and nodes[edge.source].kind == OP and not nodes[edge.target].root:
                 self.home.setdefault(edge.target, self.home[edge.source])
+        for node in nodes.values():
+            if node.kind == GRAD_FN and node.maker in self.home:
+                self.home[node.id] = self.home[node.maker]
         for name, place in list(self.home.items()):
             pair = nodes[name].pair
             if nodes[name].kind == OP and pair in nodes:

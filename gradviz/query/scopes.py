@@ -49,9 +49,11 @@ class Scopes:
         """Whether an event happened inside a custom Function's forward."""
         return self._at(event).in_function
 
-    def site(self, event: int) -> int:
-        """The site at which the innermost scope around an event was entered; 0 for none."""
-        return self._at(event).site
+    def entered(self, event: int) -> tuple[int, int]:
+        """The number of the visit to the innermost scope around an event, and the site at which it was entered; zeros
+        for none."""
+        scope = self._at(event)
+        return scope.scope, scope.site
 
     def _at(self, event: int) -> _Open:
         starts, innermost = self._stretches

@@ -30,11 +30,13 @@ class ScriptError(GradvizError):
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a script ended: its exit status, the exception that ended it or None, and whether it imported
-    `torch` and was given gradviz's engine."""
+    `torch` and was given gradviz's engine. If the scope to record was never entered, `others` are the names of some
+    that were."""
 
     status: int
     error: BaseException | None
     served_as_torch: bool
+    others: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,12 @@ def run(
     companion: Companion | None = None,
     engine: str = "numpy",
     stopper: Stopper | None = None,
+    scope: str | None = None,
+    last: int | None = None,
 ) -> Outcome:
     """Run the target and record into `trace` what it does with gradviz's engine and with PyTorch. What `import torch`
-    gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it is installed.
+    gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it is installed. The
+    other settings are those of `record`.
 
     The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
     `python` prints it and returned. A `stopper` may end it before. Raises ScriptError and OSError
@@ -93,7 +98,8 @@ def run(
     own = [] if serves else pytorch.own_directories()
     sites = Sites([_execute.__code__, _run_module.__code__], own)
     through = companion.listener if companion is not None else None
-    recording = record(trace, values, passes, sites, {"script": target.name}, through, with_torch=not serves)
+    meta = {"script": target.name}
+    recording = record(trace, values, passes, sites, meta, through, not serves, scope, last)
     main = _run_module if target.is_module else _run_file
     before = sys.argv, sys.path[:], sys.modules.get("__main__")
     if serves:
@@ -101,8 +107,8 @@ def run(
     gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
     try:
         with recording as running:
-            failed = companion.failed if companion is not None else _ignore
-            error = _caught(lambda: main(target), failed, stopper or Stopper())
+            hears = companion.failed if companion is not None else _ignore
+            error = _caught(lambda: main(target), hears, stopper or Stopper())
             running.ended_by(error)
         served = serves and "torch" in sys.modules
     finally:
@@ -111,15 +117,16 @@ def run(
         sys.argv, sys.path[:] = before[0], before[1]
         if before[2] is not None:
             sys.modules["__main__"] = before[2]
-    return Outcome(exit_status(error), None if isinstance(error, SystemExit) else error, served)
+    failed = None if isinstance(error, SystemExit) else error
+    return Outcome(exit_status(error), failed, served, recording.scopes_instead)
 
 
 def of_this_rank(trace: Path | str) -> Path:
     """The trace of this process: under `torchrun` each of several writes its own, `NAME.rank0.gradviz`."""
-    path, rank = Path(trace), os.environ.get("RANK", "")
-    if not rank.isdigit() or os.environ.get("WORLD_SIZE", "1") == "1":
-        return path
-    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+    from gradviz.sources.record import rank_meta
+
+    path, rank = Path(trace), rank_meta().get("rank")
+    return path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def _ignore(error: BaseException) -> None:

@@ -191,8 +191,9 @@ class Sites:
         if known is None:
             parent, what, offset = self._made[number]
             place = what if isinstance(what, Place) else place_of(what, offset)
-            names = place.names or (self.frame(parent).names if place.returns and parent else ())
             is_library = self.sort_of(place.file) == LIBRARY
+            own = () if is_library else place.names  # a library's variables are not the user's
+            names = own or (self.frame(parent).names if place.returns and parent else ())
             known = self._frames[number] = Frame(number, parent, place, names, is_library)
         return known
 

@@ -213,7 +213,7 @@ class States:
         data = self._read(chunk, int(self._offsets[row]), length)
         if grade == STATS:
             return None, unpack_stats(data)
-        array = _elements(np.frombuffer(data, np.uint8), form.dtype)
+        array = elements_of(np.frombuffer(data, np.uint8), form.dtype)
         if array is None:
             return None, None
         array = array.reshape(form.shape)
@@ -256,12 +256,12 @@ class States:
             if kind & 0xFF == STATS:
                 found[here.start + rows] = packed.view(np.float64).reshape(len(packed), _STATISTICS)
                 continue
-            array = _elements(packed, self._known_forms[kind >> 8 & 0xFFFFFFFF].dtype)
+            array = elements_of(packed, self._known_forms[kind >> 8 & 0xFFFFFFFF].dtype)
             if array is not None:
                 found[here.start + rows] = stats_table(array)
 
 
-def _elements(data: np.ndarray, dtype: str) -> np.ndarray | None:
+def elements_of(data: np.ndarray, dtype: str) -> np.ndarray | None:
     """Bytes as elements; those of bfloat16 as float32. None for a dtype that NumPy has not."""
     if dtype == _BRAIN_FLOAT:
         return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

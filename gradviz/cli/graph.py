@@ -60,6 +60,10 @@ Examples:
 @click.option("--from", "start", metavar="A", help="Only the paths from A (to --to B).")
 @click.option("--to", "end", metavar="B", help="Only the paths to B (from --from A).")
 @click.option("--only-grad", is_flag=True, help="Only what requires grad.")
+@click.option(
+    "--findings/--no-findings", default=True, show_default=True,
+    help="Mark what `gradviz check` finds (in runs up to 200,000 events).",
+)  # fmt: skip
 @click.option("--legend", is_flag=True, help="Draw the legend of all symbols, instead of a trace.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 @click.option(
@@ -83,6 +87,7 @@ def graph(
     start: str | None,
     end: str | None,
     only_grad: bool,
+    findings: bool,
     legend: bool,
     theme: str,
     rankdir: str,
@@ -103,7 +108,20 @@ def graph(
     if (start is None) != (end is None):
         fail("--from and --to go together: give the start and the end of the paths")
     choice = Choice(
-        number, show, whole, depth, unfold, rolled, around, hops, start, end, only_grad, theme, rankdir
+        number,
+        show,
+        whole,
+        depth,
+        unfold,
+        rolled,
+        around,
+        hops,
+        start,
+        end,
+        only_grad,
+        theme,
+        rankdir,
+        findings,
     )
     with all_opened(traces) as recorded:
         told = draw(recorded, output or recorded[0].path.with_suffix(".svg"), choice)

@@ -25,6 +25,7 @@ from gradviz.words.escape import clean
 Examples:
   gradviz step lesson.gradviz
   gradviz step lesson.gradviz --at 12
+  gradviz step lesson.gradviz --finding 1
   gradviz step lesson.gradviz --commands "next-backward; next 3; back; last"
   gradviz step lesson.gradviz --commands @commands.txt
 """
@@ -32,9 +33,12 @@ Examples:
 @traces_argument
 @click.option("--at", type=int, default=1, metavar="N", help="Begin at event N, counted from 1.")
 @click.option(
+    "--finding", "number", type=click.IntRange(1), metavar="N", help="Begin at finding N of `gradviz check`."
+)
+@click.option(
     "--commands", "text", metavar="COMMANDS", help='Run "next; back; goto 5", or @FILE, and print plain text.'
 )
-def step(traces: tuple[Path, ...], at: int, text: str | None) -> None:
+def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None) -> None:
     """Step through TRACE event by event: the source, the gradients, the leaves. Default: the newest *.gradviz here.
     With --commands, several traces are stepped side by side.
 
@@ -50,6 +54,8 @@ def step(traces: tuple[Path, ...], at: int, text: str | None) -> None:
             _side_by_side(recorded, at - 1, lines)
             return
         session = Session(recorded[0], at - 1, exporter=export_moment)
+        if number is not None:
+            _go_to_finding(session, number)
         if lines is not None:
             for piece in script(session, lines):
                 click.echo(piece)
@@ -57,6 +63,20 @@ def step(traces: tuple[Path, ...], at: int, text: str | None) -> None:
         from gradviz.step.terminal import interact
 
         interact(session)
+
+
+def _go_to_finding(session: Session, number: int) -> None:
+    """Go to the event that proves a finding, and say what it is."""
+    from gradviz.diagnose import check
+    from gradviz.diagnose.settings_file import settings_at
+
+    findings = check(session.trace, settings=settings_at(Path.cwd())).findings
+    if number > len(findings):
+        fail(f"there is no finding {number}: gradviz check finds {len(findings) or 'nothing'} in this trace")
+    finding = findings[number - 1]
+    if finding.events:
+        session.go(finding.events[0])
+    session.message = f"finding {number} of {len(findings)}: {finding.rule}: {clean(finding.message)}"
 
 
 def _side_by_side(traces: list[Trace], at: int, lines: list[str]) -> None:

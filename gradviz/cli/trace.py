@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
@@ -11,11 +13,16 @@ from rich.text import Text
 from gradviz.cli.common import fail, stderr
 from gradviz.cli.progress import shown_on_terminal
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
+from gradviz.diagnose.settings import Settings
+from gradviz.diagnose.settings_file import settings_at
 from gradviz.sources.script import of_this_rank, run
 from gradviz.tracefile import Passes, open_trace, passes_of
 from gradviz.words.escape import clean
 
 _NAMED = 6  # the most scopes that are listed by name
+
+if TYPE_CHECKING:
+    from gradviz.cli.watch import Watch
 
 
 class PassNumbers(click.ParamType[Passes]):
@@ -53,6 +60,14 @@ Examples:
     metavar="N",
     help="Keep the last N passes, and those around errors and NaN.",
 )
+@click.option(
+    "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
+)
+@click.option(
+    "--stop-on",
+    type=click.Choice(["error", "warning"]),
+    help="End the run, with status 3, at the first such finding that is sure.",
+)
 @click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
 def trace(
     module: str | None,
@@ -62,6 +77,8 @@ def trace(
     passes: Passes | None,
     scope: str | None,
     last: int | None,
+    watch: bool,
+    stop_on: str | None,
     graph_file: Path | None,
     script: str | None,
     arguments: tuple[str, ...],
@@ -73,15 +90,19 @@ def trace(
     """
     graph_file, arguments = _graph_after_script(graph_file, arguments)
     target = target_of("record", module, script, arguments, engine)
+    settings = settings_at(Path.cwd())
     path = of_this_rank(output or Path(f"{target.stem}.gradviz"))
     if graph_file is not None:
         _check_picture(graph_file)
     try:
-        with shown_on_terminal(path):
-            outcome = run(target, path, values, passes, engine=engine, scope=scope, last=last)
+        with shown_on_terminal(path), _watched(path, settings, watch, stop_on) as watcher:
+            stopper = watcher.stopper if watcher is not None else None
+            outcome = run(
+                target, path, values, passes, engine=engine, stopper=stopper, scope=scope, last=last
+            )
     except OSError as error:
         fail(str(error))
-    tell(path, outcome)
+    tell(path, outcome, settings, watcher.said if watcher is not None else ())
     if scope is not None and outcome.others is not None:
         _tell_others(scope, outcome.others)
     if graph_file is not None:
@@ -96,6 +117,16 @@ def _graph_after_script(
     if graph_file is None and len(arguments) >= 2 and arguments[-2] == "--graph":
         return Path(arguments[-1]), arguments[:-2]
     return graph_file, arguments
+
+
+def _watched(
+    path: Path, settings: Settings, watch: bool, stop_on: str | None
+) -> AbstractContextManager[Watch | None]:
+    if not watch and stop_on is None:
+        return nullcontext()
+    from gradviz.cli.watch import watched
+
+    return watched(path, settings, stop_on)
 
 
 def _tell_others(scope: str, others: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from gradviz.errors import GradvizError
 from gradviz.events.listener import Listener
 from gradviz.sources import alias, pytorch
+from gradviz.sources.stopping import Stopper
 from gradviz.sources.tracebacks import without_our_frames
 from gradviz.tracefile import Recorder, Sites
 
@@ -79,6 +80,7 @@ def run(
     passes: Any = None,
     companion: Companion | None = None,
     engine: str = "numpy",
+    stopper: Stopper | None = None,
     scope: str | None = None,
     last: int | None = None,
 ) -> Outcome:
@@ -87,7 +89,8 @@ def run(
     other settings are those of `record`.
 
     The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
-    `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
+    `python` prints it and returned. A `stopper` may end it before. Raises ScriptError and OSError
+    where nothing can be run or written."""
     from gradviz.sources.record import record
 
     target.check()
@@ -104,7 +107,8 @@ def run(
     gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
     try:
         with recording as running:
-            error = _caught(lambda: main(target), companion.failed if companion is not None else _ignore)
+            hears = companion.failed if companion is not None else _ignore
+            error = _caught(lambda: main(target), hears, stopper or Stopper())
             running.ended_by(error)
         served = serves and "torch" in sys.modules
     finally:
@@ -129,11 +133,14 @@ def _ignore(error: BaseException) -> None:
     pass
 
 
-def _caught(main: Callable[[], None], failed: Callable[[BaseException], None]) -> BaseException | None:
+def _caught(
+    main: Callable[[], None], failed: Callable[[BaseException], None], stopper: Stopper
+) -> BaseException | None:
     """Run, print what is raised as the interpreter would, and return it. `failed` hears of it first."""
     try:
-        main()
-        _wait_for_threads()
+        with stopper.running():
+            main()
+            _wait_for_threads()
     except SystemExit as error:
         if error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)

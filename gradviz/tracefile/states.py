@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ class States:
             "_offsets",
         ):
             setattr(part, name, getattr(self, name)[:kept])
-        for known in ("_order", "_sorted_keys", "_formed", "_formed_keys", "stats"):
+        for known in ("_order", "_sorted_keys", "_formed", "_formed_keys", "stats", "checksums"):
             part.__dict__.pop(known, None)
         part._firsts = np.minimum(self._firsts, kept)
         part.snapshot = lru_cache(maxsize=4096)(part._snapshot)
@@ -227,6 +228,20 @@ class States:
         for chunk, (first, after) in enumerate(zip(self._firsts, self._firsts[1:], strict=False)):
             if after > first and self._grades[first:after].any():
                 self._fill(found, slice(first, after), np.frombuffer(self._payload(chunk), np.uint8))
+        return found
+
+    @cached_property
+    def checksums(self) -> np.ndarray:
+        """A checksum of what was kept of each state's value, and of its shape and dtype: equal states have equal
+        ones, in one file and between files. 0 where no value was kept."""
+        found = np.zeros(len(self), np.uint32)
+        seeds = {number: zlib.crc32(repr(form[:2]).encode()) for number, form in self._known_forms.items()}
+        for chunk, (first, after) in enumerate(zip(self._firsts, self._firsts[1:], strict=False)):
+            payload = memoryview(self._payload(chunk)) if self._lengths[first:after].any() else b""
+            for row in (first + np.flatnonzero(self._lengths[first:after])).tolist():
+                start = int(self._offsets[row])
+                value = payload[start : start + int(self._lengths[row])]
+                found[row] = zlib.crc32(value, seeds.get(int(self.forms[row]), 0)) or 1
         return found
 
     def _fill(self, found: np.ndarray, here: slice, payload: np.ndarray) -> None:

@@ -28,6 +28,7 @@ from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.thinning import drop_unused, thin
 
 INTERVAL = 0.05  # seconds between commits
+_PATIENCE = 60  # seconds
 _LARGE = 1 << 20  # bytes of values, from which on they are written beside the program
 
 
@@ -282,7 +283,8 @@ def _create(path: Path, meta: dict[str, str]) -> sqlite3.Connection:
     try:
         for leftover in (path, Path(f"{path}-journal")):
             leftover.unlink(missing_ok=True)
-        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        # A reader of the same file (`--watch`) may keep a commit waiting.
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_PATIENCE)
         # A rollback journal without fsync: a killed process leaves a sound file, and only one.
         connection.executescript(
             "PRAGMA page_size = 8192; PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;"

@@ -91,7 +91,7 @@ def _why(
     copies: dict[int, int],
     below: Downstream,
 ) -> tuple[Lack, int, int] | None:
-    for up, root in above:
+    for up, root in reversed(above):  # a network that is cut off from several roots belongs to the last one
         if leaf in up.came:
             cut = up.cut(leaf)
             return (Lack.CUT, cut.index, root) if cut is not None else (Lack.NOT_ASKED, up.at, root)

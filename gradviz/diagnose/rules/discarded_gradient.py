@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.finding import ERROR, NOTE
+from gradviz.diagnose.reach import Lack, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
@@ -26,10 +27,11 @@ def _search(case: Case) -> Iterator[Found]:
     kept = np.unique(lives.numbers[came & ~lost])
     discarded = np.setdiff1d(passes, [*kept, *case.training.inside_steps])
     by_number = case.query.passes.by_number
+    cut = _cut_sites(case) if len(discarded) else set()
     for site in dict.fromkeys(by_number[number].site for number in discarded.tolist()):
         numbers = [number for number in discarded.tolist() if by_number[number].site == site]
         all_of_site = [number for number in passes.tolist() if by_number[number].site == site]
-        if len(numbers) < _SHARE * len(all_of_site):
+        if site in cut or len(numbers) < _SHARE * len(all_of_site):
             continue
         first = numbers[0]
         rows = np.flatnonzero(lost & (lives.numbers == first))
@@ -58,6 +60,15 @@ def _reassigned(case: Case) -> set[int]:
         for leaf, event in first.items()
         if case.training.stems_from_gradient(assigned.object(event).grad, event)
     }
+
+
+def _cut_sites(case: Case) -> set[int]:
+    """The lines whose roots are cut off from what they are to train: that says why their gradients are not used."""
+    roots = {lack.root for lack in case.of(lacking) if lack.lack is Lack.CUT and lack.severity != NOTE}
+    began = case.trace.table(Kind.PASS_BEGAN)
+    told = began.lists("roots")
+    rows = told.owners[np.isin(told.elements[:, 2], sorted(roots))]
+    return set(began.sites[rows].tolist())
 
 
 def _clearing(case: Case, leaf: int, event: int) -> int:

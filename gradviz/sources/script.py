@@ -10,6 +10,7 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -102,6 +103,7 @@ def run(
     recording = record(trace, values, passes, sites, meta, through, not serves, scope, last)
     main = _run_module if target.is_module else _run_file
     before = sys.argv, sys.path[:], sys.modules.get("__main__")
+    home = os.getcwd()
     if serves:
         alias.install()
     gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
@@ -115,6 +117,8 @@ def run(
         gc.unfreeze()
         alias.uninstall()
         sys.argv, sys.path[:] = before[0], before[1]
+        with suppress(OSError):  # the directory may be gone
+            os.chdir(home)  # the trace, and what is said of it, is there
         if before[2] is not None:
             sys.modules["__main__"] = before[2]
     failed = None if isinstance(error, SystemExit) else error
@@ -168,7 +172,7 @@ def _run_file(target: Target) -> None:
         return
     sys.path.insert(0, str(path.resolve().parent))
     module = ModuleType("__main__")
-    module.__dict__.update(__file__=target.name, __builtins__=builtins, __cached__=None)
+    module.__dict__.update(__file__=os.path.abspath(target.name), __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = module
     _execute(compiled(path, target.name), module.__dict__)
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from gradviz.background import Background
 from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import LAYOUTS, ROW
@@ -27,6 +28,7 @@ from gradviz.tracefile.schema import APPLICATION_ID, SKIPPED, STATE, TABLES, VER
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.thinning import drop_unused, thin
 
+_HEADER = 100  # bytes of SQLite's header; the application's id is at 68
 INTERVAL = 0.05  # seconds between commits
 _PATIENCE = 60  # seconds
 _LARGE = 1 << 20  # bytes of values, from which on they are written beside the program
@@ -70,7 +72,7 @@ class Writer:
         self.dtypes: dict[int, str] = {}  # of forms, by their numbers
         linecache.checkcache()  # a file may have been edited since another recording
         self.connection = _create(self.path, meta)
-        self.thread = threading.Thread(target=self._run, name="gradviz-writer", daemon=True)
+        self.thread = Background(self._run)
         self.thread.start()
 
     def wake(self) -> None:
@@ -278,8 +280,25 @@ def settle(batch: Batch) -> None:
     states["length"][valued] = [len(payload) for payload in batch.payload]
 
 
+def _check_replaceable(path: Path) -> None:
+    """Raise OSError if there is something at `path` that is no trace: it must not be lost."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise OSError(f"{path} is not a regular file: choose another name for the trace")
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+    if header and (
+        not header.startswith(b"SQLite format 3\0") or header[68:72] != APPLICATION_ID.to_bytes(4, "big")
+    ):
+        raise OSError(
+            f"{path} is not a gradviz trace, and is not overwritten: choose another name for the trace"
+        )
+
+
 def _create(path: Path, meta: dict[str, str]) -> sqlite3.Connection:
-    """A new, empty trace at `path`, in place of any file there."""
+    """A new, empty trace at `path`, in place of an earlier trace there. Raises OSError for any other file."""
+    _check_replaceable(path)
     try:
         for leftover in (path, Path(f"{path}-journal")):
             leftover.unlink(missing_ok=True)

@@ -1,12 +1,15 @@
 """What recording costs a PyTorch program: a training step of three models, recorded in each grade, beside the same step
-without a recorder.
+without a recorder, under PyTorch's anomaly mode, and traced with its gradients by torchlens, where that is installed
+(`pip install torchlens==2.36.0`).
 
     python benchmarks/torch_recording.py [ROUNDS]
 """
 
 from __future__ import annotations
 
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +24,9 @@ from torch.nn import functional as F
 import gradviz
 
 GRADES = ("none", "stats", "full")
+ANOMALY = "detect_anomaly"
 STEPS = 2  # that are timed at once
+REMEMBERED = 6  # steps whose peak memory is measured
 
 
 class Residual(nn.Module):
@@ -101,10 +106,12 @@ def timed(step: Callable[[], None]) -> float:
 
 def measured(step: Callable[[], None], rounds: int, file: Path) -> dict[str, float]:
     """The median seconds of a step, plain and in each grade, taken in turns."""
-    times: dict[str, list[float]] = {name: [] for name in ("plain", *GRADES)}
+    times: dict[str, list[float]] = {name: [] for name in ("plain", ANOMALY, *GRADES)}
     step()
     for _ in range(rounds):
         times["plain"].append(timed(step))
+        with torch.autograd.set_detect_anomaly(True):
+            times[ANOMALY].append(timed(step))
         for grade in GRADES:
             with gradviz.record(file, values=grade):
                 step()
@@ -112,19 +119,101 @@ def measured(step: Callable[[], None], rounds: int, file: Path) -> dict[str, flo
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 
-def main() -> None:
-    """Print the table."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-    torch.set_num_threads(1)
-    print(f"PyTorch {torch.__version__} on one thread; {machine()}")
-    rows = []
+def by_torchlens(make: Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]], rounds: int) -> float:
+    """The median time of a step that torchlens traces, with all activations and gradients, as a multiple of a plain
+    one. In a process of its own: what it has wrapped stays wrapped."""
+    import torchlens
+    from torchlens.options import CaptureOptions
+
+    class Loss(nn.Module):
+        def __init__(self, net: nn.Module, labels: torch.Tensor) -> None:
+            super().__init__()
+            self.net, self.labels = net, labels
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(self.net(inputs), self.labels)
+
+    torch.manual_seed(0)
+    net, inputs, labels = make()
+    model, optimizer = Loss(net, labels), torch.optim.AdamW(net.parameters())
+
+    def plain() -> None:
+        optimizer.zero_grad()
+        model(inputs).backward()
+        optimizer.step()
+
+    def traced() -> None:
+        optimizer.zero_grad()
+        log = torchlens.trace(model, inputs, capture=CaptureOptions(save_grads="all"))
+        log.log_backward(log[log.output_layers[0]].out)
+        optimizer.step()
+
+    medians = []
+    for step in (plain, traced):
+        step()
+        medians.append(statistics.median(timed(step) for _ in range(rounds)))
+    return medians[1] / medians[0]
+
+
+def peak(make: Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]], grade: str) -> float:
+    """The most memory that this process has had after some steps, in MB. Raises OSError where there is no /proc."""
+    step = step_of(make)
+    step()
     with tempfile.TemporaryDirectory() as folder:
-        for make in (mlp, cnn, transformer):
+        if grade == "plain":
+            for _ in range(REMEMBERED):
+                step()
+        else:
+            with gradviz.record(Path(folder) / "run.gradviz", values=grade):
+                for _ in range(REMEMBERED):
+                    step()
+    # not getrusage, which counts the process that started this one too
+    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+
+MODELS = {make.__name__: make for make in (mlp, cnn, transformer)}
+
+
+def elsewhere(*arguments: str) -> float | None:
+    """What a process of its own finds; None where it cannot run."""
+    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{' '.join(arguments)}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        return None
+    return float(done.stdout.split()[-1])
+
+
+def ratio(value: float | None, to: float | None = 1.0) -> str:
+    """A ratio as text; a dash where there is none."""
+    return "–" if value is None or to is None else f"{value / to:.2f}"
+
+
+def main() -> None:
+    """Print the tables."""
+    torch.set_num_threads(1)
+    if sys.argv[1:2] == ["--torchlens"]:
+        print(by_torchlens(MODELS[sys.argv[2]], int(sys.argv[3])))
+        return
+    if sys.argv[1:2] == ["--peak"]:
+        print(peak(MODELS[sys.argv[2]], sys.argv[3]))
+        return
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    print(f"PyTorch {torch.__version__} on one thread; {machine()}")
+    rows, memory = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, make in MODELS.items():
             found = measured(step_of(make), rounds, Path(folder) / "run.gradviz")
-            plain = found["plain"]
-            ratios = [f"{found[grade] / plain:.2f}" for grade in GRADES]
-            rows.append((make.__name__, f"{1e3 * plain:.1f} ms", *ratios))
-    table("A recorded training step, as a multiple of the plain one", rows, ("model", "plain", *GRADES))
+            plain = found.pop("plain")
+            ratios = [ratio(found[column], plain) for column in (*GRADES, ANOMALY)]
+            lens = ratio(elsewhere("--torchlens", name, str(max(3, rounds // 3))))
+            rows.append((name, f"{1e3 * plain:.1f} ms", *ratios, lens))
+    for name in MODELS:
+        plain_peak = elsewhere("--peak", name, "plain")
+        peaks = [ratio(elsewhere("--peak", name, grade), plain_peak) for grade in GRADES]
+        memory.append((name, f"{plain_peak:.0f} MB", *peaks))
+    header = ("model", "plain", *GRADES)
+    table("A training step, as a multiple of the plain one", rows, (*header, ANOMALY, "torchlens"))
+    table("Peak memory of the process, likewise", memory, header)
 
 
 if __name__ == "__main__":

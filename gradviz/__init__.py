@@ -7,6 +7,8 @@
         ...
     gradviz.open("run.gradviz")
     gradviz.check("run.gradviz")
+    gradviz.why("run.gradviz", "w")
+    gradviz.diff("good.gradviz", "bad.gradviz")
     gradviz.draw(loss).save("loss.svg")
 
 `import gradviz` is light: the recorder, the reader and the engine are loaded when they are first used.
@@ -19,7 +21,7 @@ from typing import Any
 from gradviz import draw
 from gradviz.version import __version__
 
-__all__ = ["__version__", "check", "draw", "open", "record", "show"]
+__all__ = ["__version__", "check", "diff", "draw", "open", "record", "show", "why"]
 
 
 def _draw_live(thing: Any, inputs: Any = None, **settings: Any) -> Any:
@@ -39,8 +41,8 @@ draw.live = _draw_live  # type: ignore[attr-defined]  # gradviz.draw(tensor), an
 
 
 def __getattr__(name: str) -> Any:
-    """`record`, `open`, `show` and `check`. Raises AttributeError for any other name, with a hint where PyTorch's names
-    are."""
+    """`record`, `open`, `show`, `check`, `why` and `diff`. Raises AttributeError for any other name, with a hint where
+    PyTorch's names are."""
     if name == "record":
         from gradviz.sources.record import record
 
@@ -53,10 +55,10 @@ def __getattr__(name: str) -> Any:
         from gradviz.notebook import show
 
         return show
-    if name == "check":
-        from gradviz.diagnose import check
+    if name in ("check", "diff", "why"):
+        from gradviz import diagnose
 
-        return check
+        return getattr(diagnose, name)
     message = f"module 'gradviz' has no attribute {name!r}"
     if not name.startswith("_"):
         message += "; PyTorch's names are in gradviz.engine: import gradviz.engine as torch"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import linecache
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -27,6 +29,22 @@ def terminal_env(**more: str) -> dict[str, str]:
     one) is not the size of that terminal."""
     ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     return {**ours, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **more}
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The browser of all tests of a process: there may be only one of Playwright's loops."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on PATH")
+    with playwright.sync_playwright() as started:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        running = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield running
+        running.close()
 
 
 @pytest.fixture

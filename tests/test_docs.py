@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -169,9 +170,12 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 def test_the_pictures_are_those_that_gradviz_draws_now(folder: Path) -> None:
     for picture in sorted((ROOT / "docs/images").glob("*.svg")):
-        drawn = (
-            f"trace examples/{picture.stem}.py --graph" if picture.stem != "legend" else "graph --legend -o"
-        )
+        script = Path("examples") / f"{picture.stem}.py"
+        if not (ROOT / script).exists():
+            script = Path("examples/torch") / script.name
+            if picture.stem != "legend" and not find_spec("torch"):
+                continue
+        drawn = f"trace {script} --graph" if picture.stem != "legend" else "graph --legend -o"
         done = run(f"gradviz {drawn} {picture.name}", folder)
         assert done.returncode == 0
         drawn_now, drawn_then = (sorted(texts(file)) for file in (folder / picture.name, picture))

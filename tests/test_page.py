@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import EXAMPLES
+from conftest import CHROMIUM, EXAMPLES
 
 import gradviz
 import gradviz.engine as torch
@@ -39,19 +37,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 NOT_WORDS = re.compile(
     r"\[object |undefined|\bnull\b"
 )  # what JavaScript writes where something was forgotten
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on PATH")
-    with playwright.sync_playwright() as started:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        running = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield running
-        running.close()
 
 
 class Page:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
-from gradviz.events.kinds import Accumulated, ScopeEntered  # noqa: E402
+from gradviz.cli.common import all_opened  # noqa: E402
+from gradviz.events.kinds import Accumulated, Mutated, OpRan, ScopeEntered  # noqa: E402
+from gradviz.query import Query  # noqa: E402
+from gradviz.query.ranks import differences  # noqa: E402
+from gradviz.sources.torch_recorder.collectives import WRITTEN  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.slow,  # five processes, each of which imports PyTorch
+    pytest.mark.slow,  # many processes, each of which imports PyTorch
     pytest.mark.skipif(
         not torch.distributed.is_available(), reason="PyTorch was built without torch.distributed"
     ),
@@ -50,9 +57,69 @@ dist.destroy_process_group()
 """
 
 
-def launched(folder: Path, *program: str) -> list[list[str]]:
+SHARDED = """\
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+rank = dist.get_rank()
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+torch.manual_seed(rank)
+losses = []
+for step in range(2):
+    loss = net(torch.randn(4, 3)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item().hex())
+weights = [weight.hex() for p in net.parameters() for weight in p.full_tensor().flatten().tolist()]
+with open(f"rank{rank}.txt", "w") as file:
+    file.write(" ".join([*losses, *weights]))
+dist.destroy_process_group()
+"""
+BY_HAND = """\
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+rank = dist.get_rank()
+a = torch.ones(2, requires_grad=True)
+b = torch.ones(2, requires_grad=True)
+start = torch.full((2,), float(rank))
+dist.broadcast(start, src=1)
+parts = [torch.zeros(2) for _ in range(2)]
+dist.all_gather(parts, start + rank)
+optimizer = torch.optim.SGD([a, b], lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    ((a + b) * (rank + 1) * start).sum().backward()
+    dist.all_reduce(a.grad)
+    if step == 0:
+        dist.all_reduce(b.grad, op=dist.ReduceOp.SUM)  # and forgotten later
+    optimizer.step()
+work = dist.all_reduce(torch.ones(3), async_op=True)
+work.wait()
+with open(f"rank{rank}.txt", "w") as file:
+    file.write(" ".join(value.hex() for t in (a, b, *parts) for value in t.tolist()))
+dist.destroy_process_group()
+"""
+
+
+def launched(folder: Path, *program: str, script: str = TRAIN) -> list[list[str]]:
     """Run a program on two ranks; returns the losses and weights of each."""
-    (folder / "train.py").write_text(TRAIN)
+    (folder / "train.py").write_text(script)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv-backend", "c10d",
         "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", *program,
@@ -89,3 +156,65 @@ def test_each_rank_writes_its_trace_and_trains_as_untraced(tmp_path: Path) -> No
             scopes = [event.type for event in events if isinstance(event, ScopeEntered)]
             assert scopes.count("DistributedDataParallel") == 3
             assert len([event for event in events if isinstance(event, Accumulated)]) == 12
+            averaged = [event for event in events if isinstance(event, Mutated) and event.how == "all_reduce"]
+            assert [event.in_pass for event in averaged] == 4 * [1] + 4 * [2] + 4 * [3]
+    with opened(tmp_path) as traces:
+        assert differences([Query(trace) for trace in traces]) == []
+
+
+def opened(folder: Path) -> Any:
+    """The traces of both ranks."""
+    return all_opened(tuple(folder / f"train.rank{rank}.gradviz" for rank in range(2)))
+
+
+def test_shards_train_as_untraced(tmp_path: Path) -> None:
+    plain = launched(tmp_path, "train.py", script=SHARDED)
+    traced = launched(tmp_path, "-m", "gradviz", "trace", "train.py", script=SHARDED)
+    assert traced == plain
+    assert plain[0][2:] == plain[1][2:]
+    with opened(tmp_path) as traces:
+        for trace in traces:
+            ops = [event.op for event in trace if isinstance(event, OpRan)]
+            assert any(op.startswith("reduce_scatter_") for op in ops)  # each version has its own name for it
+            assert any(op.startswith("all_gather_") for op in ops)
+            assert trace.meta["ended"] == "ok"
+            assert len(trace.passes) == 2
+        assert differences([Query(trace) for trace in traces]) == []  # each rank has its own part
+
+
+def test_collectives_are_ops_and_a_gradient_that_differs_is_pointed_out(
+    tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    plain = launched(tmp_path, "train.py", script=BY_HAND)
+    traced = launched(tmp_path, "-m", "gradviz", "trace", "train.py", script=BY_HAND)
+    assert traced == plain
+    with opened(tmp_path) as traces:
+        for rank, trace in enumerate(traces):
+            told = [e for e in trace if isinstance(e, OpRan) and e.op in WRITTEN]
+            assert [(event.op, event.args) for event in told] == [
+                ("broadcast", "src=1"), ("all_gather", ""), ("all_reduce", ""), ("all_reduce", "SUM"),
+                ("all_reduce", ""), ("all_reduce", "async"),
+            ]  # fmt: skip
+            broadcast, gather, reduce, *_, late = told
+            assert trace.snapshot(broadcast.outputs[0], broadcast.index).array.tolist() == [1, 1]
+            gathered = [trace.snapshot(t, gather.index).array.tolist() for t in gather.outputs]
+            assert gathered == [[1, 1], [2, 2]]
+            assert reduce.inputs == reduce.outputs
+            assert trace.snapshot(reduce.outputs[0], reduce.index).array.tolist() == [3, 3]
+            assert trace.snapshot(late.outputs[0], late.index).array is None
+            assert trace.sites[broadcast.site].place.line == 12
+            assert (trace.meta["rank"], trace.meta["world"]) == (str(rank), "2")
+        (found,) = differences([Query(trace) for trace in traces])
+        assert (found.name, found.step, found.averaged) == ("b", 2, (False, False))
+    files = ["train.rank0.gradviz", "train.rank1.gradviz"]
+    said = gradviz_here("info", *files).stdout
+    assert "rank 0" in said
+    assert "the gradient of b is not the same on all ranks at step 2" in " ".join(said.split())
+    assert "not all-reduced" in " ".join(said.split())
+    gradviz_here("graph", *files, "-o", "both.json")
+    scopes = {
+        node["scope"].split("/")[0] for node in json.loads((tmp_path / "both.json").read_text())["nodes"]
+    }
+    assert scopes == {"rank 0", "rank 1"}
+    stepped = gradviz_here("step", *files, "--commands", "next-backward; next").stdout
+    assert stepped.count("backward pass 1 of 2") == 4

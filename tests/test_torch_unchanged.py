@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -317,3 +318,68 @@ def test_a_compiled_model_is_one_op_and_computes_the_same(tmp_path: Path) -> Non
         ops = [event.op for event in trace if isinstance(event, OpRan)]
         assert ops == ["compiled", "compiled", "pow", "mean", "sum"] * 2
         assert len(trace.passes) == 2
+
+
+@pytest.mark.parametrize("grade", ["stats", "full"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
+def test_memory_that_was_read_can_still_be_resized(tmp_path: Path, grade: str, dtype: Any) -> None:
+    with gradviz.record(tmp_path / "run.gradviz", values=grade):
+        for size in (10, 5000, 600_000):
+            x = torch.ones(size).to(dtype)
+            y = x.view(-1)[1:]
+            y.untyped_storage().resize_(0)
+            y.untyped_storage().resize_(4 * size)
+            z = torch.zeros(size)
+            z.resize_(2 * size)
+
+
+def test_memory_that_was_freed_is_not_read(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "run.gradviz", values="full"):
+        x = torch.ones(5000)
+        part = x[100:]
+        x.untyped_storage().resize_(0)
+        again = x.detach(), part.detach(), torch._efficientzerotensor((3,))
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        ops = [event for event in trace if type(event).__name__ == "OpRan" and event.op == "detach"]
+        assert [trace.snapshot(event.outputs[0], event.index).array for event in ops] == [None, None]
+    assert len(again) == 3
+
+
+def test_a_view_whose_node_pytorch_does_not_say(tmp_path: Path) -> None:
+    """Made without grad mode, of a base that is then written with it: to read its `grad_fn` or `is_leaf` raises."""
+    with gradviz.record(tmp_path / "run.gradviz"):
+        base, w = torch.ones(3, 2), torch.ones(2, requires_grad=True)
+        with torch.no_grad():
+            part = base[0]
+        base.mul_(w)
+        with torch.no_grad():
+            copied = part + 1
+        base.sum().backward()
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+        _ = part.grad_fn
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        ops = [event.op for event in trace if isinstance(event, OpRan)]
+    assert ops == ["getitem", "mul_", "add", "sum"]
+    assert copied.tolist() == [2, 2]
+
+
+def test_a_pytorch_that_lacks_a_hook_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(torch.autograd.graph, "_get_grad_fn_or_grad_acc")
+    with gradviz.record(tmp_path / "run.gradviz"):
+        x = torch.ones(2, requires_grad=True)
+        (x * 2).sum().backward()
+    assert x.grad.tolist() == [2, 2]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"gradviz: PyTorch {torch.__version__} has no torch.autograd.graph._get_grad_fn_or_grad_acc"
+    )
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert not trace.count
+
+
+def test_what_the_recorder_needs_is_there() -> None:
+    from gradviz.sources.torch_needs import missing
+
+    assert missing(torch) == ""

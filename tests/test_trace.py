@@ -334,3 +334,55 @@ def test_help_shows_the_first_minute(gradviz_here: Run) -> None:
         assert command in told
         assert gradviz_here(command, "--help").returncode == 0
     assert gradviz_here("--version").stdout.startswith("gradviz ")
+
+
+# --- the script is not changed, and nothing of the user's is lost
+
+
+def test_a_script_that_changes_the_directory_keeps_its_status_and_its_trace(
+    tmp_path: Path, gradviz: Run
+) -> None:
+    (tmp_path / "away").mkdir()
+    (tmp_path / "moves.py").write_text(
+        "import os, sys, torch\nos.chdir('away')\ntorch.ones(2, requires_grad=True).sum().backward()\n"
+        "print(os.path.exists(__file__))\nsys.exit(3)\n"
+    )
+    done = gradviz("trace", "--engine", "numpy", "moves.py", "--graph", "moves.svg")
+    assert (done.returncode, done.stdout) == (3, "True\n")
+    assert "recorded 1 operation" in done.stderr
+    assert (tmp_path / "moves.gradviz").exists()
+    assert (tmp_path / "moves.svg").exists()
+
+
+def test_the_script_sees_no_thread_but_its_own(tmp_path: Path, gradviz: Run) -> None:
+    (tmp_path / "waits.py").write_text(
+        "import threading\nfor thread in threading.enumerate():\n"
+        "    if thread is not threading.main_thread():\n        thread.join()\nprint(threading.active_count())\n"
+    )
+    assert gradviz("trace", "waits.py").stdout == "1\n"
+
+
+@pytest.mark.parametrize("content", ["print('mine')\n", "SQLite format 3\0" + "x" * 200])
+def test_a_file_that_is_no_trace_is_not_overwritten(tmp_path: Path, gradviz: Run, content: str) -> None:
+    (tmp_path / "mine.py").write_text(content)
+    (tmp_path / "script.py").write_text("print(1)\n")
+    done = gradviz("trace", "-o", "mine.py", "script.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "gradviz: mine.py is not a gradviz trace, and is not overwritten: choose another name for the trace\n"
+    )
+    assert (tmp_path / "mine.py").read_text() == content
+
+
+def test_a_device_is_not_replaced(tmp_path: Path, gradviz: Run) -> None:
+    (tmp_path / "script.py").write_text("print(1)\n")
+    done = gradviz("trace", "-o", "/dev/null", "script.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is not a regular file" in done.stderr
+
+
+def test_an_empty_file_and_an_earlier_trace_are_replaced(tmp_path: Path, gradviz: Run) -> None:
+    (tmp_path / "script.py").write_text("print(1)\n")
+    (tmp_path / "out.gradviz").touch()
+    for _ in range(2):
+        assert gradviz("trace", "-o", "out.gradviz", "script.py").returncode == 0

@@ -20,6 +20,7 @@ from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import VERBS, obey, parse
 from gradviz.tracefile import open_trace
 from gradviz.words.sentences import sentence
+from gradviz.words.subject import UnknownName
 
 Sessions = Callable[[str], Session]
 
@@ -298,7 +299,7 @@ def test_who_walks_back_through_the_changes(session: Sessions) -> None:
     assert walk(cube, "who x") == 1
     assert said(cube, "who x") == "x changed here, for the first time"
     assert "event 2, x ** 3 made y" in said(cube, "who y")
-    with pytest.raises(CommandError, match="no tensor is called xx: did you mean x"):
+    with pytest.raises(UnknownName, match="no tensor is called xx: did you mean x"):
         obey(cube, "who xx")
 
 

@@ -14,6 +14,7 @@ from gradviz.cli.running import SETTINGS, runs_a_script, target_of
 from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif
+from gradviz.diagnose.settings_file import settings_at
 from gradviz.diagnose.text import report_text
 from gradviz.sources.script import run
 from gradviz.tracefile import Trace
@@ -82,9 +83,7 @@ Examples:
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning"]),
-    default="warning",
-    show_default=True,
-    help="Exit with status 1 if there is a finding of this severity or a higher one.",
+    help="Exit with status 1 if there is a finding of this severity or a higher one [default: warning].",
 )
 def check(
     module: str | None,
@@ -96,18 +95,20 @@ def check(
     form: str,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
-    fail_on: str,
+    fail_on: str | None,
 ) -> None:
     """Find what went wrong in a run: TRACE is checked; SCRIPT is run and recorded first, like `gradviz trace` does.
 
     The script's output and exit status do not change, except that findings turn status 0 into 1. Default: the
     newest *.gradviz here. Options of gradviz come before SCRIPT, and arguments of the script after it.
+    Settings in [tool.gradviz] of pyproject.toml apply.
     """
+    settings = settings_at(Path.cwd())
     path, status = _recorded(module, output, engine, values, script, arguments)
     with opened(path) as trace:
-        report = check_trace(trace, select, ignore)
+        report = check_trace(trace, select, ignore, settings)
         _print(report, trace, form)
-    raise SystemExit(status or int(bool(report.at_least(fail_on))))
+    raise SystemExit(status or int(bool(report.at_least(fail_on or settings.fail_on))))
 
 
 def _recorded(

@@ -6,7 +6,7 @@ import io
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,9 +50,9 @@ def one_line(message: str) -> str:
     return clean(" ".join(message.split()))
 
 
-def trace_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the optional argument TRACE."""
-    return click.argument("trace", required=False, type=click.Path(path_type=Path))(command)
+def traces_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the optional arguments TRACE..., of which it gets a tuple."""
+    return click.argument("traces", nargs=-1, metavar="[TRACE]...", type=click.Path(path_type=Path))(command)
 
 
 def newest_trace() -> Path:
@@ -61,6 +61,13 @@ def newest_trace() -> Path:
     if not traces:
         fail("no TRACE given, and no *.gradviz here (make one with: gradviz trace SCRIPT)")
     return traces[-1]
+
+
+@contextmanager
+def all_opened(paths: tuple[Path, ...]) -> Iterator[list[Trace]]:
+    """Open several traces (none: the newest here). Raises TraceError if one cannot be read."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(opened(path)) for path in paths or (None,)]
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from gradviz.debug.debugger import Debugger, Reader
 from gradviz.debug.interrupt import ctrl_c_pauses
 from gradviz.debug.pauses import BAD
 from gradviz.debug.readers import AtTerminal, Commands, terminal
+from gradviz.diagnose.settings import Settings as CheckSettings
+from gradviz.diagnose.settings_file import settings_at
 from gradviz.sources.script import Outcome, run
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.step.plain import commands
@@ -79,6 +81,7 @@ def debug(
     or quit, which ends it. Ctrl-C pauses it at the next event. The trace is kept.
     """
     target = target_of("debug", module, script, arguments, engine)
+    checks = settings_at(Path.cwd())
     path = output or Path(f"{target.stem}.gradviz")
     settings = Settings()
     try:
@@ -92,7 +95,7 @@ def debug(
     except OSError as error:
         fail(str(error))
     debugger.ended(f"exit status {outcome.status}")
-    _finish(path, debugger, outcome)
+    _finish(path, debugger, outcome, checks)
 
 
 def _reader(text: str | None) -> Reader:
@@ -108,9 +111,9 @@ def _say(line: str) -> None:
     os.write(2, line.encode())
 
 
-def _finish(path: Path, debugger: Debugger, outcome: Outcome) -> None:
+def _finish(path: Path, debugger: Debugger, outcome: Outcome, checks: CheckSettings) -> None:
     """Print a summary of the recording, and exit with the script's status."""
-    tell(path, outcome)
+    tell(path, outcome, checks)
     if debugger.trouble:
         click.echo(f"gradviz: {one_line(debugger.trouble)}", err=True)
     status = 2 if debugger.trouble else outcome.status

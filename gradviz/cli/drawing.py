@@ -6,17 +6,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradviz.cli.common import patience
+from gradviz.cli.findings import faults, mark
 from gradviz.cli.page import write_page
+from gradviz.diagnose import Finding
+from gradviz.diagnose.settings_file import settings_at
 from gradviz.draw.render import PAGE, check_path, save
+from gradviz.errors import GradvizError
 from gradviz.graph import slices
+from gradviz.graph.beside import beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
 from gradviz.query import Query
+from gradviz.query.ranks import label_of
 from gradviz.tracefile import Trace
 from gradviz.words.numbers import plural
 
+_PLAIN = (".json", ".mmd")  # formats without marks
 _WORDS = {
     "leaf": ("leaf", "leaves"),
     "tensor": ("tensor", ""),
@@ -43,21 +50,44 @@ class Choice:
     only_grad: bool = False
     theme: str = "light"
     rankdir: str = "TB"
+    findings: bool = True
 
 
-def draw(trace: Trace, path: Path, choice: Choice) -> str:
-    """Draw a trace into a file, in the format of its ending. Returns one line for the user about its
-    contents.
+def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
+    """Draw a trace into a file, in the format of its ending, or several side by side. Returns one line for the user
+    about its contents.
 
     Raises GradvizError if that is impossible."""
     check_path(path)
-    with no_collection(), patience(f"reading {trace.path.name}") as doing:
+    with no_collection(), patience(f"reading {traces[0].path.name}") as doing:
+        found = [
+            faults(trace, settings_at(Path.cwd()))
+            if choice.findings and path.suffix.lower() not in _PLAIN
+            else []
+            for trace in traces
+        ]
         if path.suffix.lower() == PAGE:
+            if len(traces) > 1:
+                raise GradvizError(
+                    f"a page shows one trace: draw several as .svg, .png, .pdf, not {path.suffix}"
+                )
             doing(f"making {path.name}")
-            query = Query(trace)
-            return write_page(trace, lambda number: _sliced(query, number, choice, True), choice.number, path)
+            query = Query(traces[0])
+            return write_page(
+                traces[0],
+                lambda number: _sliced(query, number, choice, True, found[0]),
+                choice.number,
+                path,
+            )
         is_json = path.suffix.lower() == ".json"
-        graph = _sliced(Query(trace), choice.number, choice, not is_json)
+        graph = _sliced(Query(traces[0]), choice.number, choice, not is_json, found[0])
+        if len(traces) > 1:  # the same pass of all
+            number = graph.pass_number
+            others = [
+                _sliced(Query(trace), number, choice, not is_json, known)
+                for trace, known in zip(traces[1:], found[1:], strict=True)
+            ]
+            graph = beside([graph, *others], [label_of(trace) for trace in traces])
         asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")
@@ -67,9 +97,12 @@ def draw(trace: Trace, path: Path, choice: Choice) -> str:
     return _told(graph, path)
 
 
-def _sliced(query: Query, number: int | None, choice: Choice, values: bool) -> Graph:
-    """The chosen part of one pass, or of the whole run."""
+def _sliced(
+    query: Query, number: int | None, choice: Choice, values: bool, found: list[tuple[int, Finding]]
+) -> Graph:
+    """The chosen part of one pass, or of the whole run, with its findings marked."""
     graph = build(query, number, choice.show, choice.whole, values=values)
+    mark(graph, query.trace, found)
     if choice.only_grad:
         graph = slices.only_grad(graph)
     if choice.start is not None and choice.end is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gradviz.cli.common import fail, opened, trace_argument
+from gradviz.cli.common import all_opened, fail, traces_argument
 
 
 @click.command(
@@ -19,10 +19,11 @@ Examples:
   gradviz graph --unfold layers/3          also open this scope
   gradviz graph --unrolled                 each step of a loop
   gradviz graph --from layer1.weight --to loss
+  gradviz graph train.rank0.gradviz train.rank1.gradviz
   gradviz graph --legend -o legend.png
 """
 )
-@trace_argument
+@traces_argument
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), help="The picture [default: STEM.svg beside TRACE]."
 )
@@ -59,6 +60,10 @@ Examples:
 @click.option("--from", "start", metavar="A", help="Only the paths from A (to --to B).")
 @click.option("--to", "end", metavar="B", help="Only the paths to B (from --from A).")
 @click.option("--only-grad", is_flag=True, help="Only what requires grad.")
+@click.option(
+    "--findings/--no-findings", default=True, show_default=True,
+    help="Mark what `gradviz check` finds (in runs up to 200,000 events).",
+)  # fmt: skip
 @click.option("--legend", is_flag=True, help="Draw the legend of all symbols, instead of a trace.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 @click.option(
@@ -69,7 +74,7 @@ Examples:
     help="From top to bottom, or from left to right.",
 )
 def graph(
-    trace: Path | None,
+    traces: tuple[Path, ...],
     output: Path | None,
     number: int | None,
     show: str,
@@ -82,6 +87,7 @@ def graph(
     start: str | None,
     end: str | None,
     only_grad: bool,
+    findings: bool,
     legend: bool,
     theme: str,
     rankdir: str,
@@ -90,7 +96,7 @@ def graph(
     .json.
 
     Shows one backward pass and what led to it. A large graph opens as its modules, and a loop as one box for
-    each place. Default: the newest *.gradviz here.
+    each place. Default: the newest *.gradviz here. Several traces are drawn side by side.
     """
     from gradviz.cli.drawing import Choice, draw
     from gradviz.draw.render import save_legend
@@ -102,8 +108,21 @@ def graph(
     if (start is None) != (end is None):
         fail("--from and --to go together: give the start and the end of the paths")
     choice = Choice(
-        number, show, whole, depth, unfold, rolled, around, hops, start, end, only_grad, theme, rankdir
+        number,
+        show,
+        whole,
+        depth,
+        unfold,
+        rolled,
+        around,
+        hops,
+        start,
+        end,
+        only_grad,
+        theme,
+        rankdir,
+        findings,
     )
-    with opened(trace) as recorded:
-        told = draw(recorded, output or recorded.path.with_suffix(".svg"), choice)
+    with all_opened(traces) as recorded:
+        told = draw(recorded, output or recorded[0].path.with_suffix(".svg"), choice)
     click.echo(told)

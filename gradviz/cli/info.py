@@ -11,25 +11,31 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import opened, trace_argument
+from gradviz.cli.common import all_opened, traces_argument
 from gradviz.query import Query
 from gradviz.query.overview import Overview, overview
+from gradviz.query.ranks import differences, label_of
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
-from gradviz.words.numbers import plural
+from gradviz.words.numbers import brief, plural
 
 
 @click.command()
-@trace_argument
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def info(trace: Path | None, as_json: bool) -> None:
-    """Show what TRACE contains: its run, operations, passes and leaves. Default: the newest *.gradviz here."""
-    with opened(trace) as recorded:
-        found = overview(Query(recorded))
+@traces_argument
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs; of several traces, a list.")
+def info(traces: tuple[Path, ...], as_json: bool) -> None:
+    """Show what TRACE contains: its run, operations, passes and leaves. Default: the newest *.gradviz here.
+
+    Several traces are shown side by side, with the gradients that should be the same in all, and are not.
+    """
+    with all_opened(traces) as recorded:
+        queries = [Query(trace) for trace in recorded]
         if as_json:
-            click.echo(json.dumps(as_dict(recorded, found), indent=2, ensure_ascii=False))
+            found = [as_dict(trace, overview(query)) for trace, query in zip(recorded, queries, strict=True)]
+            click.echo(json.dumps(found if len(found) > 1 else found[0], indent=2, ensure_ascii=False))
         else:
-            _print(recorded, found)
+            _print(recorded, [overview(query) for query in queries])
+            _print_differences(recorded, queries)
 
 
 def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
@@ -57,16 +63,44 @@ def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
     }
 
 
-def _print(trace: Trace, found: Overview) -> None:
+def _print(traces: list[Trace], found: list[Overview]) -> None:
     console = Console(highlight=False)
     facts = Table.grid(padding=(0, 2))
+    columns = [_facts(trace, known) for trace, known in zip(traces, found, strict=True)]
+    if len(traces) > 1:
+        columns = [{"": label_of(trace), **told} for trace, told in zip(traces, columns, strict=True)]
+    for label in columns[0]:
+        facts.add_row(Text(label, "dim"), *(Text(clean(told[label])) for told in columns))
+    console.print(facts)
+    for trace, known in zip(traces, found, strict=True):
+        if known.leaves:
+            if len(traces) > 1:
+                console.print(Text(f"\n{clean(label_of(trace))}", "bold"))
+            console.print(_leaf_table(known))
+
+
+def _print_differences(traces: list[Trace], queries: list[Query]) -> None:
+    """Print which gradients are not the same on all ranks, though some are all-reduced."""
+    for found in differences(queries) if len(queries) > 1 else ():
+        console = Console(highlight=False)
+        values = [
+            f"{label_of(trace)} {brief(gradient)}" + ("" if reduced else ", not all-reduced")
+            for trace, gradient, reduced in zip(traces, found.gradients, found.averaged, strict=True)
+        ]
+        told = f"the gradient of {found.name} is not the same on all ranks at step {found.step}: {'; '.join(values)}"
+        console.print(Text("\ndiffers ", "yellow").append(clean(told), "default"))
+
+
+def _facts(trace: Trace, found: Overview) -> dict[str, str]:
     meta = trace.meta
     run = f"{meta.get('script', '?')} on the {meta.get('engine', '?')} engine"
     versions = f"gradviz {meta.get('gradviz', '?')}, Python {meta.get('python', '?')}, NumPy {meta.get('numpy', '?')}"
     passes = f"{found.passes:,}"
+    if found.kept:
+        passes += f" of {trace.passes_begun:,}: {found.kept}"
     if found.passes > 1:
         passes += ", all of one shape" if found.shapes == 1 else f" in {plural(found.shapes, 'shape')}"
-    rows = {
+    return {
         "run": f"{run} ({versions})",
         "ended": _ending(found, meta.get("ended", "")),
         "events": f"{found.events:,}",
@@ -75,11 +109,6 @@ def _print(trace: Trace, found: Overview) -> None:
         "passes": passes,
         "values": meta.get("values", "?"),
     }
-    for label, text in rows.items():
-        facts.add_row(Text(label, "dim"), Text(clean(text)))
-    console.print(facts)
-    if found.leaves:
-        console.print(_leaf_table(found))
 
 
 def _ending(found: Overview, ended: str) -> str:

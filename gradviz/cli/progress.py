@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+
+from gradviz.background import Background
 
 AFTER, EVERY = 2.0, 1.0  # seconds
 _LEAST_COLUMNS = 60
@@ -43,7 +44,7 @@ class _Note:
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.over: SimpleQueue[None] = SimpleQueue()
         self.width = 0  # of what is shown now
-        self.thread = threading.Thread(target=self._run, name="gradviz-note", daemon=True)
+        self.thread = Background(self._run)
 
     def end(self) -> None:
         """Take the note away."""

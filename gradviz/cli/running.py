@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,10 @@ import click
 from rich.text import Text
 
 from gradviz.cli.common import fail, stderr
+from gradviz.cli.findings import hints
 from gradviz.cli.summary import summary
+from gradviz.diagnose import Finding
+from gradviz.diagnose.settings import Settings
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.script import Outcome, Target
 from gradviz.tracefile import TraceError, open_trace
@@ -75,10 +78,12 @@ def _warn_of_options(arguments: tuple[str, ...]) -> None:
         stderr.print(Text(clean(told), "yellow"))
 
 
-def tell(path: Path, outcome: Outcome) -> None:
-    """Print a summary of the recording."""
+def tell(path: Path, outcome: Outcome, settings: Settings, said: Collection[Finding] = ()) -> None:
+    """Print a summary of the recording, and its strongest findings, without those that were `said` before."""
     try:
         with open_trace(path) as recorded:
             stderr.print(summary(recorded, outcome))
+            for line in hints(recorded, settings, outcome.error is not None, said):
+                stderr.print(line)
     except TraceError as error:
         fail(str(error))

@@ -32,6 +32,8 @@ def _line(label: str, text: str, style: str = "") -> Text:
 
 def _counts(trace: Trace, found: Overview) -> Text:
     passes = plural(found.passes, "backward pass", "backward passes")
+    if found.kept:
+        passes += f" of {trace.passes_begun:,} kept ({found.kept})"
     if found.passes > 1:
         passes += ", all of one shape" if found.shapes == 1 else f" in {plural(found.shapes, 'shape')}"
     counts = f"{plural(found.ops, 'operation')}, {passes}, {plural(found.events, 'event')}"

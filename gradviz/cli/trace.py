@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
 from gradviz.cli.common import fail, stderr
 from gradviz.cli.progress import shown_on_terminal
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
+from gradviz.diagnose.settings import Settings
+from gradviz.diagnose.settings_file import settings_at
 from gradviz.sources.script import of_this_rank, run
 from gradviz.tracefile import Passes, open_trace, passes_of
+from gradviz.words.escape import clean
+
+_NAMED = 6  # the most scopes that are listed by name
+
+if TYPE_CHECKING:
+    from gradviz.cli.watch import Watch
 
 
 class PassNumbers(click.ParamType[Passes]):
@@ -33,11 +45,29 @@ class PassNumbers(click.ParamType[Passes]):
 Examples:
   gradviz trace train.py --epochs 3
   gradviz trace --graph net.svg -o net.gradviz train.py
+  gradviz trace --scope Attention --last 100 train.py
   gradviz trace -m package.train
 """,
 )
 @runs_a_script
 @click.option("--passes", type=PassNumbers(), help="Record only these backward passes in detail.")
+@click.option(
+    "--scope", metavar="NAME", help="Record in detail only inside modules and Functions of this name."
+)
+@click.option(
+    "--last",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Keep the last N passes, and those around errors and NaN.",
+)
+@click.option(
+    "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
+)
+@click.option(
+    "--stop-on",
+    type=click.Choice(["error", "warning"]),
+    help="End the run, with status 3, at the first such finding that is sure.",
+)
 @click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
 def trace(
     module: str | None,
@@ -45,6 +75,10 @@ def trace(
     engine: str,
     values: str,
     passes: Passes | None,
+    scope: str | None,
+    last: int | None,
+    watch: bool,
+    stop_on: str | None,
     graph_file: Path | None,
     script: str | None,
     arguments: tuple[str, ...],
@@ -56,15 +90,21 @@ def trace(
     """
     graph_file, arguments = _graph_after_script(graph_file, arguments)
     target = target_of("record", module, script, arguments, engine)
+    settings = settings_at(Path.cwd())
     path = of_this_rank(output or Path(f"{target.stem}.gradviz"))
     if graph_file is not None:
         _check_picture(graph_file)
     try:
-        with shown_on_terminal(path):
-            outcome = run(target, path, values, passes, engine=engine)
+        with shown_on_terminal(path), _watched(path, settings, watch, stop_on) as watcher:
+            stopper = watcher.stopper if watcher is not None else None
+            outcome = run(
+                target, path, values, passes, engine=engine, stopper=stopper, scope=scope, last=last
+            )
     except OSError as error:
         fail(str(error))
-    tell(path, outcome)
+    tell(path, outcome, settings, watcher.said if watcher is not None else ())
+    if scope is not None and outcome.others is not None:
+        _tell_others(scope, outcome.others)
     if graph_file is not None:
         _draw(path, graph_file)
     raise SystemExit(outcome.status)
@@ -79,6 +119,24 @@ def _graph_after_script(
     return graph_file, arguments
 
 
+def _watched(
+    path: Path, settings: Settings, watch: bool, stop_on: str | None
+) -> AbstractContextManager[Watch | None]:
+    if not watch and stop_on is None:
+        return nullcontext()
+    from gradviz.cli.watch import watched
+
+    return watched(path, settings, stop_on)
+
+
+def _tell_others(scope: str, others: Sequence[str]) -> None:
+    """Say that the scope to record was never entered, and which were."""
+    some = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
+    entered = f"; those entered were {some}" if others else ", and none of another"
+    told = f"gradviz: no module or Function named {scope} was entered{entered}"
+    stderr.print(Text(clean(told), "yellow"))
+
+
 def _check_picture(path: Path) -> None:
     from gradviz.draw.render import check_path
 
@@ -89,5 +147,5 @@ def _draw(path: Path, picture: Path) -> None:
     from gradviz.cli.drawing import Choice, draw
 
     with open_trace(path) as recorded:
-        draw(recorded, picture, Choice())
+        draw([recorded], picture, Choice())
     stderr.print(f"[dim]gradviz:[/] drew {picture}", markup=True)

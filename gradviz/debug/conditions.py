@@ -10,7 +10,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.fields import EVERYWHERE, where
 from gradviz.query.predicate import Predicate
 from gradviz.step.breakpoints import Breakpoint
-from gradviz.step.subject import Subject
+from gradviz.words.subject import Subject
 
 
 class Condition(Protocol):

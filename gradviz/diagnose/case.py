@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gradviz.diagnose.finding import ERROR, NOTE
+from gradviz.diagnose.settings import Settings
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure, failures
 from gradviz.query.query import Query
@@ -25,7 +26,8 @@ _NAMED = 4  # tensors that are listed by name
 class Case:
     """One trace: its look-ups, its words, and what several rules need. Each is computed once."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
         self.trace = trace
         self.words = Words(trace)
         self.query: Query = self.words.query

@@ -11,6 +11,7 @@ from gradviz.diagnose.finding import SEVERITIES, Finding, Report
 from gradviz.diagnose.ignoring import is_ignored
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.diagnose.rules import BY_ID, RULES
+from gradviz.diagnose.settings import Settings
 from gradviz.errors import GradvizError
 from gradviz.tracefile import Site, Trace, open_trace
 
@@ -19,14 +20,22 @@ class UnknownRule(GradvizError):
     """There is no rule of this id."""
 
 
-def check(trace: Trace | Path | str, select: Collection[str] = (), ignore: Collection[str] = ()) -> Report:
-    """Check a trace, open or by its path. `select` are the rules to check (none: all), `ignore` those to leave
-    out. Raises UnknownRule for an id that is no rule's, TraceError for a file that cannot be read."""
-    chosen = _chosen(select, ignore)
+def check(
+    trace: Trace | Path | str,
+    select: Collection[str] = (),
+    ignore: Collection[str] = (),
+    settings: Settings | None = None,
+) -> Report:
+    """Check a trace, open or by its path. `select` are the rules to check (none: all), `ignore` those to leave out; if
+    they are empty, those of the `settings` are used. Raises UnknownRule for an id that is no rule's, TraceError for a
+    file that cannot be read."""
+    settings = settings or Settings()
+    selected = select or settings.select
+    chosen = _chosen(selected, ignore or settings.ignore)
     if isinstance(trace, Trace):
-        return _check(Case(trace), chosen, select)
+        return _check(Case(trace, settings), chosen, selected)
     with open_trace(Path(trace)) as opened:
-        return _check(Case(opened), chosen, select)
+        return _check(Case(opened, settings), chosen, selected)
 
 
 def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:

@@ -16,7 +16,7 @@ class Need(Enum):
     VALUES = "values were not recorded (--values none)"
     PASS = "no backward pass was recorded"
     PASSES = "there are fewer than two backward passes"
-    DETAILS = "no backward pass was recorded in detail (--passes)"
+    DETAILS = "no backward pass was recorded in detail (--passes, --scope)"
     STEP = "no optimizer stepped"
     TRAINING = "nothing stepped on a gradient: no optimizer, and no update by hand"
     STEPS = "there are fewer than two steps of an optimizer"

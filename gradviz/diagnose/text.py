@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
+from gradviz.diagnose.place import place_of
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
 from gradviz.words.numbers import plural
@@ -29,9 +29,10 @@ def report_text(report: Report, trace: Trace, console: Console) -> Group:
 
 
 def _finding(finding: Finding, position: int, trace: Trace, width: int) -> Iterator[RenderableType]:
-    place = f"{clean(Path(finding.file).name)}:{finding.line}" if finding.line else "no source location"
     style = _STYLES[finding.severity]
-    yield Text.assemble(f"{position}. ", (finding.severity, style), " ", (finding.rule, "bold"), f"  {place}")
+    yield Text.assemble(
+        f"{position}. ", (finding.severity, style), " ", (finding.rule, "bold"), f"  {place_of(finding)}"
+    )
     yield _indented(Text(clean(finding.message)))
     yield from excerpt(trace, finding.site, width, _LINES)
     yield _indented(Text.assemble(("cure  ", "dim"), (clean(finding.fix), "green")))

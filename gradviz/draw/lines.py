@@ -22,6 +22,8 @@ def lines_of(node: Node, show: str, brief: bool = False, uses: int = 0) -> list[
     lines = (_briefly if brief else _WRITERS[node.kind])(node, show)
     if uses > 1 and node.kind == LEAF and node.requires_grad:
         lines.append(("fact", f"used {uses:,}×"))
+    if node.finding:
+        lines.append(("finding", plain(node.finding, 60)))
     return lines
 
 

@@ -91,8 +91,10 @@ def scene_of(graph: Graph) -> Scene:
 
 def caption(graph: Graph) -> list[str]:
     """The text above a picture: what it shows, the error of the run, and the meaning of the lines."""
-    parts = (plain(graph.script), graph.run(), plain(graph.title, 60))
+    parts = plain(graph.script), graph.run(), plain(graph.title, 60)
     lines = [" · ".join(part for part in parts if part)]
+    if len(lines[0]) > _LONGEST_LINE:
+        lines = [" · ".join(part for part in parts[:2] if part), parts[2]]
     if graph.error and not any(node.error for node in graph.nodes.values()):
         lines.append(plain(graph.error, 90))
     kinds = {name for edge in graph.edges for name in style.edge_classes(edge)}
@@ -161,7 +163,7 @@ def _tooltip(node: Node) -> str:
     return "  ".join(part for part in (node.id, place, plain(node.text, 100)) if part)
 
 
-_LONGEST_LABEL = 22
+_LONGEST_LABEL, _LONGEST_LINE = 22, 44
 _CUTS = {"detach": "gradient stops here", "no_grad": "gradient stops here\n(no_grad)"}
 
 

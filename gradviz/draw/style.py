@@ -16,6 +16,7 @@ FONT = "DejaVu Sans"
 
 INK, FAINT = "#212529", "#868e96"
 BLUE, ORANGE, RED, PURPLE = "#1864ab", "#d9480f", "#c92a2a", "#862e9c"
+AMBER = "#f08c00"  # what `gradviz check` found
 
 GRAPH = {
     "bgcolor": "white",
@@ -136,6 +137,7 @@ NODES: dict[str, dict[str, str]] = {
         "fontcolor": RED,
         "penwidth": "2.6",
     },
+    "finding": {"color": AMBER, "penwidth": "3"},
 }
 TIE = {"color": "#adb5bd", "penwidth": "0.8", "dir": "none"}  # between an op and its grad_fn
 EDGES: dict[str, dict[str, str]] = {
@@ -193,6 +195,7 @@ LINES: dict[str, dict[str, str]] = {
     "unreached": {"fill": RED},
     "odd": {"fill": RED, "font-weight": "bold"},
     "error": {"fill": RED},
+    "finding": {"fill": AMBER, "font-weight": "bold"},
     "args": {"fill-opacity": "0.75"},
     "reference": {},
 }
@@ -243,6 +246,7 @@ DARK = {
     "#c24407": "#ffa94d",
     "#f08030": "#b36a2a",
     "#f59f4c": "#8a5a2b",
+    "#f08c00": "#fcc419",
 }
 THEMES: dict[str, dict[str, str]] = {"light": {}, "dark": DARK}
 _PAINT = re.compile(r'(\b(?:fill|stroke)(?:="|: ))(white|#[0-9a-f]{6})\b')
@@ -273,6 +277,7 @@ def node_classes(node: Node, *marks: str) -> list[str]:
         "module": node.box is not None and not is_place,
         "place": is_place,
         "error": bool(node.error),
+        "finding": bool(node.finding),
     }
     return [node.kind, *(name for name, holds in flags.items() if holds), *marks]
 

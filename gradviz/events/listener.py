@@ -40,11 +40,20 @@ class State(NamedTuple):
 class Listener:
     """Hears every event and does nothing with it.
 
-    While it is not `detailed`, it leaves out the events that can be left out (`kinds.DETAILS`) until the next pass has
-    ended; a source may spare itself the work."""
+    While it is not `detailed`, it leaves out the events of this thread that can be left out (`kinds.DETAILS`); a source
+    may spare itself the work, but for scopes: they are always told."""
 
     __slots__ = ()
     detailed: bool = True
+
+    @property
+    def detailed_passes(self) -> bool:
+        """Whether the events of nodes in a pass that begins now are wanted at all."""
+        return self.detailed
+
+    def wants(self, node: int) -> bool:
+        """Whether, in such a pass, the events of this node are wanted."""
+        return True
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         """An event of any kind: its fields in the order of the table, and what tensors are at it."""

@@ -20,6 +20,7 @@ from gradviz.graph.select import Part
 from gradviz.graph.values import fill_values, name_gradients
 from gradviz.query import FIRST, Query, State
 from gradviz.query.nodes import ACCUMULATE
+from gradviz.query.passes import ranges
 from gradviz.tracefile import PassInfo, Trace
 
 MOST_VALUES = 20_000  # with more nodes than this, values are left out
@@ -66,7 +67,7 @@ def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | N
             query, lambda run: _Builder(query, run, True, "forward", False).graph(values=False)
         )
     if number not in found:
-        have = f"1 to {len(found)}" if len(found) > 1 else "only pass 1" if found else "none"
+        have = ranges(found) if len(found) > 1 else f"only pass {min(found)}" if found else "none"
         raise GraphError(f"there is no pass {number} in {query.trace.path.name}: it has {have}")
     return found[number], ""
 
@@ -87,11 +88,11 @@ class _Builder:
         self.at = self.trace.count - 1
         if run is not None and run.last is not None and not (whole and not asked_for):
             self.at = run.last
-        self.roots = query.passes.began(run.number).roots if run is not None else ()
+        self.roots = query.passes.starts(run.number) if run is not None else ()
         self.result = Graph(
             Path(self.trace.meta.get("script", "")).name,
             None if run is None or (whole and not asked_for) else run.number,
-            len(self.trace.passes),
+            self.trace.passes_begun,
             show=show,
             at=self.at,
         )
@@ -132,7 +133,7 @@ class _Builder:
     def _part(self) -> Part:
         if self.whole or self.run is None:
             return select.everything(self.query, self.at, inner=self.whole)
-        if not self.asked_for and len(self.tensors.ops) <= 10 * select.SMALL:
+        if not self.asked_for and self.run.recorded and len(self.tensors.ops) <= 10 * select.SMALL:
             part = select.everything(self.query, self.at, inner=False)
             until = [run for run in self.trace.passes if run.number <= self.run.number]
             if len(part) <= select.SMALL and not self.query.passes.are_a_loop(until):

@@ -106,13 +106,14 @@ def _group_node(group: Group, tree: dict[str, Group], graph: Graph) -> Node:
 
 
 def _add_to_group(group: Node, node: Node) -> None:
-    """Add the marks of a node to its group: ran, error, root, requires grad, and the first source line."""
+    """Add the marks of a node to its group: ran, error, finding, root, requires grad, and the first source line."""
     held = group.held
     assert isinstance(held, Counter)
     held[node.kind] += 1
     group.ran = group.ran or node.ran
     group.root = group.root or node.root
     group.error = group.error or node.error
+    group.finding = group.finding or node.finding
     group.requires_grad = bool(group.requires_grad or node.requires_grad)
     group.has_grad = group.has_grad or node.has_grad
     if group.line is None and node.line is not None:

@@ -69,6 +69,7 @@ class Node:
     ran: bool = False  # a grad_fn that received a gradient in the shown pass
     accumulated: bool = False  # an AccumulateGrad that set its leaf's .grad in the shown pass
     error: str = ""  # the error that was raised at this grad_fn
+    finding: str = ""  # what `gradviz check` found here
     value: Snapshot | None = None
     grad: Snapshot | None = None
     tangent: Snapshot | None = None

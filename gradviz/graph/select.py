@@ -76,10 +76,13 @@ def upstream(query: Query, run: PassInfo) -> Part:
 
     It stops at leaves that require grad (earlier optimizer steps are not shown). Beyond a cut, it also stops
     at what an earlier pass differentiated."""
-    began = query.passes.began(run.number)
     earlier = max((p.last for p in query.trace.passes if p.last and p.last < run.first), default=-1)
     part = Part()
-    roots = [query.tensors.before(root.tensor, run.first) for root in began.roots if root.tensor]
+    roots = [
+        query.tensors.before(root.tensor, run.first)
+        for root in query.passes.starts(run.number)
+        if root.tensor
+    ]
     cut = _flood(query, part, roots, -1)
     while cut:
         cut = _flood(query, part, cut, earlier)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.fields import Edge, Rule, Saved
-from gradviz.events.kinds import Kind, NodeMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, NodeMade
 from gradviz.query.tables import Log
 from gradviz.tracefile import Trace
 
@@ -112,10 +112,16 @@ class Nodes:
         ]
         pairs = np.unique(np.concatenate(ways), axis=0)
         for node, tensor in pairs[(pairs > 0).all(axis=1)].tolist():
-            if node not in self._at:
+            if node not in self._at and self._is_leaf(tensor):
                 found.setdefault(node, tensor)
         found.pop(0, None)
         return found
+
+    def _is_leaf(self, tensor: int) -> bool:
+        """Whether a tensor was a leaf when it was first told of. Else its node was not recorded (`--scope`)."""
+        states = self.trace.states
+        first = states.first(tensor)
+        return first < 0 or bool(states.flags[first] & LEAF) or not states.flags[first] & REQUIRES_GRAD
 
     def tensors(self, node: int) -> list[int]:
         """The tensors whose gradients a node receives: the outputs of its op, or the leaf."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind
+from gradviz.query.passes import ranges
 from gradviz.query.query import Query
 
 
@@ -33,6 +34,7 @@ class Overview:
     ops: int
     nodes: int
     passes: int
+    kept: str  # which of the passes of the run are in the trace, where not all are: `19 to 22, 56 to 60`
     shapes: int
     leaves: list[LeafInfo]
     error: dict[str, Any] | None
@@ -52,6 +54,7 @@ def overview(query: Query) -> Overview:
         ops=len(query.tensors.ops),
         nodes=int(np.count_nonzero(nodes)),
         passes=len(trace.passes),
+        kept="" if len(trace.passes) == trace.passes_begun else ranges(run.number for run in trace.passes),
         shapes=len({run.digest for run in trace.passes if run.digest}),
         leaves=leaves(query),
         error=error(query),

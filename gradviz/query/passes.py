@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
@@ -43,6 +44,23 @@ class Passes:
         outputs = self.nodes.outputs(root.node)
         known = root.tensor or root.nr >= len(outputs)
         return root if known else root._replace(tensor=outputs[root.nr])
+
+    def starts(self, number: int) -> tuple[Root, ...]:
+        """Where a pass enters what was recorded: its roots; where none of their nodes is known (`--scope`), the nodes
+        that received a gradient which no recorded node produced."""
+        roots = self.began(number).roots
+        if not roots or any(
+            self.nodes.made(root.node) is not None or root.node in self.nodes.leaves for root in roots
+        ):
+            return roots
+        received, produced = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.PRODUCED)
+        targets = produced.lists("flows")
+        led_to = targets.elements[produced["in_pass"][targets.owners] == number, 0]
+        entered = received["node"][received["in_pass"] == number]
+        inner = [
+            node for node in entered[~np.isin(entered, led_to)].tolist() if self.nodes.made(node) is not None
+        ]
+        return tuple(self._with_tensor(Root(node, 0, 0, 0)) for node in inner) or roots
 
     def last(self, run: PassInfo) -> int:
         """The last event of a pass; the last event of the trace if the pass did not end."""
@@ -110,3 +128,14 @@ class Passes:
                 begun = tuple(root.node for root in self.began(run.number).roots)
                 roots.setdefault(run.digest, set()).add(begun)
         return any(len(found) > 1 for found in roots.values())
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers in ascending order: `1 to 3`, `19 to 22, 24, 56 to 60`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join(" to ".join(map(str, ends)) for ends in found)

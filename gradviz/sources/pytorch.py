@@ -12,6 +12,7 @@ from typing import Any
 
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import OnImport
+from gradviz.sources.torch_needs import TESTED, missing
 
 NAME = "torch"
 
@@ -63,6 +64,16 @@ class Attachment:
             self.recorder.abandon()
 
     def _start(self) -> None:
+        import torch
+
+        lacks = missing(torch)
+        if lacks:
+            print(
+                f"gradviz: PyTorch {torch.__version__} has no {lacks}, without which it cannot be recorded: the "
+                f"program runs on unrecorded (tested with PyTorch {TESTED})",
+                file=sys.stderr,
+            )
+            return
         from gradviz.sources.torch_recorder.recorder import TorchRecorder
 
         self.recorder = TorchRecorder(self.listener)

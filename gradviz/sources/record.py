@@ -13,6 +13,7 @@ import numpy as np
 
 from gradviz.events.listener import Listener
 from gradviz.sources import numpy_engine, pytorch
+from gradviz.sources.in_scope import InScope
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.tracefile import Recorder, Sites
 
@@ -23,6 +24,7 @@ def _before_fork() -> None:
     """Let a commit end first: a child must not inherit the file in the middle of one."""
     for running in _recording:
         if running.recorder is not None:
+            running.recorder.writer.writing.acquire()
             running.recorder.lock.acquire()
 
 
@@ -30,6 +32,7 @@ def _after_fork_in_parent() -> None:
     for running in _recording:
         if running.recorder is not None:
             running.recorder.lock.release()
+            running.recorder.writer.writing.release()
 
 
 def _after_fork_in_child() -> None:
@@ -47,9 +50,11 @@ class record:
     """Record what gradviz's engine and PyTorch do in a `with` block into the file `path`.
 
     `values` is `none`, `stats` or `full`; `passes` the numbers of the backward passes to record in detail (None:
-    all). `through` makes of the recorder whom the engine tells in its place, and who tells the recorder. Without
-    `with_torch` PyTorch is left alone. An exception passes through, and is noted in the trace. Raises OSError where the
-    file cannot be written, ValueError for an unknown grade."""
+    all); `scope` the name of the modules or custom Functions to record in detail (None: the whole program); `last` how
+    many passes to keep (None: all), besides those around an error or a NaN. `through` makes of the recorder whom the
+    engine tells in its place, and who tells the recorder. Without `with_torch` PyTorch is left alone. An exception
+    passes through, and is noted in the trace. Raises OSError where the file cannot be written, ValueError for a setting
+    that does not exist."""
 
     def __init__(
         self,
@@ -60,11 +65,16 @@ class record:
         meta: dict[str, str] | None = None,
         through: Callable[[Recorder], Listener] | None = None,
         with_torch: bool = True,
+        scope: str | None = None,
+        last: int | None = None,
     ) -> None:
+        if last is not None and last < 1:
+            raise ValueError(f"last is a number of passes, from 1, not {last}")
         if values not in ("none", "stats", "full"):
             raise ValueError(f"values is none, stats or full, not {values!r}")
         self.path = Path(path)
-        self.settings = (values, passes)
+        self.values, self.passes, self.scope, self.last = values, passes, scope, last
+        self.in_scope: InScope | None = None
         self.sites = sites
         self.meta = meta
         self.through = through
@@ -72,6 +82,12 @@ class record:
         self.attachment: pytorch.Attachment | None = None
         self.recorder: Recorder | None = None
         self.error: BaseException | None = None
+
+    @property
+    def scopes_instead(self) -> tuple[str, ...] | None:
+        """If the scope to record was never entered, the names of some that were; else None."""
+        found = self.in_scope
+        return None if found is None or found.entered else tuple(found.seen)
 
     def ended_by(self, error: BaseException | None) -> None:
         """Note an exception that ended the run and was dealt with inside the block."""
@@ -82,8 +98,16 @@ class record:
         if self.sites is None:
             sites.begin_at(sys._getframe(1))
         meta = {**run_meta(), **(self.meta or {})}
-        self.recorder = Recorder(self.path, *self.settings, sites, meta)
+        if self.scope is not None:
+            meta["scope"] = self.scope
+        if self.last is not None:
+            meta["last"] = str(self.last)
+        self.recorder = Recorder(
+            self.path, self.values, self.passes, sites, meta, self.scope is not None, self.last
+        )
         listener = self.through(self.recorder) if self.through is not None else self.recorder
+        if self.scope is not None:
+            listener = self.in_scope = InScope(listener, self.scope)
         self.engine = numpy_engine.Attachment(listener)
         self.engine.begin()
         if self.with_torch:
@@ -143,7 +167,14 @@ def run_meta() -> dict[str, str]:
         "numpy": np.__version__,
         "script": sys.argv[0] if sys.argv else "",
         "ended": "",
+        **rank_meta(),
     }
+
+
+def rank_meta() -> dict[str, str]:
+    """Which of several processes this is, under `torchrun`."""
+    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
+    return {"rank": rank, "world": world} if rank.isdigit() and world != "1" else {}
 
 
 def end_meta(error: BaseException | None) -> dict[str, str]:

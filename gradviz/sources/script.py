@@ -10,6 +10,7 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 from gradviz.errors import GradvizError
 from gradviz.events.listener import Listener
 from gradviz.sources import alias, pytorch
+from gradviz.sources.stopping import Stopper
 from gradviz.sources.tracebacks import without_our_frames
 from gradviz.tracefile import Recorder, Sites
 
@@ -29,11 +31,13 @@ class ScriptError(GradvizError):
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a script ended: its exit status, the exception that ended it or None, and whether it imported
-    `torch` and was given gradviz's engine."""
+    `torch` and was given gradviz's engine. If the scope to record was never entered, `others` are the names of some
+    that were."""
 
     status: int
     error: BaseException | None
     served_as_torch: bool
+    others: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +81,17 @@ def run(
     passes: Any = None,
     companion: Companion | None = None,
     engine: str = "numpy",
+    stopper: Stopper | None = None,
+    scope: str | None = None,
+    last: int | None = None,
 ) -> Outcome:
     """Run the target and record into `trace` what it does with gradviz's engine and with PyTorch. What `import torch`
-    gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it is installed.
+    gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it is installed. The
+    other settings are those of `record`.
 
     The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
-    `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
+    `python` prints it and returned. A `stopper` may end it before. Raises ScriptError and OSError
+    where nothing can be run or written."""
     from gradviz.sources.record import record
 
     target.check()
@@ -90,43 +99,52 @@ def run(
     own = [] if serves else pytorch.own_directories()
     sites = Sites([_execute.__code__, _run_module.__code__], own)
     through = companion.listener if companion is not None else None
-    recording = record(trace, values, passes, sites, {"script": target.name}, through, with_torch=not serves)
+    meta = {"script": target.name}
+    recording = record(trace, values, passes, sites, meta, through, not serves, scope, last)
     main = _run_module if target.is_module else _run_file
     before = sys.argv, sys.path[:], sys.modules.get("__main__")
+    home = os.getcwd()
     if serves:
         alias.install()
     gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
     try:
         with recording as running:
-            error = _caught(lambda: main(target), companion.failed if companion is not None else _ignore)
+            hears = companion.failed if companion is not None else _ignore
+            error = _caught(lambda: main(target), hears, stopper or Stopper())
             running.ended_by(error)
         served = serves and "torch" in sys.modules
     finally:
         gc.unfreeze()
         alias.uninstall()
         sys.argv, sys.path[:] = before[0], before[1]
+        with suppress(OSError):  # the directory may be gone
+            os.chdir(home)  # the trace, and what is said of it, is there
         if before[2] is not None:
             sys.modules["__main__"] = before[2]
-    return Outcome(exit_status(error), None if isinstance(error, SystemExit) else error, served)
+    failed = None if isinstance(error, SystemExit) else error
+    return Outcome(exit_status(error), failed, served, recording.scopes_instead)
 
 
 def of_this_rank(trace: Path | str) -> Path:
     """The trace of this process: under `torchrun` each of several writes its own, `NAME.rank0.gradviz`."""
-    path, rank = Path(trace), os.environ.get("RANK", "")
-    if not rank.isdigit() or os.environ.get("WORLD_SIZE", "1") == "1":
-        return path
-    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+    from gradviz.sources.record import rank_meta
+
+    path, rank = Path(trace), rank_meta().get("rank")
+    return path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def _ignore(error: BaseException) -> None:
     pass
 
 
-def _caught(main: Callable[[], None], failed: Callable[[BaseException], None]) -> BaseException | None:
+def _caught(
+    main: Callable[[], None], failed: Callable[[BaseException], None], stopper: Stopper
+) -> BaseException | None:
     """Run, print what is raised as the interpreter would, and return it. `failed` hears of it first."""
     try:
-        main()
-        _wait_for_threads()
+        with stopper.running():
+            main()
+            _wait_for_threads()
     except SystemExit as error:
         if error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)
@@ -154,7 +172,7 @@ def _run_file(target: Target) -> None:
         return
     sys.path.insert(0, str(path.resolve().parent))
     module = ModuleType("__main__")
-    module.__dict__.update(__file__=target.name, __builtins__=builtins, __cached__=None)
+    module.__dict__.update(__file__=os.path.abspath(target.name), __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = module
     _execute(compiled(path, target.name), module.__dict__)
 

@@ -10,8 +10,8 @@ import numpy as np
 from gradviz.query.fields import FIELDS, FLAG, NAMES, TraceFields
 from gradviz.query.predicate import Predicate, PredicateError
 from gradviz.step.errors import CommandError
-from gradviz.step.subject import Subject, changes
 from gradviz.words.escape import clean, shortened
+from gradviz.words.subject import Subject, changes
 from gradviz.words.words import Words
 
 # Forms of `break FORM NAME`, and the predicate of each.

@@ -9,9 +9,9 @@ import numpy as np
 
 from gradviz.step.errors import CommandError
 from gradviz.step.state import Session
-from gradviz.step.subject import subject
 from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import shape, value
+from gradviz.words.subject import subject
 
 _MOST = 10_000  # elements on one page
 _INDEX = re.compile(r"^(?P<name>.*?)\s*\[(?P<index>[^\[\]]*)\](?P<part>\.grad)?$")

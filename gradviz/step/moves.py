@@ -12,9 +12,9 @@ from gradviz.query.predicate import Predicate
 from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predicate
 from gradviz.step.errors import NO_VALUES, CommandError
 from gradviz.step.state import Resume, Session
-from gradviz.step.subject import changes, subject
 from gradviz.words.escape import clean, shortened
 from gradviz.words.sentences import sentence
+from gradviz.words.subject import changes, subject
 
 FAR = 18  # digits
 

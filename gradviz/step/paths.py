@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gradviz.query.cuts import count_ways, op_of, shortest_way
-from gradviz.step.subject import subject
 from gradviz.words.escape import clean
 from gradviz.words.numbers import plural, value
 from gradviz.words.stop import Stop
+from gradviz.words.subject import subject
 
 SHOWN = 20  # steps of a path
 

@@ -49,7 +49,7 @@ def script(session: Session, lines: list[str]) -> Iterator[str]:
     """The output of a list of commands, piece by piece. Without commands, describe the present stop. Each
     command that has run is removed from `lines`. Raises CommandError if one cannot be carried out."""
     if not lines:
-        yield describe(session.stop)
+        yield from told(session)
     while lines:
         line = lines.pop(0)
         yield f"> {clean(line)}"

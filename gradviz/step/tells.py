@@ -13,7 +13,6 @@ from gradviz.step.described import describe
 from gradviz.step.errors import NO_VALUES, CommandError
 from gradviz.step.paths import path as path_between
 from gradviz.step.state import Resume, Session
-from gradviz.step.subject import Subject, changes, subject
 from gradviz.words.absence import no_grad_told
 from gradviz.words.compare import compare as modes_compared
 from gradviz.words.escape import clean
@@ -21,6 +20,7 @@ from gradviz.words.fields import fields_told
 from gradviz.words.numbers import plural, shape
 from gradviz.words.sentences import sentence
 from gradviz.words.stop import Stop
+from gradviz.words.subject import Subject, changes, subject
 from gradviz.words.why import why as explained
 
 _SHOWN = 12  # events

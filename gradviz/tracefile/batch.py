@@ -13,16 +13,21 @@ class Interned:
 
     def __init__(self, first: int = 0) -> None:
         self.known: dict[Any, int] = {}
-        self.first = first
+        self.next = first
         self.new: deque[tuple[int, Any]] = deque()  # the recorder adds to it while it is being written
 
     def number(self, thing: Any) -> int:
         """The thing's number."""
         number = self.known.get(thing)
         if number is None:
-            number = self.known[thing] = self.first + len(self.known)
+            number = self.known[thing] = self.next
+            self.next += 1
             self.new.append((number, thing))
         return number
+
+    def forget(self, numbers: set[int]) -> None:
+        """Give these numbers to nothing any more: what had one gets another."""
+        self.known = {thing: number for thing, number in self.known.items() if number not in numbers}
 
     def take_new(self) -> list[tuple[int, Any]]:
         """What got a number since the last call."""

@@ -204,6 +204,11 @@ class Trace:
         open_passes = [run for run in found if run.last is None]
         return self._completed(found, open_passes[0].first) if open_passes else found
 
+    @property
+    def passes_begun(self) -> int:
+        """How many passes had begun when the trace was written, those among them that it does not keep."""
+        return self.passes[-1].number if self.passes else 0
+
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
         """The passes of a run that was killed: those that ended in its last moment had not been summed up."""
         digests = Digests([self.text(number) for number in range(max(self.strings, default=-1) + 1)])

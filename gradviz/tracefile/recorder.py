@@ -37,7 +37,7 @@ from gradviz.tracefile.writer import Writer
 
 _OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))
 _GRAD_ENABLED = 1 << 8  # OP's only flag
-_PAYLOAD_LIMIT = 32 << 20  # bytes in memory before they are written at once
+_PAYLOAD_LIMIT = 4 << 20  # bytes in memory before they are written at once; as much may be on its way
 _UNWRITTEN, _FEW = 0.1, 2000  # the seconds, or else the events, that the writer may be behind
 _ROW, _TWO_ROWS, _STATE = (struct.Struct(f"<{n}I").pack for n in (7, 14, 7))
 _MANY = 64
@@ -56,7 +56,8 @@ class _Read(NamedTuple):
 
 class Recorder(Listener):
     """Writes events to `path`. `values` is `none`, `stats` or `full`; `passes` selects which backward passes
-    (with the forward before them) are recorded in detail, None for all.
+    (with the forward before them) are recorded in detail, None for all. `partial` says that who tells leaves out some
+    of their ops and nodes; `last` how many passes the file keeps (`ring.py`), None for all.
 
     Raises OSError where the file cannot be written. Close it to finish the trace."""
 
@@ -67,6 +68,8 @@ class Recorder(Listener):
         passes: Any = None,
         sites: Sites | None = None,
         meta: dict[str, str] | None = None,
+        partial: bool = False,
+        last: int | None = None,
     ) -> None:
         self.sites = sites or Sites()
         self.strings, self.forms, self.rules = Interned(), Interned(1), Interned()
@@ -78,6 +81,9 @@ class Recorder(Listener):
         self.keeps_values = values != "none"
         self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
         self.passes = passes
+        self.partial = partial
+        self.scopes: set[int] = set()  # those that are open, and were told
+        self.last_leaf = 0  # the gradient that a leaf received last
         self.batch = Batch()
         self.lock = threading.Lock()
         self.whole = _Whole(self)
@@ -99,9 +105,10 @@ class Recorder(Listener):
             Kind.OP: self._prepare_op,
             Kind.PASS_BEGAN: self._prepare_pass,
             Kind.ACCUMULATED: self._prepare_leaf,
+            Kind.SCOPE_ENTERED: self._prepare_scope,
             Kind.ERROR: self._prepare_error,
         }
-        self.writer = Writer(path, self, {**(meta or {}), "values": values})
+        self.writer = Writer(path, self, {**(meta or {}), "values": values}, last)
 
     def take(self) -> Batch:
         """Take away what has been recorded since the last call; the lock is held."""
@@ -113,6 +120,20 @@ class Recorder(Listener):
         self.limit = self.count + max(_FEW, int(rate * _UNWRITTEN))
         return batch
 
+    def move(self, moved: np.ndarray, texts: set[int], rules: set[int]) -> None:
+        """Count on from where the last event is now, and forget what is not in the file any more; the lock is held, and
+        nothing is unwritten."""
+        if texts:
+            self.strings.forget(texts)
+        if rules:
+            self.rules.forget(rules)
+            self.same_rules.clear()
+        gone = len(moved) - 1 - int(moved.max(initial=-1))
+        self.count -= gone
+        self.limit -= gone
+        self.batch.first = self.count
+        self.last_op = {thread: int(moved[at]) for thread, at in self.last_op.items() if moved[at] >= 0}
+
     def turn(self) -> threading.Lock:
         """The lock, once the writer is not too far behind. To be taken by `with` alone: Ctrl-C between a call of
         `acquire` and what comes next would leave it taken for good."""
@@ -122,9 +143,11 @@ class Recorder(Listener):
 
     def _give_way(self) -> None:
         """Let the writer have the interpreter. A program that gives it up for an instant ever so often, as writing
-        to a file does, would else keep a waiting thread from it for good."""
+        to a file does, would else keep a waiting thread from it for good. It waits while values fill the memory."""
         self.writer.wake()
         time.sleep(0.001)
+        while self.batch.bytes > _PAYLOAD_LIMIT and not self.writer.closing:
+            time.sleep(0.001)
 
     def flush(self) -> None:
         """Write everything up to here, so that the file can be opened and read. Raises OSError where it cannot be."""
@@ -283,7 +306,11 @@ class Recorder(Listener):
     # --- any event
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
-        if not self.detailed and kind in DETAILS:
+        if kind == Kind.SCOPE_LEFT:  # a pass that ended inside may have changed what is recorded in detail
+            if values[0] not in self.scopes:
+                return
+            self.scopes.discard(values[0])
+        elif not self.detailed and kind in DETAILS:
             return
         if kind != Kind.ACCUMULATED:
             self.last_gradient = None
@@ -324,14 +351,18 @@ class Recorder(Listener):
     def _prepare_leaf(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         return 0, () if self._is_told(values, states) else states
 
+    def _prepare_scope(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
+        self.scopes.add(values[0])
+        return 0, states
+
     def _prepare_error(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         self.last_error = values[:2]
         return 0, states
 
     def _is_told(self, values: tuple[Any, ...], states: Sequence[State]) -> bool:
-        """Whether what a leaf's `.grad` is now was told when a node produced it."""
+        """Whether what a leaf's `.grad` is now was told when the leaf received it."""
         *_, gradient, grad = values
-        return self.detailed and gradient == grad and not any(state.version for state in states)
+        return gradient == grad == self.last_leaf and not any(state.version for state in states)
 
     def _begin_pass(self, number: int) -> int:
         """Number a pass, and decide whether it is recorded in detail; returns flags for its event."""
@@ -339,7 +370,7 @@ class Recorder(Listener):
         self.open_passes[number] = self.passes_begun
         if self.passes is not None:
             self.detailed = self.passes_begun in self.passes
-        return 0 if self.detailed else SKIPPED
+        return 0 if self.detailed and not self.partial else SKIPPED
 
     def _end_pass(self, number: int) -> None:
         self.ended_passes[number] = self.open_passes.pop(number, 0)
@@ -471,7 +502,9 @@ class Recorder(Listener):
     ) -> None:
         if not self.detailed:
             return
-        if grad_fn != "AccumulateGrad":
+        if grad_fn == "AccumulateGrad":
+            self.last_leaf = gradients[0]
+        else:
             self.last_gradient = None
         with self.turn(), self.whole:
             self._gradients(gradients, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ class States:
             "_offsets",
         ):
             setattr(part, name, getattr(self, name)[:kept])
-        for known in ("_order", "_sorted_keys", "_formed", "_formed_keys", "stats"):
+        for known in ("_order", "_sorted_keys", "_formed", "_formed_keys", "stats", "checksums"):
             part.__dict__.pop(known, None)
         part._firsts = np.minimum(self._firsts, kept)
         part.snapshot = lru_cache(maxsize=4096)(part._snapshot)
@@ -212,7 +213,7 @@ class States:
         data = self._read(chunk, int(self._offsets[row]), length)
         if grade == STATS:
             return None, unpack_stats(data)
-        array = _elements(np.frombuffer(data, np.uint8), form.dtype)
+        array = elements_of(np.frombuffer(data, np.uint8), form.dtype)
         if array is None:
             return None, None
         array = array.reshape(form.shape)
@@ -229,6 +230,20 @@ class States:
                 self._fill(found, slice(first, after), np.frombuffer(self._payload(chunk), np.uint8))
         return found
 
+    @cached_property
+    def checksums(self) -> np.ndarray:
+        """A checksum of what was kept of each state's value, and of its shape and dtype: equal states have equal
+        ones, in one file and between files. 0 where no value was kept."""
+        found = np.zeros(len(self), np.uint32)
+        seeds = {number: zlib.crc32(repr(form[:2]).encode()) for number, form in self._known_forms.items()}
+        for chunk, (first, after) in enumerate(zip(self._firsts, self._firsts[1:], strict=False)):
+            payload = memoryview(self._payload(chunk)) if self._lengths[first:after].any() else b""
+            for row in (first + np.flatnonzero(self._lengths[first:after])).tolist():
+                start = int(self._offsets[row])
+                value = payload[start : start + int(self._lengths[row])]
+                found[row] = zlib.crc32(value, seeds.get(int(self.forms[row]), 0)) or 1
+        return found
+
     def _fill(self, found: np.ndarray, here: slice, payload: np.ndarray) -> None:
         """The statistics of one chunk: those that were kept, and those of what was kept in full, all of a kind at
         once."""
@@ -241,12 +256,12 @@ class States:
             if kind & 0xFF == STATS:
                 found[here.start + rows] = packed.view(np.float64).reshape(len(packed), _STATISTICS)
                 continue
-            array = _elements(packed, self._known_forms[kind >> 8 & 0xFFFFFFFF].dtype)
+            array = elements_of(packed, self._known_forms[kind >> 8 & 0xFFFFFFFF].dtype)
             if array is not None:
                 found[here.start + rows] = stats_table(array)
 
 
-def _elements(data: np.ndarray, dtype: str) -> np.ndarray | None:
+def elements_of(data: np.ndarray, dtype: str) -> np.ndarray | None:
     """Bytes as elements; those of bfloat16 as float32. None for a dtype that NumPy has not."""
     if dtype == _BRAIN_FLOAT:
         return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

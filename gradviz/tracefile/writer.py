@@ -16,15 +16,22 @@ from typing import Protocol
 
 import numpy as np
 
+from gradviz.background import Background
 from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.digest import Digests
+from gradviz.tracefile.reader import Trace
+from gradviz.tracefile.ring import Ring
 from gradviz.tracefile.schema import APPLICATION_ID, SKIPPED, STATE, TABLES, VERSION
 from gradviz.tracefile.sites import Sites
+from gradviz.tracefile.thinning import drop_unused, thin
 
+_HEADER = 100  # bytes of SQLite's header; the application's id is at 68
 INTERVAL = 0.05  # seconds between commits
+_PATIENCE = 60  # seconds
+_LARGE = 1 << 20  # bytes of values, from which on they are written beside the program
 
 
 class Source(Protocol):
@@ -39,24 +46,33 @@ class Source(Protocol):
     def take(self) -> Batch:
         """Take away what has been recorded since the last call; the lock is held."""
 
+    def move(self, moved: np.ndarray, texts: set[int], rules: set[int]) -> None:
+        """Events were taken out of the file, with texts and rules that no other names: `moved` is where each event is
+        now, −1 for none. The lock is held."""
+
 
 class Writer:
     """Owns the file. Raises OSError where it cannot be made."""
 
-    def __init__(self, path: Path | str, source: Source, meta: dict[str, str]) -> None:
+    def __init__(
+        self, path: Path | str, source: Source, meta: dict[str, str], last: int | None = None
+    ) -> None:
         self.path = Path(path)
         self.source = source
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.due: SimpleQueue[None] = SimpleQueue()
+        self.writing = threading.Lock()  # held while something is written; taken before the source's lock
         self.closing = False
         self.failure: Exception | None = None
         self.chunks = 0
         self.sources: set[str] = set()
         self.texts: list[str] = []
         self.digests = Digests(self.texts)
+        self.ring = None if last is None else Ring(last)
+        self.dtypes: dict[int, str] = {}  # of forms, by their numbers
         linecache.checkcache()  # a file may have been edited since another recording
         self.connection = _create(self.path, meta)
-        self.thread = threading.Thread(target=self._run, name="gradviz-writer", daemon=True)
+        self.thread = Background(self._run)
         self.thread.start()
 
     def wake(self) -> None:
@@ -89,6 +105,9 @@ class Writer:
         if self.failure is None:
             self._commit({})
             self._commit(meta)
+            if self.ring is not None:
+                self._thin(self.ring, at_end=True)
+                self.connection.execute("VACUUM")
             self.connection.execute("PRAGMA journal_mode = DELETE")
         self.connection.close()
         if self.failure is not None:
@@ -115,21 +134,50 @@ class Writer:
     def _commit(self, meta: dict[str, str]) -> None:
         """Write what has been recorded. The program's next event waits for it: the two share one interpreter, and
         a program that did not wait would keep it from this thread (SQLite gives it up at every row) until much
-        was unwritten."""
-        with self.source.lock:
-            batch = self.source.take()
-            if not (batch.rows or meta):
-                return
-            events = np.frombuffer(batch.rows, ROW)
-            cursor = self.connection.cursor()
-            cursor.execute("BEGIN")
-            self._write_interned(cursor)
-            if len(events):
-                self._write_chunk(cursor, batch)
-            self._write_tables(cursor, batch.first, events)
-            cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
-            cursor.execute("COMMIT")
-            self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))  # now they are safe
+        was unwritten. It does not wait for large values: they are one row, which takes long."""
+        with self.writing:
+            with self.source.lock:
+                batch = self.source.take()
+                if not (batch.rows or meta):
+                    return
+                waits = self.ring is not None or batch.bytes < _LARGE
+                if waits:
+                    self._write(batch, meta)
+            if not waits:
+                self._write(batch, meta)
+
+    def _write(self, batch: Batch, meta: dict[str, str]) -> None:
+        """Write a batch in one transaction."""
+        events = np.frombuffer(batch.rows, ROW)
+        cursor = self.connection.cursor()
+        cursor.execute("BEGIN")
+        self._write_interned(cursor)
+        if len(events):
+            self._write_chunk(cursor, batch)
+        self._write_tables(cursor, batch.first, events)
+        cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
+        cursor.execute("COMMIT")
+        self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))  # now they are safe
+        if self.ring is not None:
+            self.ring.note(batch, self.dtypes)
+            if self.ring.is_due:
+                self._thin(self.ring)
+
+    def _thin(self, ring: Ring, at_end: bool = False) -> None:
+        """Take out of the file what is older than the passes that are to be kept; the lock is held, or all is over."""
+        cursor = self.connection.cursor()
+        cursor.execute("BEGIN")
+        self._write_finished(cursor)
+        trace = Trace(self.path, self.connection)
+        kept, whole = ring.kept(trace, at_end)
+        texts = drop_unused(cursor, trace, kept, "strings", "text")
+        rules = drop_unused(cursor, trace, kept, "rules", "rule")
+        moved = thin(cursor, trace, kept, whole)
+        cursor.execute("COMMIT")
+        ring.thinned(trace, whole, moved)
+        self.source.move(moved, texts, rules)
+        for number in texts:
+            self.texts[number] = ""
 
     def _write_interned(self, cursor: sqlite3.Cursor) -> None:
         """Write what got a number: places, texts, forms and rules."""
@@ -148,10 +196,9 @@ class Writer:
         strings = [(number, _storable(text)) for number, text in source.strings.take_new()]
         self.texts += [text for _, text in strings]
         cursor.executemany("INSERT INTO strings VALUES (?, ?)", strings)
-        forms = [
-            (number, json.dumps(form.shape), form.dtype, form.device)
-            for number, form in source.forms.take_new()
-        ]
+        new_forms = source.forms.take_new()
+        self.dtypes.update((number, form.dtype) for number, form in new_forms)
+        forms = [(number, json.dumps(form.shape), form.dtype, form.device) for number, form in new_forms]
         cursor.executemany("INSERT INTO forms VALUES (?, ?, ?, ?)", forms)
         rules = [
             (number, json.dumps(rule.inputs), bool(rule.elementwise))
@@ -170,7 +217,10 @@ class Writer:
         blobs = {"events": batch.rows, "links": batch.links, "states": batch.states}
         for table, packed in blobs.items():
             cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
-        cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, b"".join(batch.payload)))
+        payload = b"".join(batch.payload)
+        if self.ring is None:
+            batch.payload.clear()  # not both in memory while they are written
+        cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, payload))
 
     def _write_tables(self, cursor: sqlite3.Cursor, first: int, events: np.ndarray) -> None:
         """Write what a person would query: passes, parameters, errors."""
@@ -189,6 +239,10 @@ class Writer:
         for index, row in _of_kind(Kind.ERROR, first, events, kinds):
             error = (index, text(row["type"]), text(row["message"]), row["node"], row["site"])
             cursor.execute("INSERT INTO errors VALUES (?, ?, ?, ?, ?)", error)
+        self._write_finished(cursor)
+
+    def _write_finished(self, cursor: sqlite3.Cursor) -> None:
+        """Write the digests of the passes that have ended."""
         finished = [(run.last, run.nodes, run.digest, run.number) for run in self.digests.take_finished()]
         cursor.executemany("UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", finished)
 
@@ -226,12 +280,30 @@ def settle(batch: Batch) -> None:
     states["length"][valued] = [len(payload) for payload in batch.payload]
 
 
+def _check_replaceable(path: Path) -> None:
+    """Raise OSError if there is something at `path` that is no trace: it must not be lost."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise OSError(f"{path} is not a regular file: choose another name for the trace")
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+    if header and (
+        not header.startswith(b"SQLite format 3\0") or header[68:72] != APPLICATION_ID.to_bytes(4, "big")
+    ):
+        raise OSError(
+            f"{path} is not a gradviz trace, and is not overwritten: choose another name for the trace"
+        )
+
+
 def _create(path: Path, meta: dict[str, str]) -> sqlite3.Connection:
-    """A new, empty trace at `path`, in place of any file there."""
+    """A new, empty trace at `path`, in place of an earlier trace there. Raises OSError for any other file."""
+    _check_replaceable(path)
     try:
         for leftover in (path, Path(f"{path}-journal")):
             leftover.unlink(missing_ok=True)
-        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        # A reader of the same file (`--watch`) may keep a commit waiting.
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_PATIENCE)
         # A rollback journal without fsync: a killed process leaves a sound file, and only one.
         connection.executescript(
             "PRAGMA page_size = 8192; PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;"

@@ -37,7 +37,7 @@ def compare(stop: Stop) -> list[str]:
     run = modes.trace.passes[position]
     lines = [
         f"forward sweep {sweep.number} of {len(modes.sweeps)} (events {sweep.first + 1} to {sweep.last + 1}) beside "
-        f"backward pass {run.number} of {len(modes.trace.passes)} (from event {run.first + 1})"
+        f"backward pass {run.number} of {modes.trace.passes_begun} (from event {run.first + 1})"
     ]
     lines += _table(stop, sweep, pairs)
     return [*lines, *_law(stop, modes, sweep, pairs)]

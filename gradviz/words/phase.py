@@ -10,7 +10,7 @@ def phase(stop: Stop) -> str:
     """`forward` with the scope, or the backward pass."""
     run = stop.moment.pass_info
     if run is not None:
-        return f"backward pass {run.number} of {len(stop.trace.passes)}"
+        return f"backward pass {run.number} of {stop.trace.passes_begun}"
     name = ""
     for scope in stop.moment.scopes:
         within = scope.name == name or scope.name.startswith(f"{name}.")  # a module's name is its full path

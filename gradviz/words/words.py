@@ -17,6 +17,8 @@ from gradviz.words.escape import clean
 
 LONGEST = 32  # an expression up to this long may serve as the name of its result
 
+NOT_RECORDED = "a node outside"
+
 
 class Words:
     """The names of the things in one trace."""
@@ -100,9 +102,14 @@ class Words:
 
     # --- nodes
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether ops and nodes were left out, as by `--scope`."""
+        return "scope" in self.query.trace.meta
+
     def node_name(self, node: int) -> str:
         """A node as `PowBackward0`, or `AccumulateGrad of x`."""
-        name = clean(self.query.nodes.name(node)) or ACCUMULATE
+        name = clean(self.query.nodes.name(node)) or (NOT_RECORDED if self.is_partial else ACCUMULATE)
         leaf = self.query.nodes.leaves.get(node)
         return f"{name} of {self.called(leaf)}" if leaf and name == ACCUMULATE else name
 

@@ -14,7 +14,6 @@ from gradviz.events.kinds import Kind
 from gradviz.words.escape import clean
 
 _RECTIFIERS = ("relu", "relu_", "relu6", "hardtanh", "threshold", "clamp_min")
-_DEAD = 0.99  # the share of zeros
 _LEAST = 8  # elements of the smallest output
 _ZEROS = 6  # column of the statistics
 
@@ -27,7 +26,7 @@ def _search(case: Case) -> Iterator[Found]:
     events, results = ops.events[chosen], outputs.values[outputs.starts[chosen]]
     rows = case.trace.states.rows_of(results, events)
     share, sizes = _zero_share(case, rows)
-    dead = (rows >= 0) & (sizes >= _LEAST) & (share >= _DEAD)
+    dead = (rows >= 0) & (sizes >= _LEAST) & (share >= case.settings.threshold("dead-relu"))
     if not dead.any():
         return
     sites = case.query.places.of_events[events]

@@ -14,13 +14,13 @@ from gradviz.diagnose.norms import norms_of_passes
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.words.numbers import number
 
-_LARGE, _SHARE = 1e4, 0.5
+_SHARE = 0.5
 _NODES, _GAIN = 3, 3.0  # a line is blamed if that many of its nodes gain three powers of ten together
 
 
 def _search(case: Case) -> Iterator[Found]:
     for runs, norms in norms_of_passes(case):
-        large = ~(norms <= _LARGE)
+        large = ~(norms <= case.settings.threshold("exploding-gradient"))
         if large.mean() < _SHARE or not large[0]:
             continue
         run = runs[0]

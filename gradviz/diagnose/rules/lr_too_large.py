@@ -15,7 +15,6 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.training import STEPPED
 from gradviz.words.numbers import number
 
-_GROWTH = 1e3
 _LEAST, _LEAST_FINITE = 3, 5  # passes, with and without an overflow at the end
 _RISING = 0.7  # the share of the passes in which the norm has to rise
 
@@ -31,7 +30,8 @@ def _search(case: Case) -> Iterator[Found]:
         overflow = origin is not None and not finite.all()
         if len(rising) < (_LEAST if overflow else _LEAST_FINITE):
             continue
-        if rising[-1] < _GROWTH * (rising[0] if overflow else np.median(rising[:3])):
+        growth = case.settings.threshold("lr-too-large")
+        if rising[-1] < growth * (rising[0] if overflow else np.median(rising[:3])):
             continue
         if np.mean(np.diff(rising) > 0) < _RISING:
             continue

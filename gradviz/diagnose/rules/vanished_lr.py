@@ -13,7 +13,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.words.numbers import number
 
-_RATIO, _SHARE, _LEAST = 1e-6, 0.2, 3
+_SHARE, _LEAST = 0.2, 3
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -23,7 +23,7 @@ def _search(case: Case) -> Iterator[Found]:
         rates = np.array([case.training.rate(event) for event in events.tolist()])
         if not np.isfinite(rates).all():
             continue
-        tiny = rates <= _RATIO * np.maximum.accumulate(rates)
+        tiny = rates <= case.settings.threshold("vanished-lr") * np.maximum.accumulate(rates)
         last = len(rates) - (np.flatnonzero(~tiny)[-1] + 1 if not tiny.all() else 0)
         if last < max(_LEAST, _SHARE * len(rates)) or not _has_gradients(case, int(events[-last])):
             continue

@@ -15,7 +15,7 @@ from gradviz.diagnose.norms import leaf_norms
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.words.numbers import number
 
-_SMALL, _RATIO, _SHARE = 1e-7, 1e4, 0.5
+_RATIO, _SHARE = 1e4, 0.5
 _NODES, _LOSS = 3, -2.0  # a line is blamed if so many of its nodes lose two powers of ten
 
 
@@ -25,7 +25,12 @@ def _search(case: Case) -> Iterator[Found]:
     largest = np.zeros(highest)
     known = np.isfinite(rms)
     np.maximum.at(largest, passes[known], rms[known])
-    tiny = known & (rms > 0) & (rms < _SMALL) & (largest[passes] >= _RATIO * rms)
+    tiny = (
+        known
+        & (rms > 0)
+        & (rms < case.settings.threshold("vanishing-gradient"))
+        & (largest[passes] >= _RATIO * rms)
+    )
     if not tiny.any():
         return
     counts = np.bincount(leaves[tiny], minlength=1)

@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const LINE = 15; // the height of a line of text
-const FONTS = { name: "600 12.5px", label: "12px", fact: "11px" };
+const FONTS = { name: "600 12.5px", label: "12px", fact: "11px", finding: "600 11.5px" };
 const FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 
 const svg = (tag, attributes = {}, ...children) => {
@@ -29,6 +29,13 @@ const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…
 // --- the text of a box: lines of {role, text}; their number is the same at every event
 
 function linesOf(id, k) {
+  const lines = ownLines(id, k);
+  const node = app.view.nodeOf.get(id);
+  if (node && node.finding) lines.push({ role: "finding", text: cut(node.finding, 40) });
+  return lines;
+}
+
+function ownLines(id, k) {
   const group = app.view.groupOf.get(id);
   if (group) return groupLines(group, k);
   const node = app.view.nodeOf.get(id);
@@ -217,7 +224,7 @@ const isCutAt = (id) => app.view.edges.some((edge) => edge.cut && edge.kind === 
 
 function nodeClasses(node) {
   const flags = {
-    wants: node.wants, root: node.root, retained: node.retained, error: node.error,
+    wants: node.wants, root: node.root, retained: node.retained, error: node.error, finding: node.finding,
     passive: node.kind === "op" && !node.gradFn,
     accumulate: node.kind === "grad_fn" && node.gradFn === "AccumulateGrad",
   };

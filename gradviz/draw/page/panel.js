@@ -93,6 +93,7 @@ function computed(node) {
     if (node.op) facts.push(...fact("backward of", node.op));
     if (node.formula) facts.push(...fact("derivative", node.formula));
     if (node.base) facts.push(...fact("of", node.base));
+    if (node.finding) facts.push(...fact("gradviz check", element("span", { class: "finding" }, node.finding)));
     if (node.error) facts.push(...fact("error", element("span", { class: "odd" }, node.error)));
     facts.push(...fact("ran", hasRun(node, moment()) ? "yes" : app.view.ran.has(node.id) ? "not yet" : "not in this pass"));
   }

@@ -58,6 +58,7 @@ class WatchedPass:
         self.current = 0  # the number of the running node
         self.waiting: dict[Node, int] = {}  # how many gradients each node still waits for
         self.needed: set[Node] | None = None  # the nodes that have to run; None: all nodes
+        self.kept: set[int] = set()  # the gradients that are the `.grad` of a leaf now
         # the gradients that have arrived, by node; a list if the node has several outputs
         self.buffers: dict[Any, Any] = {}
         self.numbers: dict[Any, Any] = {}  # the numbers of these gradients
@@ -332,7 +333,9 @@ class WatchedPass:
             kept = rare.grad
             assert kept is not None
             if getattr(kept, "_number", -1) < state.first_number:
-                kept._number = numbers[0]
+                # a gradient that two leaves get is the `.grad` of one of them
+                kept._number = next_tensor_number() if numbers[0] in self.kept else numbers[0]
+            self.kept.add(kept._number)
             self.listener.accumulated(
                 number_of(leaf), node.number, self.number, numbers[0], kept._number, state_of(kept)
             )

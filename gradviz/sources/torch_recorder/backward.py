@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from gradviz.sources.torch_recorder.identity import Identity, Known, NodeRecord,
 from gradviz.sources.torch_recorder.source import Source, safely
 from gradviz.sources.torch_recorder.values import Unseen
 
+_OURS = -1  # our hook among those of a tensor; PyTorch numbers them from 0
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
 
 
@@ -49,8 +51,12 @@ class Pass:
         self.targets: dict[int, tuple[int, ...]] = {}  # of each node, in the order of its edges
         self.records: dict[int, NodeRecord] = {}
         self.sent: dict[int, list[int]] = {}  # the gradients that were sent to each node
+        self.summed: dict[int, int] = {}  # what a node with hooks was given, before they ran
+        self.preceded: list[Any] = []  # the hooks of tensors that ours was put before
         self.ran: set[int] = set()
         self.has_failed = False
+        self.leaves: set[int] = set()  # the tensors that have taken in a gradient
+        self.kept: set[int] = set()  # the gradients that are the `.grad` of a leaf now
         # The nodes that have begun and not ended, of those of which both are told.
         self.running: list[int] = []
 
@@ -61,12 +67,15 @@ class Pass:
         """Watch the nodes that the roots lead to, and tell that the pass begins."""
         with _Plain():
             edges = [_edge_of(root) for root in self.roots]
-            if self.source.is_detailed:
+            follows = self.source.follows_passes
+            if follows:
                 self._number_tensors((*self.roots, *self.wanted), sys._getframe())
             watch, record_of = self._watch, self.identity.record_of
-            if not self.source.is_detailed:
+            if not follows:
                 watch, record_of = self._watch_leaves, self.identity.quiet_record
             watch([fn for fn, _ in edges])
+            if follows and self.identity.hooked:
+                self._precede_hooks([fn for fn, _ in edges])
             told = []
             for (fn, nr), root, gradient in zip(edges, self.roots, self.gradients, strict=True):
                 record = record_of(fn)
@@ -95,6 +104,8 @@ class Pass:
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
+        for hooks in self.preceded:
+            hooks.pop(_OURS, None)
         if self.source.listener is not None:
             self._tell_end()
         self.roots = self.gradients = self.wanted = ()  # whoever refers to this pass keeps no graph alive
@@ -111,7 +122,7 @@ class Pass:
     @safely
     def returned(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """`grad` returns these: leaves among what was asked for have received them."""
-        if not self.source.is_detailed:
+        if not self.source.follows_passes:
             return
         with _Plain():
             for tensor, gradient in zip(self.wanted, gradients, strict=True):
@@ -150,7 +161,7 @@ class Pass:
     # --- watching
 
     def _watch(self, fns: Sequence[Any]) -> None:
-        """Put a hook on every node that is reached."""
+        """Put a hook on every node that is reached and that the listener wants to hear of."""
         identity, key = self.identity, self.identity.key
         for fn in fns:
             identity.record_of(fn)
@@ -176,6 +187,8 @@ class Pass:
                 if known.number not in seen:
                     stack.append(target)
             seen[record.number] = tuple(targets)
+            if not self.listener.wants(record.number):
+                continue
             if record.of_function or record.retained or self.create_graph:
                 self.handles.append(fn.register_prehook(self._before(record)))
                 self.handles.append(fn.register_hook(self._after(record, tuple(targets))))
@@ -204,6 +217,36 @@ class Pass:
             self.identity.number_of(fn.variable)
             leaf = self.identity.known[id(fn.variable)]
         self.handles.append(fn.register_hook(self._accumulated(record, leaf)))
+
+    def _precede_hooks(self, roots: Sequence[Any]) -> None:
+        """Where several gradients are added up at a tensor with hooks: see the sum before they do."""
+        arriving = Counter(number for targets in self.targets.values() for number in targets)
+        arriving.update(fn.metadata[self.identity.key].number for fn in roots)
+        for known in list(self.identity.hooked.values()):
+            tensor: Any = known()
+            hooks = None if tensor is None or not tensor.requires_grad else tensor._backward_hooks
+            if not hooks:
+                continue
+            fn: Any = torch.autograd.graph._get_grad_fn_or_grad_acc(tensor)
+            record = fn.metadata.get(self.identity.key)
+            if record is None or record.number not in self.records or arriving[record.number] < 2:
+                continue
+            others = dict(hooks)
+            hooks.clear()  # PyTorch runs them in the order in which they were put there
+            hooks[_OURS] = self._before_hooks(record)
+            hooks.update(others)
+            self.preceded.append(hooks)
+
+    def _before_hooks(self, record: NodeRecord) -> Callable[..., None]:
+        @self._hook
+        def before(gradient: Any) -> None:
+            with _Plain():
+                number, value = self._number(gradient)
+                self.summed[record.number] = number
+                if value is not None:
+                    self.listener.tensor(None, "gradient", State(number, value))
+
+        return before
 
     def _hook(self, tell: Callable[..., None]) -> Callable[..., None]:
         """A hook that tells: where it fails, the source gives up, and the pass goes on."""
@@ -279,8 +322,11 @@ class Pass:
                 known = self.identity.known.get(id(grad))
                 if known is None:
                     known = self.identity.fresh(grad)
-                    known.number = numbers[0]
+                    if numbers[0] not in self.kept:  # a gradient that two leaves get is the `.grad` of one
+                        known.number = numbers[0]
+                self.kept.add(known.number)
                 state = self.identity.state_of(grad)
+                self.leaves.add(leaf.number)
                 self.listener.accumulated(
                     leaf.number, record.number, self.number, numbers[0], known.number, state
                 )
@@ -304,7 +350,8 @@ class Pass:
             number, value = (0, None) if gradient is None else self._number(gradient)
             numbers.append(number)
             values.append(value)
-        sent = self.sent.get(record.number)
+        summed = self.summed.pop(record.number, None)
+        sent = self.sent.get(record.number) if summed is None else [summed]
         if sent is not None and len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0]):
             self._tell_hooked(record, sent[0], received[0], numbers, values)
         return numbers, values
@@ -379,7 +426,8 @@ def _hooks_of(identity: Identity, tensor: int) -> str:
     known = next((known for known in list(identity.known.values()) if known.number == tensor), None)
     found = None if known is None else known()
     hooks = getattr(found, "_backward_hooks", None) or {}
-    return ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in hooks.values())
+    theirs = [hook for key, hook in hooks.items() if key != _OURS]
+    return ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in theirs)
 
 
 def _edge_of(root: Any) -> tuple[Any, int]:

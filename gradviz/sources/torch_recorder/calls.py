@@ -8,14 +8,9 @@ from typing import Any
 OP, PASS, MAKER, DATA, SET_DATA, SET_GRAD, SET_REQUIRES_GRAD = (
     "op", "pass", "maker", "data", "set data", "set grad", "set requires grad",
 )  # fmt: skip
-REQUIRE, RETAIN, MAKE_DUAL, LINEAR, FILL, GET_GRAD = (
-    "require",
-    "retain",
-    "make dual",
-    "linear",
-    "fill",
-    "get grad",
-)
+REQUIRE, RETAIN, HOOK, MAKE_DUAL, LINEAR, FILL, GET_GRAD = (
+    "require", "retain", "hook", "make dual", "linear", "fill", "get grad",
+)  # fmt: skip
 
 # Attributes whose value is the result of an op; all others only tell something of a tensor.
 _COMPUTED = {"T", "mT", "H", "mH", "real", "imag"}
@@ -29,7 +24,7 @@ _NO_OPS = """
     equal get_device grad has_names is_coalesced is_complex is_conj is_contiguous is_distributed is_floating_point
     is_inference is_neg is_nonzero is_pinned is_same_size is_set_to is_shared is_signed is_sparse is_storage is_tensor
     item layout ndimension nelement new_empty_strided numel numpy offset q_scale q_zero_point record_stream
-    register_hook register_post_accumulate_grad_hook result_type share_memory_ size sparse_dim storage storage_offset
+    register_post_accumulate_grad_hook result_type share_memory_ size sparse_dim storage storage_offset
     storage_type stride tolist type_as_storage unsafe_storage untyped_storage
 """.split()
 _MAKERS = """
@@ -48,6 +43,7 @@ _SORTS: dict[str, str] = {
     "requires_grad_": REQUIRE,
     "detach_": REQUIRE,
     "retain_grad": RETAIN,
+    "register_hook": HOOK,
     "_make_dual": MAKE_DUAL,
     "linear": LINEAR,
 }

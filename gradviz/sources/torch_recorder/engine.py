@@ -8,10 +8,13 @@ from typing import Any
 import torch
 
 from gradviz.sources.torch_recorder.backward import Pass
+from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.source import Source, in_transform
 
 
-def watched(source: Source, engine: Callable[..., Any], push: Callable[[], Any]) -> Callable[..., Any]:
+def watched(
+    source: Source, engine: Callable[..., Any], push: Callable[[], Any], collectives: Collectives
+) -> Callable[..., Any]:
     """PyTorch's way into its engine, with the pass watched. `push` gives a context in which the mode is on."""
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -35,6 +38,8 @@ def watched(source: Source, engine: Callable[..., Any], push: Callable[[], Any])
                 result = engine(t_outputs, *args, **kwargs)
             if not accumulates and source.listener is not None:
                 current.returned(result)
+            if accumulates and collectives.replicas:
+                collectives.tell_averages(current.where, current.number, current.leaves.__contains__)
             return result
         except Exception as error:
             if source.listener is not None:

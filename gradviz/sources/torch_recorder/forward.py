@@ -14,7 +14,7 @@ from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in, text_of
 from gradviz.sources.torch_recorder.formulas import rule_of
-from gradviz.sources.torch_recorder.identity import Known, outside, version_of
+from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.values import READER
@@ -42,6 +42,7 @@ class Forward(TorchFunctionMode):
             calls.SET_REQUIRES_GRAD: self._require,
             calls.REQUIRE: self._require,
             calls.RETAIN: self._retain,
+            calls.HOOK: self._hook,
             calls.MAKE_DUAL: self._make_dual,
         }
 
@@ -141,7 +142,7 @@ class Forward(TorchFunctionMode):
         rule = rule_of(name, args, kwargs, len(numbers))
         states = [self._state(name, tensor, inputs, fresh) for tensor in told]
         with_nodes = not in_transform()
-        fn = first.grad_fn if with_nodes and len(told) == 1 else None
+        fn = grad_fn_of(first) if with_nodes and len(told) == 1 else None
         if fn is not None and not written:
             nodes = identity.new_nodes((fn,))
             if len(nodes) == 1:
@@ -273,7 +274,7 @@ class Forward(TorchFunctionMode):
         outputs = outputs_of(result)
         inputs = tensors_in(args, kwargs)
         fresh = [tensor for tensor in outputs if not any(tensor is one for one in inputs)]
-        if fresh and fresh[0].grad_fn is not None:
+        if fresh and grad_fn_of(fresh[0]) is not None:
             self._tell(name, args, kwargs, inputs, [version_of(t) for t in inputs], fresh, frame)
         elif fresh:
             self._made(name.strip("_"), fresh, frame, inputs)
@@ -365,6 +366,13 @@ class Forward(TorchFunctionMode):
             record = self.identity.record_of(tensor.grad_fn)
             record.retained = record.retained or {}
             record.retained[tensor.output_nr] = self.identity.known[id(tensor)]
+        return result
+
+    def _hook(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+        """`register_hook`: note that the tensor has one."""
+        result = func(*args, **kwargs)
+        self.identity.number_of(args[0], frame)
+        self.identity.hooked[id(args[0])] = self.identity.known[id(args[0])]
         return result
 
     # --- forward mode

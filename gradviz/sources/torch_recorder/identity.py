@@ -65,6 +65,7 @@ class Identity:
         self.key = f"gradviz{next(_keys)}"
         self.known: dict[int, Known] = {}
         self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet told
+        self.hooked: dict[int, Known] = {}  # tensors on which the program has put hooks, by their identity
         self.saved_names: dict[type, tuple[str, ...]] = {}
         self._telling = threading.RLock()
         self._forget = self.known.pop
@@ -95,12 +96,13 @@ class Identity:
     def _dead(self, known: Known) -> None:
         if self.known.get(known.key) is known:
             self._forget(known.key, None)
+            self.hooked.pop(known.key, None)
 
     def announce(self, tensor: torch.Tensor, how: str, where: Where, source: int = 0) -> int:
         """Tell of a tensor that no op made. Its own history is told first, if it has any."""
         known = self.fresh(tensor)
         self._note_base(tensor, known)
-        if tensor.grad_fn is not None and torch._C._functorch.peek_interpreter_stack() is None:
+        if torch._C._functorch.peek_interpreter_stack() is None and grad_fn_of(tensor) is not None:
             self.tell_nodes(None, [tensor], None)
         self.listener.tensor(where, how, self.state(tensor, known), source)
         return known.number
@@ -129,7 +131,7 @@ class Identity:
         """LEAF, REQUIRES_GRAD, VIEW and WHOLE, as events carry them."""
         if not tensor.requires_grad:
             return LEAF | known.alias
-        return (REQUIRES_GRAD | LEAF if tensor.is_leaf else REQUIRES_GRAD) | known.alias
+        return (REQUIRES_GRAD | LEAF if is_leaf(tensor) else REQUIRES_GRAD) | known.alias
 
     def state(self, tensor: torch.Tensor, known: Known) -> State:
         """What a tensor is now."""
@@ -271,14 +273,14 @@ class Identity:
         rule: Rule = NO_RULE,
     ) -> None:
         """Tell of the nodes that are new behind `outputs`, as made by event `op`."""
-        nodes = self.new_nodes([tensor.grad_fn for tensor in outputs])
+        nodes = self.new_nodes(map(grad_fn_of, outputs))
         self.put_outputs(outputs)
         self.tell_numbered(where, nodes, op, candidates, rule)
 
     def put_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
         """Note which tensors the nodes behind them are the `grad_fn` of."""
         for tensor in outputs:
-            fn: Any = tensor.grad_fn
+            fn = grad_fn_of(tensor)
             if fn is not None:
                 fn.metadata[self.key].tensors[tensor.output_nr] = self.number_of(tensor)
 
@@ -299,6 +301,23 @@ class Identity:
 
 
 _WITH_MEMORY = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+
+
+def grad_fn_of(tensor: torch.Tensor) -> Any:
+    """The node behind a tensor; None where it has none, or where PyTorch does not say (a view that was made without
+    grad mode, of a base that was then written with it)."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a leaf; False where PyTorch does not say, as above."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -19,8 +19,9 @@ from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 class Scopes:
     """Tells of the calls of modules. Not by hooks: with one in place PyTorch calls modules in another way."""
 
-    def __init__(self, source: Source, opaque: Callable[..., Any]) -> None:
+    def __init__(self, source: Source, opaque: Callable[..., Any], note: Callable[[Any], None]) -> None:
         self.source, self.opaque = source, opaque  # what calls a compiled module
+        self.note = note  # hears of each module that is called
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
 
     def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,16 +46,16 @@ class Scopes:
     def _enter(self, module: torch.nn.Module, frame: FrameType) -> None:
         source = self.source
         listener: Any = source.listener
+        self.note(module)
         with torch._C.DisableTorchFunction():
             source.identity.tell_pending()
             name = self._name_of(module)
             if not name:
                 self._name_all(module, frame)
                 name = self._name_of(module)
-        number = next_scope_number() if source.is_detailed else 0
+        number = next_scope_number()
         source.thread.scopes.append((number, id(module)))
-        if number:
-            listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
+        listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
 
     @safely
     def _leave(self, module: torch.nn.Module) -> None:
@@ -64,8 +65,7 @@ class Scopes:
             return
         while scopes:
             number, owner = scopes.pop()
-            if number:
-                source.listener.scope_left(number)
+            source.listener.scope_left(number)
             if owner == id(module):
                 return
 

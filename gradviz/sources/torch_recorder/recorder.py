@@ -17,8 +17,9 @@ from torch.optim import Optimizer, lr_scheduler
 
 from gradviz.events.listener import Listener
 from gradviz.events.numbers import next_scope_number
-from gradviz.sources.torch_recorder import values
+from gradviz.sources.torch_recorder import collectives, values
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
+from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.engine import watched
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.identity import version_of
@@ -37,7 +38,8 @@ class TorchRecorder:
         values.register()
         self.source = Source(listener)
         self.forward = Forward(self.source)
-        self.scopes = Scopes(self.source, self.opaque)
+        self.collectives = Collectives(self.source)
+        self.scopes = Scopes(self.source, self.opaque, self.collectives.note)
         self.training = Training(self.source, self.pause, self.go_on, self.paused)
         self.source.go_on = self.go_on
         self.places = Places()
@@ -127,7 +129,7 @@ class TorchRecorder:
 
     def _replace_all(self) -> None:
         engine = torch.autograd.graph._engine_run_backward
-        seen = watched(self.source, engine, self.on)
+        seen = watched(self.source, engine, self.on, self.collectives)
         self._replace(torch.autograd.graph, "_engine_run_backward", seen)
         self._replace(torch.autograd, "_engine_run_backward", seen)
         self._replace(Function, "apply", classmethod(self._applying(Function.__dict__["apply"].__func__)))
@@ -137,6 +139,9 @@ class TorchRecorder:
         self._replace(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
         self._replace(threading.Thread, "_bootstrap_inner", self._starting())
         self._replace(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
+        for name, call in [*self.collectives.calls()]:
+            for module in collectives.modules():
+                self._replace(module, name, call)
         for owner in (Optimizer, torch.nn.Module):
             self._replace(owner, "zero_grad", self.training.clearing(owner.__dict__["zero_grad"]))
         for name in ("__init__", "add_param_group"):
@@ -214,7 +219,7 @@ class TorchRecorder:
 
         def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
             source = self.source
-            if source.is_off or not source.is_detailed or torch.compiler.is_compiling():
+            if source.is_off or torch.compiler.is_compiling():
                 return apply(cls, *args, **kwargs)
             frame = sys._getframe(1)
             source.identity.tell_pending()
@@ -229,6 +234,8 @@ class TorchRecorder:
                     if source.listener is not None:
                         source.listener.scope_left(number)
 
+            if not source.is_detailed:
+                return inside(*args, **kwargs)
             return self._as_one_op(cls.__name__, inside, args, kwargs, frame)
 
         return run

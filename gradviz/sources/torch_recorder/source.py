@@ -22,14 +22,15 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 class _OfThread(threading.local):
-    """What runs on a thread: its passes, the innermost last, its scopes, and an optimizer's step. Of one that is
-    `muted` nothing is told."""
+    """What runs on a thread: its passes, the innermost last, its scopes, an optimizer's step, and a collective. Of one
+    that is `muted` nothing is told."""
 
     def __init__(self) -> None:
         self.passes: list[Any] = []
         self.scopes: list[tuple[int, int]] = []
         self.stepping: Any = None
         self.muted = False
+        self.in_collective = False
 
 
 class Source:
@@ -75,8 +76,13 @@ class Source:
 
     @property
     def is_detailed(self) -> bool:
-        """Whether ops and nodes are to be told."""
+        """Whether ops and nodes of this thread are to be told."""
         return self.listener is not None and self.listener.detailed
+
+    @property
+    def follows_passes(self) -> bool:
+        """Whether the nodes of a pass that begins now are to be told of."""
+        return self.listener is not None and self.listener.detailed_passes
 
     @property
     def in_pass(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ class TorchReader:
         return self._keep_plain(value, whole)
 
     def _keep_plain(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
-        if not value.is_cpu:
+        if is_distant(value):
             return self._keep_distant(value.detach(), whole)
         if not whole and value.numel() > DEFERRED:
             return self._stats(value)
@@ -163,6 +164,11 @@ class TorchReader:
         return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
+def is_distant(value: torch.Tensor) -> bool:
+    """Whether a tensor lies on a device, which to look at it one would have to wait for."""
+    return not value.is_cpu
+
+
 def dtype_name(dtype: Any) -> str:
     """`float32` for torch.float32; NumPy's name for the same, where it has another."""
     known = _DTYPES.get(dtype)
@@ -187,12 +193,46 @@ def array_of(value: torch.Tensor, whole: bool = False) -> np.ndarray:
     are kept `whole`, else as float32. Raises TypeError and RuntimeError where there are no elements."""
     if value.dtype is torch.bfloat16:
         plain = value.detach()
-        return (plain.view(torch.int16) if whole else plain.float()).numpy()
+        return in_place(plain.view(torch.int16)) if whole else plain.float().numpy()
     if value.is_conj() or value.is_neg():
         return value.detach().resolve_conj().resolve_neg().numpy()
     if value.dtype in _EIGHT_BITS:
-        return value.detach().view(torch.uint8).numpy() if whole else value.detach().float().numpy()
-    return value.detach().numpy()
+        return in_place(value.detach().view(torch.uint8)) if whole else value.detach().float().numpy()
+    return in_place(value.detach())
+
+
+class _Memory:
+    """The memory of a tensor, which it keeps alive, as NumPy's protocol for arrays tells of it."""
+
+    __slots__ = ("__array_interface__", "tensor")
+    tensor: torch.Tensor
+    __array_interface__: dict[str, Any]
+
+
+def in_place(value: torch.Tensor) -> np.ndarray:
+    """The memory of a tensor as an array. Not by `Tensor.numpy`: a tensor that it was called on can never be resized.
+    Raises TypeError for a dtype that NumPy has not, RuntimeError where there is no memory."""
+    typestr, size = _typestr_of(value.dtype)
+    start = value.data_ptr()
+    if value.numel() and start == value.storage_offset() * size:  # it has been freed, or never was there
+        raise RuntimeError("the tensor has no memory")
+    memory = _Memory()
+    memory.tensor = value
+    memory.__array_interface__ = {
+        "shape": tuple(value.shape),
+        "strides": tuple([size * step for step in value.stride()]),
+        "typestr": typestr,
+        "data": (start, True),
+        "version": 3,
+    }
+    return np.asarray(memory)
+
+
+@cache
+def _typestr_of(dtype: Any) -> tuple[str, int]:
+    """NumPy's code for a dtype, and the bytes of an element."""
+    known = np.dtype(dtype_name(dtype))
+    return known.str, known.itemsize
 
 
 def stats_in_torch(value: torch.Tensor) -> bytes | None:
@@ -206,7 +246,7 @@ def stats_in_torch(value: torch.Tensor) -> bytes | None:
         return None
     rms = torch.linalg.vector_norm(plain).item() / math.sqrt(size)
     mean = plain.sum().item() / size
-    zeros = 0 if low > 0 or high < 0 else size - int(np.count_nonzero(plain.numpy() != 0))
+    zeros = 0 if low > 0 or high < 0 else size - int(np.count_nonzero(in_place(plain) != 0))
     return Stats(low, high, mean, rms, 0, 0, zeros).pack() if math.isfinite(rms) else None
 
 

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
 from gradviz.query.changes import grad_changes, value_changes
-from gradviz.step.errors import CommandError
 from gradviz.words.escape import clean, shortened
 from gradviz.words.words import Words
 
 _PARTS = {".grad": "grad", ".value": "value", ".data": "value", ".version": "value"}
+
+
+class UnknownName(GradvizError):
+    """No tensor is called that. The message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Subject:
 
 def subject(words: Words, text: str, k: int) -> Subject:
     """The tensor that `text` names at event k: the newest of that name so far, else the first later one.
-    Raises CommandError if there is none."""
+    Raises UnknownName if there is none."""
     text = text.strip()
     tensor = _numbered(words, text) or words.query.names.tensor_called(text, k)
     if tensor:
@@ -40,7 +44,7 @@ def subject(words: Words, text: str, k: int) -> Subject:
         if text.endswith(ending):
             found = subject(words, text.removesuffix(ending), k)
             return Subject(found.tensor, found.called, part)
-    raise CommandError(f"no tensor is called {shortened(clean(text), 40)}: {_suggested(words, text)}")
+    raise UnknownName(f"no tensor is called {shortened(clean(text), 40)}: {_suggested(words, text)}")
 
 
 def _numbered(words: Words, text: str) -> int:

@@ -1,0 +1,68 @@
+"""`gradviz diff`: where two runs part."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from gradviz.cli.common import fail, opened
+from gradviz.diagnose.diff import TOLERANCE
+from gradviz.diagnose.diff import diff as difference_of
+from gradviz.diagnose.diff_text import difference_json, difference_text
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  gradviz diff good.gradviz bad.gradviz
+  gradviz diff train.gradviz --pass 3 --pass 7        two passes of one run
+  gradviz diff run.rank0.gradviz run.rank1.gradviz
+"""
+)
+@click.argument("traces", nargs=-1, type=click.Path(path_type=Path), metavar="A [B]")
+@click.option(
+    "--pass",
+    "numbers",
+    type=int,
+    multiple=True,
+    metavar="N",
+    help="Compare only pass N; give it twice for a pass of each, or for two passes of A.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    default=TOLERANCE,
+    show_default=True,
+    help="Values differ that are further apart, relative to the largest element.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to print it.",
+)
+@click.option("--exit-code", is_flag=True, help="Exit with status 1 if the runs differ.")  # fmt: skip
+def diff(
+    traces: tuple[Path, ...], numbers: tuple[int, ...], tolerance: float, form: str, exit_code: bool
+) -> None:
+    """Show where runs A and B part: what only one of them computes, the first values that differ, forward and
+    backward, and the norms of the gradients side by side.
+
+    They may be of different engines. A alone with two --pass: two passes of A.
+    """
+    if len(traces) > 2 or len(numbers) > 2:
+        fail("diff compares two runs: give at most two traces and two --pass")
+    with ExitStack() as stack:
+        one, *others = [stack.enter_context(opened(path)) for path in traces or (None,)]
+        found = difference_of(one, others[0] if others else None, numbers, tolerance)
+    if form == "json":
+        click.echo(json.dumps(difference_json(found), indent=2, ensure_ascii=False))
+    else:
+        Console(highlight=False).print(difference_text(found))
+    raise SystemExit(int(exit_code and not found.same))

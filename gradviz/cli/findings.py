@@ -1,0 +1,92 @@
+"""What commands say and mark of findings without being asked to check: of runs that are checked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from rich.text import Text
+
+from gradviz.cli.common import one_line, stderr
+from gradviz.diagnose import Finding, Report, check
+from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.place import place_of
+from gradviz.diagnose.settings import Settings
+from gradviz.events.kinds import Kind
+from gradviz.graph.model import LEAF, TENSOR, Graph, Node
+from gradviz.tracefile import Trace
+from gradviz.words.escape import clean
+from gradviz.words.numbers import plural
+
+MOST_EVENTS = 200_000  # of a run that is checked on the way: half a second
+_TOLD = 2
+_MARKED = 4  # tensors of a finding
+
+
+def faults(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
+    """The errors and warnings of a trace with their numbers in the report, from 1. None of a long run: to check that
+    takes a command of its own."""
+    if trace.count > MOST_EVENTS:
+        return []
+    try:
+        return numbered(check(trace, settings=settings))
+    except Exception as error:  # whatever a rule stumbles over, the command that was asked for goes on
+        stderr.print(Text(f"gradviz: not checked: {one_line(repr(error))}", "yellow"))
+        return []
+
+
+def numbered(report: Report) -> list[tuple[int, Finding]]:
+    """The errors and warnings of a report with their numbers, from 1."""
+    found = enumerate(report.findings, 1)
+    return [(number, finding) for number, finding in found if finding.severity in (ERROR, WARNING)]
+
+
+_STYLES = {ERROR: "red", WARNING: "yellow"}
+
+
+def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Finding] = ()) -> Iterator[Text]:
+    """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first. Those
+    that were `said` before are not said again."""
+    found = faults(trace, settings)
+    known = {(finding.rule, finding.file, finding.line) for finding in said}
+    for position, (_, finding) in enumerate(found[:_TOLD]):
+        if (finding.rule, finding.file, finding.line) not in known:
+            yield hint(finding)
+        if failed and not position:
+            yield Text.assemble(("gradviz: cure ", "dim"), (clean(finding.fix), "green"))
+    if found:
+        others = f"  (and {plural(len(found) - _TOLD, 'other finding')})" if len(found) > _TOLD else ""
+        yield Text.assemble(("gradviz: more ", "dim"), f"gradviz check {clean(str(trace.path))}{others}")
+
+
+def hint(finding: Finding) -> Text:
+    """A finding in one line."""
+    return Text.assemble(
+        (f"gradviz: {finding.severity} ", "dim"),
+        (clean(finding.rule), f"bold {_STYLES[finding.severity]}"),
+        f"  {place_of(finding)}  {clean(finding.message)}",
+    )
+
+
+def mark(graph: Graph, trace: Trace, found: list[tuple[int, Finding]]) -> dict[int, list[Node]]:
+    """Mark the nodes of a graph that findings are about. Returns these by the number of the finding."""
+    marked = {number: _about(graph, trace, finding) for number, finding in found}
+    for number, finding in found:
+        for node in marked[number]:
+            node.finding = node.finding or f"finding {number}: {finding.rule}"
+    return marked
+
+
+def _about(graph: Graph, trace: Trace, finding: Finding) -> list[Node]:
+    """The nodes of a graph that a finding is about: its op or grad_fn, else its tensors."""
+    names = [f"n{finding.node}"] if finding.node else []
+    names += [f"op{event}" for event in finding.events[:1] if trace.kinds[event] in (Kind.OP, Kind.MUTATED)]
+    about = [graph.nodes[name] for name in names if name in graph.nodes]
+    if about:
+        return about
+    tensors = finding.tensors[:_MARKED]
+    newest = {
+        node.number: node
+        for node in graph.nodes.values()
+        if node.kind in (LEAF, TENSOR) and node.number in tensors
+    }
+    return list(newest.values())

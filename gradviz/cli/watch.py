@@ -1,0 +1,108 @@
+"""Checks a run while it goes on, says what it is sure of, and ends the run if that was asked for."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from rich.console import Console
+from rich.text import Text
+
+from gradviz.cli.common import one_line
+from gradviz.cli.findings import hint
+from gradviz.diagnose import check
+from gradviz.diagnose.finding import SEVERITIES, Finding
+from gradviz.diagnose.settings import Settings
+from gradviz.diagnose.sure import Sure
+from gradviz.errors import GradvizError
+from gradviz.sources.stopping import STATUS, Stopper
+from gradviz.tracefile import open_trace
+
+_EVERY = 0.5  # seconds between two checks, if they take little time
+_SHARE = 20  # one part in so many of the time is spent on checking
+
+
+@contextmanager
+def watched(path: Path, settings: Settings, stop_on: str | None) -> Iterator[Watch]:
+    """While the block runs, check the trace at `path`, and say each finding on stderr the first time that it is sure.
+    One of severity `stop_on` or a higher one ends the run through its Stopper."""
+    watch = Watch(path.absolute(), settings, stop_on)
+    watch.thread.start()
+    try:
+        yield watch
+    finally:
+        watch.end()
+
+
+class Watch:
+    """A thread that checks. `said` are the findings that it has said."""
+
+    def __init__(self, path: Path, settings: Settings, stop_on: str | None) -> None:
+        self.settings = settings
+        self.path = path
+        self.stopping = SEVERITIES[: SEVERITIES.index(stop_on) + 1] if stop_on is not None else ()
+        self.stopper = Stopper()
+        self.sure = Sure()
+        self.said: list[Finding] = []
+        self.seen = 0  # events of the last check
+        self.terminal = os.dup(sys.stderr.fileno())  # a script may close its own
+        self.coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
+        self.over: SimpleQueue[None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._run, name="gradviz-watch", daemon=True)
+
+    def end(self) -> None:
+        """Check no more."""
+        self.over.put(None)
+        self.thread.join()
+        os.close(self.terminal)
+
+    def _run(self) -> None:
+        pause = _EVERY
+        while not self._is_over_in(pause):
+            began = time.thread_time()
+            try:
+                self._check()
+            except GradvizError:
+                continue  # the file is being written; the next check comes soon
+            except Exception as error:  # whatever it is, the script must go on, and its user must know
+                self._say(Text(f"gradviz: it is not watched any more: {one_line(repr(error))}"))
+                return
+            pause = max(_EVERY, _SHARE * (time.thread_time() - began))
+
+    def _is_over_in(self, seconds: float) -> bool:
+        try:
+            self.over.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
+
+    def _check(self) -> None:
+        with open_trace(self.path) as trace:
+            if trace.count == self.seen:
+                return
+            self.seen = trace.count
+            for finding in self.sure.new(check(trace, settings=self.settings), len(trace.passes)):
+                self.said.append(finding)
+                self._say(hint(finding))
+                if finding.severity in self.stopping:
+                    self._stop(finding)
+                    return
+
+    def _stop(self, finding: Finding) -> None:
+        self.stopping = ()
+        self._say(Text(f"gradviz: stop because of {finding.rule}: the run ends with status {STATUS}"))
+        self.stopper.stop()
+
+    def _say(self, line: Text) -> None:
+        shown = io.StringIO()
+        Console(file=shown, force_terminal=self.coloured, soft_wrap=True, highlight=False).print(line)
+        with suppress(OSError):
+            os.write(self.terminal, shown.getvalue().encode())

@@ -1,0 +1,46 @@
+"""`gradviz why`: where a gradient came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from gradviz.cli.common import fail, opened
+from gradviz.diagnose.why import PATHS
+from gradviz.diagnose.why import why as reason_of
+from gradviz.diagnose.why_text import reason_json, reason_text
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  gradviz why train.gradviz net.0.weight
+  gradviz why train.gradviz "w[3, 0]" --pass 7
+  gradviz why w --paths 10 --format json        of the newest trace here
+"""
+)
+@click.argument("words", nargs=-1, required=True, metavar="[TRACE] TENSOR")
+@click.option("--pass", "number", type=int, metavar="N", help="In backward pass N [default: its last].")
+@click.option(
+    "--paths", type=click.IntRange(1), default=PATHS, show_default=True, metavar="N", help="Show N paths."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="How to print it.",
+)  # fmt: skip
+def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> None:
+    """Tell where the gradient of TENSOR came from: the largest contributions, each a path from the root.
+
+    TENSOR is a name (w, net.0.weight), an element ("w[3, 0]") or a number (t12). Default: the newest *.gradviz here.
+    """
+    if len(words) > 2:
+        fail(f"why reads one TRACE and one TENSOR; {words[2]} is one argument too many")
+    with opened(Path(words[0]) if len(words) == 2 else None) as trace:
+        reason = reason_of(trace, words[-1], number, paths)
+    if form == "json":
+        click.echo(json.dumps(reason_json(reason), indent=2, ensure_ascii=False))
+        return
+    Console(highlight=False).print(reason_text(reason))

@@ -1,0 +1,13 @@
+"""The place of a finding, as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradviz.diagnose.finding import Finding
+from gradviz.words.escape import clean
+
+
+def place_of(finding: Finding) -> str:
+    """`train.py:12`, or that there is no place."""
+    return f"{clean(Path(finding.file).name)}:{finding.line}" if finding.line else "no source location"

@@ -1,0 +1,40 @@
+"""Which findings of a run that still goes on will stand however it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.finding import ERROR, WARNING, Finding, Report
+
+# Rules about one thing that has happened. The others are about what did not happen, which it still may.
+AT_ONCE = frozenset(
+    (
+        "nonfinite-forward", "nonfinite-gradient", "masked-nan", "singular-derivative", "inplace-modified",
+        "backward-twice", "nonscalar-backward", "no-graph", "custom-backward-signature", "stale-gradient",
+        "missing-create-graph", "gradient-leak", "broadcast-surprise", "wrong-loss-input",
+    )
+)  # fmt: skip
+_LEAST = 4  # passes before a finding of the other rules
+
+
+class Sure:
+    """Remembers the findings of several checks of one run. A finding is sure at once if its rule is about one thing
+    that has happened; else if it still stands when the run has twice as many passes as when it was first found."""
+
+    def __init__(self) -> None:
+        self._first: dict[object, int] = {}
+        self._told: set[object] = set()
+
+    def new(self, report: Report, passes: int) -> Iterator[Finding]:
+        """The errors and warnings of a check that are sure, and were not before. `passes` is how many there are."""
+        found = {_key(finding): finding for finding in report if finding.severity in (ERROR, WARNING)}
+        self._first = {key: self._first.get(key, max(passes, _LEAST // 2)) for key in found}
+        for key, finding in found.items():
+            sure = finding.rule in AT_ONCE or passes >= 2 * self._first[key]
+            if sure and key not in self._told:
+                self._told.add(key)
+                yield finding
+
+
+def _key(finding: Finding) -> object:
+    return finding.rule, finding.file, finding.line

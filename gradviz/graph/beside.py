@@ -1,0 +1,28 @@
+"""Several graphs as one, side by side: those of the ranks of one training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gradviz.graph.model import Graph
+
+
+def beside(graphs: Sequence[Graph], labels: Sequence[str]) -> Graph:
+    """One graph with a scope for each of `graphs`, which has its label. Ids get the number of the graph before them:
+    `2:t12`."""
+    first = graphs[0]
+    joined = Graph(first.script, first.pass_number, first.passes, first.show, title=first.title)
+    joined.error = next((graph.error for graph in graphs if graph.error), "")
+    joined.left_out = sum(graph.left_out for graph in graphs)
+    for number, (graph, label) in enumerate(zip(graphs, labels, strict=True), 1):
+        joined.notes += [f"{label}: {note}" for note in graph.notes]
+        of = f"{number}:".__add__
+        for node in graph.nodes.values():
+            scope = f"{label}/{node.scope}" if node.scope else label
+            pair = of(node.pair) if node.pair else ""
+            joined.nodes[of(node.id)] = replace(node, id=of(node.id), scope=scope, pair=pair)
+        joined.edges += [
+            replace(edge, source=of(edge.source), target=of(edge.target)) for edge in graph.edges
+        ]
+    return joined

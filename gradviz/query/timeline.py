@@ -1,0 +1,181 @@
+"""A run as a sequence of items that another run can be laid beside: what was computed, and what gradients came of it.
+
+Forward, an item is an op, a new tensor, a change in place, a step of an optimizer; backward, a node that ran or a leaf
+that took in a gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.query.query import Query
+
+# The kinds of items: the field with the text that tells them apart, and the field with their tensors.
+_KINDS = {
+    Kind.OP: ("op", "outputs"),
+    Kind.TENSOR: ("how", "tensor"),
+    Kind.MUTATED: ("how", "tensor"),
+    Kind.STEPPED: ("type", ""),
+    Kind.PRODUCED: ("", "flows"),
+    Kind.ACCUMULATED: ("", "gradient"),
+}
+
+
+class Shared:
+    """Texts as numbers that two runs share."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[object, int] = {}
+
+    def number(self, text: object) -> int:
+        """The number of a text; equal texts have equal ones."""
+        return self.numbers.setdefault(text, len(self.numbers))
+
+    def table(self, texts: dict[int, str]) -> np.ndarray:
+        """For each number of a text in one trace, the number that both share."""
+        found = np.full(max(texts, default=0) + 1, self.number(""), np.int64)
+        for number, text in texts.items():
+            found[number] = self.number(text)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Items of a run up to the end of pass `number`; 0 for those behind the last pass."""
+
+    number: int
+    items: np.ndarray
+
+
+class Timeline:
+    """The items of a run in the order of their events. `kinds` and `words` say what each is; `strong` also has its
+    line in the source, and `looks` what may differ between items that correspond: arguments, shapes, nodes."""
+
+    def __init__(self, query: Query, shared: Shared) -> None:
+        self.query, self.trace, self.shared = query, query.trace, shared
+        events = [self.trace.table(kind).events for kind in _KINDS]
+        self.events = np.sort(np.concatenate(events))
+        self.kinds = self.trace.kinds[self.events].astype(np.int64)
+
+    def _put(self, found: np.ndarray, kind: Kind, values: np.ndarray) -> None:
+        found[np.searchsorted(self.events, self.trace.table(kind).events)] = values
+
+    @cached_property
+    def _texts(self) -> np.ndarray:
+        return self.shared.table(self.trace.strings)
+
+    @cached_property
+    def words(self) -> np.ndarray:
+        """For each item the number of what it is: its kind with the name of its op, node or writer."""
+        found = np.zeros(len(self.events), np.int64)
+        for kind, (field, _) in _KINDS.items():
+            if field:
+                self._put(found, kind, self._texts[self.trace.table(kind)[field]])
+        produced = self.trace.table(Kind.PRODUCED)
+        names = {
+            node: self.shared.number(self.query.nodes.name(node))
+            for node in np.unique(produced["node"]).tolist()
+        }
+        self._put(
+            found, Kind.PRODUCED, np.array([names[node] for node in produced["node"].tolist()], np.int64)
+        )
+        return found * 64 + self.kinds
+
+    @cached_property
+    def strong(self) -> np.ndarray:
+        """As `words`, with the text of the line in the source."""
+        sites = self.query.places.of_events[self.events]
+        lines = {
+            site: self.shared.number(self.query.places.line_text(site)) for site in np.unique(sites).tolist()
+        }
+        table = np.zeros(int(sites.max(initial=0)) + 1, np.int64)
+        for site, number in lines.items():
+            table[site] = number
+        return (self.words << 24) + table[sites]
+
+    @cached_property
+    def looks(self) -> np.ndarray:
+        """For each op its arguments, whether grad mode was on, its nodes, and the shapes and dtypes of its
+        results, as one number; for each step the settings."""
+        found = np.zeros(len(self.events), np.int64)
+        ops, made = self.trace.table(Kind.OP), self.trace.table(Kind.NODE)
+        values = self._texts[ops["args"]] * 2 + ops["grad_enabled"]
+        at = np.searchsorted(ops.events, made["op"])
+        own = made["op"] >= 0
+        np.add.at(values, at[own], self._texts[made["grad_fn"][own]] << 20)
+        outputs = ops.lists("outputs")
+        np.add.at(
+            values, outputs.owners, self._forms[self._rows(outputs.values, ops.events[outputs.owners])] << 40
+        )
+        self._put(found, Kind.OP, values)
+        stepped = self.trace.table(Kind.STEPPED)
+        settings = [self.shared.number(tuple(stepped.object(k).groups)) for k in stepped.events.tolist()]
+        self._put(found, Kind.STEPPED, np.array(settings, np.int64))
+        return found
+
+    @cached_property
+    def _forms(self) -> np.ndarray:
+        """For each state the number of its shape and dtype."""
+        forms = {number: str(form[:2]) for number, form in self.trace.forms.items()}
+        return self.shared.table(forms)[self.trace.states.forms]
+
+    def _rows(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
+        return self.trace.states.rows_of(tensors, events)
+
+    @cached_property
+    def checksums(self) -> np.ndarray:
+        """For each item a checksum of its values; 0 where none was kept."""
+        found = np.zeros(len(self.events), np.uint64)
+        for kind, (_, field) in _KINDS.items():
+            if not field:
+                continue
+            table = self.trace.table(kind)
+            if field in ("outputs", "flows"):
+                lists = table.lists(field)
+                owners, tensors, weights = lists.owners, lists.elements[:, -1], lists.positions + 1
+            else:
+                owners, tensors, weights = np.arange(len(table)), table[field], np.ones(len(table))
+            rows = self._rows(tensors, table.events[owners])
+            sums = np.where(rows >= 0, self.trace.states.checksums[rows], 0).astype(np.uint64)
+            values = np.zeros(len(table), np.uint64)
+            np.add.at(values, owners, sums * weights.astype(np.uint64))
+            self._put(found, kind, values)
+        return found
+
+    def tensors(self, item: int) -> list[int]:
+        """The tensors of an item: results, or gradients."""
+        kind = Kind(int(self.kinds[item]))
+        field = _KINDS[kind][1]
+        if not field:
+            return []
+        told = getattr(self.trace.table(kind).object(int(self.events[item])), field)
+        if kind == Kind.PRODUCED:
+            return [flow.gradient for flow in told]
+        return list(told) if kind == Kind.OP else [told]
+
+    @cached_property
+    def backward(self) -> np.ndarray:
+        """For each item whether it belongs to a backward pass."""
+        return self.query.passes.numbers[self.events] > 0
+
+    @cached_property
+    def stretches(self) -> list[Stretch]:
+        """All items pass by pass: those of its forward and of the pass itself."""
+        ends = sorted((self.query.passes.last(run), run.number) for run in self.trace.passes)
+        bounds = [0, *np.searchsorted(self.events, [last for last, _ in ends], side="right").tolist()]
+        numbers = [*(number for _, number in ends), 0]
+        return [
+            Stretch(number, np.arange(first, end))
+            for number, first, end in zip(numbers, bounds, [*bounds[1:], len(self.events)], strict=True)
+        ]
+
+    def of_pass(self, number: int) -> Stretch:
+        """The ops whose nodes ran in a pass, and what happened in it."""
+        received, made = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.NODE)
+        ran = np.isin(made["node"], received["node"][received["in_pass"] == number])
+        own = self.query.passes.numbers[self.events] == number
+        own |= np.isin(self.events, made["op"][ran])
+        return Stretch(number, np.flatnonzero(own))

@@ -1,0 +1,313 @@
+"""Recording inside scopes of one name: a listener between the sources and whom they tell.
+
+Outside of these scopes, what can be left out of a pass (`kinds.DETAILS`) is left out. In passes, only the nodes that
+were made inside are told of, and the leaves that they give a gradient to. The scopes around are told when one of that
+name is entered, so that its path is known."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.kinds import DETAILS, VIEW, WHOLE, Kind
+from gradviz.events.listener import Listener, State, Where
+
+_LEAF = "AccumulateGrad"
+_MOST_NODES = 1 << 20  # that are remembered: those of evaluations no pass ever frees
+_MOST_OUTSIDE = 1 << 14  # tensors made outside that are remembered
+_MOST_SEEN = 1000
+_OF_NODES = {Kind.RETAINED: 1, Kind.HOOKED: 1}  # events about a node: which of their values it is
+
+
+class _Open:
+    """A scope that is open. It is told later, if at all: when one of the name is entered inside it."""
+
+    __slots__ = ("entered", "matches", "number", "told")
+
+    def __init__(self, number: int, matches: bool, entered: tuple[Any, ...]) -> None:
+        self.number, self.matches, self.entered, self.told = number, matches, entered, False
+
+
+class _OfThread(threading.local):
+    """The open scopes of a thread, and how many of them have the name. A Function's own op follows its scope: it is
+    `due`, and then its nodes are."""
+
+    def __init__(self) -> None:
+        self.scopes: list[_Open] = []
+        self.inside = 0
+        self.due = self.nodes_due = False
+
+    @property
+    def tells(self) -> bool:
+        """Whether an op that comes now is told."""
+        return self.inside > 0 or self.due
+
+
+class InScope(Listener):
+    """Tells `listener` of what happens inside modules and custom Functions of this name: their path (`net.encoder.0`),
+    the end of it (`encoder.0`), or their class (`Encoder`)."""
+
+    __slots__ = ("__dict__",)
+
+    def __init__(self, listener: Listener, name: str) -> None:
+        self.listener, self.name = listener, name
+        self.here = _OfThread()
+        self.entered = False  # one of the name, ever
+        self.seen: dict[str, None] = {}  # the names of scopes
+        self.nodes: dict[int, None] = {}  # made inside, and not yet freed
+        self.leaves: dict[int, set[int]] = {}  # by pass: those that nodes made inside gave a gradient to
+        self.retaining: set[int] = set()  # passes that free no node
+        self.outside: dict[
+            int, tuple[Callable[[], Any], int, int]
+        ] = {}  # tensors that ops made, and were not told
+        # What nodes outside gave to others, by number. Held weakly: a source may reuse memory that nobody holds.
+        self.given: dict[int, Callable[[], Any]] = {}
+
+    @property
+    def detailed(self) -> bool:  # type: ignore[override]
+        return self.here.tells and self.listener.detailed
+
+    @property
+    def detailed_passes(self) -> bool:
+        return self.listener.detailed_passes
+
+    def wants(self, node: int) -> bool:
+        return node in self.nodes
+
+    def place(self, where: Where) -> Where:
+        return self.listener.place(where)
+
+    # --- any event
+
+    def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
+        at = _OF_NODES.get(kind)
+        if at is not None:
+            if self.wants(values[at]) or self._is_reached(values[at]):
+                self.listener.tell(kind, where, values, states)
+        elif kind not in DETAILS or self.here.inside:
+            self.listener.tell(kind, where, values, states)
+
+    def _is_reached(self, leaf: int) -> bool:
+        return any(leaf in leaves for leaves in self.leaves.values())
+
+    # --- scopes
+
+    def scope_entered(
+        self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False
+    ) -> None:
+        here = self.here
+        if len(self.seen) < _MOST_SEEN:
+            self.seen.setdefault(name)
+        matches = self.name in (name, type) or name.endswith(f".{self.name}")
+        here.due = here.nodes_due = False
+        here.scopes.append(_Open(scope, matches, (self.place(where), scope, kind, name, type, training)))
+        if matches:
+            self.entered = True
+            here.inside += 1
+        if here.inside:
+            for known in here.scopes:
+                if not known.told:
+                    known.told = True
+                    self.listener.scope_entered(*known.entered)
+
+    def scope_left(self, scope: int) -> None:
+        here = self.here
+        if not any(known.number == scope for known in here.scopes):
+            return
+        number = 0
+        while number != scope:  # an exception may have left several
+            known = here.scopes.pop()
+            number = known.number
+            here.inside -= known.matches
+            here.due, here.nodes_due = known.matches and known.entered[2] == "function", False
+            if known.told:
+                self.listener.scope_left(number)
+
+    # --- ops and nodes
+
+    def op(
+        self,
+        where: Where,
+        op: str,
+        args: str,
+        rule: Rule,
+        in_pass: int,
+        grad_enabled: bool,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        values: Sequence[Any],
+        flags: Sequence[int],
+        versions: Sequence[int],
+        bases: Sequence[int],
+    ) -> None:
+        if self._tells_op(inputs):
+            self.listener.op(
+                where, op, args, rule, in_pass, grad_enabled, inputs, outputs, values, flags, versions, bases
+            )
+        else:
+            self._leave_out(zip(outputs, values, flags, versions, strict=True))
+
+    def node(
+        self,
+        where: Where,
+        node: int,
+        grad_fn: str,
+        op: int | None,
+        rule: Rule,
+        outputs: Sequence[int],
+        edges: Sequence[Edge],
+        saved: Sequence[Saved],
+    ) -> None:
+        inside = self.here.inside or self.here.nodes_due
+        if inside and op is not None:  # a node of no op is the history of what comes in
+            self._note(node)
+            self.listener.node(where, node, grad_fn, op, rule, outputs, edges, saved)
+
+    def differentiated(
+        self,
+        where: Where,
+        op: str,
+        args: str,
+        rule: Rule,
+        in_pass: int,
+        inputs: Sequence[int],
+        output: int,
+        value: Any,
+        flags: int,
+        version: int,
+        base: int,
+        node: int,
+        grad_fn: str,
+        edges: Sequence[int],
+        saved: Sequence[int],
+    ) -> None:
+        if self._tells_op(inputs):
+            self._note(node)
+            self.listener.differentiated(
+                where, op, args, rule, in_pass, inputs, output, value, flags, version, base, node, grad_fn, edges,
+                saved,
+            )  # fmt: skip
+        else:
+            self._leave_out([(output, value, flags, version)])
+
+    def _tells_op(self, inputs: Sequence[int]) -> bool:
+        """Whether an op is told. What it reads of what was made outside is told first."""
+        here = self.here
+        told = here.tells
+        here.due, here.nodes_due = False, here.due
+        if told:
+            self._introduce(inputs)
+        return told
+
+    def _introduce(self, tensors: Sequence[int]) -> None:
+        """Tell of tensors that were made outside."""
+        for number in tensors:
+            value, flags, version = self.outside.pop(number, (_nothing, 0, 0))
+            if value() is not None:
+                self.listener.tensor(None, "earlier", State(number, value(), flags, version))
+
+    def _leave_out(self, made: Iterable[tuple[int, Any, int, int]]) -> None:
+        """Note what an op made that is not told: an op inside may read it."""
+        for number, value, flags, version in made:
+            self.outside[number] = _reference(value), flags & ~(VIEW | WHOLE), version
+            if len(self.outside) > _MOST_OUTSIDE:
+                del self.outside[next(iter(self.outside))]
+
+    def _note(self, node: int) -> None:
+        if self.listener.detailed:
+            self.nodes[node] = None
+            if len(self.nodes) > _MOST_NODES:
+                del self.nodes[next(iter(self.nodes))]
+
+    # --- passes
+
+    def pass_began(
+        self,
+        where: Where,
+        number: int,
+        how: str,
+        time: float,
+        retain_graph: bool,
+        create_graph: bool,
+        roots: Sequence[Any],
+        inputs: Sequence[int],
+    ) -> None:
+        self.leaves[number] = set()
+        if retain_graph or create_graph:
+            self.retaining.add(number)
+        self._introduce([root.tensor for root in roots])
+        self.listener.pass_began(where, number, how, time, retain_graph, create_graph, roots, inputs)
+
+    def pass_ended(self, number: int) -> None:
+        self.leaves.pop(number, None)
+        self.retaining.discard(number)
+        if not self.leaves:
+            self.given.clear()
+        self.listener.pass_ended(number)
+
+    def received(
+        self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
+    ) -> None:
+        if self.wants(node) or (grad_fn == _LEAF and node in self.leaves.get(in_pass, ())):
+            self.listener.received(node, grad_fn, in_pass, gradients, self._with_given(gradients, values))
+        else:
+            self._hold(gradients, values)
+
+    def produced(self, node: int, in_pass: int, flows: Sequence[int], values: Sequence[Any]) -> None:
+        if not self.wants(node):
+            self._hold(flows[1::2], values)
+            return
+        self._ran(node, in_pass, flows)
+        self.listener.produced(node, in_pass, flows, self._with_given(flows[1::2], values))
+
+    def ran(
+        self,
+        node: int,
+        grad_fn: str,
+        in_pass: int,
+        gradient: int,
+        value: Any,
+        flows: Sequence[int],
+        values: Sequence[Any],
+    ) -> None:
+        if not self.wants(node):
+            self._hold((gradient, *flows[1::2]), (value, *values))
+            return
+        self._ran(node, in_pass, flows)
+        (value,) = self._with_given((gradient,), (value,))
+        self.listener.ran(node, grad_fn, in_pass, gradient, value, flows, values)
+
+    def _ran(self, node: int, in_pass: int, flows: Sequence[int]) -> None:
+        """A node made inside has run: note whom it gave a gradient, and that the pass has freed it."""
+        self.leaves.setdefault(in_pass, set()).update(flows[::2])
+        if in_pass not in self.retaining:
+            self.nodes.pop(node, None)
+
+    def _hold(self, gradients: Sequence[int], values: Sequence[Any]) -> None:
+        """Note the values of gradients that are not told now: a node made inside may get them."""
+        for number, value in zip(gradients, values, strict=False):
+            if value is not None:
+                self.given[number] = _reference(value)
+
+    def _with_given(self, gradients: Sequence[int], values: Sequence[Any]) -> list[Any]:
+        """The values, with those that were not told when their gradients were produced."""
+        if not self.given:
+            return [*values]
+        return [
+            self.given.pop(number, _nothing)() if value is None else value
+            for number, value in zip(gradients, values, strict=False)
+        ]
+
+
+def _nothing() -> None:
+    return None
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # a scalar of NumPy
+        return lambda: value

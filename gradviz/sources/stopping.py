@@ -1,0 +1,44 @@
+"""Ending a script that is running, from another thread."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+STATUS = 3  # the exit status of a script that was ended
+
+
+class Stopped(SystemExit):
+    """Raised in a script that is to end."""
+
+    def __init__(self) -> None:
+        super().__init__(STATUS)
+
+
+class Stopper:
+    """Ends a script: `stop` raises Stopped in the thread that runs it, between two of its instructions. The script
+    may clean up (`finally`), and `except Exception` does not catch it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.thread = 0  # that runs the script now; 0 for none
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The script runs in this block, on this thread."""
+        with self.lock:
+            self.thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.thread = 0
+
+    def stop(self) -> None:
+        """End the script, if it still runs."""
+        with self.lock:
+            if self.thread:
+                thread = ctypes.c_ulong(self.thread)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Stopped))

@@ -1,0 +1,126 @@
+"""Collectives: what several processes compute together. A call of `torch.distributed` is told as an op; what
+DistributedDataParallel does by itself at the end of a pass, as a change of the gradients."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+
+from gradviz.events.listener import NO_RULE
+from gradviz.sources.torch_recorder.arguments import tensors_in
+from gradviz.sources.torch_recorder.source import Source, safely
+from gradviz.sources.torch_recorder.values import Unseen
+
+# The arguments that each writes over.
+WRITTEN = {
+    "all_reduce": "tensor", "broadcast": "tensor", "reduce": "tensor", "scatter": "tensor", "recv": "tensor",
+    "all_gather": "tensor_list", "gather": "gather_list", "all_gather_into_tensor": "output_tensor",
+    "reduce_scatter": "output", "reduce_scatter_tensor": "output", "all_to_all": "output_tensor_list",
+    "all_to_all_single": "output", "send": "", "all_gather_single": "output", "reduce_scatter_single": "output",
+}  # fmt: skip
+
+
+def modules() -> tuple[ModuleType, ...]:
+    """The modules that have these functions."""
+    if not torch.distributed.is_available():
+        return ()
+    return torch.distributed, torch.distributed.distributed_c10d
+
+
+class Collectives:
+    """Tells of the collectives of this process."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.replicas: weakref.WeakSet[Any] = weakref.WeakSet()  # modules whose gradients are averaged
+
+    def calls(self) -> Iterator[tuple[str, Callable[..., Any]]]:
+        """The functions to take the place of PyTorch's, by name."""
+        if torch.distributed.is_available():
+            for name in WRITTEN:
+                if hasattr(torch.distributed, name):  # not every version has all of them
+                    yield name, self._told(name, getattr(torch.distributed, name))
+
+    def _told(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(call)
+
+        @functools.wraps(call)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            source, thread = self.source, self.source.thread
+            if (
+                thread.in_collective
+                or source.is_off
+                or not source.is_detailed
+                or torch.compiler.is_compiling()
+            ):
+                return call(*args, **kwargs)
+            thread.in_collective = True  # PyTorch hands the call on to our mode, which makes it again
+            try:
+                result = call(*args, **kwargs)
+            finally:
+                thread.in_collective = False
+            self._tell(name, signature, args, kwargs, sys._getframe(1))
+            return result
+
+        return run
+
+    @safely
+    def _tell(
+        self, name: str, signature: inspect.Signature, args: Any, kwargs: Any, frame: FrameType
+    ) -> None:
+        given = signature.bind(*args, **kwargs).arguments
+        identity, listener = self.source.identity, self.source.listener
+        if listener is None:
+            return
+        with torch._C.DisableTorchFunction():
+            identity.tell_pending()
+            writes = WRITTEN[name]
+            written = tensors_in((given.get(writes),), {})
+            inputs = [tensor for tensor in tensors_in((), given) if not _is_among(tensor, written)]
+            inputs = [*inputs, *(written if len(written) == 1 and not inputs else ())]
+            numbers = [identity.number_of(tensor, frame) for tensor in inputs]
+            states = [identity.state_of(tensor) for tensor in written]
+            late = bool(given.get("async_op"))
+            values = [Unseen(t.shape, t.dtype, t.device) if late else t for t in written]
+            listener.op(
+                frame, name, _text(given, late), NO_RULE, self.source.in_pass, torch.is_grad_enabled(), numbers,
+                [state.tensor for state in states], values, [state.flags for state in states],
+                [state.version for state in states], [state.base for state in states],
+            )  # fmt: skip
+
+    def note(self, module: Any) -> None:
+        """Note a module that is called, if it averages gradients."""
+        if torch.distributed.is_available() and isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            self.replicas.add(module)
+
+    @safely
+    def tell_averages(self, where: Any, number: int, leaves: Callable[[int], bool]) -> None:
+        """At the end of a pass: tell of the gradients that were averaged over the ranks, of the leaves (by their
+        tensors' numbers) that the pass reached."""
+        identity, listener = self.source.identity, self.source.listener
+        if listener is None:
+            return
+        with torch._C.DisableTorchFunction():
+            for module in list(self.replicas):
+                for parameter in module.parameters() if module.require_backward_grad_sync else ():
+                    known = identity.known.get(id(parameter))
+                    if known is not None and parameter.grad is not None and leaves(known.number):
+                        listener.mutated(where, "all_reduce", identity.state_of(parameter.grad), 0, number)
+
+
+def _is_among(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
+    return any(tensor is other for other in others)
+
+
+def _text(given: dict[str, Any], late: bool) -> str:
+    """The arguments that say what is done: `SUM`, `src=0`."""
+    parts = [str(given["op"]).rpartition(".")[2]] if "op" in given else []
+    parts += [f"{name}={given[name]}" for name in ("src", "dst") if given.get(name) is not None]
+    return ", ".join([*parts, "async"] if late else parts)

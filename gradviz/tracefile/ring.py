@@ -1,0 +1,223 @@
+"""The ring: which events a trace keeps that holds the last passes of a long run only.
+
+The run is cut after each pass into *segments*: a pass with the forward before it. Kept are the last segments, and those
+around trouble: where a NaN appears first, or an exception leaves a pass. Of all others stays what later ones stand on
+(`_standing`): the tensors that are read there, their names, last values and gradients, the graph that passes go through
+again. `thinning.py` takes the rest out of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.events.layout import ROW
+from gradviz.tracefile.batch import Batch
+from gradviz.tracefile.reader import Trace
+from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
+from gradviz.tracefile.states import elements_of
+
+BEFORE, AFTER = 2, 1  # segments that are kept around trouble
+MOST_TROUBLES = 8
+_LEAST = BEFORE + 1  # while it runs: trouble is seen only afterwards
+_NAN = 4  # among the seven statistics
+
+# Events that say something of a thing (column `a`: a tensor, an optimizer) until the next of their kind does.
+_STANDING = (
+    Kind.TENSOR, Kind.NAMED, Kind.REQUIRES_GRAD_CHANGED, Kind.GRAD_ASSIGNED, Kind.ACCUMULATED, Kind.STEPPED,
+    Kind.SCHEDULED,
+)  # fmt: skip
+_OF_NO_TENSOR = (Kind.STEPPED, Kind.SCHEDULED)
+_TELLING_VALUES = (Kind.OP, Kind.MUTATED)
+
+
+class Ring:
+    """Keeps the last `passes` passes of a run."""
+
+    def __init__(self, passes: int) -> None:
+        self.passes = passes
+        self.ended = 0  # passes that have ended and are in the file, but for those around trouble
+        self.bad = np.zeros(0, np.int64)  # events at which a NaN was seen, or an error
+        self.troubles: list[int] = []  # the last passes of the segments in which trouble began
+        self.seen_until = 0  # the last pass of the segments that have been looked at
+        self.was_bad = False  # whether there was trouble in the last of them
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is enough to take out."""
+        kept = max(self.passes, _LEAST)
+        return self.ended >= kept + max(1, kept // 2)
+
+    def note(self, batch: Batch, dtypes: Mapping[int, str]) -> None:
+        """Take note of a batch that has been written; `dtypes` are those of the forms by their numbers."""
+        kinds = np.frombuffer(batch.rows, ROW)["head"] & 0xFF
+        self.ended += int(np.count_nonzero(kinds == Kind.PASS_ENDED))
+        errors = batch.first + np.flatnonzero(kinds == Kind.ERROR)
+        self.bad = np.concatenate([self.bad, errors, np.unique(_with_nan(batch, dtypes))])
+
+    def kept(self, trace: Trace, at_end: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Which events of a trace stay; and which of them as they are, in their segments."""
+        segments = _segments(trace)
+        self._look_for_trouble(segments)
+        last = self.passes if at_end else max(self.passes, _LEAST)
+        whole = np.zeros(trace.count, bool)
+        left = last
+        for start, end, passes, _ in reversed(segments):
+            if passes and left <= 0:
+                break
+            whole[start:end] = True
+            left -= passes
+        for trouble in self.troubles:
+            for start, end, *_ in _around(segments, trouble):
+                whole[start:end] = True
+        return whole | _standing(trace, whole), whole
+
+    def _look_for_trouble(self, segments: Sequence[_Segment]) -> None:
+        for start, end, passes, number in segments:
+            if not passes or number <= self.seen_until:
+                continue
+            is_bad = bool(np.any((self.bad >= start) & (self.bad < end)))
+            if is_bad and not self.was_bad and len(self.troubles) < MOST_TROUBLES:
+                self.troubles.append(number)
+            self.was_bad, self.seen_until = is_bad, number
+
+    def thinned(self, trace: Trace, whole: np.ndarray, moved: np.ndarray) -> None:
+        """Take note that events have been taken out: `moved` is where each is now, −1 for none."""
+        bad = moved[self.bad]
+        self.bad = bad[bad >= 0]
+        ended = int(np.count_nonzero(trace.kinds[whole] == Kind.PASS_ENDED))
+        self.ended = min(ended, max(self.passes, _LEAST))
+
+
+# From which event to which (not included), passes in it, and the number of the last one.
+_Segment = tuple[int, int, int, int]
+
+
+def _segments(trace: Trace) -> list[_Segment]:
+    """The segments of a trace. What comes after the last pass is one without a pass."""
+    events = trace.indices(Kind.PASS_BEGAN, Kind.PASS_ENDED)
+    begun = trace.kinds[events] == Kind.PASS_BEGAN
+    under_way = np.cumsum(np.where(begun, 1, -1))
+    cuts = ~begun & (under_way <= 0)
+    if not cuts.any():  # passes overlap all the time
+        cuts = ~begun
+    found, start, passes = [], 0, 0
+    number = 0
+    for event, is_begin, is_cut in zip(events.tolist(), begun.tolist(), cuts.tolist(), strict=True):
+        passes += not is_begin
+        if not is_begin:
+            number = max(number, int(trace.events["a"][event]))
+        if is_cut:
+            found.append((start, event + 1, passes, number))
+            start, passes = event + 1, 0
+    return [*found, (start, trace.count, passes, number)]
+
+
+def _around(segments: Sequence[_Segment], number: int) -> Sequence[_Segment]:
+    """The segments around the one with that last pass."""
+    at = next((i for i, (_, _, passes, last) in enumerate(segments) if passes and last == number), None)
+    return () if at is None else segments[max(at - BEFORE, 0) : at + AFTER + 1]
+
+
+# --- what others stand on
+
+
+def _standing(trace: Trace, whole: np.ndarray) -> np.ndarray:
+    """Which events that are not kept in their segments are to stay, because what is kept stands on them."""
+    found = np.zeros(trace.count, bool)
+    gaps = np.cumsum(whole)  # the same for all events between two that are kept
+    tensors = _tensors_of(trace, whole)
+    for kind in _STANDING:
+        events = _left_out(trace, whole, kind)
+        keys = trace.events["a"][events].astype(np.int64)
+        if kind not in _OF_NO_TENSOR:
+            events, keys = events[np.isin(keys, tensors)], keys[np.isin(keys, tensors)]
+        found[_last_of(events, gaps[events], keys)] = True
+    states = trace.states
+    telling = np.zeros(256, bool)
+    telling[list(_TELLING_VALUES)] = True
+    of_interest = ~whole[states.events] & (states.forms > 0) & telling[trace.kinds[states.events]]
+    of_interest &= np.isin(states.tensors, tensors)
+    events = states.events[of_interest].astype(np.int64)
+    found[_last_of(events, gaps[events], states.tensors[of_interest].astype(np.int64))] = True
+    for events in _graph(trace, whole):
+        found[events] = True
+    return found
+
+
+def _left_out(trace: Trace, whole: np.ndarray, kind: Kind) -> np.ndarray:
+    events = trace.indices(kind)
+    return events[~whole[events]]
+
+
+def _last_of(events: np.ndarray, gaps: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """The last event of each key in each gap."""
+    if not len(events):
+        return events
+    pairs = np.stack([gaps, keys], axis=1)[::-1]
+    _, at = np.unique(pairs, axis=0, return_index=True)
+    return events[::-1][at]
+
+
+def _tensors_of(trace: Trace, whole: np.ndarray) -> np.ndarray:
+    """The tensors that the kept events name, and all that have a name of their own."""
+    parts = [trace.states.tensors[whole[trace.states.events]], trace.table(Kind.NAMED)["tensor"]]
+    for kind, fields in _NAMING.items():
+        table = trace.table(kind)
+        for name, part in fields:
+            found = table.lists(name)
+            parts.append(found.elements[whole[table.events[found.owners]], part])
+    for kind, columns in _NAMING_ONE.items():
+        table = trace.table(kind)
+        parts += [table[name][whole[table.events]] for name in columns]
+    return np.unique(np.concatenate([part.astype(np.int64) for part in parts]))
+
+
+# The fields of events that name tensors: lists, with the part of an element that does, and single ones.
+_NAMING: dict[Kind, Sequence[tuple[str, int]]] = {
+    Kind.OP: [("inputs", 0), ("outputs", 0)],
+    Kind.NODE: [("outputs", 0), ("edges", 2), ("saved", 0)],
+    Kind.PASS_BEGAN: [("roots", 2), ("inputs", 0)],
+    Kind.STEPPED: [("parameters", 0)],
+    Kind.GRADS_CLEARED: [("tensors", 0)],
+}
+_NAMING_ONE: dict[Kind, Sequence[str]] = {
+    Kind.TENSOR: ["tensor", "source"],
+    Kind.MUTATED: ["tensor", "source"],
+    Kind.ACCUMULATED: ["tensor", "grad"],
+    Kind.GRAD_ASSIGNED: ["tensor", "grad"],
+    Kind.TANGENT: ["tensor"],
+}
+
+
+def _graph(trace: Trace, whole: np.ndarray) -> Iterator[np.ndarray]:
+    """The nodes that run in kept passes and were made earlier, with their ops."""
+    received, made = trace.table(Kind.RECEIVED), trace.table(Kind.NODE)
+    ran = received["node"][whole[received.events]]
+    earlier = ~whole[made.events] & np.isin(made["node"], ran)
+    yield made.events[earlier]
+    ops = made["op"][earlier]
+    yield ops[ops >= 0]
+
+
+# --- trouble
+
+
+def _with_nan(batch: Batch, dtypes: Mapping[int, str]) -> np.ndarray:
+    """The events of a batch at which some tensor's value has a NaN."""
+    states = np.frombuffer(batch.states, STATE)
+    valued = states[states["what"] >> 8 != 0]
+    grades = valued["what"] >> 8
+    bad = np.zeros(len(valued), bool)
+    of_stats = np.flatnonzero(grades == STATS)
+    packed = b"".join([batch.payload[at] for at in of_stats.tolist()])
+    bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, 7)[:, _NAN] > 0
+    in_full = np.flatnonzero(grades == ELEMENTS)
+    for form in np.unique(valued["form"][in_full]).tolist():
+        own = in_full[valued["form"][in_full] == form]
+        for at in own.tolist():
+            elements = elements_of(np.frombuffer(batch.payload[at], np.uint8), dtypes.get(form, ""))
+            bad[at] = elements is not None and elements.dtype.kind in "fc" and bool(np.isnan(elements).any())
+    return valued["event"][bad].astype(np.int64)

@@ -1,0 +1,276 @@
+"""Corners of PyTorch's autograd under the recorder: hooks and their order, graphs that are kept, writes through views,
+several outputs, roots that are not contiguous, passes within passes, exceptions in hooks. Each program computes the
+same, in the same order, and the trace says what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gradviz  # noqa: E402
+from gradviz.events.kinds import (  # noqa: E402
+    Accumulated,
+    ErrorRaised,
+    Hooked,
+    NodeMade,
+    PassBegan,
+    PassEnded,
+    Received,
+    Retained,
+)
+from gradviz.query import Query  # noqa: E402
+from gradviz.tracefile import Trace  # noqa: E402
+
+pytestmark = pytest.mark.torch
+Both = Callable[[Callable[[], Any]], tuple[Any, Trace]]
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Both:
+    """Runs a program twice, and once of them recorded: what it returned, the same both times, and its trace."""
+
+    def run(program: Callable[[], Any]) -> tuple[Any, Trace]:
+        plain = program()
+        with gradviz.record(tmp_path / "run.gradviz", values="full"):
+            traced = program()
+        assert traced == plain
+        return traced, gradviz.open(tmp_path / "run.gradviz")
+
+    return run
+
+
+def of(trace: Trace, kind: type[Any]) -> list[Any]:
+    return [event for event in trace if isinstance(event, kind)]
+
+
+def value(trace: Trace, tensor: int, event: Any) -> Any:
+    return trace.snapshot(tensor, event.index).array.tolist()
+
+
+def test_hooks_run_in_their_order(both: Both) -> None:
+    def program() -> Any:
+        ran: list[str] = []
+
+        def told(name: str) -> Callable[..., None]:
+            return lambda *_: ran.append(name)
+
+        x = torch.ones(2, requires_grad=True)
+        y = x * 2
+        x.register_hook(told("leaf"))
+        x.register_post_accumulate_grad_hook(told("accumulated"))
+        y.register_hook(told("tensor 1"))
+        y.register_hook(told("tensor 2"))
+        y.grad_fn.register_prehook(told("pre"))
+        y.grad_fn.register_hook(told("post"))
+        y.retain_grad()
+        y.sum().backward()
+        return ran, x.grad.tolist(), y.grad.tolist()
+
+    (ran, *_), trace = both(program)
+    assert ran == ["tensor 1", "tensor 2", "pre", "post", "leaf", "accumulated"]
+    assert not of(trace, Hooked)
+    (retained,) = of(trace, Retained)
+    assert value(trace, retained.grad, retained) == [1, 1]
+
+
+def test_a_hook_that_changes_a_sum_is_told_with_the_sum_before(both: Both) -> None:
+    def halve(gradient: Any) -> Any:
+        return gradient / 2
+
+    def program() -> Any:
+        x = torch.ones(2, requires_grad=True)
+        y = x * 1
+        y.register_hook(halve)
+        (y * 3 + y * 5).sum().backward()
+        x.grad = None
+        x.register_hook(halve)
+        (x * 3 + x * 5).sum().backward()
+        hooks = [*x._backward_hooks.values(), *y._backward_hooks.values()]
+        assert hooks == [halve, halve]  # nothing of ours stays
+        return x.grad.tolist()
+
+    left, trace = both(program)
+    assert left == [4, 4]
+    first, second = of(trace, Hooked)
+    for event in (first, second):
+        assert event.hook.endswith("halve")
+        assert value(trace, event.before, event) == [8, 8]
+        assert value(trace, event.after, event) == [4, 4]
+    names = Query(trace).names
+    assert [names.of(first.tensor), names.of(second.tensor)] == ["y", "x"]
+
+
+def test_a_hook_on_a_sum_that_changes_nothing_is_not_told(both: Both) -> None:
+    def program() -> Any:
+        seen: list[Any] = []
+        x = torch.ones(2, requires_grad=True)
+        x.register_hook(lambda g: seen.append(g.tolist()))
+        (x * 3 + x * 5).sum().backward()
+        return seen
+
+    seen, trace = both(program)
+    assert seen == [[8, 8]]
+    assert not of(trace, Hooked)
+
+
+def test_a_graph_that_is_retained_is_gone_through_again(both: Both) -> None:
+    def program() -> Any:
+        x = torch.ones(2, requires_grad=True)
+        y = x.exp().sum()
+        y.backward(retain_graph=True)
+        y.backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            y.backward()
+        return x.grad.tolist()
+
+    _, trace = both(program)
+    assert [event.retain_graph for event in of(trace, PassBegan)] == [True, False, False]
+    assert [run.nodes for run in trace.passes][:2] == [3, 3]
+    (error,) = of(trace, ErrorRaised)
+    assert Query(trace).nodes.name(error.node) == "ExpBackward0"
+    assert len(of(trace, NodeMade)) == 2
+
+
+def test_writes_through_views_of_views(both: Both) -> None:
+    def program() -> Any:
+        x = torch.ones(4, requires_grad=True)
+        base = x * 1
+        base[1:][1:].mul_(3)
+        base.view(2, 2).t()[0].add_(1)
+        (base * base).sum().backward()
+        return base.tolist(), x.grad.tolist()
+
+    _, trace = both(program)
+    query = Query(trace)
+    roots = [root.node for root in query.passes.began(1).roots]
+    assert [query.nodes.name(node) for node in query.nodes.walk(roots)].count("CopySlices") == 2
+
+
+def test_several_outputs_of_which_some_are_used(both: Both) -> None:
+    def program() -> Any:
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        a, b, c = x.unbind(1)
+        values, _ = (a * c).sort()
+        values[0].backward()
+        return x.grad.tolist(), b.tolist()
+
+    _, trace = both(program)
+    query = Query(trace)
+    (unbind,) = (event for event in of(trace, Received) if event.grad_fn == "UnbindBackward0")
+    assert [bool(gradient) for gradient in unbind.gradients] == [True, False, True]
+    assert len(query.nodes.outputs(unbind.node)) == 3
+
+
+def test_a_root_that_is_not_contiguous(both: Both) -> None:
+    def program() -> Any:
+        x = torch.ones(2, 3, requires_grad=True)
+        y = (x * 2).t()
+        y.backward(torch.arange(6.0).reshape(2, 3).t())
+        return x.grad.tolist()
+
+    left, trace = both(program)
+    (accumulated,) = of(trace, Accumulated)
+    assert value(trace, accumulated.grad, accumulated) == left
+
+
+def test_a_pass_within_a_pass(both: Both) -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            with torch.enable_grad():
+                ctx.x = x.detach().requires_grad_()
+                ctx.y = ctx.x**2
+            return ctx.y.detach()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            ctx.y.backward(gradient)
+            return ctx.x.grad
+
+    def program() -> Any:
+        x = torch.full((2,), 3.0, requires_grad=True)
+        (Twice.apply(x) * 2).sum().backward()
+        return x.grad.tolist()
+
+    left, trace = both(program)
+    assert left == [12, 12]
+    order = [
+        (type(event).__name__, event.number) for event in trace if isinstance(event, (PassBegan, PassEnded))
+    ]
+    assert order == [("PassBegan", 1), ("PassBegan", 2), ("PassEnded", 2), ("PassEnded", 1)]
+    inner = {Query(trace).nodes.name(event.node) for event in of(trace, Received) if event.in_pass == 2}
+    assert inner == {"PowBackward0", "AccumulateGrad"}
+
+
+@pytest.mark.parametrize("place", ["tensor", "pre", "post", "leaf", "accumulated"])
+def test_an_exception_in_a_hook_leaves_the_pass(both: Both, place: str) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("not today")
+
+    def program() -> Any:
+        x = torch.ones(2, requires_grad=True)
+        y = x.exp()
+        putting = {
+            "tensor": y.register_hook, "pre": y.grad_fn.register_prehook, "post": y.grad_fn.register_hook,
+            "leaf": x.register_hook, "accumulated": x.register_post_accumulate_grad_hook,
+        }  # fmt: skip
+        handle = putting[place](fail)
+        with pytest.raises(ZeroDivisionError):
+            (y * 2).sum().backward()
+        handle.remove()
+        x.grad = None
+        (x * 3).sum().backward()
+        return x.grad.tolist()
+
+    left, trace = both(program)
+    assert left == [3, 3]
+    (error,) = of(trace, ErrorRaised)
+    assert (error.type, error.message, error.in_pass) == ("ZeroDivisionError", "not today", 1)
+    guilty = Query(trace).nodes.name(error.node)
+    assert guilty == ("AccumulateGrad" if place in ("leaf", "accumulated") else "ExpBackward0")
+    assert [run.last is not None for run in trace.passes] == [True, True]
+
+
+def test_inputs_that_are_asked_for_and_unused_ones(both: Both) -> None:
+    def program() -> Any:
+        x, w, z = (torch.ones(2, requires_grad=True) for _ in range(3))
+        y = (x * w).sum()
+        gradients = torch.autograd.grad(y, (x, z), allow_unused=True, retain_graph=True)
+        y.backward(inputs=[w])
+        return gradients[0].tolist(), gradients[1], w.grad.tolist(), x.grad
+
+    _, trace = both(program)
+    first, second = of(trace, PassBegan)
+    assert (first.how, len(first.inputs)) == ("grad", 2)
+    assert (second.how, len(second.inputs)) == ("backward", 1)
+    assert [event.in_pass for event in of(trace, Accumulated)] == [2]
+
+
+def test_hooks_that_are_removed_or_put_during_a_pass(both: Both) -> None:
+    def program() -> Any:
+        ran: list[str] = []
+        x = torch.ones(2, requires_grad=True)
+        y = x * 1
+        z = y * 2 + y * 3
+
+        def once(gradient: Any) -> Any:
+            ran.append("once")
+            handle.remove()
+            x.register_hook(lambda g: ran.append("late"))
+            return gradient * 2
+
+        handle = y.register_hook(once)
+        z.sum().backward(retain_graph=True)
+        z.sum().backward()
+        return ran, x.grad.tolist()
+
+    (ran, left), trace = both(program)
+    assert ran[0] == "once"
+    assert ran.count("once") == 1
+    assert left == [15, 15]
+    assert [value(trace, event.after, event) for event in of(trace, Hooked)] == [[10, 10]]

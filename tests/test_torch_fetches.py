@@ -1,0 +1,106 @@
+"""Values on a device: computed there and fetched in batches, so that the program never waits for the device. Here the
+CPU stands for it: every tensor counts as distant, and what would wait for a device is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import gradviz  # noqa: E402
+from gradviz.sources.record import record  # noqa: E402
+from gradviz.sources.torch_recorder import values  # noqa: E402
+from gradviz.tracefile import Trace  # noqa: E402
+
+pytestmark = pytest.mark.torch
+WAITS = {"aten::_local_scalar_dense", "aten::_to_copy", "aten::item", "aten::equal", "aten::nonzero"}
+
+
+class Waits(TorchDispatchMode):
+    """Counts the calls of this thread that wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func._schema.name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def distant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tensor is on a device, and its elements are nowhere to be read in place."""
+    monkeypatch.setattr(values, "is_distant", lambda value: True)
+    monkeypatch.setattr(values, "array_of", None)
+
+
+def train(steps: int = 3) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 1))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (net(torch.randn(16, 20)) ** 2).mean().backward()
+        optimizer.step()
+
+
+def states(trace: Trace) -> list[tuple[str, list[float]]]:
+    """What is known of each tensor at each event: its elements, or its statistics."""
+    found: list[tuple[str, list[float]]] = []
+    for row in range(len(trace.states)):
+        known = trace.states.snapshot(row, row) if trace.states.forms[row] else None
+        if known is not None and known.array is not None:
+            found.append(("elements", known.array.reshape(-1).tolist()))
+        elif known is not None and known.stats is not None:
+            found.append(("stats", [*astuple(known.stats)]))
+    return found
+
+
+@pytest.mark.parametrize("grade", ["none", "stats", "full"])
+def test_the_program_never_waits_for_the_device(distant: None, tmp_path: Path, grade: str) -> None:
+    with Waits() as plain:
+        train()
+    with record(tmp_path / "run.gradviz", values=grade), Waits() as traced:
+        train()
+    waited = {name: traced.calls[name] - plain.calls[name] for name in WAITS}
+    assert waited == dict.fromkeys(WAITS, 0)
+
+
+def test_what_waits_is_fetched_in_one_copy(
+    distant: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradviz.tracefile.writer.INTERVAL", 3600)  # nothing is written before the end
+    monkeypatch.setattr("gradviz.tracefile.recorder._FEW", 10**6)
+    before = values.READER.fetches
+    with record(tmp_path / "run.gradviz") as running:
+        train(20)
+        assert values.READER.fetches - before <= 1
+        running.recorder.flush()
+        fetched = values.READER.fetches - before
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert len(states(trace)) > 400
+    assert 1 <= fetched <= 2
+
+
+@pytest.mark.parametrize("grade", ["stats", "full"])
+def test_what_comes_from_a_device_is_what_would_be_read_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grade: str
+) -> None:
+    with record(tmp_path / "here.gradviz", values=grade):
+        train()
+    monkeypatch.setattr(values, "is_distant", lambda value: True)
+    with record(tmp_path / "there.gradviz", values=grade):
+        train()
+    with gradviz.open(tmp_path / "here.gradviz") as here, gradviz.open(tmp_path / "there.gradviz") as there:
+        ours, theirs = states(here), states(there)
+        assert [kind for kind, _ in ours] == [kind for kind, _ in theirs]
+        for (_, mine), (_, its) in zip(ours, theirs, strict=True):
+            assert its == pytest.approx(mine, rel=1e-5, abs=1e-9, nan_ok=True)

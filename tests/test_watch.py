@@ -1,0 +1,100 @@
+"""`--watch` says a finding while the script runs, `--stop-on` ends the script there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from gradviz.diagnose import RULES, Finding, Report
+from gradviz.diagnose.sure import AT_ONCE, Sure
+
+Command = Callable[..., CompletedProcess[str]]
+
+LONG = """\
+import sys, time, torch
+w = torch.tensor([1.0, 2.0], requires_grad=True)
+optimizer = torch.optim.SGD([w], lr=0.01)
+try:
+    for step in range(int(sys.argv[1])):
+        optimizer.zero_grad()
+        loss = ((w * 0 if step == 20 else w) / (w * 0 if step == 20 else w)).sum()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.01)
+except Exception:
+    print("caught")
+finally:
+    print("ended at", step, file=sys.stderr)
+"""
+LINE = 7
+
+
+def finding(rule: str, severity: str = "error") -> Finding:
+    return Finding(rule, severity, "message", "fix", None)
+
+
+def report(*findings: Finding) -> Report:
+    return Report(findings, (), ())
+
+
+def test_what_has_happened_is_sure_at_once_and_said_once() -> None:
+    sure, found = Sure(), finding("stale-gradient")
+    assert list(sure.new(report(found), 2)) == [found]
+    assert list(sure.new(report(found), 4)) == []
+
+
+def test_what_has_not_happened_is_sure_when_the_run_is_twice_as_long() -> None:
+    sure, found = Sure(), finding("unused-parameter", "warning")
+    assert list(sure.new(report(found), 1)) == []
+    assert list(sure.new(report(found), 3)) == []
+    assert list(sure.new(report(), 6)) == []  # it was no fault after all
+    assert list(sure.new(report(found), 10)) == []
+    assert list(sure.new(report(found), 19)) == []
+    assert list(sure.new(report(found), 20)) == [found]
+
+
+def test_notes_are_not_said() -> None:
+    assert list(Sure().new(report(finding("stale-gradient", "note")), 50)) == []
+
+
+def test_the_rules_that_are_sure_at_once_are_rules() -> None:
+    assert {rule.id for rule in RULES} >= AT_ONCE
+
+
+ENGINES = ["numpy", pytest.param("torch", marks=[pytest.mark.torch, pytest.mark.slow])]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_script_is_ended_where_it_goes_wrong(gradviz: Command, tmp_path: Path, engine: str) -> None:
+    if engine == "torch":
+        pytest.importorskip("torch")
+    (tmp_path / "long.py").write_text(LONG)
+    done = gradviz("trace", "--engine", engine, "--stop-on", "error", "long.py", 20_000)
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("gradviz", "ended"))]
+    assert done.returncode == 3
+    assert done.stdout == ""  # `except Exception` does not catch it
+    said, stopped, ended, recorded, *_ = lines
+    assert said.startswith(f"gradviz: error nonfinite-forward  long.py:{LINE}")
+    assert stopped == "gradviz: stop because of nonfinite-forward: the run ends with status 3"
+    assert ended != "ended at 19999"
+    assert recorded.startswith("gradviz: recorded")
+    assert sum("nonfinite-forward  long.py" in line for line in lines) == 1  # not a second time at the end
+    info = gradviz("info", "long.gradviz")
+    assert info.returncode == 0
+
+
+def test_a_watched_script_goes_on(gradviz: Command, tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(LONG)
+    done = gradviz("trace", "--engine", "numpy", "--watch", "long.py", 150)
+    assert done.returncode == 0
+    said = done.stderr.index(f"gradviz: error nonfinite-forward  long.py:{LINE}")
+    assert said < done.stderr.index("ended at 149")
+
+
+def test_warnings_do_not_end_a_run_that_is_to_end_on_errors(gradviz: Command, tmp_path: Path) -> None:
+    (tmp_path / "sound.py").write_text(LONG.replace("w * 0 if step == 20 else w", "w"))
+    done = gradviz("trace", "--engine", "numpy", "--stop-on", "error", "sound.py", 80)
+    assert (done.returncode, "stop because" in done.stderr) == (0, False)

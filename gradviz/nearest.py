@@ -6,13 +6,22 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name with the fewest typing errors in `name`, or "" if each has more than one in four letters. A letter
-    too many, too few or wrong is an error, and so are two neighbours that changed places."""
-    found, fewest = "", max(1, len(name) // 4) + 1
+    """The known name with the fewest typing errors in `name`, or "" if each has more than one in three letters. A
+    letter too many, too few or wrong is an error, and so are two neighbours that changed places. A name that is at
+    least half of the other is near, too."""
+    found, fewest = "", len(name) // 3 + 1
+    contained = ""
     for other in known:
         if abs(len(other) - len(name)) < fewest and (errors := _errors(name, other)) < fewest:
             found, fewest = other, errors
-    return found
+        contained = contained or (other if _is_most_of(name, other) else "")
+    return found or contained
+
+
+def _is_most_of(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    is_long_enough = len(short) > 2 or len(long) - len(short) == 1
+    return short in long and is_long_enough and 2 * len(short) >= len(long)
 
 
 def _errors(one: str, other: str) -> int:

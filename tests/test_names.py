@@ -96,6 +96,9 @@ def test_a_tensor_that_is_changed_before_it_is_assigned_has_the_name_of_the_vari
         ("print", ["into", "next"], ""),
         ("compile", ["complex64"], ""),
         ("x", [], ""),
+        ("renorm", ["max", "norm"], "norm"),
+        ("lu", ["le"], ""),
+        ("§", ["q"], ""),
     ],
 )
 def test_the_nearest_name_has_few_typing_errors(typed: str, known: list[str], found: str) -> None:

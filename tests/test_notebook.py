@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +86,7 @@ def test_a_wrong_option_gets_one_line(outputs: Any) -> None:
     assert printed(cell).count("\n") == 1
 
 
-def test_a_trace_is_drawn_and_shown_as_a_page(outputs: Any, tmp_path: Path) -> None:
+def test_a_trace_is_drawn_and_shown_as_a_page(outputs: Any, tmp_path: Path, browser: Any) -> None:
     drawn, page, opened = outputs(
         "with gradviz.record('run.gradviz'):\n"
         "    x = torch.tensor(3.0, requires_grad=True)\n    (x * x).backward()\n"
@@ -99,22 +98,16 @@ def test_a_trace_is_drawn_and_shown_as_a_page(outputs: Any, tmp_path: Path) -> N
     frame = shown(page, "text/html")
     assert frame.startswith('<iframe sandbox="allow-scripts"')
     assert "MulBackward0" in shown(opened, "image/svg+xml")
-    _opens_in_a_browser(frame, tmp_path)
+    _opens_in_a_browser(frame, tmp_path, browser)
 
 
-def _opens_in_a_browser(frame: str, folder: Path) -> None:
+def _opens_in_a_browser(frame: str, folder: Path, browser: Any) -> None:
     """The frame that a notebook shows works as a page."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("there is no chromium on PATH")
     file = folder / "frame.html"
     file.write_text(f"<!doctype html><meta charset=utf-8>{frame}")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        tab = browser.new_page()
-        tab.goto(file.as_uri())
-        inside = tab.frame_locator("iframe")
-        inside.locator("body[data-ready]").wait_for(timeout=30_000)
-        assert inside.locator("#nodes .node").count() > 3
-        browser.close()
+    tab = browser.new_page()
+    tab.goto(file.as_uri())
+    inside = tab.frame_locator("iframe")
+    inside.locator("body[data-ready]").wait_for(timeout=30_000)
+    assert inside.locator("#nodes .node").count() > 3
+    tab.close()

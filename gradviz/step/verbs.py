@@ -136,7 +136,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     "To understand": (
         Verb("why", ("y",), "the chain rule here; why w.grad: how it came about", tells.why, "[TENSOR]"),
         Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]"),
-        Verb("print", (), "elements: w, w.grad, w[0, :3]", elements.print_, "TENSOR"),
+        Verb("print", ("E",), "elements: w, w.grad, w[0, :3]", elements.print_, "TENSOR"),
         Verb("where", ("x",), "who called this place, with each line", tells.where),
         Verb("path", ("P",), "the path from tensor A to B", tells.path, "A B"),
         Verb("compare", ("v",), "tangents and gradients of one function side by side", tells.compare),

@@ -21,7 +21,7 @@ import gradviz.engine as torch
 from gradviz.events import kinds as k
 from gradviz.events.values import Stats, pack_stats, stats_of, stats_of_rows, unpack_stats
 from gradviz.sources.record import record
-from gradviz.tracefile import Trace, TraceError, open_trace, recorder
+from gradviz.tracefile import Trace, TraceError, open_trace, packing
 
 
 def recorded(path: Path, **settings: object) -> record:
@@ -287,7 +287,7 @@ def test_the_elements_of_a_gradient_and_of_its_transpose_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, ...]] = []
-    monkeypatch.setattr(recorder, "stats_of", lambda array: read.append(array.shape) or stats_of(array))
+    monkeypatch.setattr(packing, "stats_of", lambda array: read.append(array.shape) or stats_of(array))
     with recorded(tmp_path):
         x, w = torch.ones(2, 100), torch.ones(60, 100, requires_grad=True)
         (x @ w.t()).sum().backward()

@@ -12,49 +12,36 @@ bytes (tests/test_layout_of_events.py).
 from __future__ import annotations
 
 import struct
-import sys
 import threading
 import time
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from threading import get_ident
-from typing import Any, NamedTuple
-from weakref import ref
+from typing import Any
 
 import numpy as np
 
 from gradviz.events.fields import Edge, Living, Rule, Saved
-from gradviz.events.handles import READERS, Later, reader_of
 from gradviz.events.kinds import DETAILS, Kind
-from gradviz.events.layout import LAYOUTS, ROW
-from gradviz.events.listener import NO_RULE, Listener, State, Where
-from gradviz.events.values import DEFERRED, SMALL, stats_of
-from gradviz.tracefile.batch import Batch, Interned
-from gradviz.tracefile.schema import ELEMENTS, SKIPPED, STATE, STATS
+from gradviz.events.layout import LAYOUTS
+from gradviz.events.listener import State, Where
+from gradviz.tracefile.batch import Batch
+from gradviz.tracefile.packing import FEW, PAYLOAD_LIMIT, Packing, pack_state, packed_links
+from gradviz.tracefile.schema import SKIPPED
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer
 
 _OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))
 _GRAD_ENABLED = 1 << 8  # OP's only flag
-_PAYLOAD_LIMIT = 4 << 20  # bytes in memory before they are written at once; as much may be on its way
-_UNWRITTEN, _FEW = 0.1, 2000  # the seconds, or else the events, that the writer may be behind
-_ROW, _TWO_ROWS, _STATE = (struct.Struct(f"<{n}I").pack for n in (7, 14, 7))
+_UNWRITTEN = 0.1  # the seconds that the writer may be behind
+_ROW, _TWO_ROWS = (struct.Struct(f"<{n}I").pack for n in (7, 14))
 _MANY = 64
 _LINKS = [struct.Struct(f"<{n}I").pack for n in range(_MANY)]  # by how many there are
 _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
 _float32 = np.dtype(np.float32)
 
 
-class _Read(NamedTuple):
-    """Statistics of an array: they are those of its memory while the array is alive and nothing writes to it."""
-
-    array: ref[np.ndarray]
-    memory: tuple[Any, ...]
-    stats: bytes
-
-
-class Recorder(Listener):
+class Recorder(Packing):
     """Writes events to `path`. `values` is `none`, `stats` or `full`; `passes` selects which backward passes
     (with the forward before them) are recorded in detail, None for all. `partial` says that who tells leaves out some
     of their ops and nodes; `last` how many passes the file keeps (`ring.py`), None for all.
@@ -71,35 +58,16 @@ class Recorder(Listener):
         partial: bool = False,
         last: int | None = None,
     ) -> None:
-        self.sites = sites or Sites()
-        self.strings, self.forms, self.rules = Interned(), Interned(1), Interned()
-        self.strings.number("")
-        self.rules.number(NO_RULE)
-        # numbers of rules by identity: to hash one takes as long as to pack it
-        self.same_rules: dict[int, int] = {}
-        self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
-        self.keeps_values = values != "none"
-        self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
+        super().__init__(values, sites)
         self.passes = passes
         self.partial = partial
         self.scopes: set[int] = set()  # those that are open, and were told
         self.last_leaf = 0  # the gradient that a leaf received last
-        self.batch = Batch()
-        self.lock = threading.Lock()
-        self.whole = _Whole(self)
-        self.count = 0
-        # The last large gradient of a pass, until code of the user's may run, which could write over it.
-        self.last_gradient: _Read | None = None
         self.site = 0  # of the last event that has one
-        self.limit = _FEW  # the count at which the program has to give way
         self.taken = time.monotonic()
-        self.threads: dict[int, int] = {}
-        self.last_ident = self.last_thread = 0
-        self.last_op: dict[int, int] = {}  # the last OP event of each thread
         self.last_error: tuple[str, str] = ("", "")  # its type and message
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
-        self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
         self.ended_passes: dict[int, int] = {}  # the same, of the passes that have ended
         self._preparations = {
             Kind.OP: self._prepare_op,
@@ -117,7 +85,7 @@ class Recorder(Listener):
         now = time.monotonic()
         rate = (self.count - batch.first) / max(now - self.taken, 1e-3)
         self.taken = now
-        self.limit = self.count + max(_FEW, int(rate * _UNWRITTEN))
+        self.limit = self.count + max(FEW, int(rate * _UNWRITTEN))
         return batch
 
     def move(self, moved: np.ndarray, texts: set[int], rules: set[int]) -> None:
@@ -146,7 +114,7 @@ class Recorder(Listener):
         to a file does, would else keep a waiting thread from it for good. It waits while values fill the memory."""
         self.writer.wake()
         time.sleep(0.001)
-        while self.batch.bytes > _PAYLOAD_LIMIT and not self.writer.closing:
+        while self.batch.bytes > PAYLOAD_LIMIT and not self.writer.closing:
             time.sleep(0.001)
 
     def flush(self) -> None:
@@ -163,141 +131,6 @@ class Recorder(Listener):
 
     def place(self, where: Where) -> int:
         return self.sites.number(where)
-
-    # --- numbers for what an event holds (layout.Numbers)
-
-    def text(self, text: str) -> int:
-        """The number of a text."""
-        return self.strings.known.get(text) or self.strings.number(text)
-
-    def rule(self, rule: Rule) -> int:
-        """The number of a rule."""
-        known = self.same_rules.get(id(rule))
-        if known is not None:
-            return known
-        is_new = rule not in self.rules.known
-        number = self.rules.number(rule)
-        if is_new:  # kept alive by `rules`, so that no other can have its identity
-            self.same_rules[id(rule)] = number
-        return number
-
-    def in_pass(self, number: int) -> int:
-        """This file's number of a pass, which counts from 1; 0 for none."""
-        return self.open_passes.get(number, 0)
-
-    def earlier(self, event: int | None) -> int:
-        """How many events back an event lies; −1 is the thread's last op. 0 for none."""
-        if event == -1:
-            event = self.last_op.get(self._thread())
-        return 0 if event is None else self.count - event
-
-    # --- the parts of an event
-
-    def _undo(self) -> None:
-        """Take back an event that an exception (Ctrl-C) cut in two; the lock is held."""
-        batch = self.batch
-        rows = np.frombuffer(bytes(batch.rows), ROW)
-        self.count = batch.first + len(rows)
-        del batch.links[4 * int(rows["links"].sum(dtype=np.int64)) :]
-        states = np.frombuffer(bytes(batch.states), STATE)
-        kept = int(np.count_nonzero(states["event"] < self.count))
-        del batch.states[STATE.itemsize * kept :]
-        with_value = int(np.count_nonzero(states["what"][:kept] >> 8))
-        del batch.payload[with_value:]
-        batch.waiting = [entry for entry in batch.waiting if entry[0] < with_value]
-
-    def _thread(self) -> int:
-        """The current thread's number, where a row's head has it; the lock is held."""
-        ident = get_ident()
-        if ident != self.last_ident:
-            self.last_ident = ident
-            self.last_thread = self.threads.setdefault(ident, len(self.threads) + 1) << 16
-        return self.last_thread
-
-    def _put(self, row: bytes, links: bytes, states: bytes = b"") -> None:
-        """Put one event at the end. No call between, where Ctrl-C could cut it in two."""
-        batch = self.batch
-        batch.states += states
-        batch.rows += row
-        batch.links += links
-        self.count += 1
-
-    def _state(self, tensor: int, value: Any, flags: int, version: int, base: int, later: int = 0) -> None:
-        """Say what a tensor is at the event that is added next, or so many `later`; the lock is held."""
-        form = length = grade = 0
-        if value is not None:
-            form = self._form(value)
-            if self.keeps_values:
-                grade, length = self._keep(value)
-        self.batch.states += _STATE(
-            tensor, version, base, form, flags | grade << 8, length, self.count + later
-        )
-
-    def _states(self, states: Sequence[State], later: int = 0) -> None:
-        """As `_state`, of each. Not a loop under the lock itself: from Python 3.12 on, Ctrl-C at the end of one that
-        ends with a condition leaves the lock taken (tests/test_interrupts.py)."""
-        for state in states:
-            self._state(*state, later)
-
-    def _gradients(self, numbers: Sequence[int], values: Sequence[Any], later: int = 0) -> None:
-        """The states of gradients that are told for the first time. At `--values none` they have none."""
-        if self.keeps_values:
-            for number, value in zip(numbers, values):  # noqa: B905
-                if value is not None:
-                    self._state(number, value, 0, 0, 0, later)
-
-    def _produced_gradients(self, numbers: Sequence[int], values: Sequence[Any], later: int) -> None:
-        """As `_gradients`, of what a node produced."""
-        if self.keeps_values:
-            for number, value in zip(numbers, values):  # noqa: B905
-                if value is not None:
-                    self._produced_gradient(number, value, later)
-
-    def _produced_gradient(self, number: int, value: Any, later: int) -> None:
-        """As `_state`. If a large gradient is the memory of the last one in another shape, its statistics are known:
-        the transposed gradient of a weight is as large as anything in a pass."""
-        if type(value) is not np.ndarray or value.size <= max(DEFERRED, self.most_elements):
-            self._state(number, value, 0, 0, 0, later)
-            return
-        last = self.last_gradient
-        memory = value.__array_interface__["data"], value.size, value.dtype.char, value.flags.forc
-        if last is None or last.memory != memory or last.array() is None or not value.flags.forc:
-            last = self.last_gradient = _Read(ref(value), memory, stats_of(value).pack())
-        self.batch.payload.append(last.stats)
-        self.batch.bytes += len(last.stats)
-        self.batch.states += _STATE(
-            number, 0, 0, self._form(value), STATS << 8, len(last.stats), self.count + later
-        )
-
-    def _form(self, value: Any) -> int:
-        """The number of a value's form."""
-        if type(value) is np.ndarray and value.dtype is _float32:
-            known = self.float32_forms.get(value.shape)
-            if known is None:
-                known = self.forms.number(READERS[np.ndarray].form(value))
-                self.float32_forms[value.shape] = known
-            return known
-        return self.forms.number(reader_of(value).form(value))
-
-    def _keep(self, value: Any) -> tuple[int, int]:
-        """Put a tensor's value into the payload; returns its grade and its length."""
-        batch = self.batch
-        reader = READERS.get(type(value)) or reader_of(value)
-        whole = reader.size(value) <= self.most_elements
-        kept = reader.keep(value, whole)
-        if kept is None:
-            return 0, 0
-        if isinstance(kept, Later):
-            batch.waiting.append((len(batch.payload), reader, kept))
-            batch.payload.append(b"")
-            held, length, whole = kept.held, 0, kept.whole
-        else:
-            batch.payload.append(kept)
-            held = length = len(kept)
-        batch.bytes += held
-        if batch.bytes > _PAYLOAD_LIMIT:
-            self.limit = 0
-        return ELEMENTS if whole else STATS, length
 
     def graphs_alive(self, in_pass: int, graphs: Sequence[Living]) -> None:
         known = self.ended_passes
@@ -333,7 +166,8 @@ class Recorder(Listener):
                 thread = self.last_thread if get_ident() == self.last_ident else self._thread()
                 head = kind | (packed.flags | flags) << 8 | thread
                 self._put(
-                    _ROW(head, site, *packed.columns, n), _LINKS[n](*links) if n < _MANY else _packed(links)
+                    _ROW(head, site, *packed.columns, n),
+                    _LINKS[n](*links) if n < _MANY else packed_links(links),
                 )
                 if kind == Kind.PASS_ENDED:
                     self._end_pass(values[0])
@@ -399,7 +233,7 @@ class Recorder(Listener):
         site = 0 if where is None else self.sites.number(where)
         self.site = site
         self.last_gradient = None
-        links = _packed((len(inputs), *inputs, *outputs))
+        links = packed_links((len(inputs), *inputs, *outputs))
         with self.turn(), self.whole:
             strings = self.strings.known
             for state in zip(outputs, values, flags, versions, bases):  # noqa: B905
@@ -457,7 +291,7 @@ class Recorder(Listener):
         n = len(inputs)
         links = (n, *inputs, output, 1, len(edges) // 3, output, *edges, *saved)
         m = len(links)
-        packed = _LINKS[m](*links) if m < _MANY else _packed(links)
+        packed = _LINKS[m](*links) if m < _MANY else packed_links(links)
         if self.count > self.limit:
             self._give_way()
         with self.lock:
@@ -468,7 +302,7 @@ class Recorder(Listener):
                 if not self.keeps_values and value.dtype is _float32:
                     form = self.float32_forms.get(value.shape)
                 if form is not None:  # as _state does, without a call
-                    self.batch.states += _STATE(output, version, base, form, flags, 0, self.count)
+                    self.batch.states += pack_state(output, version, base, form, flags, 0, self.count)
                 else:
                     self._state(output, value, flags, version, base)
                 thread = self.last_thread if get_ident() == self.last_ident else self._thread()
@@ -517,7 +351,7 @@ class Recorder(Listener):
                 0,
                 len(gradients),
             )
-            self._put(row, _packed(gradients))
+            self._put(row, packed_links(gradients))
 
     def produced(self, node: int, in_pass: int, flows: Sequence[int], values: Sequence[Any]) -> None:
         if not self.detailed:
@@ -533,7 +367,7 @@ class Recorder(Listener):
                 0,
                 len(flows),
             )
-            self._put(row, _packed(flows))
+            self._put(row, packed_links(flows))
 
     def ran(
         self,
@@ -571,23 +405,3 @@ class Recorder(Listener):
             except BaseException:
                 self._undo()
                 raise
-
-
-def _packed(numbers: Sequence[int]) -> bytes:
-    return array("I", numbers).tobytes()
-
-
-class _Whole:
-    """`with recorder.whole:` leaves nothing of an event that an exception (Ctrl-C) cuts in two."""
-
-    __slots__ = ("recorder",)
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self.recorder._undo()

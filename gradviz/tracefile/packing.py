@@ -1,0 +1,220 @@
+"""The parts of an event as bytes: numbers for texts, forms and rules, states of tensors, their values.
+
+What the recorder puts an event together from. All of it happens under a lock, and an event that an exception cuts in
+two is taken back."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+from array import array
+from collections.abc import Sequence
+from threading import get_ident
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from gradviz.events.fields import Rule
+from gradviz.events.handles import READERS, Later, reader_of
+from gradviz.events.layout import ROW
+from gradviz.events.listener import NO_RULE, Listener, State
+from gradviz.events.values import DEFERRED, SMALL, stats_of
+from gradviz.tracefile.batch import Batch, Interned
+from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
+from gradviz.tracefile.sites import Sites
+
+FEW = 2000  # events that the writer may be behind in any case
+PAYLOAD_LIMIT = 4 << 20  # bytes in memory before they are written at once; as much may be on its way
+pack_state = struct.Struct("<7I").pack
+_float32 = np.dtype(np.float32)
+
+
+class _Read(NamedTuple):
+    """Statistics of an array: they are those of its memory while the array is alive and nothing writes to it."""
+
+    array: ref[np.ndarray]
+    memory: tuple[Any, ...]
+    stats: bytes
+
+
+class Packing(Listener):
+    """Packs the parts of events into a batch. `values` is `none`, `stats` or `full`."""
+
+    def __init__(self, values: str, sites: Sites | None) -> None:
+        self.sites = sites or Sites()
+        self.strings, self.forms, self.rules = Interned(), Interned(1), Interned()
+        self.strings.number("")
+        self.rules.number(NO_RULE)
+        # numbers of rules by identity: to hash one takes as long as to pack it
+        self.same_rules: dict[int, int] = {}
+        self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
+        self.keeps_values = values != "none"
+        self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
+        self.batch = Batch()
+        self.lock = threading.Lock()
+        self.whole = _Whole(self)
+        self.count = 0
+        # The last large gradient of a pass, until code of the user's may run, which could write over it.
+        self.last_gradient: _Read | None = None
+        self.limit = FEW  # the count at which the program has to give way
+        self.threads: dict[int, int] = {}
+        self.last_ident = self.last_thread = 0
+        self.last_op: dict[int, int] = {}  # the last OP event of each thread
+        self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
+
+    # --- numbers for what an event holds (layout.Numbers)
+
+    def text(self, text: str) -> int:
+        """The number of a text."""
+        return self.strings.known.get(text) or self.strings.number(text)
+
+    def rule(self, rule: Rule) -> int:
+        """The number of a rule."""
+        known = self.same_rules.get(id(rule))
+        if known is not None:
+            return known
+        is_new = rule not in self.rules.known
+        number = self.rules.number(rule)
+        if is_new:  # kept alive by `rules`, so that no other can have its identity
+            self.same_rules[id(rule)] = number
+        return number
+
+    def in_pass(self, number: int) -> int:
+        """This file's number of a pass, which counts from 1; 0 for none."""
+        return self.open_passes.get(number, 0)
+
+    def earlier(self, event: int | None) -> int:
+        """How many events back an event lies; −1 is the thread's last op. 0 for none."""
+        if event == -1:
+            event = self.last_op.get(self._thread())
+        return 0 if event is None else self.count - event
+
+    # --- the parts of an event
+
+    def _undo(self) -> None:
+        """Take back an event that an exception (Ctrl-C) cut in two; the lock is held."""
+        batch = self.batch
+        rows = np.frombuffer(bytes(batch.rows), ROW)
+        self.count = batch.first + len(rows)
+        del batch.links[4 * int(rows["links"].sum(dtype=np.int64)) :]
+        states = np.frombuffer(bytes(batch.states), STATE)
+        kept = int(np.count_nonzero(states["event"] < self.count))
+        del batch.states[STATE.itemsize * kept :]
+        with_value = int(np.count_nonzero(states["what"][:kept] >> 8))
+        del batch.payload[with_value:]
+        batch.waiting = [entry for entry in batch.waiting if entry[0] < with_value]
+
+    def _thread(self) -> int:
+        """The current thread's number, where a row's head has it; the lock is held."""
+        ident = get_ident()
+        if ident != self.last_ident:
+            self.last_ident = ident
+            self.last_thread = self.threads.setdefault(ident, len(self.threads) + 1) << 16
+        return self.last_thread
+
+    def _put(self, row: bytes, links: bytes, states: bytes = b"") -> None:
+        """Put one event at the end. No call between, where Ctrl-C could cut it in two."""
+        batch = self.batch
+        batch.states += states
+        batch.rows += row
+        batch.links += links
+        self.count += 1
+
+    def _state(self, tensor: int, value: Any, flags: int, version: int, base: int, later: int = 0) -> None:
+        """Say what a tensor is at the event that is added next, or so many `later`; the lock is held."""
+        form = length = grade = 0
+        if value is not None:
+            form = self._form(value)
+            if self.keeps_values:
+                grade, length = self._keep(value)
+        self.batch.states += pack_state(
+            tensor, version, base, form, flags | grade << 8, length, self.count + later
+        )
+
+    def _states(self, states: Sequence[State], later: int = 0) -> None:
+        """As `_state`, of each. Not a loop under the lock itself: from Python 3.12 on, Ctrl-C at the end of one that
+        ends with a condition leaves the lock taken (tests/test_interrupts.py)."""
+        for state in states:
+            self._state(*state, later)
+
+    def _gradients(self, numbers: Sequence[int], values: Sequence[Any], later: int = 0) -> None:
+        """The states of gradients that are told for the first time. At `--values none` they have none."""
+        if self.keeps_values:
+            for number, value in zip(numbers, values):  # noqa: B905
+                if value is not None:
+                    self._state(number, value, 0, 0, 0, later)
+
+    def _produced_gradients(self, numbers: Sequence[int], values: Sequence[Any], later: int) -> None:
+        """As `_gradients`, of what a node produced."""
+        if self.keeps_values:
+            for number, value in zip(numbers, values):  # noqa: B905
+                if value is not None:
+                    self._produced_gradient(number, value, later)
+
+    def _produced_gradient(self, number: int, value: Any, later: int) -> None:
+        """As `_state`. If a large gradient is the memory of the last one in another shape, its statistics are known:
+        the transposed gradient of a weight is as large as anything in a pass."""
+        if type(value) is not np.ndarray or value.size <= max(DEFERRED, self.most_elements):
+            self._state(number, value, 0, 0, 0, later)
+            return
+        last = self.last_gradient
+        memory = value.__array_interface__["data"], value.size, value.dtype.char, value.flags.forc
+        if last is None or last.memory != memory or last.array() is None or not value.flags.forc:
+            last = self.last_gradient = _Read(ref(value), memory, stats_of(value).pack())
+        self.batch.payload.append(last.stats)
+        self.batch.bytes += len(last.stats)
+        self.batch.states += pack_state(
+            number, 0, 0, self._form(value), STATS << 8, len(last.stats), self.count + later
+        )
+
+    def _form(self, value: Any) -> int:
+        """The number of a value's form."""
+        if type(value) is np.ndarray and value.dtype is _float32:
+            known = self.float32_forms.get(value.shape)
+            if known is None:
+                known = self.forms.number(READERS[np.ndarray].form(value))
+                self.float32_forms[value.shape] = known
+            return known
+        return self.forms.number(reader_of(value).form(value))
+
+    def _keep(self, value: Any) -> tuple[int, int]:
+        """Put a tensor's value into the payload; returns its grade and its length."""
+        batch = self.batch
+        reader = READERS.get(type(value)) or reader_of(value)
+        whole = reader.size(value) <= self.most_elements
+        kept = reader.keep(value, whole)
+        if kept is None:
+            return 0, 0
+        if isinstance(kept, Later):
+            batch.waiting.append((len(batch.payload), reader, kept))
+            batch.payload.append(b"")
+            held, length, whole = kept.held, 0, kept.whole
+        else:
+            batch.payload.append(kept)
+            held = length = len(kept)
+        batch.bytes += held
+        if batch.bytes > PAYLOAD_LIMIT:
+            self.limit = 0
+        return ELEMENTS if whole else STATS, length
+
+
+def packed_links(numbers: Sequence[int]) -> bytes:
+    return array("I", numbers).tobytes()
+
+
+class _Whole:
+    """`with recorder.whole:` leaves nothing of an event that an exception (Ctrl-C) cuts in two."""
+
+    __slots__ = ("recorder",)
+
+    def __init__(self, recorder: Packing) -> None:
+        self.recorder = recorder
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.recorder._undo()

@@ -78,15 +78,12 @@ def _health(parameters: list[Node]) -> list[Line]:
     missing = [one for one in parameters if not one.has_grad]
     if len(missing) == len(parameters):
         return [("unreached", ".grad = None")]
-    stats = [one.grad.stats for one in parameters if one.grad is not None and one.grad.stats is not None]
-    if any(each.nan or each.inf for each in stats):
-        return [("odd", ".grad has " + ("NaN" if any(each.nan for each in stats) else "inf"))]
+    grads = [one.grad for one in parameters if one.grad is not None]
+    known = [(grad.stats, grad.shape) for grad in grads if grad.stats is not None]
+    if any(stats.nan or stats.inf for stats, _ in known):
+        return [("odd", ".grad has " + ("NaN" if any(stats.nan for stats, _ in known) else "inf"))]
     few = f", {len(missing)} of {len(parameters)} without" if missing else ""
-    if not stats:
+    if not known:
         return [("grad", f".grad{few}")] if few else []
-    squares = sum(
-        each.rms**2 * math.prod(one.grad.shape)
-        for one, each in zip([one for one in parameters if one.grad is not None], stats, strict=False)
-        if one.grad is not None
-    )
+    squares = sum(stats.rms**2 * math.prod(shape) for stats, shape in known)
     return [("grad", f".grad norm {number(math.sqrt(squares), 4)}{few}")]

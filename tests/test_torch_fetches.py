@@ -78,7 +78,8 @@ def test_what_waits_is_fetched_in_one_copy(
     distant: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gradviz.tracefile.writer.INTERVAL", 3600)  # nothing is written before the end
-    monkeypatch.setattr("gradviz.tracefile.recorder._FEW", 10**6)
+    for module in ("packing", "recorder"):
+        monkeypatch.setattr(f"gradviz.tracefile.{module}.FEW", 10**6)
     before = values.READER.fetches
     with record(tmp_path / "run.gradviz") as running:
         train(20)

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -89,12 +89,16 @@ class Watch:
             if trace.count == self.seen:
                 return
             self.seen = trace.count
-            for finding in self.sure.new(check(trace, settings=self.settings), len(trace.passes)):
-                self.said.append(finding)
-                self._say(hint(finding))
-                if finding.severity in self.stopping:
-                    self._stop(finding)
-                    return
+            self._tell(self.sure.new(check(trace, settings=self.settings), len(trace.passes)))
+
+    def _tell(self, findings: Iterable[Finding]) -> None:
+        """Say what is new, up to the finding at which the run ends."""
+        for finding in findings:
+            self.said.append(finding)
+            self._say(hint(finding))
+            if finding.severity in self.stopping:
+                self._stop(finding)
+                return
 
     def _stop(self, finding: Finding) -> None:
         self.stopping = ()

@@ -108,11 +108,18 @@ class Collectives:
         if listener is None:
             return
         with torch._C.DisableTorchFunction():
-            for module in list(self.replicas):
-                for parameter in module.parameters() if module.require_backward_grad_sync else ():
-                    known = identity.known.get(id(parameter))
-                    if known is not None and parameter.grad is not None and leaves(known.number):
-                        listener.mutated(where, "all_reduce", identity.state_of(parameter.grad), 0, number)
+            for gradient in self._averaged(leaves):
+                listener.mutated(where, "all_reduce", identity.state_of(gradient), 0, number)
+
+    def _averaged(self, leaves: Callable[[int], bool]) -> list[torch.Tensor]:
+        """The gradients that were averaged, of the leaves that the pass reached."""
+        found = []
+        for module in list(self.replicas):
+            for parameter in module.parameters() if module.require_backward_grad_sync else ():
+                known = self.source.identity.known.get(id(parameter))
+                if known is not None and parameter.grad is not None and leaves(known.number):
+                    found.append(parameter.grad)
+        return found
 
 
 def _is_among(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:

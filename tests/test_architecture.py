@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 import gradviz
+from gradviz.background import Background
 from gradviz.cli.graph import graph
 from gradviz.cli.step import step
 from gradviz.sources.script import Target, run
@@ -83,13 +83,19 @@ def called() -> Iterator[list[tuple[str, str]]]:
             codes.append(frame.f_code)
 
     calls: list[tuple[str, str]] = []
-    threading.setprofile(note)
+    run_in_background = Background._run
+
+    def noted(background: Background) -> None:  # `threading` does not know these threads
+        sys.setprofile(note)
+        run_in_background(background)
+
     sys.setprofile(note)
+    Background._run = noted  # type: ignore[method-assign]
     try:
         yield calls
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)
+        Background._run = run_in_background  # type: ignore[method-assign]
         for code in codes:
             if code.co_filename.startswith(str(package)):
                 file = Path(code.co_filename).relative_to(package).as_posix()

@@ -11,6 +11,7 @@ from test_graph import Traced, traced
 
 import gradviz.engine as torch
 from gradviz.draw.lines import lines_of
+from gradviz.graph.beside import beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import FEW, closed_places, fold, folded
 from gradviz.graph.groups import PLACE, RUN, SCOPE
@@ -75,7 +76,7 @@ def test_every_node_is_in_exactly_one_box(graph: Graph) -> None:
 @given(programs())
 def test_without_the_edges_that_close_a_loop_there_is_no_cycle(graph: Graph) -> None:
     tree = places(graph)
-    result = fold(graph, tree, closed_places(tree, 0))
+    result = fold(graph, tree, closed_places(graph, tree))
     assert not has_cycle(computes(edge for edge in result.edges if not edge.again))
 
 
@@ -210,3 +211,17 @@ def test_a_small_network_is_drawn_op_by_op(traced: Traced) -> None:
     graph = rolled_of(torch.nn.Linear(2, 1), torch.ones(1, 2), traced)
     assert not graph.rolled
     assert len(graph.nodes) <= FEW
+
+
+def test_the_ranks_of_one_training_have_modules_of_their_own_beside_each_other(traced: Traced) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+
+    def run() -> None:
+        (net(torch.ones(3, 2)) - net(torch.zeros(3, 2))).mean().backward()
+
+    with traced(run) as trace:
+        graph = build(trace)
+    both = folded(beside([graph, graph], ["rank 0", "rank 1"]))
+    linears = [box for box in both.nodes.values() if box.box is not None and box.box.type == "Linear"]
+    assert [box.count for box in linears] == [2, 2, 2, 2]
+    assert {box.scope.partition("/")[0] for box in linears} == {"rank 0", "rank 1"}

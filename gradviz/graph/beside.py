@@ -20,8 +20,9 @@ def beside(graphs: Sequence[Graph], labels: Sequence[str]) -> Graph:
         of = f"{number}:".__add__
         for node in graph.nodes.values():
             scope = f"{label}/{node.scope}" if node.scope else label
-            pair = of(node.pair) if node.pair else ""
-            joined.nodes[of(node.id)] = replace(node, id=of(node.id), scope=scope, pair=pair)
+            pair, maker = (of(name) if name else "" for name in (node.pair, node.maker))
+            joined.nodes[of(node.id)] = replace(node, id=of(node.id), scope=scope, pair=pair, maker=maker)
+        joined.scopes |= {f"{label}/{path}": known for path, known in graph.scopes.items()}
         joined.edges += [
             replace(edge, source=of(edge.source), target=of(edge.target)) for edge in graph.edges
         ]

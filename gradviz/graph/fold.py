@@ -126,10 +126,10 @@ def _add_to_group(group: Node, node: Node) -> None:
 
 
 def closed_places(
-    tree: dict[str, Group], loose: int, depth: int | None = None, unfolded: Iterable[str] = ()
+    graph: Graph, tree: dict[str, Group], depth: int | None = None, unfolded: Iterable[str] = ()
 ) -> set[str]:
-    """The groups of a rolled graph to close: each place, and modules so that about FEW boxes are shown beside the
-    `loose` nodes. Modules that the program's own code does not look into stay closed.
+    """The groups of a rolled graph to close: each place, and modules so that about FEW boxes are shown. Modules that
+    the program's own code does not look into stay closed.
 
     With `depth`, exactly that many levels of modules are open (0: none). The groups `unfolded` and their parents are
     always open."""
@@ -138,7 +138,7 @@ def closed_places(
     if depth is not None:
         opened.update(group.id for group in scopes if len(ancestors(tree, group.id)) <= depth)
         return set(tree) - {group.id for group in scopes if group.id in opened}
-    shown = loose + sum(not group.parent for group in tree.values())
+    shown = _outermost(graph, tree)
     for group in sorted(scopes, key=lambda group: len(ancestors(tree, group.id))):
         growth = len(group.children) + len(group.members) - 1
         if group.parent and group.parent not in opened:
@@ -147,6 +147,12 @@ def closed_places(
             opened.add(group.id)
             shown += growth
     return set(tree) - {group.id for group in scopes if group.id in opened}
+
+
+def _outermost(graph: Graph, tree: dict[str, Group]) -> int:
+    """How many things show if all groups are closed."""
+    grouped = sum(len(group.members) for group in tree.values())
+    return len(graph.nodes) - grouped + sum(not group.parent for group in tree.values())
 
 
 def _is_written_out(tree: dict[str, Group], group: Group) -> bool:
@@ -175,8 +181,7 @@ def closed_by_default(
     inside: Counter[str] = Counter(
         {group.id: len(group.members) + len(group.children) for group in tree.values()}
     )
-    shown = len(graph.nodes) - sum(len(group.members) for group in tree.values())
-    shown += sum(not group.parent for group in tree.values())
+    shown = _outermost(graph, tree)
     queue = [_turn(group, 1, inside) for group in tree.values() if not group.parent]
     heapify(queue)
     opened_here = set(opened)
@@ -221,8 +226,7 @@ def folded(
     if rolled:
         tree = places(graph)
         opened = [group for name in names for group in find_scopes(tree, name)]
-        loose = len(graph.nodes) - sum(len(group.members) for group in tree.values())
-        return fold(graph, tree, closed_places(tree, loose, depth, opened))
+        return fold(graph, tree, closed_places(graph, tree, depth, opened))
     if len(graph.nodes) <= most and not is_asked:
         return graph
     tree = groups(graph)

@@ -75,8 +75,13 @@ class _Places:
         for number, node in enumerate(run):
             name = node.op or node.name
             if node.visit:
-                key: tuple[Hashable, ...] = (PLACE, node.scope, name, self.visited[node.visit, name])
-                self.visited[node.visit, name] += 1
+                key: tuple[Hashable, ...] = (
+                    PLACE,
+                    node.scope,
+                    name,
+                    self.visited[node.scope, node.visit, name],
+                )
+                self.visited[node.scope, node.visit, name] += 1
             else:
                 key = (PLACE, *_place(node), name, number % period)
             group = self._group(key, PLACE, node.name or "?", parent, node.scope)

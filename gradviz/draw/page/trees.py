@@ -23,8 +23,7 @@ def tree_of_steps(graph: Graph) -> dict[str, Any]:
 def tree_of_places(graph: Graph) -> dict[str, Any]:
     """The groups of modules and places, and which are closed at first."""
     tree = places(graph)
-    loose = len(graph.nodes) - sum(len(group.members) for group in tree.values())
-    return {"groups": _groups(graph, tree), "closed": sorted(closed_places(tree, loose))}
+    return {"groups": _groups(graph, tree), "closed": sorted(closed_places(graph, tree))}
 
 
 def _groups(graph: Graph, tree: Tree) -> list[dict[str, Any]]:

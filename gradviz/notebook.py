@@ -52,11 +52,13 @@ def draw(
         path = Path(folder) / "live.gradviz"
         sites = Sites([draw.__code__], pytorch.own_directories())  # the name of the picture is no tensor's
         recorder = Recorder(path, sites=sites, meta={**run_meta(), "script": ""})
-        if is_module(thing):
-            tell_call(thing, inputs, recorder)
-        else:
-            tell_graph(thing, recorder, names)
-        recorder.close(ended="ok")
+        try:
+            if is_module(thing):
+                tell_call(thing, inputs, recorder)
+            else:
+                tell_graph(thing, recorder, names)
+        finally:
+            recorder.close(ended="ok")
         content = path.read_bytes()
         with open_trace(path) as trace:
             graph = build(trace, **settings)

@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import subprocess
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from gradviz.draw.shorten import FAR
 from gradviz.graph.build import build
 from gradviz.graph.fold import FoldError
 from gradviz.graph.model import Edge, Graph, Node
+from gradviz.tracefile.writer import INTERVAL
 
 pytestmark = pytest.mark.slow  # both layout engines lay out
 
@@ -389,3 +391,14 @@ def test_the_command_says_in_one_line_what_is_wrong(
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(("gradviz: ", "Error: "))
+
+
+def test_a_call_that_fails_leaves_no_recording_behind(capfd: pytest.CaptureFixture[str]) -> None:
+    class Fails(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("no such layer")
+
+    with pytest.raises(ValueError, match="no such layer"):
+        gradviz.draw(Fails(), torch.ones(2))
+    time.sleep(4 * INTERVAL)  # a writer that still ran would find its file gone
+    assert capfd.readouterr().err == ""

@@ -20,7 +20,7 @@ def lines_of(node: Node, show: str, brief: bool = False, uses: int = 0) -> list[
     In a `brief` picture, facts that shape and colour already show are left out. `uses` is the number of ops
     that read the node."""
     lines = (_briefly if brief else _WRITERS[node.kind])(node, show)
-    if uses > 1 and node.kind == LEAF and node.requires_grad:
+    if uses > 1 and node.is_leaf and node.requires_grad:
         lines.append(("fact", f"used {uses:,}×"))
     if node.finding:
         lines.append(("finding", plain(node.finding, 60)))
@@ -44,7 +44,7 @@ def _tensor(node: Node, show: str) -> list[Line]:
     lines.append(_shape_and_value(node))
     if node.grad is not None:
         lines.append(_valued(".grad", node.grad, "grad"))
-    elif node.is_leaf and node.requires_grad and named:
+    elif node.is_leaf and node.requires_grad and named and not node.overwritten:
         lines.append(("fact", ".grad = None"))
     if node.tangent is not None:
         lines.append(_valued("tangent", node.tangent, "grad"))

@@ -179,6 +179,7 @@ class _Builder:
 
     def _add_tensors_and_ops(self, part: Part) -> None:
         """Add tensors and ops in the order of their making."""
+        newest: dict[int, Node] = {}  # by tensor: its last version so far
         born: dict[int, State | int] = {event << 33: event for event in (*part.ops, *part.writes)}
         for state in part.states:
             since = state.since if state.since != FIRST else self.tensors.maker(state.tensor)
@@ -186,6 +187,16 @@ class _Builder:
         for _, thing in sorted(born.items(), key=itemgetter(0)):
             node = self._tensor(thing) if isinstance(thing, State) else self._op(thing)
             self.result.nodes[node.id] = node
+            if isinstance(thing, State):
+                self._follow(newest.get(thing.tensor), node)
+                newest[thing.tensor] = node
+
+    @staticmethod
+    def _follow(before: Node | None, after: Node) -> None:
+        """A leaf is one leaf, however often it was written in place: its later versions are tensors."""
+        if before is not None:
+            before.overwritten = True
+            after.kind = m.TENSOR
 
     def _tensor(self, state: State) -> Node:
         tensors, (tensor, since) = self.tensors, state
@@ -195,7 +206,7 @@ class _Builder:
         is_leaf, wanted = bool(flags & LEAF), bool(flags & REQUIRES_GRAD)
         node = Node(
             self.ids.tensor(state),
-            m.LEAF if is_leaf else m.TENSOR,
+            m.LEAF if is_leaf and (wanted or isinstance(made, TensorMade)) else m.TENSOR,
             tensor,
             name=self._name(tensor, made),
             op=op.op if op is not None else made.how if isinstance(made, TensorMade) else None,

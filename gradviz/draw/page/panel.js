@@ -36,7 +36,7 @@ function numberRows(rows) {
 
 // The leaves that require grad, and their gradients.
 function leafTable() {
-  const leaves = app.view.nodes.filter((node) => node.kind === "leaf" && node.wants && node.until === undefined);
+  const leaves = app.view.nodes.filter((node) => node.leaf && node.wants && node.until === undefined);
   if (!leaves.length) return null;
   const k = moment();
   return element("table", { class: "leaves" },

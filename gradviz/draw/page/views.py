@@ -132,7 +132,7 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
         for k, node in zip(told.events[own].tolist(), told["node"][own].tolist(), strict=True):
             if f"n{node}" in graph.nodes:
                 found[f"n{node}"] = min(k, found.get(f"n{node}", k))
-    pairs = {node.number: node.pair for node in graph.nodes.values() if node.kind == m.LEAF and node.pair}
+    pairs = {node.number: node.pair for node in graph.nodes.values() if node.is_leaf and node.pair}
     filled = trace.table(Kind.ACCUMULATED)
     own = within[filled.events]
     for k, leaf in zip(filled.events[own].tolist(), filled["tensor"][own].tolist(), strict=True):

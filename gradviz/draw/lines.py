@@ -37,7 +37,7 @@ def _briefly(node: Node, show: str) -> list[Line]:
 
 def _tensor(node: Node, show: str) -> list[Line]:
     named = node.name is not None
-    name = plain(node.name or f"t{node.number}", 40)
+    name = plain(node.label, 40)
     lines = [("name" if named else "unnamed", name), ("fact", _facts(node))]
     if node.grad_fn and (named or show == "forward"):
         lines.append(("fact", f"grad_fn={plain(node.grad_fn, 40)}"))

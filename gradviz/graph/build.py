@@ -208,7 +208,8 @@ class _Builder:
             self.ids.tensor(state),
             m.LEAF if is_leaf and (wanted or isinstance(made, TensorMade)) else m.TENSOR,
             tensor,
-            name=self._name(tensor, made),
+            name=self.query.names.of(tensor),
+            called=self.query.labels.of(tensor),
             op=op.op if op is not None else made.how if isinstance(made, TensorMade) else None,
             grad_fn=self._grad_fn_of(state) if wanted and not is_leaf else None,
             is_leaf=is_leaf,
@@ -228,7 +229,7 @@ class _Builder:
         self._place(node, maker.site if maker is not None else 0)
         if isinstance(made, TensorMade) or flags & VIEW:
             base = tensors.base(State(tensor, FIRST))
-            node.base = self.query.names.label(base.tensor) if base is not None else None
+            node.base = self.query.labels.of(base.tensor) if base is not None else None
         return node
 
     def _scope_of(self, op: OpRan | None, made: OpRan | TensorMade | None) -> str:
@@ -249,12 +250,6 @@ class _Builder:
             return self.trace.shape(state.tensor) or (None, None)
         snapshot = self.trace.snapshot(state.tensor, state.since)
         return (None, None) if snapshot is None else (snapshot.shape, snapshot.dtype)
-
-    def _name(self, tensor: int, made: OpRan | TensorMade | None) -> str | None:
-        if isinstance(made, TensorMade) and made.how == "gradient":
-            # the name at this site belongs to the result of the pass, not to the gradient of the root
-            return None
-        return self.query.names.of(tensor)
 
     def _op(self, event: int) -> Node:
         node = Node(self.ids.op[event], m.OP, event, scope=self.query.scopes.path(event))
@@ -285,7 +280,7 @@ class _Builder:
                 node.maker = self.ids.op[event]
                 self._place(node, op.site)
             elif number in nodes.leaves:
-                node.base = self.query.names.label(nodes.leaves[number])
+                node.base = self.query.labels.of(nodes.leaves[number])
                 node.name = node.grad_fn = ACCUMULATE
             self.result.nodes[node.id] = node
 

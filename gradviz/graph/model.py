@@ -43,6 +43,7 @@ class Node:
     kind: str
     number: int
     name: str | None = None
+    called: str = ""  # of a tensor: its name in every view, also if the source gives it none
     op: str | None = None
     grad_fn: str | None = None
     is_leaf: bool | None = None
@@ -81,6 +82,11 @@ class Node:
     # of a group: the number of nodes of each kind
     held: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     box: Box | None = None  # of a module or a place: what it shows of its inside
+
+    @property
+    def label(self) -> str:
+        """What a view calls the node; never empty."""
+        return self.called or self.name or self.id
 
 
 @dataclass(slots=True)

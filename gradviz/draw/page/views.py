@@ -149,6 +149,7 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
     is_tensor = node.kind in (m.LEAF, m.TENSOR)
     known = {
         "name": plain(node.name, 60) if node.name else None,
+        "called": "" if node.name or node.called == f"t{node.number}" else plain(node.called),
         "op": plain(node.op, 60) if node.op else None,
         "gradFn": plain(node.grad_fn, 60) if node.grad_fn else None,
         "leaf": node.is_leaf if is_tensor else None,

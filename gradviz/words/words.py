@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, NodeMade, OpRan, PassBegan, Produced, Received, TensorMade
+from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.moment import Moment
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.query import Query

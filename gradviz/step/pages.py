@@ -12,17 +12,19 @@ from gradviz.words.stop import Stop
 WIDE = 110  # from this many columns on, the help has two columns
 
 
-def page_lines(lines: list[str], width: int, height: int, scrolled: int = 0) -> list[Text]:
+def page_lines(
+    lines: list[str], width: int, height: int, scrolled: int = 0, goes_on: bool = False
+) -> list[Text]:
     """The answer of a verb, shown instead of the stop. A long one is split into parts; `scrolled` selects
-    one."""
+    one. `goes_on` says that Space after the last part shows another page."""
     told = wrapped(lines, width)
     told[0].stylize("bold")
     room = max(height - _AROUND, 1)
     count = parts(lines, width, height)
     scrolled = min(scrolled, count - 1)
     end = "  Press any key to continue."
-    if count > 1:
-        more = "Space for the next" if scrolled < count - 1 else "b for the previous"
+    if count > 1 or goes_on:
+        more = "Space for the next" if goes_on or scrolled < count - 1 else "b for the previous"
         end = f"  Part {scrolled + 1} of {count}: {more}, any other key to leave."
     return [Text(), *told[scrolled * room : (scrolled + 1) * room], Text(), Text(end, style="dim")][:height]
 

@@ -15,6 +15,7 @@ from gradviz.query.fields import TraceFields
 from gradviz.query.predicate import Predicate
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.errors import CommandError
+from gradviz.step.leaves import PLAIN, View
 from gradviz.tracefile import Trace
 from gradviz.words.stop import Stop
 from gradviz.words.words import Words
@@ -39,6 +40,7 @@ class Settings:
     breakpoints: Breakpoints = field(default_factory=Breakpoints)
     marks: dict[str, int] = field(default_factory=dict)
     searched: str = ""
+    leaves: View = PLAIN  # how the table of leaves is looked at
     ahead: list[str] = field(default_factory=list)  # keys typed ahead
     history: list[str] = field(default_factory=list)  # the commands that were typed
 
@@ -74,6 +76,7 @@ class Session:
         self.came_from = 0
         self.message = ""
         self.page: list[str] = []
+        self.page_keys: dict[str, str] = {}  # keys of the page, and the command of each
         self.scrolled = 0  # screens of the page
         self.help = ""
         self.over = False

@@ -128,8 +128,11 @@ class Terminal:
             session.scrolled += 1
         elif key in _READ_BACK and session.scrolled:
             session.scrolled -= 1
+        elif command := session.page_keys.get("space" if key in _READ_ON else key):
+            self._run(lambda: obey(session, command))
         else:
             session.help, session.page, session.message, session.scrolled = "", [], "", 0
+            session.page_keys = {}
         return True
 
     def _type(self, key: str) -> None:

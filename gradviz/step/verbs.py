@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradviz.nearest import nearest
-from gradviz.step import elements, moves, tells
+from gradviz.step import elements, listing, moves, tells
 from gradviz.step.errors import CommandError
 from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
@@ -137,6 +137,9 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("why", ("y",), "the chain rule here; why w.grad: how it came about", tells.why, "[TENSOR]"),
         Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]"),
         Verb("print", ("E",), "elements: w, w.grad, w[0, :3]", elements.print_, "TENSOR"),
+        Verb("leaves", ("a",), "all leaves, by made, norm, change or name", listing.leaves, "[ORDER]"),
+        Verb("leaves-down", ("page down", ">"), "scroll the table of leaves down", listing.down),
+        Verb("leaves-up", ("page up", "<"), "scroll the table of leaves up", listing.up),
         Verb("where", ("x",), "who called this place, with each line", tells.where),
         Verb("path", ("P",), "the path from tensor A to B", tells.path, "A B"),
         Verb("compare", ("v",), "tangents and gradients of one function side by side", tells.compare),
@@ -197,14 +200,14 @@ def run(session: Session, verb: Verb, argument: str = "") -> None:
     """Clear the last output and run a verb."""
     session.message = ""
     session.help = ""
-    session.page = []
+    session.page, session.page_keys = [], {}
     session.scrolled = 0
     verb.run(session, argument)
 
 
 KEY_SIGNS = {
     "right": "→", "left": "←", "up": "↑", "down": "↓", "space": "Space", "home": "Home", "end": "End",
-    "enter": "Enter", "backspace": "Backspace", "tab": "Tab",
+    "page down": "PgDn", "page up": "PgUp", "enter": "Enter", "backspace": "Backspace", "tab": "Tab",
 }  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,15 @@ class record:
             self.attachment.begin()
         _recording.append(self)
         return self
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Record nothing of what this thread does inside: a debugger asks the paused program something."""
+        with ExitStack() as stack:
+            stack.enter_context(self.engine.quiet())
+            if self.attachment is not None:
+                stack.enter_context(self.attachment.quiet())
+            yield
 
     def _torch_began(self) -> None:
         """Note which engine it is."""

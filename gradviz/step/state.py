@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,7 @@ class Session:
         self.query = self.words.query
         self.settings = settings or Settings()
         self.live = live
+        self.script: Any = None  # a paused script (`gradviz.step.paused.Paused`), if it can be asked
         self.exporter = exporter
         self.resume: Resume | None = None
         self.position = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradviz.nearest import nearest
-from gradviz.step import elements, listing, moves, tells
+from gradviz.step import elements, listing, moves, paused, tells
 from gradviz.step.errors import CommandError
 from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
@@ -137,6 +137,9 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("why", ("y",), "the chain rule here; why w.grad: how it came about", tells.why, "[TENSOR]"),
         Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]"),
         Verb("print", ("E",), "elements: w, w.grad, w[0, :3]", elements.print_, "TENSOR"),
+        Verb(
+            "eval", (), "p x.sum(): Python in the paused script (debug only)", paused.evaluate, "EXPRESSION"
+        ),
         Verb("leaves", ("a",), "all leaves, by made, norm, change or name", listing.leaves, "[ORDER]"),
         Verb("leaves-down", ("page down", ">"), "scroll the table of leaves down", listing.down),
         Verb("leaves-up", ("page up", "<"), "scroll the table of leaves up", listing.up),
@@ -164,7 +167,7 @@ def parse(line: str) -> tuple[Verb, str]:
     if name.isascii() and name.isdigit():
         name, argument = "goto", name
     if name == "p" and argument.strip() and not argument.strip().isdigit():
-        name = "print"  # as in pdb; alone, or with a number, it is the key of `back`
+        name = "eval"  # as in pdb; alone, or with a number, it is the key of `back`
     verb, argument = named(name), argument.strip()
     if argument and not verb.argument:
         raise CommandError(f"{verb.name} takes no argument: {shortened(clean(argument), 40)}")

@@ -105,3 +105,145 @@ def test_a_trace_evaluates_no_python(tmp_path: Path) -> None:
         obey(session, "last")
         obey(session, "p x")
         assert session.page[0].startswith("x, ")
+
+
+# --- check-node
+
+CUSTOM = """\
+import torch
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x)
+        ctx.scale = scale
+        return scale * x**3
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return {backward}, None
+x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+y = Cube.apply(x, 2.0)
+y.sum().backward()
+print(x.grad.tolist())
+"""
+AT_CUBE = "until kind == 'produced' and grad_fn == 'CubeBackward'; check-node; continue"
+
+
+def told(text: str) -> str:
+    """What check-node said."""
+    return text.partition("> check-node\n")[2].partition("\n\n")[0]
+
+
+@engines
+def test_check_node_says_which_input_of_a_custom_backward_is_wrong(debug: Run, engine: str) -> None:
+    right = debug(CUSTOM.format(backward="g * ctx.scale * 3 * x**2"), AT_CUBE, "--engine", engine)
+    assert right.returncode == 0, right.stderr
+    assert told(right.stderr).startswith("CubeBackward: its backward is right for x\n")
+    wrong = debug(CUSTOM.format(backward="g * ctx.scale * 2 * x"), AT_CUBE, "--engine", engine)
+    lines = told(wrong.stderr).splitlines()
+    assert lines[0] == "CubeBackward: its backward is wrong for x"
+    assert lines[2].strip() == "x: WRONG, relative error 0.78 at [2]: backward 12, differences 54"
+    assert wrong.stdout == "[4.0, 8.0, 12.0]\n", "the script goes on as it would have"
+
+
+OPS = {
+    "x**3": "x = torch.tensor([1.0, 2.0], requires_grad=True)\ny = x**3",
+    "x * w": "x = torch.ones(3, 2, requires_grad=True)\nw = torch.tensor([2.0, 3.0], requires_grad=True)\ny = x * w",
+    "x * x": "x = torch.tensor([2.0, 3.0], requires_grad=True)\ny = x * x",
+    "x @ w": "x = torch.rand(3, 2, requires_grad=True)\nw = torch.rand(2, 4, requires_grad=True)\ny = x @ w",
+    "x / 2.0": "x = torch.tensor([2.0, 3.0], requires_grad=True)\ny = x / 2.0",
+    "softmax": "x = torch.rand(2, 3, requires_grad=True)\ny = torch.softmax(x, 1)",
+    "cat": "x = torch.rand(2, 3, requires_grad=True)\nw = torch.rand(1, 3, requires_grad=True)\ny = torch.cat([x, w])",
+    "sum": "x = torch.rand(2, 3, requires_grad=True)\ny = x.sum(1)",
+}
+
+
+@engines
+@pytest.mark.parametrize("op", OPS)
+def test_check_node_finds_the_ops_right(debug: Run, engine: str, op: str) -> None:
+    script = f"import torch\n{OPS[op]}\n(y * torch.rand(y.shape)).sum().backward()\n"
+    at = "until kind == 'produced' and line == " + str(OPS[op].count("\n") + 2)
+    done = debug(script, f"{at}; check-node; continue", "--engine", engine)
+    assert done.returncode == 0, done.stderr
+    assert "its backward is right for x" + " and w" * ("w = " in OPS[op]) in told(done.stderr)
+    assert "WRONG" not in done.stderr
+
+
+KINK = "x = torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)\ny = torch.relu(x)"
+INDEXED = "x = torch.rand(4, 3, requires_grad=True)\ny = torch.index_select(x, 0, torch.tensor([1, 1, 3]))"
+
+
+@engines
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            KINK,
+            "(2 of 3 elements, 1 at a kink left out)",
+        ),
+        (INDEXED, "its backward is right for x"),
+    ],
+)
+def test_check_node_leaves_kinks_and_integers_out(debug: Run, engine: str, text: str, said: str) -> None:
+    done = debug(
+        f"import torch\n{text}\ny.sum().backward()\n",
+        "until kind == 'produced' and line == 3; check-node; continue", "--engine", engine,
+    )  # fmt: skip
+    assert said in told(done.stderr), done.stderr
+
+
+CANNOT = [
+    ("y = x * 1.0\ny.mul_(3.0)", "works in place, its input is gone"),
+    ("y = torch.exp(x.expand(40, 8))", "were not recorded; debug with --values full"),
+]
+
+
+@engines
+@pytest.mark.parametrize(("text", "said"), CANNOT)
+def test_check_node_says_plainly_where_it_cannot(debug: Run, engine: str, text: str, said: str) -> None:
+    script = f"import torch\ntorch.manual_seed(0)\nx = torch.arange(1.0, 9.0).requires_grad_()\n{text}\n"
+    last = script.count("\n")
+    done = debug(
+        script + "y.sum().backward()\n",
+        f"until kind == 'produced' and line == {last}; check-node",
+        "--engine",
+        engine,
+    )
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1] or said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+DROPPED = """\
+import torch
+torch.manual_seed(0)
+x = torch.ones(8, requires_grad=True)
+y = torch.nn.functional.dropout(x, 0.5)
+y.sum().backward()
+print(torch.rand(1).item())
+"""
+
+
+@pytest.mark.skipif(not find_spec("torch"), reason="no torch")
+def test_check_node_refuses_a_random_op_and_leaves_the_random_numbers_alone(debug: Run) -> None:
+    plain = debug(DROPPED, "continue", "--engine", "torch", "--run")
+    done = debug(DROPPED, "until kind == 'produced' and line == 4; check-node", "--engine", "torch")
+    assert "dropout cannot be checked: run again, it gives other values (it is random" in done.stderr
+    right = "until kind == 'produced' and line == 5; check-node; continue"
+    asked = debug(DROPPED, right, "--engine", "torch")
+    assert "its backward is right" in asked.stderr
+    assert asked.stdout == plain.stdout
+
+
+def test_check_node_needs_a_script_that_waits(tmp_path: Path) -> None:
+    with (
+        open_trace(lesson(tmp_path, CUBE)) as trace,
+        pytest.raises(CommandError, match="it needs a script that waits"),
+    ):
+        obey(Session(trace), "check-node")
+
+
+@engines
+def test_check_node_before_the_node_has_run_says_so(debug: Run, engine: str) -> None:
+    done = debug(LAYER, "check-node", "--engine", engine, "--break", "exp")
+    assert "ExpBackward0 has not run yet" in done.stderr

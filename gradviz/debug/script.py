@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ import numpy as np
 from gradviz.events.kinds import OpRan
 from gradviz.step.errors import CommandError
 
+Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+
 _MOST_LINES = 400
 
 
@@ -24,8 +27,9 @@ class Recording(Protocol):
     def quiet(self) -> AbstractContextManager[None]:
         """Record nothing of what this thread does inside."""
 
-    def forward_of(self, op: OpRan, node: int) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
-        """What an op computed, as a function. Raises LookupError, with the reason, if it cannot run again."""
+    def forward_of(self, op: OpRan, node: int, alone: bool) -> Forward:
+        """What an op computed, as a function; `alone` says that it made one node. Raises LookupError, with the reason,
+        if it cannot run again."""
 
 
 class PausedScript:
@@ -55,17 +59,22 @@ class PausedScript:
         more = len(lines) - _MOST_LINES
         return lines if more <= 0 else [*lines[:_MOST_LINES], f"… and {more:,} more lines"]
 
-    def forward_of(self, op: OpRan, node: int) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    def forward_of(self, op: OpRan, node: int, alone: bool) -> Forward:
         """What an op computed, as a function of its inputs that are tensors; it runs unrecorded. Raises CommandError
         if it cannot run again."""
         try:
-            forward = self.recording.forward_of(op, node)
+            forward = self.recording.forward_of(op, node, alone)
         except LookupError as error:
             raise CommandError(str(error.args[0])) from None
 
         def again(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-            with self.recording.quiet(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return forward(arrays)
+            states = random.getstate(), np.random.get_state()
+            try:
+                with self.recording.quiet(), warnings.catch_warnings(), np.errstate(all="ignore"):
+                    warnings.simplefilter("ignore")
+                    return forward(arrays)
+            finally:
+                random.setstate(states[0])
+                np.random.set_state(states[1])
 
         return again

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import OnImport
 from gradviz.sources.torch_needs import TESTED, missing
@@ -40,10 +41,13 @@ def is_of(name: str, thing: Any) -> bool:
 
 
 class Attachment:
-    """Records PyTorch for `listener` from `begin` to `end`. `began` is called when it is there."""
+    """Records PyTorch for `listener` from `begin` to `end`. `began` is called when it is there. With `keeps_calls` the
+    calls can be run again (`forward_of`)."""
 
-    def __init__(self, listener: Listener, began: Callable[[], None]) -> None:
+    def __init__(self, listener: Listener, began: Callable[[], None], keeps_calls: bool = False) -> None:
         self.listener, self.began = listener, began
+        self.keeps_calls = keeps_calls
+        self.calls: Any = None
         self.waiting = OnImport(NAME, self._start)
         self.recorder: Any = None
 
@@ -63,6 +67,14 @@ class Attachment:
         self.waiting.end()
         if self.recorder is not None:
             self.recorder.abandon()
+
+    def forward_of(self, op: OpRan) -> Any:
+        """What an op computed, as a function of its inputs. Raises LookupError if its call was not kept."""
+        if self.calls is None:
+            raise LookupError("this node cannot be checked: the calls of PyTorch were not kept")
+        return self.calls.forward_of(
+            op.outputs, list(dict.fromkeys(tensor for tensor in op.inputs if tensor))
+        )
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -91,5 +103,9 @@ class Attachment:
         from gradviz.sources.torch_recorder.recorder import TorchRecorder
 
         self.recorder = TorchRecorder(self.listener)
+        if self.keeps_calls:
+            from gradviz.sources.torch_recorder.again import Calls
+
+            self.calls = self.recorder.keep_calls(Calls(self.recorder.source.identity))
         self.recorder.begin()
         self.began()

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from gradviz.events.kinds import OpRan
+from gradviz.query.differences import Forward
 from gradviz.step.elements import print_
 from gradviz.step.errors import CommandError
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
-
-Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 _ELEMENTS = re.compile(r"[\w.#]+(\s*\[[^\[\]]*\](\.grad)?)?")
 
@@ -26,9 +22,10 @@ class Paused(Protocol):
         """Evaluate an expression in the script's frame, unrecorded. Returns what it printed, then its value; or the
         exception in one line."""
 
-    def forward_of(self, op: OpRan, node: int) -> Forward:
+    def forward_of(self, op: OpRan, node: int, alone: bool) -> Forward:
         """What an op computed, as a function of its inputs that are tensors: arrays to arrays. It runs unrecorded, and
-        leaves the random numbers as they were. Raises CommandError if the op cannot run again."""
+        leaves the random numbers as they were. `alone` says that the op made no other node than this. Raises
+        CommandError if the op cannot run again."""
 
 
 def evaluate(session: Session, argument: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradviz.nearest import nearest
-from gradviz.step import elements, listing, moves, paused, tells
+from gradviz.step import check_node, elements, listing, moves, paused, tells
 from gradviz.step.errors import CommandError
 from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
@@ -140,6 +140,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb(
             "eval", (), "p x.sum(): Python in the paused script (debug only)", paused.evaluate, "EXPRESSION"
         ),
+        Verb("check-node", ("V",), "this VJP against finite differences (debug only)", check_node.check_node),
         Verb("leaves", ("a",), "all leaves, by made, norm, change or name", listing.leaves, "[ORDER]"),
         Verb("leaves-down", ("page down", ">"), "scroll the table of leaves down", listing.down),
         Verb("leaves-up", ("page up", "<"), "scroll the table of leaves up", listing.up),

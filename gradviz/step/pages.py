@@ -23,7 +23,9 @@ def page_lines(
     count = parts(lines, width, height)
     scrolled = min(scrolled, count - 1)
     end = "  Press any key to continue."
-    if count > 1 or goes_on:
+    if count == 1 and goes_on:
+        end = "  Space goes on, any other key leaves."
+    elif count > 1:
         more = "Space for the next" if goes_on or scrolled < count - 1 else "b for the previous"
         end = f"  Part {scrolled + 1} of {count}: {more}, any other key to leave."
     return [Text(), *told[scrolled * room : (scrolled + 1) * room], Text(), Text(end, style="dim")][:height]

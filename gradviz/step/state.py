@@ -73,6 +73,7 @@ class Session:
         self.live = live
         self.script: Any = None  # a paused script (`gradviz.step.paused.Paused`), if it can be asked
         self.exporter = exporter
+        self.exercise: Any = None  # a lesson under way (`gradviz.step.exercise.Exercise`)
         self.resume: Resume | None = None
         self.position = 0
         self.came_from = 0
@@ -138,6 +139,7 @@ class Session:
         """Go to an event. Raises CommandError if the trace has no such event."""
         if not 0 <= position <= self.last:
             raise CommandError(f"there is no event {position + 1}: the trace has {self.trace.count}, from 1")
+        position = position if self.exercise is None else self.exercise.held(position)
         if position != self.position:
             self.came_from = self.position
         self.position = position

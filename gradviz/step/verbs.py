@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradviz.nearest import nearest
-from gradviz.step import check_node, elements, listing, moves, paused, tells
+from gradviz.step import check_node, elements, exercise, listing, moves, paused, tells
 from gradviz.step.errors import CommandError
 from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
@@ -133,6 +133,11 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("mark", ("m",), "a bookmark here", moves.mark, "[NAME]"),
         Verb("marks", ("'",), "the bookmarks", moves.marks),
     ),
+    "In a lesson (gradviz learn)": (
+        Verb("question", ("Q",), "to the question that is open", exercise.question),
+        Verb("answer", ("A",), "answer it: 0.6, [1, 2], None, yes", exercise.answer, "TEXT"),
+        Verb("show-answer", ("Z",), "show the answer", exercise.show_answer),
+    ),
     "To understand": (
         Verb("why", ("y",), "the chain rule here; why w.grad: how it came about", tells.why, "[TENSOR]"),
         Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]"),
@@ -207,6 +212,8 @@ def run(session: Session, verb: Verb, argument: str = "") -> None:
     session.page, session.page_keys = [], {}
     session.scrolled = 0
     verb.run(session, argument)
+    if session.exercise is not None:
+        session.exercise.remind(session)
 
 
 KEY_SIGNS = {

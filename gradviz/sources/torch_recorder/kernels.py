@@ -23,7 +23,7 @@ class Kernels(TorchDispatchMode):
     number."""
 
     def __init__(self, source: Source) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.source = source
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -36,7 +36,7 @@ class Kernels(TorchDispatchMode):
     @safely
     def _tell(self, func: Any, args: Any, kwargs: Any, result: Any, frame: Any) -> None:
         identity = self.source.identity
-        fn = torch._C._current_autograd_node()
+        fn: Any = torch._C._current_autograd_node()
         record = None if fn is None else fn.metadata.get(identity.key)
         known = [identity.known.get(id(tensor)) for tensor in tensors_in(args, kwargs)]
         listener: Any = self.source.listener
@@ -48,10 +48,10 @@ class Kernels(TorchDispatchMode):
 
     def leave(self) -> None:
         """Be on no longer, also below modes that the program has not left."""
-        above = []
+        above: list[Any] = []
         while (mode := _modes._get_current_dispatch_mode()) is not None and mode is not self:
             above.append(_modes._pop_mode())
-        if mode is self:
+        if mode is not None:
             mode.__exit__(None, None, None)
         for mode in reversed(above):
             _modes._push_mode(mode)

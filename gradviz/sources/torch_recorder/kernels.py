@@ -52,7 +52,7 @@ class Kernels(TorchDispatchMode):
         while (mode := _modes._get_current_dispatch_mode()) is not None and mode is not self:
             above.append(_modes._pop_mode())
         if mode is not None:
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         for mode in reversed(above):
             _modes._push_mode(mode)
 

@@ -137,9 +137,10 @@ def test_keys_move_through_the_trace(terminal: Callable[..., Terminal], width: i
 
 def test_several_traces_are_stepped_side_by_side(terminal: Callable[..., Terminal], trace: Path) -> None:
     other = trace.with_name("other.gradviz")
-    text = "torch.tensor(2.0, requires_grad=True).exp().backward()"
+    lesson = other.with_suffix(".py")
+    lesson.write_text("torch.tensor(2.0, requires_grad=True).exp().backward()\n")
     with record(other):
-        exec(compile(text, "other.py", "exec"), {"torch": torch})
+        exec(compile(lesson.read_text(), str(lesson), "exec"), {"torch": torch})
     stepper = terminal(140, 30, str(other))
     shown = stepper.wait("event 1 of 23.*event 1 of 7")
     assert shown.splitlines()[0].split() == ["run", "│", "other"]

@@ -41,11 +41,13 @@ def is_of(name: str, thing: Any) -> bool:
 
 
 class Attachment:
-    """Records PyTorch for `listener` from `begin` to `end`. `began` is called when it is there. With `keeps_calls` the
-    calls can be run again (`forward_of`)."""
+    """Records PyTorch for `listener` from `begin` to `end`, with `aten` also the ops that ops are made of. `began` is
+    called when it is there. With `keeps_calls` the calls can be run again (`forward_of`)."""
 
-    def __init__(self, listener: Listener, began: Callable[[], None], keeps_calls: bool = False) -> None:
-        self.listener, self.began = listener, began
+    def __init__(
+        self, listener: Listener, began: Callable[[], None], aten: bool = False, keeps_calls: bool = False
+    ) -> None:
+        self.listener, self.began, self.aten = listener, began, aten
         self.keeps_calls = keeps_calls
         self.calls: Any = None
         self.waiting = OnImport(NAME, self._start)
@@ -102,7 +104,7 @@ class Attachment:
             return
         from gradviz.sources.torch_recorder.recorder import TorchRecorder
 
-        self.recorder = TorchRecorder(self.listener)
+        self.recorder = TorchRecorder(self.listener, self.aten)
         if self.keeps_calls:
             from gradviz.sources.torch_recorder.again import Calls
 

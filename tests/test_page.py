@@ -529,6 +529,17 @@ def test_the_panel_says_why_a_gradient_is_none(traced: Callable, opened: Callabl
     assert "detach() cut it off from the graph" in told
 
 
+def test_the_panel_says_why_a_gradient_is_zero(traced: Callable, opened: Callable) -> None:
+    def dead() -> None:
+        x = torch.tensor([-1.0, -2.0], requires_grad=True)
+        torch.relu(x * 2).sum().backward()
+
+    trace = traced(dead)
+    page = opened(trace)
+    page.click_box(next(n.id for n in build(trace).nodes.values() if n.name == "x"))
+    assert "ReluBackward0 of torch.relu(x * 2)" in page.text("#facts .why")
+
+
 def test_the_address_restores_the_view(traced: Callable, opened: Callable) -> None:
     page = opened(traced(training), 1)
     page.press("]", "Home", "ArrowRight", "ArrowRight", "t")

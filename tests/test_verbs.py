@@ -722,6 +722,33 @@ def test_print_shows_every_element_page_by_page(tmp_path: Path) -> None:
             obey(here, "print w page 4")
 
 
+ZEROS = [
+    (
+        "h = x * 2\ny = torch.relu(h)\n(y * 3).sum().backward()\n",
+        "x.grad is 0: ReluBackward0 of torch.relu(h), line 3, gave 0 for an upstream gradient that is not 0",
+    ),
+    (
+        "(x * 2).sum().backward()\nx.grad.zero_()\n",
+        "x.grad is 0: it was set to 0 at event 15, line 3: x.grad.zero_()",
+    ),
+    ("y = x * 2 - x - x\ny.sum().backward()\n", "x.grad is 0: the gradients of its paths cancel"),
+    ("y = x * 2\ny.backward(torch.zeros(2))\n", "x.grad is 0: the pass began with 0"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), ZEROS)
+def test_why_says_what_made_a_gradient_zero(session: Sessions, text: str, reason: str) -> None:
+    here = session(f"x = torch.tensor([-1.0, -2.0], requires_grad=True)\n{text}")
+    obey(here, "last")
+    assert reason in said(here, "why x.grad")
+
+
+def test_why_says_nothing_of_zero_where_a_gradient_is_not(session: Sessions) -> None:
+    here = session("x = torch.tensor([-1.0, 2.0], requires_grad=True)\ntorch.relu(x).sum().backward()\n")
+    obey(here, "last")
+    assert "is 0" not in said(here, "why x.grad")
+
+
 def test_where_shows_who_called(session: Sessions) -> None:
     here = session(GRID)
     obey(here, "search mul")

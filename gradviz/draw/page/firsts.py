@@ -1,4 +1,4 @@
-"""Where a page leads to first: the first NaN, and the first error; and why a gradient is None."""
+"""Where a page leads to first: the first NaN, and the first error; and why a gradient is None or 0."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.graph.model import LEAF, TENSOR, Graph
 from gradviz.query.fields import TraceFields
+from gradviz.query.zeros import is_zero
 from gradviz.words import Stop, Words
-from gradviz.words.absence import no_grad_told
+from gradviz.words.absence import no_grad_told, zero_told
 from gradviz.words.escape import plain
 
 _MOST_WHY = 60  # tensors of a view whose missing gradient is explained
@@ -50,19 +51,20 @@ def places(found: Mapping[str, int], views: Sequence[Mapping[str, Any]]) -> dict
 
 
 def reasons(graph: Graph, words: Words, k: int) -> dict[str, str]:
-    """For the tensors of a graph whose `.grad` is None at event k, although one might be expected there, the reason:
-    leaves that require grad, and then named results."""
+    """For the tensors of a graph whose `.grad` is None or 0 at event k, although another might be expected there, the
+    reason: leaves that require grad, and then named results."""
     wanted = [
         node
         for node in graph.nodes.values()
-        if node.kind in (LEAF, TENSOR) and node.name and not node.overwritten and not node.has_grad
+        if node.kind in (LEAF, TENSOR) and node.name and not node.overwritten
+        if not node.has_grad or is_zero(node.grad)
         if node.requires_grad and "." not in (node.name if not node.is_leaf else "")
     ]
     wanted.sort(key=lambda node: not node.is_leaf)
     stop = Stop(words, k)
-    known = ((node, stop.moment.grad(node.number)) for node in wanted[:_MOST_WHY])
-    return {
-        node.id: plain(no_grad_told(stop, node.number, words.called(node.number)), _LONGEST)
-        for node, grad in known
-        if not grad and words.trace.born(node.number) is not None
-    }
+    found = {}
+    for node in wanted[:_MOST_WHY]:
+        if words.trace.born(node.number) is not None:
+            told = zero_told if stop.moment.grad(node.number) else no_grad_told
+            found[node.id] = plain(told(stop, node.number, words.called(node.number)), _LONGEST)
+    return {name: reason for name, reason in found.items() if reason}

@@ -66,7 +66,7 @@ function nodeFacts(node) {
     ...lists(node, k),
   ];
   const reason = app.view.why[node.id];
-  if (reason && !gradOf(node, k)) found.splice(2, 0, whyText("Why .grad is None, at the end of this pass", [reason]));
+  if (reason) found.splice(2, 0, whyText("At the end of this pass", [reason]));
   const step = now();
   if (step && step.rows && step.ids.includes(node.id)) found.splice(2, 0, numberRows(step.rows));
   return found;

@@ -74,9 +74,9 @@ _BEGINNINGS = (
 )
 
 
-def help_lines(width: int, height: int) -> list[Text]:
+def help_lines(width: int, height: int, in_lesson: bool = False) -> list[Text]:
     """The list of verbs. It has two columns if there is room, and only names and keys if it is too long."""
-    rows = help_rows()
+    rows = help_rows(in_lesson)
     lines = [_help_row(*row, width=width if width < WIDE else width // 2) for row in rows]
     room = height - 2
     if width >= WIDE:
@@ -104,7 +104,7 @@ def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int) -> 
     verbs = [(usage.split()[0], keys.split()[0]) for usage, keys, _ in rows if keys]
     columns = max(width // 26, 1)
     per = -(-len(verbs) // columns)
-    lines = [Text(" Keys and commands", style="bold"), Text()]
+    lines = [Text(" Keys and commands", style="bold")]
     for row in range(per):
         line = Text()
         for name, key in verbs[row::per]:

@@ -81,7 +81,7 @@ class Screen:
 
     def _body(self, stop: Stop, width: int, height: int) -> list[Text]:
         if self.session.help:
-            return help_lines(width, height)
+            return help_lines(width, height, self.session.exercise is not None)
         if self.session.page:
             return page_lines(
                 self.session.page, width, height, self.session.scrolled, "space" in self.session.page_keys

@@ -50,6 +50,7 @@ def _help(session: Session, argument: str) -> None:
             session.page += break_help()
 
 
+LESSON = "In a lesson (gradviz learn)"
 GROUPS: dict[str, tuple[Verb, ...]] = {
     "Along the events": (
         Verb(
@@ -133,7 +134,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("mark", ("m",), "a bookmark here", moves.mark, "[NAME]"),
         Verb("marks", ("'",), "the bookmarks", moves.marks),
     ),
-    "In a lesson (gradviz learn)": (
+    LESSON: (
         Verb("question", ("Q",), "to the question that is open", exercise.question),
         Verb("answer", ("A",), "answer it: 0.6, [1, 2], None, yes", exercise.answer, "TEXT"),
         Verb("show-answer", ("Z",), "show the answer", exercise.show_answer),
@@ -143,7 +144,11 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]"),
         Verb("print", ("E",), "elements: w, w.grad, w[0, :3]", elements.print_, "TENSOR"),
         Verb(
-            "eval", (), "p x.sum(): Python in the paused script (debug only)", paused.evaluate, "EXPRESSION"
+            "eval",
+            ("X",),
+            "p x.sum(): Python in the paused script (debug only)",
+            paused.evaluate,
+            "EXPRESSION",
         ),
         Verb("check-node", ("V",), "this VJP against finite differences (debug only)", check_node.check_node),
         Verb("leaves", ("a",), "all leaves, by made, norm, change or name", listing.leaves, "[ORDER]"),
@@ -222,10 +227,13 @@ KEY_SIGNS = {
 }  # fmt: skip
 
 
-def help_rows() -> list[tuple[str, str, str]]:
-    """For each verb: its command, its keys and its help. A row with only a title begins a group."""
+def help_rows(in_lesson: bool = True) -> list[tuple[str, str, str]]:
+    """For each verb: its command, its keys and its help. A row with only a title begins a group. Those of lessons are
+    left out where there is none."""
     rows = []
     for title, verbs in GROUPS.items():
+        if not in_lesson and title == LESSON:
+            continue
         rows.append((title, "", ""))
         for verb in verbs:
             keys = " ".join(KEY_SIGNS.get(key, key) for key in verb.keys) or ":"

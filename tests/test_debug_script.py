@@ -169,6 +169,35 @@ def test_check_node_finds_the_ops_right(debug: Run, engine: str, op: str) -> Non
     assert "WRONG" not in done.stderr
 
 
+NETWORK = """\
+import torch
+torch.manual_seed(0)
+layer, norm = torch.nn.Linear(2, 3), torch.nn.LayerNorm(3)
+x = torch.rand(2, 2, requires_grad=True)
+h = layer(x)
+y = norm(h)
+(y * torch.rand(2, 3)).sum().backward()
+"""
+
+
+@engines
+@pytest.mark.parametrize(
+    ("node", "inputs"),
+    [
+        ("AddmmBackward0", ("layer.bias", "x")),
+        ("TBackward0", ("layer.weight",)),
+        ("NativeLayerNormBackward0", ("norm.weight", "norm.bias", "h")),
+    ],
+)
+def test_check_node_knows_layers(debug: Run, engine: str, node: str, inputs: tuple[str, ...]) -> None:
+    at = f"until kind == 'produced' and grad_fn == '{node}'"
+    done = debug(NETWORK, f"{at}; check-node; continue", "--engine", engine)
+    assert done.returncode == 0, done.stderr
+    lines = told(done.stderr).splitlines()
+    assert "WRONG" not in done.stderr
+    assert all(any(line.startswith(f"  {name}: right") for line in lines) for name in inputs), lines
+
+
 KINK = "x = torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)\ny = torch.relu(x)"
 INDEXED = "x = torch.rand(4, 3, requires_grad=True)\ny = torch.index_select(x, 0, torch.tensor([1, 1, 3]))"
 

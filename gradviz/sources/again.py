@@ -10,9 +10,11 @@ import numpy as np
 
 from gradviz.engine.core.function_node import FunctionNode
 from gradviz.engine.core.node import Node
+from gradviz.engine.core.op import Op
 from gradviz.engine.core.state import no_grad
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.rng.generator import default_generator
+from gradviz.engine.table.kernels.normalization import moments
 from gradviz.events.kinds import OpRan
 
 Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -50,10 +52,20 @@ def forward_of(op: OpRan, number: int, alone: bool) -> Forward:
 
     def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         given = arguments(arrays, constants)
-        result = node.op.forward(given, *args) if node.op.variadic else node.op.forward(*given, *args)
+        own = _of_these(node.op, given, args)
+        result = node.op.forward(given, *own) if node.op.variadic else node.op.forward(*given, *own)
         return [np.asarray(part) for part in (result if node.op.outputs > 1 else [result])]
 
     return forward
+
+
+def _of_these(op: Op, inputs: Sequence[Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of an op for other inputs: a normalization was given the mean and variance of its own."""
+    if not {"view", "axes", "eps", "stats"} <= set(op.args):
+        return args
+    known = dict(zip(op.args, args, strict=True))
+    known["stats"] = moments(inputs[0].reshape(known["view"]), known["axes"], known["eps"])
+    return tuple(known.values())
 
 
 def _constants(node: Any, op: OpRan) -> list[Any]:

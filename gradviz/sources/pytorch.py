@@ -74,9 +74,8 @@ class Attachment:
         """What an op computed, as a function of its inputs. Raises LookupError if its call was not kept."""
         if self.calls is None:
             raise LookupError("this node cannot be checked: the calls of PyTorch were not kept")
-        return self.calls.forward_of(
-            op.outputs, list(dict.fromkeys(tensor for tensor in op.inputs if tensor))
-        )
+        inputs = list(dict.fromkeys(tensor for tensor in op.inputs if tensor))
+        return self.calls.forward_of(op.op, op.outputs, inputs)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

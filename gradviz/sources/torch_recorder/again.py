@@ -63,13 +63,18 @@ class Calls:
         return value
 
     def forward_of(
-        self, outputs: Sequence[int], inputs: Sequence[int]
+        self, op: str, outputs: Sequence[int], inputs: Sequence[int]
     ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
-        """The call that made `outputs`, as a function of the tensors `inputs`. Raises LookupError, with the reason, if
-        it was not kept."""
+        """The call of `op` that made `outputs`, as a function of the tensors `inputs`. Raises LookupError, with the
+        reason, if it was not kept."""
+        call: tuple[Callable[..., Any], Any, Any] | None
         call = next((self.known[number] for number in outputs if number in self.known), None)
-        if call is None:
-            raise LookupError("this node cannot be checked: no function of PyTorch's is known that made it")
+        if op in _STEPS:  # of a linear layer, whose call is told as its two steps
+            call = _STEPS[op], [_Slot(number) for number in inputs], {}
+        if call is None or not _numbers(call[1:]) <= set(inputs):
+            raise LookupError(
+                f"this node cannot be checked: no function of PyTorch's is known that is {op} alone"
+            )
         func, args, kwargs = call
 
         def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -82,6 +87,17 @@ class Calls:
                 return [output.detach().cpu().numpy().copy() for output in outputs_of(result)]
 
         return forward
+
+
+_STEPS: dict[str, Callable[..., Any]] = {"t": torch.t, "addmm": torch.addmm}
+
+
+def _numbers(value: Any) -> set[int]:
+    """The tensors that stood in arguments."""
+    if type(value) is _Slot:
+        return {value.number}
+    parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+    return {number for part in parts for number in _numbers(part)}
 
 
 def _filled(value: Any, tensors: dict[int, torch.Tensor]) -> Any:

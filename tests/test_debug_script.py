@@ -7,10 +7,17 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+from derivative_samples import DIFFERENTIABLE, RNG, leaves, run, samples
 from test_debug import debugging
 from test_step import CUBE, lesson
 
+import gradviz.engine as torch
+from gradviz.engine.table.derivatives import TABLE
+from gradviz.events.kinds import Kind, OpRan
+from gradviz.sources.again import forward_of
+from gradviz.sources.record import record
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
@@ -276,3 +283,33 @@ def test_check_node_needs_a_script_that_waits(tmp_path: Path) -> None:
 def test_check_node_before_the_node_has_run_says_so(debug: Run, engine: str) -> None:
     done = debug(LAYER, "check-node", "--engine", engine, "--break", "exp")
     assert "ExpBackward0 has not run yet" in done.stderr
+
+
+class Again:
+    """A script that waits, as far as the NumPy engine runs its ops again."""
+
+    def forward_of(self, op: OpRan, node: int, alone: bool) -> Callable[..., list[np.ndarray]]:
+        return forward_of(op, node, alone)
+
+
+@pytest.mark.slow
+def test_check_node_finds_every_row_of_the_table_right(tmp_path: Path) -> None:
+    refused: set[tuple[str, str]] = set()
+    for key in DIFFERENTIABLE:
+        for arrays, args in samples(key):
+            with record(tmp_path / "run.gradviz", values="full"):
+                out = run(TABLE[key], leaves(arrays), args)
+                out.backward(torch.tensor(RNG.normal(size=out.array.shape)), retain_graph=True)
+            with open_trace(tmp_path / "run.gradviz") as trace:
+                session = Session(trace)
+                session.script = Again()
+                for event in trace.indices(Kind.PRODUCED).tolist():
+                    session.go(event)
+                    try:
+                        obey(session, "check-node")
+                    except CommandError as error:
+                        refused.add((key, str(error).partition("cannot be checked: ")[2]))
+                    else:
+                        assert "WRONG" not in "".join(session.page), (key, session.page)
+    why = "it reads one half of a symmetric matrix"
+    assert refused == {("cholesky", why), ("cholesky_upper", why), ("eigh", why)}

@@ -102,6 +102,8 @@ def _case(session: Session) -> _Case:
     op = session.query.tensors.op(event)
     if set(op.outputs) & set(op.inputs):
         raise CommandError(f"{name} cannot be checked: {clean(op.op)} works in place, its input is gone")
+    if name.startswith(_SYMMETRIC):
+        raise CommandError(f"{name} cannot be checked: it reads one half of a symmetric matrix")
     main = nodes.main_of_op(event)
     received = _event(session, Kind.RECEIVED, main, 0)
     if not isinstance(received, Received):
@@ -111,6 +113,7 @@ def _case(session: Session) -> _Case:
     return _Case(op, main, inputs, _upstream(session, op, main, received), _gradients(session, op, received))
 
 
+_SYMMETRIC = ("LinalgCholesky", "LinalgEigh")  # a single element of their input cannot be moved
 _UNKNOWN = "its forward op is not in the trace"
 
 

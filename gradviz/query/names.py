@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 
 from gradviz.events.kinds import Event, Kind, OpRan, TensorMade
 from gradviz.query.scopes import Scopes
 from gradviz.query.tensors import Tensors
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 
 
@@ -34,7 +35,7 @@ class Names:
         trace, sites = self.trace, self.trace.sites
         changed = trace.table(Kind.REQUIRES_GRAD_CHANGED)
         events, tensors = self.tensors.all_writes
-        by_op = np.isin(events, self.tensors.ops)
+        by_op = contained(events, self.tensors.ops)
         pairs = chain(
             zip(changed.sites.tolist(), changed["tensor"].tolist(), strict=True),
             zip(trace.events["site"][events[by_op]].tolist(), tensors[by_op].tolist(), strict=True),
@@ -101,14 +102,18 @@ class Names:
     def calls(self) -> dict[int, tuple[list[int], list[int]]]:
         """For each site the calls made there that ran ops: outermost scopes, and backward passes. Returns
         their first events in order, and their last events."""
-        found: dict[int, list[tuple[int, int]]] = {}
-        for run in self.trace.passes:
-            if run.last is not None:
-                found.setdefault(run.site, []).append((run.first, run.last))
-        for site, start, end in self.scopes.calls():
-            found.setdefault(site, []).append((start, end))
-        ordered = {site: sorted(calls) for site, calls in found.items()}
-        return {site: ([first for first, _ in at], [last for _, last in at]) for site, at in ordered.items()}
+        found: dict[int, tuple[list[int], list[int]]] = {}
+        passes = [run for run in self.trace.passes if run.last is not None]
+        sites, firsts, lasts = (
+            np.concatenate([calls, np.array([getattr(run, name) for run in passes], np.int64)])
+            for calls, name in zip(self.scopes.calls(), ("site", "first", "last"), strict=True)
+        )
+        order = np.lexsort((lasts, firsts, sites))
+        sites, firsts, lasts = sites[order], firsts[order], lasts[order]
+        bounds = np.flatnonzero(np.diff(sites, prepend=-1, append=-1)).tolist()
+        for start, end in pairwise(bounds):
+            found[int(sites[start])] = firsts[start:end].tolist(), lasts[start:end].tolist()
+        return found
 
     @cached_property
     def last_ops(self) -> dict[int, str]:
@@ -132,7 +137,7 @@ class Names:
         if parameter or not sites:
             return parameter
         made = self.trace.indices(Kind.OP, Kind.TENSOR)
-        made = made[np.isin(self.trace.events["site"][made], sites)]
+        made = made[contained(self.trace.events["site"][made], sites)]
         until = int(np.searchsorted(made, k, side="right"))
         for event in chain(made[:until][::-1], made[until:]):
             maker = self.trace.event(int(event))
@@ -204,7 +209,7 @@ class AllNames:
         named &= (counts == 0) | self.is_result[made]
         named &= ~np.isin(made, self._seeds)
         codes = np.zeros(len(made), np.int32)
-        for site in np.unique(sites[named]).tolist():
+        for site in distinct(sites[named]).tolist():
             names = np.array([self._code(name) for name in self.trace.sites[site].names])
             here = named & (sites == site)
             codes[here] = names[positions[here]]

@@ -12,6 +12,7 @@ from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
 from gradviz.query.passes import Passes
 from gradviz.query.places import Places
+from gradviz.sets import contained
 
 LONGEST = 32  # an expression up to this long may serve as the name of its result
 
@@ -66,7 +67,7 @@ class Labels:
             return named
         sites = [number for number in self.trace.sites if self._text(number) == text]
         table = self.trace.table(Kind.OP)
-        made = table.events[np.isin(table.sites, sites)]
+        made = table.events[contained(table.sites, sites)]
         until = int(np.searchsorted(made, k, side="right"))
         candidates = (*made[:until][::-1].tolist(), *made[until:].tolist())
         outputs = (tensor for event in candidates for tensor in self.tensors.op(event).outputs)

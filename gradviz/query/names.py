@@ -220,7 +220,7 @@ class AllNames:
         """The TENSOR events of gradients that passes began with; the name at their site is that of the result."""
         made = self.trace.table(Kind.TENSOR)
         seeds = [number for number, text in self.trace.strings.items() if text == "gradient"]
-        return made.events[np.isin(made["how"], seeds)]
+        return made.events[contained(made["how"], seeds)]
 
     def _code(self, name: str) -> int:
         if name not in self._known:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
-import numpy as np
-
 from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.moment import Moment
 from gradviz.query.nodes import ACCUMULATE

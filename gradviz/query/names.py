@@ -207,7 +207,7 @@ class AllNames:
             lengths[number] = len(site.names)
         named = (lengths[sites] > 0) & (lengths[sites] == np.maximum(counts, 1))
         named &= (counts == 0) | self.is_result[made]
-        named &= ~np.isin(made, self._seeds)
+        named &= ~contained(made, self._seeds)
         codes = np.zeros(len(made), np.int32)
         for site in distinct(sites[named]).tolist():
             names = np.array([self._code(name) for name in self.trace.sites[site].names])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -20,10 +19,23 @@ from gradviz.events.kinds import Event, Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.events.site import Place
 from gradviz.tracefile.columns import Table
+from gradviz.tracefile.database import rows_of
 from gradviz.tracefile.digest import Digests
-from gradviz.tracefile.errors import damaged
-from gradviz.tracefile.schema import COLUMNS, MAY_BE_NULL, STATE
+from gradviz.tracefile.errors import damaged, told_of
+from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sites import Frame, Site, joined
+from gradviz.tracefile.sound import (
+    ANY,
+    Known,
+    check_marks,
+    check_numbers,
+    check_rows,
+    check_states,
+    form_of,
+    known,
+    names_of,
+    pairs_of,
+)
 from gradviz.tracefile.states import Snapshot, States
 
 
@@ -82,26 +94,8 @@ class Trace:
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """What a query gives, every value of its column's type."""
-        try:
-            found = self._connection.execute(query, values)
-            rows = found.fetchall()
-        except sqlite3.Error as error:
-            raise damaged(self.path, error) from None
-        for (name, *_), column in zip(found.description, zip(*rows, strict=True), strict=bool(rows)):
-            expected = {COLUMNS[name], type(None)} if name in MAY_BE_NULL else {COLUMNS[name]}
-            if not set(map(type, column)) <= expected:
-                raise damaged(self.path, ValueError(f"a {name} of another type"))
-        return rows
-
-    def _listed(self, text: str) -> tuple[Any, ...]:
-        """A JSON list."""
-        try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise damaged(self.path, error) from None
-        if not isinstance(found, list):
-            raise damaged(self.path, ValueError("a list is missing"))
-        return tuple(found)
+        with told_of(self.path):
+            return rows_of(self._connection, query, *values)
 
     def _checked_chunks(self) -> list[tuple[Any, ...]]:
         """The chunks in order, each beginning where the one before it ends."""
@@ -142,16 +136,8 @@ class Trace:
     def rules(self) -> dict[int, Rule]:
         """The derivatives of operations as text, by number."""
         rows = self._rows("SELECT id, inputs, elementwise FROM rules")
-        found = {}
-        for number, inputs, elementwise in rows:
-            pairs = self._listed(inputs)
-            if not all(
-                isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
-                for pair in pairs
-            ):
-                raise damaged(self.path, ValueError("a rule is no list of names and formulas"))
-            found[number] = Rule(tuple((name, text) for name, text in pairs), bool(elementwise))
-        return found
+        with told_of(self.path):
+            return {number: Rule(pairs_of(inputs), bool(elementwise)) for number, inputs, elementwise in rows}
 
     def rule(self, number: int) -> Rule:
         """One rule by its number."""
@@ -161,13 +147,9 @@ class Trace:
     def forms(self) -> dict[int, Form]:
         """The shapes, dtypes and devices of tensors, by number."""
         rows = self._rows("SELECT id, shape, dtype, device FROM forms")
-        found = {}
-        for number, shape, dtype, device in rows:
-            sizes = self._listed(shape)
-            if not all(type(size) is int and size >= 0 for size in sizes):
-                raise damaged(self.path, ValueError("a shape is no list of sizes"))
-            found[number] = Form(sizes, dtype, device)
-        return found
+        with told_of(self.path):
+            check_numbers([number for number, *_ in rows], "forms")
+            return {number: form_of(*form) for number, *form in rows}
 
     @cached_property
     def sites(self) -> dict[int, Site]:
@@ -178,16 +160,10 @@ class Trace:
     @cached_property
     def _frames(self) -> dict[int, Frame]:
         columns = "id, parent, file, line, col, end_line, end_col, function, names, library"
-        frames = {}
-        for row in self._rows(f"SELECT {columns} FROM sites"):
-            number, parent, file, line, col, end_line, end_col, function, names, library = row
-            named = self._listed(names)
-            if not all(isinstance(name, str) for name in named):
-                raise damaged(self.path, ValueError("names of a place are no texts"))
-            parent = parent if 0 <= parent < number else 0
-            place = Place(file, line, col, end_line, end_col, function, named, False)
-            frames[number] = Frame(number, parent, place, named, bool(library))
-        return frames
+        rows = self._rows(f"SELECT {columns} FROM sites")
+        with told_of(self.path):
+            check_numbers([number for number, *_ in rows], "places")
+            return {row[0]: _frame_of(*row) for row in rows}
 
     @lru_cache(maxsize=64)  # noqa: B019  (a trace lives as long as its program)
     def source(self, file: str) -> list[str]:
@@ -198,11 +174,20 @@ class Trace:
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The backward passes in order."""
-        columns = "number, first, last, thread, site, nodes, digest, recorded"
-        query = f"SELECT {columns} FROM passes WHERE first < ? ORDER BY number"
-        found = [PassInfo(*row) for row in self._rows(query, self.count)]
+        count = len(self.events)  # with them the passes are checked
+        found = [
+            # of a run that goes on: as it was when the trace was opened
+            run if run.last is None or run.last < count else replace(run, last=None, nodes=None, digest=None)
+            for run in self._passes_told
+        ]
         open_passes = [run for run in found if run.last is None]
         return self._completed(found, open_passes[0].first) if open_passes else found
+
+    @cached_property
+    def _passes_told(self) -> list[PassInfo]:
+        columns = "number, first, last, thread, site, nodes, digest, recorded"
+        query = f"SELECT {columns} FROM passes WHERE first < ? ORDER BY number"
+        return [PassInfo(*row) for row in self._rows(query, self.count)]
 
     @property
     def passes_begun(self) -> int:
@@ -247,14 +232,33 @@ class Trace:
     @cached_property
     def events(self) -> np.ndarray:
         """All events as rows of layout.ROW."""
-        try:
+        with told_of(self.path):
             parts = [np.frombuffer(data, ROW) for data in self._blobs("events")]
-        except ValueError as error:
-            raise damaged(self.path, error) from None
-        counts = [count for _, _, count in self._chunks]
-        if [len(part) for part in parts] != counts:
-            raise damaged(self.path, ValueError("there are fewer or more events than there should be"))
-        return np.concatenate([np.zeros(0, ROW), *parts])
+            counts = [count for _, _, count in self._chunks]
+            if [len(part) for part in parts] != counts:
+                raise ValueError("there are fewer or more events than there should be")
+            rows = np.concatenate([np.zeros(0, ROW), *parts])
+            self._check(rows)
+        return rows
+
+    def _check(self, rows: np.ndarray) -> None:
+        """All events, and what tables say of them, fit together."""
+        passes = self._passes_told
+        sites = known(self._frames)
+        named = Known(sites, known(self.strings), known(self.rules), known([run.number for run in passes]))
+        kinds = (rows["head"] & 0xFF).astype(np.uint8)
+        check_rows(rows, kinds, 0, named)
+        places = [run.site for run in passes] + [error.site for error in self.errors]
+        if not sites(np.array(places, np.int64)).all():
+            raise ValueError("a pass or an error is at a place that there is not")
+        marks = {
+            Kind.PASS_BEGAN: [(run.first, run.number) for run in passes],
+            Kind.PASS_ENDED: [
+                (run.last, run.number) for run in passes if run.last is not None and run.last < len(rows)
+            ],
+            Kind.ERROR: [(error.event, ANY) for error in self.errors],
+        }
+        check_marks(kinds, rows["a"], marks)
 
     @cached_property
     def kinds(self) -> np.ndarray:
@@ -278,18 +282,21 @@ class Trace:
         chunk = bisect_right(self._firsts, index) - 1
         links = self._links_of(chunk)
         end = int(self._link_ends[index]) - self._link_starts[chunk]
-        try:
-            layout = LAYOUTS[Kind(int(row["head"]) & 0xFF)]
+        layout = LAYOUTS[Kind(int(row["head"]) & 0xFF)]
+        with told_of(self.path):
             return layout.unpack(index, row, links[end - int(row["links"]) : end].tolist(), self)
-        except ValueError as error:  # also of a kind that there is not
-            raise damaged(self.path, error) from None
 
     def table(self, kind: Kind) -> Table:
         """All events of a kind as columns."""
         found = self._tables.get(kind)
         if found is None:
             found = self._tables[kind] = Table(
-                LAYOUTS[kind], self.indices(kind), self.events, self._gathered_links, self
+                LAYOUTS[kind],
+                self.indices(kind),
+                self.events,
+                self._gathered_links,
+                self,
+                lambda: told_of(self.path),
             )
         return found
 
@@ -338,20 +345,18 @@ class Trace:
     @cached_property
     def states(self) -> States:
         """What tensors were, at all events."""
-        try:
+        with told_of(self.path):
             chunks = [np.frombuffer(data, STATE) for data in self._blobs("states")]
             for part, (_, first, count) in zip(chunks, self._chunks, strict=True):
-                _check_range(part["event"], first, count)
+                check_states(part, first, count)
             sizes = [
                 size for (size,) in self._rows("SELECT length(data) AS count FROM payloads ORDER BY chunk")
             ]
             return States(chunks, sizes, self.forms, lambda n: self._blob("payloads", n), self._payload)
-        except ValueError as error:
-            raise damaged(self.path, error) from None
 
     def _payload(self, chunk: int, offset: int, length: int) -> bytes:
         number = self._chunks[chunk][0]
-        with self._connection.blobopen("payloads", "data", number, readonly=True) as blob:
+        with told_of(self.path), self._connection.blobopen("payloads", "data", number, readonly=True) as blob:
             blob.seek(offset)
             return blob.read(length)
 
@@ -369,10 +374,8 @@ class Trace:
         valued = states.valued(tensor, max(until, int(states.events[row])))
         if valued < 0:
             return None
-        try:
+        with told_of(self.path):
             return states.snapshot(row, valued)
-        except (ValueError, sqlite3.Error) as error:
-            raise damaged(self.path, error) from None
 
     def born(self, tensor: int) -> int | None:
         """The event that first told of a tensor; None where nothing is known of it."""
@@ -386,7 +389,11 @@ class Trace:
         return None if form is None else (form.shape, form.dtype)
 
 
-def _check_range(events: np.ndarray, first: int, count: int) -> None:
-    """Raise ValueError where the states of a chunk belong to events outside of it."""
-    if len(events) and not (first <= events.min() and events.max() < first + count):
-        raise ValueError("a state belongs to no event of its chunk")
+def _frame_of(
+    number: int, parent: int, file: str, line: int, col: int, end_line: int, end_col: int, function: str, names: str,
+    library: int,
+) -> Frame:  # fmt: skip
+    """A frame as its row tells it. Raises ValueError where that cannot be."""
+    named = names_of(names)
+    place = Place(file, line, col, end_line, end_col, function, named, False)
+    return Frame(number, parent if 0 <= parent < number else 0, place, named, bool(library))

@@ -14,9 +14,7 @@ from gradviz.events.handles import Form
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.events.values import Stats, stats_of, stats_table, unpack_stats
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
-
-_STATISTICS = 7
-_BRAIN_FLOAT = "bfloat16"
+from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +72,7 @@ class States:
         self._known_forms, self._payload, self._read = forms, payload, read
         self._firsts = np.cumsum([0, *map(len, chunks)])
         self._offsets = self._checked_offsets(sizes)
-        if len(table) and not np.isin(self.forms, [0, *forms]).all():
-            raise ValueError("a state has a form that there is not")
+        check_values(table["what"] >> 8, self._lengths, self.forms, forms)
         self.snapshot = lru_cache(maxsize=4096)(self._snapshot)
 
     def _checked_offsets(self, sizes: list[int]) -> np.ndarray:
@@ -224,7 +221,7 @@ class States:
     @cached_property
     def stats(self) -> np.ndarray:
         """min, max, mean, rms, nan, inf and zeros of each state, NaN where no value was kept."""
-        found = np.full((len(self), _STATISTICS), np.nan)
+        found = np.full((len(self), STATISTICS), np.nan)
         for chunk, (first, after) in enumerate(zip(self._firsts, self._firsts[1:], strict=False)):
             if after > first and self._grades[first:after].any():
                 self._fill(found, slice(first, after), np.frombuffer(self._payload(chunk), np.uint8))
@@ -254,18 +251,8 @@ class States:
             length = int(lengths[rows[0]])
             packed = payload[offsets[rows][:, None] + np.arange(length)]
             if kind & 0xFF == STATS:
-                found[here.start + rows] = packed.view(np.float64).reshape(len(packed), _STATISTICS)
+                found[here.start + rows] = packed.view(np.float64).reshape(len(packed), STATISTICS)
                 continue
             array = elements_of(packed, self._known_forms[kind >> 8 & 0xFFFFFFFF].dtype)
             if array is not None:
                 found[here.start + rows] = stats_table(array)
-
-
-def elements_of(data: np.ndarray, dtype: str) -> np.ndarray | None:
-    """Bytes as elements; those of bfloat16 as float32. None for a dtype that NumPy has not."""
-    if dtype == _BRAIN_FLOAT:
-        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    try:
-        return data.view(np.dtype(dtype))
-    except TypeError:
-        return None

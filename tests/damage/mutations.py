@@ -197,8 +197,9 @@ _PACKED = ("events", "links", "states", "payloads")
 _NASTY = "\x9b31m\u202e\u2066\x1b]0;x\x07\r\n\0<script>alert(1)</script>&\"'\\N|{}" + "\U000e0001\ufeff\u2028"
 _JSON = (
     "[", "{}", "[NaN]", "[Infinity]", "[-1]", "[1.5]", "[true]", "[null]", '["a"]', "[[1]]", '[{"a": 1}]', "7", '"x"',
-    "[1e999]", "[4294967296, 4294967296]", "[9223372036854775807]", "[0, 123456789012345678901234567890]", "[2" * 50_000,
-    "[" * 100_000, "[1," * 40 + "1" + "]" * 40, "[" + "1," * 100_000 + "1]", '[["a", "b"], ["c"]]', '["\\ud800"]',
+    "[1e999]", "[4294967296, 4294967296]", "[9223372036854775807]", "[0, 123456789012345678901234567890]",
+    "[2" * 50_000, "[" * 100_000, "[1," * 40 + "1" + "]" * 40,
+    "[" + "1," * 100_000 + "1]", '[["a", "b"], ["c"]]', '["\\ud800"]',
     "[" + "9" * 5000 + "]", '{"lr": NaN}', '{"lr": 1e999}', '{"lr": {}}', '[["\\u001b[31m", "\\u202e"]]', "[3, 5, 7]",
 )  # fmt: skip
 _TEXTS = (
@@ -389,9 +390,10 @@ def a_table_of_another_make(rng: Random, path: Path) -> None:
     table = rng.choice(list(TABLES))
     key, *others = TABLES[table]
     columns = ", ".join(others)
+    computed = ", ".join(f"{name} AS (zeroblob(900000000))" for name in others)
     make = rng.choice(
         [
-            f"CREATE TABLE {table} ({key} INTEGER PRIMARY KEY, {', '.join(f'{n} AS (zeroblob(900000000))' for n in others)})",
+            f"CREATE TABLE {table} ({key} INTEGER PRIMARY KEY, {computed})",
             f"CREATE TABLE {table} ({key} PRIMARY KEY, {columns}) WITHOUT ROWID",
             f"CREATE TABLE {table} ({key}, {columns}, CHECK (length({key}) >= 0))",
         ]

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,11 @@ from gradviz.events.handles import Form
 from gradviz.events.kinds import Event, Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.events.site import Place
+from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.database import rows_of
 from gradviz.tracefile.digest import Digests
-from gradviz.tracefile.errors import damaged, told_of
+from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sites import Frame, Site, joined
 from gradviz.tracefile.sound import (
@@ -75,9 +75,10 @@ class Trace:
         self.path = path
         self._connection = connection
         self.meta: dict[str, str] = dict(self._rows("SELECT key, value FROM meta"))
-        self._chunks = self._checked_chunks()
-        self._firsts = [first for _, first, _ in self._chunks]
-        self.count: int = self._chunks[-1][1] + self._chunks[-1][2] if self._chunks else 0
+        with told_of(path):
+            self.chunks = Chunks(connection, self._rows)
+        self._firsts = [chunk.first for chunk in self.chunks.list]
+        self.count: int = self.chunks.events
         self._links_of = lru_cache(maxsize=6)(self._load_links)
         self._known_event = lru_cache(maxsize=4096)(self._event)
         self._tables: dict[Kind, Table] = {}
@@ -96,30 +97,6 @@ class Trace:
         """What a query gives, every value of its column's type."""
         with told_of(self.path):
             return rows_of(self._connection, query, *values)
-
-    def _checked_chunks(self) -> list[tuple[Any, ...]]:
-        """The chunks in order, each beginning where the one before it ends."""
-        chunks = self._rows("SELECT id, first, count FROM chunks ORDER BY id")
-        ends = accumulate((count for _, _, count in chunks), initial=0)
-        if any(count < 0 or first != end for (_, first, count), end in zip(chunks, ends, strict=False)):
-            raise damaged(self.path, ValueError("the chunks do not add up"))
-        return chunks
-
-    def _blob(self, table: str, chunk: int) -> bytes:
-        rows = self._rows(f"SELECT data FROM {table} WHERE chunk = ?", self._chunks[chunk][0])
-        if not rows:
-            raise damaged(self.path, ValueError(f"{table} of chunk {self._chunks[chunk][0]} are missing"))
-        return rows[0][0]
-
-    def _blobs(self, table: str) -> list[bytes]:
-        """What a table of packed chunks holds, chunk by chunk."""
-        last = self._chunks[-1][0] if self._chunks else 0
-        blobs = [
-            data for (data,) in self._rows(f"SELECT data FROM {table} WHERE chunk <= ? ORDER BY chunk", last)
-        ]
-        if len(blobs) != len(self._chunks):
-            raise damaged(self.path, ValueError(f"{table} of a chunk are missing"))
-        return blobs
 
     # --- tables
 
@@ -197,7 +174,7 @@ class Trace:
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
         """The passes of a run that was killed: those that ended in its last moment had not been summed up."""
         digests = Digests([self.text(number) for number in range(max(self.strings, default=-1) + 1)])
-        for chunk, (_, first, count) in enumerate(self._chunks):
+        for chunk, (_, first, count, _) in enumerate(self.chunks.list):
             if first + count > start:
                 begin = max(first, start)
                 events = self.events[begin : first + count]
@@ -233,8 +210,8 @@ class Trace:
     def events(self) -> np.ndarray:
         """All events as rows of layout.ROW."""
         with told_of(self.path):
-            parts = [np.frombuffer(data, ROW) for data in self._blobs("events")]
-            counts = [count for _, _, count in self._chunks]
+            parts = [numbers.view(ROW) for numbers in self.chunks.all("events")]
+            counts = [chunk.events for chunk in self.chunks.list]
             if [len(part) for part in parts] != counts:
                 raise ValueError("there are fewer or more events than there should be")
             rows = np.concatenate([np.zeros(0, ROW), *parts])
@@ -317,15 +294,16 @@ class Trace:
     def _link_starts(self) -> list[int]:
         """Where the links of each chunk begin, counted likewise."""
         ends = self._link_ends
-        return [int(ends[first - 1]) if first else 0 for _, first, _ in self._chunks]
+        return [int(ends[first - 1]) if first else 0 for first in self._firsts]
 
     def _load_links(self, chunk: int) -> np.ndarray:
-        data = self._blob("links", chunk)
-        _, first, count = self._chunks[chunk]
+        _, first, count, _ = self.chunks.list[chunk]
         due = int(self._link_ends[first + count - 1]) - self._link_starts[chunk] if count else 0
-        if len(data) != 4 * due:
-            raise damaged(self.path, ValueError("links are missing"))
-        return np.frombuffer(data, "<u4")
+        with told_of(self.path):
+            links = self.chunks.one("links", chunk)
+            if len(links) != due:
+                raise ValueError("links are missing")
+        return links
 
     def _gathered_links(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The links of these events (their indices in ascending order), one after another, and how many each has."""
@@ -346,19 +324,18 @@ class Trace:
     def states(self) -> States:
         """What tensors were, at all events."""
         with told_of(self.path):
-            chunks = [np.frombuffer(data, STATE) for data in self._blobs("states")]
-            for part, (_, first, count) in zip(chunks, self._chunks, strict=True):
+            parts = [numbers.view(STATE) for numbers in self.chunks.all("states")]
+            for part, (_, first, count, _) in zip(parts, self.chunks.list, strict=True):
                 check_states(part, first, count)
-            sizes = [
-                size for (size,) in self._rows("SELECT length(data) AS count FROM payloads ORDER BY chunk")
-            ]
-            return States(chunks, sizes, self.forms, lambda n: self._blob("payloads", n), self._payload)
+            return States(parts, self.chunks.sizes(), self.forms, self._values, self._value)
 
-    def _payload(self, chunk: int, offset: int, length: int) -> bytes:
-        number = self._chunks[chunk][0]
-        with told_of(self.path), self._connection.blobopen("payloads", "data", number, readonly=True) as blob:
-            blob.seek(offset)
-            return blob.read(length)
+    def _values(self, chunk: int) -> bytes:
+        with told_of(self.path):
+            return self.chunks.values(chunk)
+
+    def _value(self, chunk: int, offset: int, length: int) -> bytes:
+        with told_of(self.path):
+            return self.chunks.value(chunk, offset, length)
 
     def snapshot(self, tensor: int, at: int | None = None) -> Snapshot | None:
         """What a tensor was just after event `at` (default: at the end), or when it was first told of, if that is

@@ -22,10 +22,12 @@ from gradviz.events.kinds import Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.digest import Digests
+from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import Ring
 from gradviz.tracefile.schema import APPLICATION_ID, SKIPPED, STATE, TABLES, VERSION
 from gradviz.tracefile.sites import Sites
+from gradviz.tracefile.squeeze import Kept, Squeezer
 from gradviz.tracefile.thinning import drop_unused, thin
 
 _HEADER = 100  # bytes of SQLite's header; the application's id is at 68
@@ -69,6 +71,7 @@ class Writer:
         self.texts: list[str] = []
         self.digests = Digests(self.texts)
         self.ring = None if last is None else Ring(last)
+        self.squeezer = Squeezer()
         self.dtypes: dict[int, str] = {}  # of forms, by their numbers
         linecache.checkcache()  # a file may have been edited since another recording
         self.connection = _create(self.path, meta)
@@ -211,16 +214,17 @@ class Writer:
         settle(batch)
         self.chunks += 1
         count = len(batch.rows) // ROW.itemsize
-        cursor.execute(
-            "INSERT INTO chunks VALUES (?, ?, ?, ?)", (self.chunks, batch.first, count, time.time())
-        )
-        blobs = {"events": batch.rows, "links": batch.links, "states": batch.states}
-        for table, packed in blobs.items():
-            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
-        payload = b"".join(batch.payload)
+        arrays = bytes(batch.rows), bytes(batch.links), bytes(batch.states)
         if self.ring is None:
+            kept = self.squeezer.chunk(self.chunks, batch.first + count, *arrays, batch.payload)
+            since = self.squeezer.group
             batch.payload.clear()  # not both in memory while they are written
-        cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, payload))
+        else:  # its chunks are changed one by one
+            kept, since = Kept._make(map(as_is, (*arrays, b"".join(batch.payload)))), self.chunks
+        row = (self.chunks, batch.first, count, time.time(), since)
+        cursor.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", row)
+        for table, packed in kept._asdict().items():
+            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
 
     def _write_tables(self, cursor: sqlite3.Cursor, first: int, events: np.ndarray) -> None:
         """Write what a person would query: passes, parameters, errors."""

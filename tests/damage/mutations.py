@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import ROW
+from gradviz.tracefile.expected import as_is, expanded, unexpected
 from gradviz.tracefile.schema import STATE
 
 PAGE = 8192
@@ -130,7 +132,7 @@ def a_field_of_the_header(rng: Random, path: Path) -> None:
 def another_version(rng: Random, path: Path) -> None:
     """The version of the format, or the application, is another."""
     what = rng.choice(["user_version", "application_id"])
-    number = rng.choice([0, 1, 3, 99, 2**31 - 1, -1])
+    number = rng.choice([0, 1, 2, 4, 99, 2**31 - 1, -1])
     _run(path, f"PRAGMA {what} = {number}")
 
 
@@ -187,7 +189,7 @@ TABLES = {
     "passes": ("number", "first", "last", "thread", "site", "nodes", "digest", "recorded"),
     "parameters": ("tensor", "name"),
     "errors": ("event", "type", "message", "node", "site"),
-    "chunks": ("id", "first", "count", "time"),
+    "chunks": ("id", "first", "count", "time", "since"),
     "events": ("chunk", "data"),
     "links": ("chunk", "data"),
     "states": ("chunk", "data"),
@@ -436,18 +438,32 @@ class _Array:
         self.chunk = rng.choice(numbers or [0])
 
     def __enter__(self) -> np.ndarray:
-        found = self.connection.execute(
-            f"SELECT data FROM {self.table} WHERE chunk = ?", (self.chunk,)
-        ).fetchone()
-        data = bytes(found[0]) if found else b""
         dtype = {"events": ROW, "states": STATE, "links": np.dtype("<u4")}[self.table]
-        self.array = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype).copy()
+        try:
+            self.array = np.frombuffer(_packed(self.connection, self.table, self.chunk), dtype).copy()
+        except ValueError:
+            self.connection.close()
+            raise
         return self.array
 
     def __exit__(self, *_: object) -> None:
-        data = self.array.tobytes()
-        self.connection.execute(f"UPDATE {self.table} SET data = ? WHERE chunk = ?", (data, self.chunk))
+        _pack(self.connection, self.table, self.chunk, self.array.tobytes())
         self.connection.close()
+
+
+def _packed(connection: sqlite3.Connection, table: str, chunk: int) -> bytes:
+    """A packed array of a chunk, as it was when it was packed."""
+    query = f"SELECT data FROM {table} WHERE chunk <= ? AND chunk >= (SELECT since FROM chunks WHERE id = ?)"
+    before = np.zeros(0, np.uint32)
+    data = b""
+    for (kept,) in connection.execute(f"{query} ORDER BY chunk", (chunk, chunk)):
+        data = expanded(bytes(kept), before)
+        before = np.concatenate([before, np.frombuffer(data, np.uint32)]) if table != "payloads" else before
+    return data
+
+
+def _pack(connection: sqlite3.Connection, table: str, chunk: int, data: bytes) -> None:
+    connection.execute(f"UPDATE {table} SET data = ? WHERE chunk = ?", (as_is(data), chunk))
 
 
 _COUNTS = (0, 1, 2, 3, 255, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32 - 2, 150_000_000, 1_000_000)
@@ -517,9 +533,8 @@ def circles(rng: Random, path: Path) -> None:
     """Nodes send their gradients to themselves, ops read what they make."""
     with closing(sqlite3.connect(path)) as connection:
         chunk = rng.choice(connection.execute("SELECT chunk FROM events").fetchall())[0]
-        find = "SELECT data FROM {} WHERE chunk = ?"
-        rows = np.frombuffer(connection.execute(find.format("events"), (chunk,)).fetchone()[0], ROW)
-        links = np.frombuffer(connection.execute(find.format("links"), (chunk,)).fetchone()[0], "<u4").copy()
+        rows = np.frombuffer(_packed(connection, "events", chunk), ROW)
+        links = np.frombuffer(_packed(connection, "links", chunk), "<u4").copy()
         ends = np.cumsum(rows["links"])
         for row, end in zip(rows, ends.tolist(), strict=True):
             own = slice(end - int(row["links"]), end)
@@ -527,7 +542,7 @@ def circles(rng: Random, path: Path) -> None:
                 links[own] = np.where(
                     links[own] > 2, rng.choice([int(row["a"]), int(links[own].max(initial=0))]), links[own]
                 )
-        connection.execute("UPDATE links SET data = ? WHERE chunk = ?", (links.tobytes(), chunk))
+        _pack(connection, "links", chunk, links.tobytes())
         connection.commit()
 
 
@@ -565,19 +580,58 @@ def a_chunk_of_another_length(rng: Random, path: Path) -> None:
     """A packed array is longer or shorter than it should be."""
     table = rng.choice(_PACKED)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        chunk, data = rng.choice(connection.execute(f"SELECT chunk, data FROM {table}").fetchall())
+        chunk = rng.choice(connection.execute("SELECT id FROM chunks").fetchall())[0]
+        data = _packed(connection, table, chunk)
         size = {"events": ROW.itemsize, "states": STATE.itemsize}.get(table, 4)
         new = rng.choice(
             [data[:-1], data[:-size], data + bytes(size), data + data[-size:], data[size:], b"", data * 2]
         )
+        _pack(connection, table, chunk, new)
+
+
+@_way("states")
+def another_packing(rng: Random, path: Path) -> None:
+    """A packed array is said to be kept in another way, from more or fewer numbers."""
+    table = rng.choice(_PACKED)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        chunk, data = rng.choice(connection.execute(f"SELECT chunk, data FROM {table}").fetchall())
+        if rng.random() < 0.5:
+            data = (
+                unexpected(np.zeros(0, np.uint32), _packed(connection, table, chunk), rng.choice([7, 70]))
+                or data
+            )
+        header = list(struct.unpack_from("<4I", data))
+        header[rng.randrange(4)] = rng.choice(
+            [0, 1, 2, 3, 7, 1 << 24, (1 << 24) + 1, (1 << 32) - 1, header[2]]
+        )
+        new = struct.pack("<4I", *header) + data[16:]
         connection.execute(f"UPDATE {table} SET data = ? WHERE chunk = ?", (new, chunk))
+
+
+@_way("states")
+def much_of_nothing(rng: Random, path: Path) -> None:
+    """Chunks that take a few bytes stand for millions of events."""
+    length = (1 << 24) // 28 * 28
+    packed = struct.pack("<4I", 1, rng.choice([7, length // 4]), length, 0) + zlib.compress(b"")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        last, first = connection.execute("SELECT id, first + count FROM chunks ORDER BY id DESC").fetchone()
+        columns = ", ".join("?" * len(TABLES["chunks"]))
+        for number in range(last + 1, last + 1 + rng.choice([1, 100])):
+            row = {"id": number, "first": first, "count": length // 28, "time": 0.0, "since": number}
+            connection.execute(
+                f"INSERT INTO chunks VALUES ({columns})", [row[name] for name in TABLES["chunks"]]
+            )
+            for table in _PACKED:
+                connection.execute(f"INSERT INTO {table} VALUES (?, ?)", (number, packed))
+            first += length // 28
 
 
 @_way("values")
 def other_values(rng: Random, path: Path) -> None:
     """Values are NaN, infinite, huge or any bytes."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        chunk, data = rng.choice(connection.execute("SELECT chunk, data FROM payloads").fetchall())
+        chunk = rng.choice(connection.execute("SELECT id FROM chunks").fetchall())[0]
+        data = _packed(connection, "payloads", chunk)
         content = bytearray(data)
         for _ in range(rng.choice([1, 5, 50])):
             at = rng.randrange(max(len(content) - 8, 1)) // 4 * 4
@@ -588,6 +642,4 @@ def other_values(rng: Random, path: Path) -> None:
                 ]
                 + [struct.pack("<2f", 3e38, -3e38), rng.randbytes(8)]
             )
-        connection.execute(
-            "UPDATE payloads SET data = ? WHERE chunk = ?", (bytes(content[: len(data)]), chunk)
-        )
+        _pack(connection, "payloads", chunk, bytes(content[: len(data)]))

@@ -40,3 +40,5 @@ def told_of(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, ValueError) as error:
         raise damaged(path, error) from None
+    except MemoryError:
+        raise TraceError(f"{path} takes more memory to read than there is") from None

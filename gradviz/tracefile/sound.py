@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATS
 _DEEPEST, _MOST_SIZES = 8, 64  # nested lists of JSON; sizes of a shape, as in NumPy
 _SPARE = 1 << 20  # numbers of places and forms that a table may leave out
 _LARGEST = 1 << 62  # bytes of a value
+_WORD = re.compile(r"[A-Za-z0-9_.:<>|=()\[\] -]{0,60}")  # as dtypes and devices are written
 
 
 # --- texts
@@ -36,11 +38,11 @@ def listed(text: str) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def nested(text: str) -> Any:
-    """What a text in JSON says, if it is not nested too deep."""
+def nested(text: str, is_strict: bool = True) -> Any:
+    """What a text in JSON says, if it is not nested too deep. `is_strict`: as JSON has it, without NaN and Infinity."""
     if text.count("[") + text.count("{") > _DEEPEST and _depth(text) > _DEEPEST:
         raise ValueError("lists are nested too deep")
-    return json.loads(text, parse_constant=_refuse)
+    return json.loads(text, parse_constant=_refuse if is_strict else None)
 
 
 def _refuse(name: str) -> None:
@@ -61,6 +63,8 @@ def form_of(shape: str, dtype: str, device: str) -> Form:
         raise ValueError("a shape is no list of sizes")
     if math.prod(sizes) * 16 > _LARGEST or max(sizes, default=0) > _LARGEST:
         raise ValueError("a shape beyond all bounds")
+    if not (_WORD.fullmatch(dtype) and _WORD.fullmatch(device)):
+        raise ValueError("a dtype or a device that is no word")
     return Form(sizes, dtype, device)
 
 
@@ -212,6 +216,8 @@ def elements_of(data: np.ndarray, name: str) -> np.ndarray | None:
 
 def check_states(states: np.ndarray, first: int, count: int) -> None:
     """The states of a chunk belong to its events, in their order."""
+    if np.any((states["base"] == states["tensor"]) & (states["base"] > 0)):
+        raise ValueError("a tensor is a view of itself")
     events = states["event"]
     if len(events) and not (
         first <= events[0] and events[-1] < first + count and np.all(events[1:] >= events[:-1])

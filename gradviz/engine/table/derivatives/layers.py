@@ -85,7 +85,8 @@ linear("adaptive_avg_pool2d", k.average, node_name="AdaptiveAvgPool2DBackward0",
 for mode, dims in [*(("nearest", n) for n in (1, 2, 3)), *(("nearest_exact", n) for n in (1, 2, 3)),
         ("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)]:
     kind = mode.title().replace("_", "")
-    linear(f"upsample_{mode}{dims}d", k.resized, args="size matrices", internal="matrices", node_name=f"Upsample{kind}{dims}DBackward0",
+    linear(f"upsample_{mode}{dims}d", k.resized, args="size matrices", internal="matrices",
+        node_name=f"Upsample{kind}{dims}DBackward0",
         x=d("the weights of its pixels, summed", lambda g, matrices: k.along_dimensions(
             g, tuple(matrix.T for matrix in matrices))))
 

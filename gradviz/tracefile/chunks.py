@@ -4,7 +4,6 @@ What an array says may follow from the chunks before it in its group (expected.p
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradviz.tracefile.database import most_unpacked
 from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, expanded, header_of
 
 _GROUPS = 3  # that are kept in memory, of each kind of array
 _VALUES = 8  # chunks whose values are kept in memory
-_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # of this machine, in bytes
 
 
 class Chunk(NamedTuple):
@@ -63,8 +62,8 @@ class Chunks:
         ]
         if len(kept) != len(self):
             raise ValueError(f"{table} of a chunk are missing")
-        if sum(header_of(data).length for data in kept) > _MEMORY // 4:
-            raise MemoryError  # a few bytes can stand for any number of events
+        if sum(header_of(data).length for data in kept) > most_unpacked(self._connection):
+            raise ValueError("it stands for more than its size allows")
         return list(_expanded(kept, [chunk.since == chunk.id for chunk in self.list]))
 
     def one(self, table: str, place: int) -> np.ndarray:

@@ -5,6 +5,7 @@ file bounds what can come out of it, so its size bounds the work of a query and 
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from gradviz.tracefile.schema import COLUMNS, MAY_BE_NULL, TABLES
 
 _LONGEST = 1 << 20  # bytes of a text or an array that any file may hold
 _BLOCK, _MEMORY = 64, 64 << 20  # rows, and bytes, that are fetched before their length is looked at
+_UNPACKED, _TIMES = (
+    64 << 20,
+    1000,
+)  # bytes that packed arrays may stand for, and as many for each byte of the file
 _STEPS = 1_000_000  # of SQLite's machine, that any query may take
 _AT_ONCE = 10_000
 _LEAST, _BEYOND = -1, 1 << 32  # what whole numbers lie between: those of events have 32 bits
@@ -77,6 +82,12 @@ def _check_schema(connection: sqlite3.Connection) -> None:
         raise ValueError("its tables are not those of a trace")
     if {(kind, name, " ".join(sql.split())) for kind, name, sql in found} != _EXPECTED:
         raise ValueError("its tables are not those of a trace")
+
+
+def most_unpacked(connection: sqlite3.Connection) -> float:
+    """How many bytes the packed arrays of a table may stand for: those of a chunk of a recording are some hundred times
+    as long as what is kept of it, at most."""
+    return _UNPACKED + _TIMES * connection.bytes if isinstance(connection, Database) else math.inf
 
 
 def rows_of(connection: sqlite3.Connection, query: str, *values: object) -> list[tuple[Any, ...]]:

@@ -25,14 +25,14 @@ from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sites import Frame, Site, joined
 from gradviz.tracefile.sound import (
-    ANY,
     Known,
+    Numbers,
     check_marks,
     check_numbers,
     check_rows,
     check_states,
     form_of,
-    known,
+    kinds_of,
     names_of,
     pairs_of,
 )
@@ -221,26 +221,23 @@ class Trace:
     def _check(self, rows: np.ndarray) -> None:
         """All events, and what tables say of them, fit together."""
         passes = self._passes_told
-        sites = known(self._frames)
-        named = Known(sites, known(self.strings), known(self.rules), known([run.number for run in passes]))
-        kinds = (rows["head"] & 0xFF).astype(np.uint8)
-        check_rows(rows, kinds, 0, named)
+        numbers = [run.number for run in passes]
+        sites = Numbers(self._frames)
+        kinds = kinds_of(rows)
+        check_rows(rows, kinds, Known(sites, Numbers(self.strings), Numbers(self.rules), Numbers(numbers)))
         places = [run.site for run in passes] + [error.site for error in self.errors]
-        if not sites(np.array(places, np.int64)).all():
+        if not sites.include(np.array(places, np.int64)):
             raise ValueError("a pass or an error is at a place that there is not")
-        marks = {
-            Kind.PASS_BEGAN: [(run.first, run.number) for run in passes],
-            Kind.PASS_ENDED: [
-                (run.last, run.number) for run in passes if run.last is not None and run.last < len(rows)
-            ],
-            Kind.ERROR: [(error.event, ANY) for error in self.errors],
-        }
-        check_marks(kinds, rows["a"], marks)
+        ended = [run for run in passes if run.last is not None and run.last < len(rows)]
+        check_marks(kinds, rows["a"], Kind.PASS_BEGAN, [run.first for run in passes], numbers)
+        lasts = [run.last or 0 for run in ended]
+        check_marks(kinds, rows["a"], Kind.PASS_ENDED, lasts, [run.number for run in ended])
+        check_marks(kinds, rows["a"], Kind.ERROR, [error.event for error in self.errors], [])
 
     @cached_property
     def kinds(self) -> np.ndarray:
         """The kind of each event, as `Kind` numbers."""
-        return (self.events["head"] & 0xFF).astype(np.uint8)
+        return kinds_of(self.events)
 
     def indices(self, *kinds: Kind) -> np.ndarray:
         """The indices of all events of these kinds."""
@@ -325,9 +322,10 @@ class Trace:
         """What tensors were, at all events."""
         with told_of(self.path):
             parts = [numbers.view(STATE) for numbers in self.chunks.all("states")]
-            for part, (_, first, count, _) in zip(parts, self.chunks.list, strict=True):
-                check_states(part, first, count)
-            return States(parts, self.chunks.sizes(), self.forms, self._values, self._value)
+            states = States(parts, self.chunks.sizes(), self.forms, self._values, self._value)
+            firsts = [*self._firsts, self.chunks.events]
+            check_states(states.tensors, states.bases, states.events, states.firsts_of_chunks, firsts)
+        return states
 
     def _values(self, chunk: int) -> bytes:
         with told_of(self.path):

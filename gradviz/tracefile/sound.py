@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import COLUMNS, LAYOUTS
+from gradviz.events.layout import COLUMNS, LAYOUTS, ROW
 from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATS
 
 _DEEPEST, _MOST_SIZES = 8, 64  # nested lists of JSON; sizes of a shape, as in NumPy
@@ -97,100 +97,122 @@ def check_numbers(numbers: Collection[int], what: str) -> None:
 # --- events
 
 
+class Numbers:
+    """Numbers that events may name, and 0. `highest` is the highest of them."""
+
+    def __init__(self, numbers: Collection[int]) -> None:
+        self._there = np.array([0, *numbers], np.int64)
+        self._there.sort()
+        self.highest = int(self._there[-1])
+        self.are_all = bool(np.all(np.diff(self._there) <= 1))  # up to the highest: so it is, mostly
+
+    def include(self, asked: np.ndarray) -> bool:
+        """Whether all numbers of an array are among them."""
+        if self.are_all:
+            return not len(asked) or int(asked.max()) <= self.highest
+        return bool(np.isin(asked, self._there).all())
+
+
 class Known(NamedTuple):
-    """What events may name: functions that say of many numbers which there are."""
+    """What events may name."""
 
-    sites: Callable[[np.ndarray], np.ndarray]
-    texts: Callable[[np.ndarray], np.ndarray]
-    rules: Callable[[np.ndarray], np.ndarray]
-    passes: Callable[[np.ndarray], np.ndarray]
+    sites: Numbers
+    texts: Numbers
+    rules: Numbers
+    passes: Numbers
 
-
-def known(numbers: Collection[int]) -> Callable[[np.ndarray], np.ndarray]:
-    """Says of many numbers which are among these, or 0."""
-    highest = max(numbers, default=0)
-    if highest > 2 * len(numbers) + _SPARE:
-        ordered = np.unique(np.array([0, *numbers], np.int64))
-        return lambda asked: ordered[np.searchsorted(ordered[:-1], asked)] == asked
-    table = np.zeros(highest + 2, bool)
-    table[[0, *numbers]] = True
-    return lambda asked: table[np.clip(asked, -1, highest + 1)]  # −1 is the last, which is never one
+    def of(self, how: str) -> Numbers | None:
+        """The numbers that a field may hold which is stored in this way; None for any."""
+        return {"text": self.texts, "rule": self.rules, "pass": self.passes}.get(how)
 
 
-def _least_links() -> np.ndarray:
-    least = np.full(256, -1, np.int64)
+def kinds_of(rows: np.ndarray) -> np.ndarray:
+    """The kinds of events: the lowest byte of each row's head."""
+    return np.ascontiguousarray(rows.view(np.uint8)[:: ROW.itemsize])
+
+
+_PLACES = {name: place for place, name in enumerate(ROW.names or ())}  # of the columns of a row
+_SITE, _LINKS = _PLACES["site"], _PLACES["links"]
+_ANY = 2**32 - 1
+_BLOCK = 1 << 15  # rows that are checked together: they stay in the processor's cache
+
+
+def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known) -> None:
+    """The rows of a run's events fit together, and what they name is there."""
+    numbers = rows.view(np.uint32).reshape(len(rows), -1)
+    least, most = _bounds(known)
+    for start in range(0, len(numbers), _BLOCK):
+        block, own = numbers[start : start + _BLOCK], kinds[start : start + _BLOCK]
+        if np.any(block > most.take(own, axis=0)):
+            raise ValueError("an event names what there is not, or has links to spare")
+        if np.any(block[:, _LINKS] < least.take(own)):
+            raise ValueError("an event lacks links, or is of a kind that there is not")
+    if not (known.sites.are_all or known.sites.include(numbers[:, _SITE])):
+        raise ValueError("an event is at a place that there is not")
+    for kind in LAYOUTS:
+        _check_kind(kind, numbers, kinds, known)
+
+
+def _bounds(known: Known) -> tuple[np.ndarray, np.ndarray]:
+    """For each kind the fewest links that an event of it has, and the highest number of each column of its row."""
+    least, most = np.full(256, _ANY, np.uint32), np.full((256, len(_PLACES)), _ANY, np.uint32)
+    most[:, _SITE] = known.sites.highest
     for kind, layout in LAYOUTS.items():
         least[kind] = layout.head
-    return least
+        if not layout.lists:
+            most[kind, _LINKS] = layout.head
+        for column, field in zip(COLUMNS, layout.columns, strict=False):
+            if (there := known.of(field.stored.how)) is not None:
+                most[kind, _PLACES[column]] = there.highest
+    return least, most
 
 
-def _widths() -> np.ndarray:
-    """By how many links the events of a kind may have more than the least: 0 for any number."""
-    widths = np.zeros(256, np.int64)
-    for kind, layout in LAYOUTS.items():
-        if len(layout.lists) == 1:
-            widths[kind] = layout.lists[0].width
-        elif not layout.lists:
-            widths[kind] = np.iinfo(np.int64).max
-    return widths
-
-
-_LEAST, _WIDTHS = _least_links(), _widths()
-# The columns that say which text, rule, pass or earlier event a kind names.
-_NAMING: dict[str, list[tuple[int, str]]] = {"text": [], "rule": [], "pass": [], "back": []}
-for _kind, _layout in LAYOUTS.items():
-    for _column, _field in zip(COLUMNS, _layout.columns, strict=False):
-        if _field.stored.how in _NAMING:
-            _NAMING[_field.stored.how].append((int(_kind), _column))
-
-
-def check_rows(rows: np.ndarray, kinds: np.ndarray, first: int, known: Known) -> None:
-    """The rows of events from number `first` on fit together, and what they name is there."""
-    least = _LEAST[kinds]
-    if least.min(initial=0) < 0:
-        raise ValueError("an event of a kind that there is not")
-    more = rows["links"] - least
-    widths = _WIDTHS[kinds]
-    if more.min(initial=0) < 0 or np.any(more[widths > 0] % widths[widths > 0]):
-        raise ValueError("an event lacks links, or has some to spare")
-    if not known.sites(rows["site"]).all():
-        raise ValueError("an event is at a place that there is not")
-    by_kind = {int(kind): np.flatnonzero(kinds == kind) for kind in np.unique(kinds)}
-    for how, named in _NAMING.items():
-        for kind, column in named:
-            places = by_kind.get(kind)
-            if places is not None:
-                _check_named(how, rows[column][places], first + places, known)
-
-
-def _check_named(how: str, numbers: np.ndarray, events: np.ndarray, known: Known) -> None:
-    if how == "back":
-        if np.any(numbers > events):
-            raise ValueError("an event names one before the first")
+def _check_kind(kind: Kind, numbers: np.ndarray, kinds: np.ndarray, known: Known) -> None:
+    """What bounds do not say of the events of a kind."""
+    layout = LAYOUTS[kind]
+    width = layout.lists[0].width if len(layout.lists) == 1 else 1
+    unsure = [
+        (_PLACES[column], how, there)
+        for column, field in zip(COLUMNS, layout.columns, strict=False)
+        for how, there in [(field.stored.how, known.of(field.stored.how))]
+        if how == "back" or not (there is None or there.are_all)
+    ]
+    if width == 1 and not unsure:
         return
-    there = {"text": known.texts, "rule": known.rules, "pass": known.passes}[how]
-    if not there(numbers).all():
-        raise ValueError(f"an event names a {how} that there is not")
+    places = np.flatnonzero(kinds == kind)
+    if np.any((numbers[places, _LINKS] - layout.head) % width):
+        raise ValueError("an event has links to spare")
+    for column, how, there in unsure:
+        if there is None:
+            _check_earlier(numbers[places, column], places, kinds)
+        elif not there.include(numbers[places, column]):
+            raise ValueError(f"an event names a {how} that there is not")
 
 
-ANY = -1  # number
+def _check_earlier(distances: np.ndarray, places: np.ndarray, kinds: np.ndarray) -> None:
+    """Events so far back from these places are ops."""
+    targets = places - distances.astype(np.int64)
+    if targets.min(initial=0) < 0:
+        raise ValueError("an event names one before the first")
+    if np.any(kinds[targets[distances > 0]] != Kind.OP):
+        raise ValueError("an event names one that is no op")
 
 
 def check_marks(
-    kinds: np.ndarray, numbers: np.ndarray, marks: Mapping[Kind, Sequence[tuple[int, int]]]
+    kinds: np.ndarray, firsts: np.ndarray, kind: Kind, events: list[int], told: list[int]
 ) -> None:
-    """What tables say of events is so. `marks` are for each kind its events, each with the number that its first column
-    has (or ANY); `numbers` are the first columns of all events."""
-    for kind, pairs in marks.items():
-        events, told = np.array(pairs, np.int64).reshape(-1, 2).T
-        if len(events) and not (events.min() >= 0 and events.max() < len(kinds)):
-            raise ValueError(f"a {kind.name} at an event that there is not")
-        if np.any(kinds[events] != kind) or np.any((told != ANY) & (numbers[events] != told)):
-            raise ValueError(f"a {kind.name} at an event that is none")
+    """What a table says of events is so: they are of a kind, and their first columns (`firsts` are those of all events)
+    are the numbers that are told (none: any)."""
+    places = np.array(events, np.int64)
+    if len(places) and not (places.min() >= 0 and places.max() < len(kinds)):
+        raise ValueError(f"a {kind.name} at an event that there is not")
+    if np.any(kinds[places] != kind) or (told and np.any(firsts[places] != np.array(told, np.int64))):
+        raise ValueError(f"a {kind.name} at an event that is none")
 
 
 # --- states
 
+_IMPOSSIBLE, _ANY_LENGTH = -2, -1
 STATISTICS = 7  # of a value that is not kept in full
 _BRAIN_FLOAT = "bfloat16"
 
@@ -214,13 +236,19 @@ def elements_of(data: np.ndarray, name: str) -> np.ndarray | None:
     return data.view(dtype)
 
 
-def check_states(states: np.ndarray, first: int, count: int) -> None:
-    """The states of a chunk belong to its events, in their order."""
-    if np.any((states["base"] == states["tensor"]) & (states["base"] > 0)):
+def check_states(
+    tensors: np.ndarray, bases: np.ndarray, events: np.ndarray, chunks: np.ndarray, firsts: Sequence[int]
+) -> None:
+    """The states of each chunk belong to its events, in their order. `chunks` says at which state each chunk
+    begins, and `firsts` at which event; both end with how many there are."""
+    if np.any((bases == tensors) & (bases > 0)):
         raise ValueError("a tensor is a view of itself")
-    events = states["event"]
-    if len(events) and not (
-        first <= events[0] and events[-1] < first + count and np.all(events[1:] >= events[:-1])
+    if np.any(events[1:] < events[:-1]):
+        raise ValueError("states are not in the order of their events")
+    some = np.flatnonzero(np.diff(chunks))
+    bounds = np.array(firsts, np.int64)
+    if np.any(events[chunks[some]] < bounds[some]) or np.any(
+        events[chunks[some + 1] - 1] >= bounds[some + 1]
     ):
         raise ValueError("a state belongs to no event of its chunk")
 
@@ -229,17 +257,16 @@ def check_values(
     grades: np.ndarray, lengths: np.ndarray, forms: np.ndarray, known: Mapping[int, Form]
 ) -> None:
     """Every state has a form that there is, and as many bytes of a value as that form and its grade need."""
-    sizes = np.full(max(known, default=0) + 2, -2, np.int64)  # −2: there is no such form; −1: any length
+    highest = max(known, default=0)
+    if int(forms.max(initial=0)) > highest or int(grades.max(initial=0)) > max(ELEMENTS, STATS):
+        raise ValueError("a state has a form, or a value of a kind, that there is not")
+    needed = np.full((highest + 1, 4), _IMPOSSIBLE, np.int64)
+    needed[0, NO_VALUE] = 0
     for number, form in known.items():
         dtype = dtype_of(form.dtype)
-        sizes[number] = -1 if dtype is None else math.prod(form.shape) * dtype.itemsize
-    sizes[0] = 0
-    needed = sizes[np.minimum(forms, len(sizes) - 1)]
-    if needed.min(initial=0) < -1:
-        raise ValueError("a state has a form that there is not")
-    needed[grades == STATS] = 8 * STATISTICS
-    needed[grades == NO_VALUE] = 0
-    if np.any(grades > max(ELEMENTS, STATS)) or np.any((needed >= 0) & (lengths != needed)):
+        needed[number, NO_VALUE] = 0
+        needed[number, ELEMENTS] = _ANY_LENGTH if dtype is None else math.prod(form.shape) * dtype.itemsize
+        needed[number, STATS] = 8 * STATISTICS
+    due = needed.reshape(-1).take(4 * forms.astype(np.int64) + grades)
+    if np.any((due != lengths) & (due != _ANY_LENGTH)):
         raise ValueError("a value does not fit its form")
-    if np.any(lengths[forms == 0]):
-        raise ValueError("a value without a form")

@@ -51,7 +51,8 @@ class Snapshot:
 
 class States:
     """The states of a trace in the order in which they were told. `tensors`, `events`, `versions`, `bases`, `flags`
-    and `forms` (0: as before) are columns; a *row* is a place in them.
+    and `forms` (0: as before) are columns; a *row* is a place in them. `firsts_of_chunks` are the rows at which
+    the chunks of the file begin, and how many there are.
 
     Raises ValueError where the file is damaged."""
 
@@ -70,7 +71,7 @@ class States:
         self._grades = (table["what"] >> 8).astype(np.uint8)
         self._lengths = table["length"].astype(np.int64)
         self._known_forms, self._payload, self._read = forms, payload, read
-        self._firsts = np.cumsum([0, *map(len, chunks)])
+        self.firsts_of_chunks = np.cumsum([0, *map(len, chunks)])
         self._offsets = self._checked_offsets(sizes)
         check_values(table["what"] >> 8, self._lengths, self.forms, forms)
         self.snapshot = lru_cache(maxsize=4096)(self._snapshot)
@@ -78,7 +79,7 @@ class States:
     def _checked_offsets(self, sizes: list[int]) -> np.ndarray:
         """Where the value of each state begins in the payload of its chunk."""
         offsets = np.cumsum(self._lengths) - self._lengths
-        for first, after, size in zip(self._firsts, self._firsts[1:], sizes, strict=False):
+        for first, after, size in zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], sizes, strict=False):
             if after > first:
                 offsets[first:after] -= offsets[first]
                 if int(offsets[after - 1] + self._lengths[after - 1]) > size:
@@ -106,7 +107,7 @@ class States:
             setattr(part, name, getattr(self, name)[:kept])
         for known in ("_order", "_sorted_keys", "_formed", "_formed_keys", "stats", "checksums"):
             part.__dict__.pop(known, None)
-        part._firsts = np.minimum(self._firsts, kept)
+        part.firsts_of_chunks = np.minimum(self.firsts_of_chunks, kept)
         part.snapshot = lru_cache(maxsize=4096)(part._snapshot)
         return part
 
@@ -206,7 +207,7 @@ class States:
         grade, length = int(self._grades[row]), int(self._lengths[row])
         if grade not in (ELEMENTS, STATS):
             return None, None
-        chunk = int(np.searchsorted(self._firsts, row, side="right")) - 1
+        chunk = int(np.searchsorted(self.firsts_of_chunks, row, side="right")) - 1
         data = self._read(chunk, int(self._offsets[row]), length)
         if grade == STATS:
             return None, unpack_stats(data)
@@ -222,7 +223,9 @@ class States:
     def stats(self) -> np.ndarray:
         """min, max, mean, rms, nan, inf and zeros of each state, NaN where no value was kept."""
         found = np.full((len(self), STATISTICS), np.nan)
-        for chunk, (first, after) in enumerate(zip(self._firsts, self._firsts[1:], strict=False)):
+        for chunk, (first, after) in enumerate(
+            zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)
+        ):
             if after > first and self._grades[first:after].any():
                 self._fill(found, slice(first, after), np.frombuffer(self._payload(chunk), np.uint8))
         return found
@@ -233,7 +236,9 @@ class States:
         ones, in one file and between files. 0 where no value was kept."""
         found = np.zeros(len(self), np.uint32)
         seeds = {number: zlib.crc32(repr(form[:2]).encode()) for number, form in self._known_forms.items()}
-        for chunk, (first, after) in enumerate(zip(self._firsts, self._firsts[1:], strict=False)):
+        for chunk, (first, after) in enumerate(
+            zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)
+        ):
             payload = memoryview(self._payload(chunk)) if self._lengths[first:after].any() else b""
             for row in (first + np.flatnonzero(self._lengths[first:after])).tolist():
                 start = int(self._offsets[row])

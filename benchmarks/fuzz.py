@@ -1,6 +1,6 @@
 """Damages traces in many ways, reads each with every command, and prints what should not have happened.
 
-    python benchmarks/fuzz.py [--count 10000] [--first 0] [--seed 1] [--jobs 2]
+    python benchmarks/fuzz.py [--count 10000] [--first 0] [--seed 1] [--jobs 2] [--few N]
 
 Each is read in a process with 1 GB and 10 s for a command. `python -m tests.damage.trial SEED NUMBER` makes one again.
 Exits with status 1 where anything was found."""
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -20,9 +21,9 @@ sys.path.insert(0, str(ROOT))
 from tests.damage.trial import Laboratory, Violation, sorted_by_kind  # noqa: E402
 
 
-def _tried(seed: int, numbers: range) -> list[tuple[int, str, list[Violation]]]:
+def _tried(seed: int, few: int | None, numbers: range) -> list[tuple[int, str, list[Violation]]]:
     with tempfile.TemporaryDirectory() as folder:
-        laboratory = Laboratory(Path(folder))
+        laboratory = Laboratory(Path(folder), few)
         return [(number, *laboratory.trial(seed, number)) for number in numbers]
 
 
@@ -33,6 +34,7 @@ def main() -> int:
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--jobs", type=int, default=2)
+    options.add_argument("--few", type=int, help="only so many commands for each, by turns")
     options.add_argument("--quiet", action="store_true", help="only the counts")
     given = options.parse_args()
     start = time.time()
@@ -41,7 +43,7 @@ def main() -> int:
     found: list[Violation] = []
     bad = 0
     with ProcessPoolExecutor(given.jobs) as pool:
-        for part in pool.map(_tried, [given.seed] * len(parts), parts):
+        for part in pool.map(_tried, repeat(given.seed), repeat(given.few), parts):
             for number, ways, violations in part:
                 found += violations
                 bad += bool(violations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+import numpy as np
 from rich.text import Text
 
 from gradviz.cli.common import one_line, stderr
@@ -29,7 +30,8 @@ def faults(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
     if trace.count > MOST_EVENTS:
         return []
     try:
-        return numbered(check(trace, settings=settings))
+        with np.errstate(all="ignore"):
+            return numbered(check(trace, settings=settings))
     except TraceError:
         raise
     except Exception as error:  # whatever a rule stumbles over, the command that was asked for goes on

@@ -20,7 +20,7 @@ from gradviz.events.site import Place
 from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.database import rows_of
-from gradviz.tracefile.digest import Digests
+from gradviz.tracefile.digest import Digests, renumbered
 from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sites import Frame, Site, joined
@@ -173,13 +173,14 @@ class Trace:
 
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
         """The passes of a run that was killed: those that ended in its last moment had not been summed up."""
-        digests = Digests([self.text(number) for number in range(max(self.strings, default=-1) + 1)])
+        numbers = sorted(self.strings)  # of texts: they may be far apart
+        digests = Digests([self.strings[number] for number in numbers])
         for chunk, (_, first, count, _) in enumerate(self.chunks.list):
             if first + count > start:
                 begin = max(first, start)
                 events = self.events[begin : first + count]
                 skipped = int(self.events["links"][first:begin].sum())
-                digests.read(begin, events, self._links_of(chunk)[skipped:])
+                digests.read(begin, renumbered(events, numbers), self._links_of(chunk)[skipped:])
         ended = {run.number: run for run in digests.take_finished()}
         return [
             replace(

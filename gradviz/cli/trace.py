@@ -61,6 +61,9 @@ Examples:
     help="Keep the last N passes, and those around errors and NaN.",
 )
 @click.option(
+    "--aten", is_flag=True, help="Also record the aten ops that PyTorch's ops and nodes are made of."
+)
+@click.option(
     "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
 )
 @click.option(
@@ -77,6 +80,7 @@ def trace(
     passes: Passes | None,
     scope: str | None,
     last: int | None,
+    aten: bool,
     watch: bool,
     stop_on: str | None,
     graph_file: Path | None,
@@ -98,7 +102,15 @@ def trace(
         with shown_on_terminal(path), _watched(path, settings, watch, stop_on) as watcher:
             stopper = watcher.stopper if watcher is not None else None
             outcome = run(
-                target, path, values, passes, engine=engine, stopper=stopper, scope=scope, last=last
+                target,
+                path,
+                values,
+                passes,
+                engine=engine,
+                stopper=stopper,
+                scope=scope,
+                last=last,
+                aten=aten,
             )
     except OSError as error:
         fail(str(error))

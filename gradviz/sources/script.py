@@ -84,6 +84,7 @@ def run(
     stopper: Stopper | None = None,
     scope: str | None = None,
     last: int | None = None,
+    aten: bool = False,
 ) -> Outcome:
     """Run the target and record into `trace` what it does with gradviz's engine and with PyTorch. What `import torch`
     gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it is installed. The
@@ -100,7 +101,7 @@ def run(
     sites = Sites([_execute.__code__, _run_module.__code__], own)
     through = companion.listener if companion is not None else None
     meta = {"script": target.name}
-    recording = record(trace, values, passes, sites, meta, through, not serves, scope, last)
+    recording = record(trace, values, passes, sites, meta, through, not serves, scope, last, aten)
     main = _run_module if target.is_module else _run_file
     before = sys.argv, sys.path[:], sys.modules.get("__main__")
     home = os.getcwd()

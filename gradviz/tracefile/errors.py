@@ -22,9 +22,14 @@ class TraceError(GradvizError):
     """A file cannot be read as a trace; the message is one line for the user."""
 
 
+def code_of(error: Exception) -> int:
+    """SQLite's code of an error; 0 where it has none, as that of a text that is no UTF-8."""
+    return getattr(error, "sqlite_errorcode", 0)
+
+
 def damaged(path: Path, error: Exception) -> TraceError:
     """The error for a trace that is one, but cannot be read through."""
-    primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # the rest says more exactly what it is
+    primary = code_of(error) & 0xFF  # the rest says more exactly what it is
     if primary in _LOCKED:
         return TraceError(f"{path} is locked by another program, which is writing to it: try again")
     cause = " ".join(str(error).split())[:_LONGEST]  # SQLite quotes statements of several lines

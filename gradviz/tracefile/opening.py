@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from gradviz.tracefile.database import Database, bound, opened, rows_of
-from gradviz.tracefile.errors import TraceError, damaged
+from gradviz.tracefile.errors import TraceError, code_of, damaged
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import APPLICATION_ID, VERSION
 
@@ -83,7 +83,7 @@ def _connect(path: Path) -> Database:
         connection = opened(path)
     except sqlite3.OperationalError as error:
         journal = Path(f"{path.resolve()}-journal")
-        if error.sqlite_errorcode not in _NEEDS_ROLLBACK or not journal.is_file():
+        if code_of(error) not in _NEEDS_ROLLBACK or not journal.is_file():
             raise
         return _recovered(path.resolve(), journal)
     return _copied(connection) if _is_changed_while_read(connection) else connection

@@ -44,7 +44,7 @@ def mutate(rng: Random, path: Path) -> str:
         name = rng.choice(list(WAYS))
         mutation = rng.choice(WAYS[name])
         used.append(f"{name}: {mutation.__name__}")
-        with suppress(sqlite3.Error, ValueError):  # of what an earlier one has damaged
+        with suppress(sqlite3.Error, ValueError, TypeError):  # of what an earlier one has damaged
             mutation(rng, path)
     return ", ".join(used)
 
@@ -171,8 +171,15 @@ def a_write_ahead_log(rng: Random, path: Path) -> None:
 # --- tables
 
 
+def _opened(path: Path) -> sqlite3.Connection:
+    """A connection that writes at once, and does not wait for the disk."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")
+    return connection
+
+
 def _run(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         for statement in statements:
             connection.execute(statement)
 
@@ -228,7 +235,7 @@ def _nasty_value(rng: Random) -> Any:
 
 def _changed_cell(rng: Random, path: Path, table: str, value: Any, cast: str = "?") -> None:
     column = rng.choice(TABLES[table])
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         some = connection.execute(f"SELECT {TABLES[table][0]} FROM {table} LIMIT 500").fetchall()
         where = "" if rng.random() < 0.2 or not some else f"WHERE {TABLES[table][0]} = ?"
         key = rng.choice(some) if where else ()
@@ -252,7 +259,7 @@ def a_cell_of_its_type(rng: Random, path: Path) -> None:
     )  # fmt: skip
     is_json = column in ("shape", "inputs", "names")
     value = rng.choice(_JSON) if is_json else rng.choice(_TEXTS) if is_text else rng.choice(_NUMBERS)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         keys = connection.execute(f"SELECT {TABLES[table][0]} FROM {table} LIMIT 500").fetchall()
         connection.execute(
             f"UPDATE OR REPLACE {table} SET {column} = ? WHERE {TABLES[table][0]} = ?",
@@ -276,7 +283,7 @@ def a_nasty_name(rng: Random, path: Path) -> None:
         [("strings", "text"), ("parameters", "name"), ("sites", "file"), ("sites", "function"), ("meta", "value"),
          ("sources", "text"), ("errors", "message"), ("errors", "type"), ("forms", "dtype"), ("forms", "device")]
     )  # fmt: skip
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         connection.execute(f"UPDATE {table} SET {column} = {column} || ?", (_NASTY,))
 
 
@@ -299,7 +306,7 @@ def a_fact_of_the_run(rng: Random, path: Path) -> None:
         ]
     )
     value = rng.choice([*_TEXTS, *_JSON[:8], "error", "error", "12", "99999999999999999999"])
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
         if rng.random() < 0.5:
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('ended', 'error')")
@@ -330,7 +337,7 @@ def a_row_more(rng: Random, path: Path) -> None:
 def swapped_chunks(rng: Random, path: Path) -> None:
     """Two chunks have each other's content, or two tables have."""
     one, two = (rng.choice(_PACKED) for _ in range(2))
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         numbers = [number for (number,) in connection.execute("SELECT id FROM chunks")]
         first, second = rng.choice(numbers), rng.choice(numbers)
         find = "SELECT data FROM {} WHERE chunk = ?"
@@ -421,7 +428,7 @@ def a_schema_by_hand(rng: Random, path: Path) -> None:
             f"DELETE FROM sqlite_schema WHERE name = '{two}'",
         ]
     )
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         connection.executescript(f"PRAGMA writable_schema = ON; {statement}; PRAGMA writable_schema = OFF;")
 
 
@@ -433,7 +440,7 @@ class _Array:
 
     def __init__(self, rng: Random, path: Path, table: str) -> None:
         self.table = table
-        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection = _opened(path)
         numbers = [number for (number,) in self.connection.execute(f"SELECT chunk FROM {table}")]
         self.chunk = rng.choice(numbers or [0])
 
@@ -531,7 +538,7 @@ def numbers_of_links(rng: Random, path: Path) -> None:
 @_way("links")
 def circles(rng: Random, path: Path) -> None:
     """Nodes send their gradients to themselves, ops read what they make."""
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(_opened(path)) as connection:
         chunk = rng.choice(connection.execute("SELECT chunk FROM events").fetchall())[0]
         rows = np.frombuffer(_packed(connection, "events", chunk), ROW)
         links = np.frombuffer(_packed(connection, "links", chunk), "<u4").copy()
@@ -543,7 +550,6 @@ def circles(rng: Random, path: Path) -> None:
                     links[own] > 2, rng.choice([int(row["a"]), int(links[own].max(initial=0))]), links[own]
                 )
         _pack(connection, "links", chunk, links.tobytes())
-        connection.commit()
 
 
 @_way("states")
@@ -579,7 +585,7 @@ def other_forms(rng: Random, path: Path) -> None:
 def a_chunk_of_another_length(rng: Random, path: Path) -> None:
     """A packed array is longer or shorter than it should be."""
     table = rng.choice(_PACKED)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         chunk = rng.choice(connection.execute("SELECT id FROM chunks").fetchall())[0]
         data = _packed(connection, table, chunk)
         size = {"events": ROW.itemsize, "states": STATE.itemsize}.get(table, 4)
@@ -593,7 +599,7 @@ def a_chunk_of_another_length(rng: Random, path: Path) -> None:
 def another_packing(rng: Random, path: Path) -> None:
     """A packed array is said to be kept in another way, from more or fewer numbers."""
     table = rng.choice(_PACKED)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         chunk, data = rng.choice(connection.execute(f"SELECT chunk, data FROM {table}").fetchall())
         if rng.random() < 0.5:
             data = (
@@ -613,7 +619,7 @@ def much_of_nothing(rng: Random, path: Path) -> None:
     """Chunks that take a few bytes stand for millions of events."""
     length = (1 << 24) // 28 * 28
     packed = struct.pack("<4I", 1, rng.choice([7, length // 4]), length, 0) + zlib.compress(b"")
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         last, first = connection.execute("SELECT id, first + count FROM chunks ORDER BY id DESC").fetchone()
         columns = ", ".join("?" * len(TABLES["chunks"]))
         for number in range(last + 1, last + 1 + rng.choice([1, 100])):
@@ -629,7 +635,7 @@ def much_of_nothing(rng: Random, path: Path) -> None:
 @_way("values")
 def other_values(rng: Random, path: Path) -> None:
     """Values are NaN, infinite, huge or any bytes."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(_opened(path)) as connection:
         chunk = rng.choice(connection.execute("SELECT id FROM chunks").fetchall())[0]
         data = _packed(connection, "payloads", chunk)
         content = bytearray(data)

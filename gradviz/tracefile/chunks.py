@@ -40,6 +40,11 @@ class Chunks:
         ends = accumulate((chunk.events for chunk in self.list), initial=0)
         if any(chunk.events < 0 or chunk.first != end for chunk, end in zip(self.list, ends, strict=False)):
             raise ValueError("the chunks do not add up")
+        since = 0
+        for chunk in self.list:
+            if chunk.since not in (chunk.id, since):
+                raise ValueError("a chunk belongs to no group")
+            since = chunk.since
         self._group = lru_cache(maxsize=4 * _GROUPS)(self._read_group)
         self._values = lru_cache(maxsize=_VALUES)(self._read_values)
         self._header = lru_cache(maxsize=None)(self._read_header)
@@ -54,7 +59,7 @@ class Chunks:
 
     # --- numbers
 
-    def all(self, table: str) -> list[np.ndarray]:
+    def each(self, table: str) -> Iterator[np.ndarray]:
         """The numbers of a kind, chunk by chunk."""
         last = self._ids[-1] if self.list else 0
         kept = [
@@ -64,7 +69,7 @@ class Chunks:
             raise ValueError(f"{table} of a chunk are missing")
         if sum(header_of(data).length for data in kept) > most_unpacked(self._connection):
             raise ValueError("it stands for more than its size allows")
-        return list(_expanded(kept, [chunk.since == chunk.id for chunk in self.list]))
+        return _expanded(kept, [chunk.since == chunk.id for chunk in self.list])
 
     def one(self, table: str, place: int) -> np.ndarray:
         """The numbers of a kind of one chunk."""

@@ -14,7 +14,7 @@ from gradviz.tracefile.schema import COLUMNS, MAY_BE_NULL, TABLES
 
 _LONGEST = 1 << 20  # bytes of a text or an array that any file may hold
 _BLOCK, _MEMORY = 64, 64 << 20  # rows, and bytes, that are fetched before their length is looked at
-_UNPACKED, _TIMES = (
+_UNPACKED, _TIMES = 64 << 20, 256  # bytes that packed arrays may stand for, and as many for each byte of the file
     64 << 20,
     1000,
 )  # bytes that packed arrays may stand for, and as many for each byte of the file

@@ -27,6 +27,7 @@ from gradviz.tracefile.sites import Frame, Site, joined
 from gradviz.tracefile.sound import (
     Known,
     Numbers,
+    check_heads,
     check_marks,
     check_numbers,
     check_rows,
@@ -211,13 +212,18 @@ class Trace:
     def events(self) -> np.ndarray:
         """All events as rows of layout.ROW."""
         with told_of(self.path):
-            parts = [numbers.view(ROW) for numbers in self.chunks.all("events")]
-            counts = [chunk.events for chunk in self.chunks.list]
-            if [len(part) for part in parts] != counts:
-                raise ValueError("there are fewer or more events than there should be")
+            parts = [numbers.view(ROW) for numbers in self._checked_one_by_one()]
             rows = np.concatenate([np.zeros(0, ROW), *parts])
             self._check(rows)
         return rows
+
+    def _checked_one_by_one(self) -> Iterator[np.ndarray]:
+        """The events of each chunk, which are as many as there should be: a file that is damaged is not read on."""
+        for chunk, numbers in zip(self.chunks.list, self.chunks.each("events"), strict=True):
+            if len(numbers) * numbers.itemsize != chunk.events * ROW.itemsize:
+                raise ValueError("there are fewer or more events than there should be")
+            check_heads(numbers)
+            yield numbers
 
     def _check(self, rows: np.ndarray) -> None:
         """All events, and what tables say of them, fit together."""
@@ -322,7 +328,7 @@ class Trace:
     def states(self) -> States:
         """What tensors were, at all events."""
         with told_of(self.path):
-            parts = [numbers.view(STATE) for numbers in self.chunks.all("states")]
+            parts = [numbers.view(STATE) for numbers in self.chunks.each("states")]
             states = States(parts, self.chunks.sizes(), self.forms, self._values, self._value)
             firsts = [*self._firsts, self.chunks.events]
             check_states(states.tensors, states.bases, states.events, states.firsts_of_chunks, firsts)

@@ -131,6 +131,13 @@ def kinds_of(rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(rows.view(np.uint8)[:: ROW.itemsize])
 
 
+def check_heads(numbers: np.ndarray) -> None:
+    """Events are of kinds that there are; told of their rows as numbers."""
+    kinds = numbers.view(np.uint8)[:: ROW.itemsize]
+    if len(kinds) and not min(LAYOUTS) <= kinds.min() <= kinds.max() <= max(LAYOUTS):
+        raise ValueError("an event of a kind that there is not")
+
+
 _PLACES = {name: place for place, name in enumerate(ROW.names or ())}  # of the columns of a row
 _SITE, _LINKS = _PLACES["site"], _PLACES["links"]
 _ANY = 2**32 - 1

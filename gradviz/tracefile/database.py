@@ -14,10 +14,10 @@ from gradviz.tracefile.schema import COLUMNS, MAY_BE_NULL, TABLES
 
 _LONGEST = 1 << 20  # bytes of a text or an array that any file may hold
 _BLOCK, _MEMORY = 64, 64 << 20  # rows, and bytes, that are fetched before their length is looked at
-_UNPACKED, _TIMES = 64 << 20, 256  # bytes that packed arrays may stand for, and as many for each byte of the file
+_UNPACKED, _TIMES = (
     64 << 20,
-    1000,
-)  # bytes that packed arrays may stand for, and as many for each byte of the file
+    256,
+)  # bytes that packed arrays may stand for: so many, and for each byte of the file
 _STEPS = 1_000_000  # of SQLite's machine, that any query may take
 _AT_ONCE = 10_000
 _LEAST, _BEYOND = -1, 1 << 32  # what whole numbers lie between: those of events have 32 bits

@@ -26,7 +26,7 @@ from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
 
 FEW = 2000  # events that the writer may be behind in any case
-PAYLOAD_LIMIT = 4 << 20  # bytes in memory before they are written at once; as much may be on its way
+PAYLOAD_LIMIT = 2 << 20  # bytes in memory before they are written at once; as much may be on its way
 pack_state = struct.Struct("<7I").pack
 _float32 = np.dtype(np.float32)
 

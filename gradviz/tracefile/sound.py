@@ -19,6 +19,7 @@ import numpy as np
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import COLUMNS, LAYOUTS, ROW
+from gradviz.sets import contained
 from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATS
 
 _DEEPEST, _MOST_SIZES = 8, 64  # nested lists of JSON; sizes of a shape, as in NumPy
@@ -110,7 +111,7 @@ class Numbers:
         """Whether all numbers of an array are among them."""
         if self.are_all:
             return not len(asked) or int(asked.max()) <= self.highest
-        return bool(np.isin(asked, self._there).all())
+        return bool(contained(asked, self._there).all())
 
 
 class Known(NamedTuple):

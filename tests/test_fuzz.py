@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,7 +74,15 @@ class TestTheTrialSees:
 
     def test_much_time(self, told: object, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(trial, "SECONDS", 1)
-        assert told(lambda query: time.sleep(30)) == ["over time"]
+        assert told(lambda query: sum(range(10**10))) == ["over time, and not to be interrupted"]
+
+    def test_much_time_in_python(self, told: object, monkeypatch: pytest.MonkeyPatch) -> None:
+        def counts(query: object) -> None:
+            while True:
+                pass
+
+        monkeypatch.setattr(trial, "SECONDS", 1)
+        assert told(counts) == ["over time"]
 
     def test_a_file_left_behind(self, told: object) -> None:
         assert "a file was left behind" in told(lambda query: Path("../received/new").touch())

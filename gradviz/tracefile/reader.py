@@ -317,9 +317,10 @@ class Trace:
         bounds = np.flatnonzero(np.diff(chunks, prepend=-1, append=-1))
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             chunk, own = int(chunks[begin]), counts[begin:end]
+            links = self._links_of(chunk)  # first: that there are so many is known only then
             starts = self._link_ends[indices[begin:end]] - own - self._link_starts[chunk]
             places = np.repeat(starts - (np.cumsum(own) - own), own) + np.arange(own.sum())
-            parts.append(self._links_of(chunk)[places])
+            parts.append(links[places])
         return np.concatenate(parts), counts
 
     # --- tensors
@@ -331,6 +332,8 @@ class Trace:
             parts = [numbers.view(STATE) for numbers in self.chunks.each("states")]
             states = States(parts, self.chunks.sizes(), self.forms, self._values, self._value)
             firsts = [*self._firsts, self.chunks.events]
+            if not len(states) and len(self.indices(Kind.OP, Kind.TENSOR)):
+                raise ValueError("states are missing")
             check_states(states.tensors, states.bases, states.events, states.firsts_of_chunks, firsts)
         return states
 

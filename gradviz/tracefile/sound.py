@@ -133,12 +133,13 @@ def kinds_of(rows: np.ndarray) -> np.ndarray:
 
 
 def check_heads(numbers: np.ndarray) -> None:
-    """Events are of kinds that there are; told of their rows as numbers."""
-    kinds = numbers.view(np.uint8)[:: ROW.itemsize]
-    if len(kinds) and not min(LAYOUTS) <= kinds.min() <= kinds.max() <= max(LAYOUTS):
+    """The first of many events, told by their rows as numbers, is of a kind that there is: so a file of zeros, or of
+    chance, is not read on."""
+    if len(numbers) and not _FIRST <= int(numbers[0]) & 0xFF <= _LAST:
         raise ValueError("an event of a kind that there is not")
 
 
+_FIRST, _LAST = min(LAYOUTS), max(LAYOUTS)
 _PLACES = {name: place for place, name in enumerate(ROW.names or ())}  # of the columns of a row
 _SITE, _LINKS = _PLACES["site"], _PLACES["links"]
 _ANY = 2**32 - 1
@@ -148,31 +149,31 @@ _BLOCK = 1 << 15  # rows that are checked together: they stay in the processor's
 def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known) -> None:
     """The rows of a run's events fit together, and what they name is there."""
     numbers = rows.view(np.uint32).reshape(len(rows), -1)
-    least, most = _bounds(known)
+    if len(kinds) and not _FIRST <= kinds.min() <= kinds.max() <= _LAST:
+        raise ValueError("an event of a kind that there is not")
+    most = _bounds(known)
     for start in range(0, len(numbers), _BLOCK):
         block, own = numbers[start : start + _BLOCK], kinds[start : start + _BLOCK]
         if np.any(block > most.take(own, axis=0)):
             raise ValueError("an event names what there is not, or has links to spare")
-        if np.any(block[:, _LINKS] < least.take(own)):
-            raise ValueError("an event lacks links, or is of a kind that there is not")
     if not (known.sites.are_all or known.sites.include(numbers[:, _SITE])):
         raise ValueError("an event is at a place that there is not")
     for kind in LAYOUTS:
         _check_kind(kind, numbers, kinds, known)
 
 
-def _bounds(known: Known) -> tuple[np.ndarray, np.ndarray]:
-    """For each kind the fewest links that an event of it has, and the highest number of each column of its row."""
-    least, most = np.full(256, _ANY, np.uint32), np.full((256, len(_PLACES)), _ANY, np.uint32)
+def _bounds(known: Known) -> np.ndarray:
+    """For each kind the highest number of each column of its row. Too few links are found where they are read
+    (`Layout.stretches`)."""
+    most = np.full((256, len(_PLACES)), _ANY, np.uint32)
     most[:, _SITE] = known.sites.highest
     for kind, layout in LAYOUTS.items():
-        least[kind] = layout.head
         if not layout.lists:
             most[kind, _LINKS] = layout.head
         for column, field in zip(COLUMNS, layout.columns, strict=False):
             if (there := known.of(field.stored.how)) is not None:
                 most[kind, _PLACES[column]] = there.highest
-    return least, most
+    return most
 
 
 def _check_kind(kind: Kind, numbers: np.ndarray, kinds: np.ndarray, known: Known) -> None:

@@ -2,7 +2,8 @@
 
     python benchmarks/fuzz.py [--count 10000] [--first 0] [--seed 1] [--jobs 2] [--few N]
 
-Each is read in a process with 1 GB and 10 s of the processor for a command. `python -m tests.damage.trial SEED NUMBER` makes one again.
+Each is read in a process with 1 GB and 10 s of the processor for a command. `python -m tests.damage.trial SEED NUMBER`
+makes one again.
 Exits with status 1 where anything was found."""
 
 from __future__ import annotations

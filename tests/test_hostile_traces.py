@@ -362,6 +362,12 @@ def test_json_holds_no_character_that_a_terminal_obeys() -> None:
         json_text({"x": float("nan")})
 
 
+def test_a_trace_without_events_is_read(tmp_path: Path) -> None:
+    with record(tmp_path / "run.gradviz", with_torch=False):
+        pass
+    read_all(tmp_path / "run.gradviz")
+
+
 def test_a_sound_trace_of_each_sort_is_read(tmp_path: Path) -> None:
     from tests.damage.subjects import make_all
 

@@ -148,7 +148,7 @@ _BLOCK = 1 << 15  # rows that are checked together: they stay in the processor's
 
 def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known) -> None:
     """The rows of a run's events fit together, and what they name is there."""
-    numbers = rows.view(np.uint32).reshape(len(rows), -1)
+    numbers = rows.view(np.uint32).reshape(len(rows), len(_PLACES))
     if len(kinds) and not _FIRST <= kinds.min() <= kinds.max() <= _LAST:
         raise ValueError("an event of a kind that there is not")
     most = _bounds(known)

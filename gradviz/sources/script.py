@@ -67,6 +67,9 @@ class Target:
 class Companion(Protocol):
     """Who goes along with a run: a debugger."""
 
+    def began(self, recording: Any) -> None:
+        """The `record` has begun."""
+
     def listener(self, recorder: Recorder) -> Listener:
         """Whom the engine is to tell in the recorder's place."""
 
@@ -110,6 +113,8 @@ def run(
     gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
     try:
         with recording as running:
+            if companion is not None:
+                companion.began(running)
             hears = companion.failed if companion is not None else _ignore
             error = _caught(lambda: main(target), hears, stopper or Stopper())
             running.ended_by(error)

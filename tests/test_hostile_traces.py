@@ -105,7 +105,7 @@ def test_a_query_takes_no_more_work_than_the_size_of_the_file_allows(trace: Path
 
 def test_an_array_that_stands_for_more_than_its_size_allows_is_refused(trace: Path) -> None:
     length = (1 << 24) // 28 * 28
-    packed = struct.pack("<4I", 1, 7, length, 0) + zlib.compress(b"")
+    packed = struct.pack("<5I", 1, 7, length, 0, 0) + zlib.compress(b"")
     with closing(sqlite3.connect(trace, isolation_level=None)) as connection:
         last, first = connection.execute("SELECT max(id), max(first + count) FROM chunks").fetchone()
         for number in range(last + 1, last + 100):

@@ -17,7 +17,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import ROW
-from gradviz.tracefile.expected import as_is, expanded, unexpected
+from gradviz.tracefile.expected import HEADER, as_is, expanded, unexpected
 from gradviz.tracefile.schema import STATE
 
 PAGE = 8192
@@ -606,11 +606,11 @@ def another_packing(rng: Random, path: Path) -> None:
                 unexpected(np.zeros(0, np.uint32), _packed(connection, table, chunk), rng.choice([7, 70]))
                 or data
             )
-        header = list(struct.unpack_from("<4I", data))
-        header[rng.randrange(4)] = rng.choice(
+        header = list(struct.unpack_from("<5I", data))
+        header[rng.randrange(5)] = rng.choice(
             [0, 1, 2, 3, 7, 1 << 24, (1 << 24) + 1, (1 << 32) - 1, header[2]]
         )
-        new = struct.pack("<4I", *header) + data[16:]
+        new = struct.pack("<5I", *header) + data[HEADER:]
         connection.execute(f"UPDATE {table} SET data = ? WHERE chunk = ?", (new, chunk))
 
 
@@ -618,7 +618,7 @@ def another_packing(rng: Random, path: Path) -> None:
 def much_of_nothing(rng: Random, path: Path) -> None:
     """Chunks that take a few bytes stand for millions of events."""
     length = (1 << 24) // 28 * 28
-    packed = struct.pack("<4I", 1, rng.choice([7, length // 4]), length, 0) + zlib.compress(b"")
+    packed = struct.pack("<5I", 1, rng.choice([7, length // 4]), length, 0, 0) + zlib.compress(b"")
     with closing(_opened(path)) as connection:
         last, first = connection.execute("SELECT id, first + count FROM chunks ORDER BY id DESC").fetchone()
         columns = ", ".join("?" * len(TABLES["chunks"]))

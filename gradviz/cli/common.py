@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from gradviz.tracefile import Trace, open_trace
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, shortened
+
+_LONGEST = 450  # characters of a message
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def fail(message: str) -> NoReturn:
     """Print one line to stderr and exit with status 2."""
-    click.echo(f"gradviz: {one_line(message)}", err=True)
+    click.echo(f"gradviz: {shortened(one_line(message), _LONGEST)}", err=True)
     raise SystemExit(2)
 
 
@@ -75,5 +78,6 @@ def opened(path: Path | None) -> Iterator[Trace]:
     """Open the trace at `path` (None: the newest here). Raises TraceError if it cannot be read."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal's encoding may lack `▶`
-    with open_trace(path or newest_trace()) as trace:
+    # Numbers of a trace may be anything: what cannot be computed of them is shown as such.
+    with np.errstate(all="ignore"), open_trace(path or newest_trace()) as trace:
         yield trace

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradviz.sets import distinct
+
 Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 MOST = 64  # elements of an input that are moved; of more, as many at equal distances
@@ -43,7 +45,7 @@ def compared(
     """Compare `gradient`, the VJP for the input `which` that a backward gave for `upstream` (one for each output), with
     (f(x + h) − f(x − h)) / 2h. Inputs are float64, or integers."""
     x = inputs[which]
-    chosen = np.unique(np.linspace(0, max(x.size - 1, 0), min(x.size, MOST)).astype(np.int64)).tolist()
+    chosen = distinct(np.linspace(0, max(x.size - 1, 0), min(x.size, MOST)).astype(np.int64)).tolist()
     here = forward(inputs)
     step = _STEP.get(min((out.dtype.itemsize for out in here if out.dtype.kind == "f"), default=8), _COARSE)
     given, found, places, kinks = [], [], [], 0

@@ -3,16 +3,23 @@ anything."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from gradviz.events.fields import Group
 from gradviz.tracefile.sound import nested
 
 
-def settings_of(group: Group | str) -> dict[str, Any]:
+def settings_of(group: Group | str) -> Mapping[str, Any]:
     """The settings of a parameter group by name; none where they cannot be read."""
+    return _settings(group if isinstance(group, str) else group.settings)
+
+
+@lru_cache(maxsize=1024)  # a training loop says the same at every step
+def _settings(text: str) -> Mapping[str, Any]:
     try:
-        found = nested(group if isinstance(group, str) else group.settings, is_strict=False)
+        found = nested(text, is_strict=False)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

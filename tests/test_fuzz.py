@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.damage import trial
-from tests.damage.mutations import WAYS
 from tests.damage.trial import Laboratory, Violation, commands, read
+from tests.damage.ways import WAYS
 
 SEED, PART = 16, 100
 

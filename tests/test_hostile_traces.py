@@ -25,7 +25,7 @@ from gradviz.tracefile.database import Database
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.schema import STATE
 from gradviz.words.escape import json_text
-from tests.damage.mutations import _packed
+from tests.damage.of_arrays import packed
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def changed(path: Path, table: str, does: Callable[[np.ndarray], None]) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         (chunk,) = connection.execute("SELECT min(id) FROM chunks").fetchone()
         array = np.frombuffer(
-            _packed(connection, table, chunk), {"events": ROW, "states": STATE}[table]
+            packed(connection, table, chunk), {"events": ROW, "states": STATE}[table]
         ).copy()
         does(array)
         connection.execute(f"UPDATE {table} SET data = ? WHERE chunk = ?", (as_is(array.tobytes()), chunk))

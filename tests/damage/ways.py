@@ -1,0 +1,38 @@
+"""The ways to damage a trace, by their names, and what they share."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+PAGE = 8192
+JOURNAL = bytes.fromhex("d9d505f920a163d7")
+
+Mutation = Callable[[Random, Path], None]
+WAYS: dict[str, list[Mutation]] = {}
+
+
+def way(name: str) -> Callable[[Mutation], Mutation]:
+    """Put a mutation among those of this name."""
+
+    def put(mutation: Mutation) -> Mutation:
+        WAYS.setdefault(name, []).append(mutation)
+        return mutation
+
+    return put
+
+
+def opened(path: Path) -> sqlite3.Connection:
+    """A connection that writes at once, and does not wait for the disk."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")
+    return connection
+
+
+def run(path: Path, *statements: str) -> None:
+    with closing(opened(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)

@@ -1,5 +1,5 @@
 """`python -m gradviz`."""
 
-from gradviz.cli.main import main
+from gradviz.cli.process import run
 
-main(prog_name="gradviz")
+run()

@@ -24,9 +24,9 @@ from gradviz.events.values import DEFERRED, SMALL, stats_of
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
+from gradviz.tracefile.writer import PAYLOAD_LIMIT
 
 FEW = 2000  # events that the writer may be behind in any case
-PAYLOAD_LIMIT = 4 << 20  # bytes in memory before they are written at once; as much may be on its way
 pack_state = struct.Struct("<7I").pack
 _float32 = np.dtype(np.float32)
 

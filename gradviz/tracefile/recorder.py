@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -26,7 +26,7 @@ from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.layout import LAYOUTS
 from gradviz.events.listener import State, Where
 from gradviz.tracefile.batch import Batch
-from gradviz.tracefile.packing import FEW, PAYLOAD_LIMIT, Packing, pack_state, packed_links
+from gradviz.tracefile.packing import FEW, Packing, pack_state, packed_links
 from gradviz.tracefile.schema import SKIPPED
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer
@@ -57,6 +57,7 @@ class Recorder(Packing):
         meta: dict[str, str] | None = None,
         partial: bool = False,
         last: int | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(values, sites)
         self.passes = passes
@@ -76,7 +77,12 @@ class Recorder(Packing):
             Kind.SCOPE_ENTERED: self._prepare_scope,
             Kind.ERROR: self._prepare_error,
         }
-        self.writer = Writer(path, self, {**(meta or {}), "values": values}, last)
+        self.writer = Writer(path, self, {**(meta or {}), "values": values}, last, say)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has been recorded since the last `take`."""
+        return bool(self.batch.rows)
 
     def take(self) -> Batch:
         """Take away what has been recorded since the last call; the lock is held."""
@@ -114,7 +120,7 @@ class Recorder(Packing):
         to a file does, would else keep a waiting thread from it for good. It waits while values fill the memory."""
         self.writer.wake()
         time.sleep(0.001)
-        while self.batch.bytes > PAYLOAD_LIMIT and not self.writer.closing:
+        while self.batch.bytes > self.writer.room and not self.writer.closing:
             time.sleep(0.001)
 
     def flush(self) -> None:

@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from weakref import WeakSet
 
 _TASKS = Path("/proc/self/task")
 _PATIENCE = 0.2  # seconds
-_running: WeakSet[Background] = WeakSet()
+_running: set[Background] = set()
+_paused: list[Background] = []
 
 
 class Background:
@@ -19,7 +19,7 @@ class Background:
     daemon it ends with the interpreter.
 
     With `wake` it makes room for a fork, as Python warns of other threads there: after `wake` the target is to return
-    as soon as `pausing`, and is called anew when the fork is over."""
+    as soon as `pausing`. It is called anew by `go_on_all`, which is for later: Python warns after the fork."""
 
     def __init__(self, target: Callable[[], None], wake: Callable[[], None] | None = None) -> None:
         self.target = target
@@ -39,6 +39,8 @@ class Background:
     def join(self) -> None:
         """Wait until it is over. In a copy of the process, made by `fork`, it is over."""
         _running.discard(self)
+        if self in _paused:
+            _paused.remove(self)
         if self.process == os.getpid():
             self.over.acquire()
             self.over.release()
@@ -53,11 +55,6 @@ class Background:
             while (_TASKS / str(self.task)).exists() and time.monotonic() < until:
                 time.sleep(0)
 
-    def go_on(self) -> None:
-        """Begin again after `pause`."""
-        self.pausing = False
-        self.start()
-
     def _run(self) -> None:
         self.task = _thread.get_native_id()
         try:
@@ -68,16 +65,24 @@ class Background:
 
 def pause_all() -> None:
     """Before a fork: let them end."""
-    for thread in list(_running):
+    while _running:
+        thread = _running.pop()
         thread.pause()
+        _paused.append(thread)
 
 
 def go_on_all() -> None:
-    """After a fork, in the parent."""
-    for thread in list(_running):
-        thread.go_on()
+    """After a fork, in the parent: begin again."""
+    while _paused:
+        try:
+            thread = _paused.pop()
+        except IndexError:  # another thread was faster
+            return
+        thread.pausing = False
+        thread.start()
 
 
 def forget_all() -> None:
     """After a fork, in the child, which has no threads but the one that forked."""
     _running.clear()
+    _paused.clear()

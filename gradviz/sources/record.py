@@ -37,7 +37,7 @@ def _after_fork_in_parent() -> None:
         if running.recorder is not None:
             running.recorder.lock.release()
             running.recorder.writer.writing.release()
-    background.go_on_all()
+            running.recorder.limit = 0  # the next event wakes the writer
 
 
 def _after_fork_in_child() -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from gradviz import background
 from gradviz.background import Background
 from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import Kind
@@ -92,7 +93,7 @@ class Writer:
         linecache.checkcache()  # a file may have been edited since another recording
         self.file = TraceFile(self.path, meta)
         self.connection = self.file.connection
-        self.thread = Background(self._run, self.wake)
+        self.thread = Background(self._run, lambda: self.due.put(None))
         self.thread.start()
 
     @property
@@ -102,6 +103,7 @@ class Writer:
 
     def wake(self) -> None:
         """Write now."""
+        background.go_on_all()
         self.due.put(None)
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
 
+from gradviz.engine.basics.turns import new_turn
 from gradviz.events.listener import Listener
 from gradviz.events.living import LivingGraphs
 from gradviz.events.numbers import (
@@ -83,7 +84,7 @@ class State:
 
 
 state = State()
-_lock = threading.Lock()
+_lock = new_turn()
 _ONLY_LISTENER = {"listener"}
 
 

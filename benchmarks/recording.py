@@ -40,7 +40,7 @@ print((time.process_time() - start) / 40)
 """
 
 # Steps without a recording and with each kind of one take turns, 25 at a time.
-MLP = """
+STEP = """
 import sys, time
 from contextlib import nullcontext
 from statistics import median
@@ -49,10 +49,7 @@ import gradviz
 import gradviz.engine as torch
 from gradviz.engine import nn
 
-net = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
-optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-loss_of = nn.CrossEntropyLoss()
-x, y = torch.randn(64, 784), torch.tensor(np.arange(64) % 10)
+NETWORK
 
 def step():
     optimizer.zero_grad()
@@ -70,6 +67,23 @@ for _ in range(20):
                     taken.append(time.perf_counter() - start)
 print(*(median(taken) for taken in seconds.values()))
 """
+
+NETWORKS = {
+    "MLP 784-256-10, batch 64, Adam": """
+net = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+loss_of = nn.CrossEntropyLoss()
+x, y = torch.randn(64, 784), torch.tensor(np.arange(64) % 10)
+""",
+    "six small modules, batch 64, SGD": """
+net = nn.Sequential(
+    nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.LayerNorm(32), nn.Tanh(), nn.Linear(32, 1)
+)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+loss_of = nn.MSELoss()
+x, y = torch.randn(64, 8), torch.randn(64, 1)
+""",
+}
 
 GRADES = ("none", "stats", "full")
 # glibc gives the end of the heap back to the system, or not, as chance has laid it out; where it does, each step pays
@@ -103,12 +117,12 @@ def of_an_event(folder: Path) -> None:
 
 
 def of_a_training_step(folder: Path) -> None:
-    """A training step of an MLP, as a multiple of the same without recording."""
-    (folder / "program.py").write_text(MLP)
-    untraced, *recorded = printed([sys.executable, "program.py", *GRADES], folder)
-    rows = [(grade, f"{taken / untraced:.2f}") for grade, taken in zip(GRADES, recorded, strict=True)]
-    title = f"MLP 784-256-10, batch 64, Adam: a step of {untraced * 1e3:.2f} ms"
-    table(title, rows, ("--values", "ratio to untraced"))
+    """A training step of a network of modules, as a multiple of the same without recording."""
+    for name, network in NETWORKS.items():
+        (folder / "program.py").write_text(STEP.replace("NETWORK", network))
+        untraced, *recorded = printed([sys.executable, "program.py", *GRADES], folder)
+        rows = [(grade, f"{taken / untraced:.2f}") for grade, taken in zip(GRADES, recorded, strict=True)]
+        table(f"{name}: a step of {untraced * 1e3:.2f} ms", rows, ("--values", "ratio to untraced"))
 
 
 def of_statistics() -> None:

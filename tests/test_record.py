@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import gradviz.engine as torch
+from gradviz.engine.nn import functional
 from gradviz.events import kinds as k
 from gradviz.events.values import Stats, pack_stats, stats_of, stats_of_rows, unpack_stats
 from gradviz.sources.record import record
@@ -615,3 +616,17 @@ def test_a_digest_is_the_same_for_few_and_for_many(nodes: list[int], wanted: lis
     from gradviz.tracefile.digest import _ranks_of_few, _ranks_of_many
 
     assert _ranks_of_few(nodes, wanted).tolist() == _ranks_of_many(nodes, wanted).tolist()
+
+
+def test_arguments_that_no_caller_writes_are_not_shown(tmp_path: Path) -> None:
+    """What an op hands to its own derivative changes with every call: as text it would fill the trace."""
+    with recorded(tmp_path):
+        x = torch.randn(2, 3, 4, 4, requires_grad=True)
+        functional.layer_norm(x, (4,))
+        functional.batch_norm(x, None, None, training=True)
+        functional.group_norm(x, 3)
+        functional.interpolate(x, scale_factor=2, mode="bilinear")
+    told = {event.op: event.args for event in events(tmp_path) if isinstance(event, k.OpRan)}
+    for op in ("native_layer_norm", "native_batch_norm", "native_group_norm"):
+        assert told[op] == "eps=1e-05, 1.0, 0.0", op  # without weight and bias
+    assert told["upsample_bilinear2d"] == "size=(8, 8)"

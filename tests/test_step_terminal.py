@@ -135,6 +135,27 @@ def test_keys_move_through_the_trace(terminal: Callable[..., Terminal], width: i
     assert stepper.restored()
 
 
+def test_several_traces_are_stepped_side_by_side(terminal: Callable[..., Terminal], trace: Path) -> None:
+    other = trace.with_name("other.gradviz")
+    with record(other):
+        torch.tensor(2.0, requires_grad=True).exp().backward()
+    stepper = terminal(140, 30, str(other))
+    shown = stepper.wait("event 1 of 23.*event 1 of 7")
+    assert shown.splitlines()[0].split() == ["run", "│", "other"]
+    stepper.press("n", "event 2 of 23.*event 2 of 7")
+    shown = stepper.press(":goto 12\r", "there is no event 12")  # in the other, which stays where it is
+    assert "event 12 of 23" in shown
+    assert "event 2 of 7" in shown
+    stepper.press("?", "Keys and commands.*Keys and commands")
+    stepper.press("?", "event 12 of 23")
+    stepper.child.setwinsize(20, 80)
+    stepper.screen.resize(20, 80)
+    stepper.wait("1 more: widen the terminal to 97 columns")
+    stepper.child.send("q")
+    assert stepper.ended() == 0
+    assert stepper.restored()
+
+
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_nothing_overflows_the_screen(terminal: Callable[..., Terminal], width: int, height: int) -> None:
     stepper = terminal(width, height)

@@ -117,9 +117,23 @@ dist.destroy_process_group()
 """
 
 
+# What gloo prints when it aborts a process that has finished, now and then, traced or not (pytorch issue 190489).
+ABORTED_AT_EXIT = "terminate called without an active exception"
+
+
 def launched(folder: Path, *program: str, script: str = TRAIN) -> list[list[str]]:
     """Run a program on two ranks; returns the losses and weights of each."""
     (folder / "train.py").write_text(script)
+    for _ in range(5):
+        status, printed = torchrun(folder, *program)
+        if status == 0 or ABORTED_AT_EXIT not in printed:
+            break
+    assert status == 0, printed
+    return [(folder / f"rank{rank}.txt").read_text().split() for rank in range(2)]
+
+
+def torchrun(folder: Path, *program: str) -> tuple[int, str]:
+    """Run a program on two ranks; returns the exit status and what they printed."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv-backend", "c10d",
         "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", *program,
@@ -134,8 +148,7 @@ def launched(folder: Path, *program: str, script: str = TRAIN) -> list[list[str]
         except subprocess.TimeoutExpired:
             running.terminate()  # it ends its ranks then
             raise
-    assert running.returncode == 0, printed
-    return [(folder / f"rank{rank}.txt").read_text().split() for rank in range(2)]
+    return running.returncode, printed
 
 
 def test_each_rank_writes_its_trace_and_trains_as_untraced(tmp_path: Path) -> None:

@@ -40,29 +40,28 @@ Examples:
 )
 def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None) -> None:
     """Step through TRACE event by event: the source, the gradients, the leaves. Default: the newest *.gradviz here.
-    With --commands, several traces are stepped side by side.
+    Several traces are stepped side by side: what is typed moves all of them.
 
     Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit.
     """
     if text is None and not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         fail('step needs a terminal; without one, use --commands: gradviz step --commands "next; next; back"')
-    if text is None and len(traces) > 1:
-        fail("several traces are stepped by --commands, not by keys")
     with all_opened(traces) as recorded:
         lines = None if text is None else commands(text)
         if lines is not None and len(recorded) > 1:
             _side_by_side(recorded, at - 1, lines)
             return
-        session = Session(recorded[0], at - 1, exporter=export_moment)
+        session, *others = (Session(trace, at - 1, exporter=export_moment) for trace in recorded)
         if number is not None:
-            _go_to_finding(session, number)
+            for one in (session, *others):
+                _go_to_finding(one, number)
         if lines is not None:
             for piece in script(session, lines):
                 click.echo(piece)
             return
         from gradviz.step.terminal import interact
 
-        interact(session)
+        interact(session, others=others)
 
 
 def _go_to_finding(session: Session, number: int) -> None:

@@ -63,6 +63,9 @@ Examples:
     help="Keep the last N passes, and those around errors and NaN.",
 )
 @click.option(
+    "--aten", is_flag=True, help="Also record the aten ops that PyTorch's ops and nodes are made of."
+)
+@click.option(
     "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
 )
 @click.option(
@@ -79,6 +82,7 @@ def trace(
     passes: Passes | None,
     scope: str | None,
     last: int | None,
+    aten: bool,
     watch: bool,
     stop_on: str | None,
     graph_file: Path | None,
@@ -101,7 +105,7 @@ def trace(
         around.enter_context(shown_on_terminal(path))
         watcher = around.enter_context(_watched(path, settings, watch, stop_on))
         stopper = watcher.stopper if watcher is not None else None
-        running = Running(target, path, values, passes, None, engine, stopper, scope, last, say)
+        running = Running(target, path, values, passes, None, engine, stopper, scope, last, say, aten)
 
         def after(outcome: Outcome) -> int:
             is_there = tell(path, outcome, settings, watcher.said if watcher is not None else ())

@@ -74,6 +74,7 @@ class Kind(IntEnum):
     HOLDS = 23
     GRAD_READ = 24
     CLIPPED = 25
+    KERNEL = 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +278,18 @@ class Retained(Event):
     node: NodeNumber = told("its node")
     in_pass: PassNumber = told("the pass")
     grad: Gradient = told("the tensor that `.grad` is now")
+
+
+@declared(Kind.KERNEL, detail=True)
+class KernelRan(Event):
+    """One of PyTorch's own (aten) ops ran: below an op of the program, in a node, or in an optimizer."""
+
+    op: Text = told("its name: `addmm`, `sum.dim_IntList`")
+    args: Text = told("its arguments, tensors by dtype and shape")
+    result: Text = told("what it returned, likewise")
+    in_pass: PassNumber = told("the backward pass that it ran in, 0 for none")
+    node: NodeNumber = told("the node that was running, 0 for none")
+    inputs: Tensors = told("the tensors among its arguments, 0 for one that the program does not see")
 
 
 @declared(Kind.HOOKED, detail=True)

@@ -184,6 +184,19 @@ class Listener:
         """`.grad` of a non-leaf was read that has none."""
         self.tell(Kind.GRAD_READ, where, (tensor,))
 
+    def kernel(
+        self,
+        where: Where,
+        op: str,
+        args: str,
+        result: str,
+        in_pass: int = 0,
+        node: int = 0,
+        inputs: Sequence[int] = (),
+    ) -> None:
+        """One of the ops ran that an op of the program, a node or an optimizer is made of."""
+        self.tell(Kind.KERNEL, where, (op, args, result, in_pass, node, tuple(inputs)))
+
     def grads_cleared(self, where: Where, how: str, to_none: bool, tensors: Sequence[int]) -> None:
         """`zero_grad()` was called; the changes follow."""
         self.tell(Kind.GRADS_CLEARED, where, (how, to_none, tuple(tensors)))

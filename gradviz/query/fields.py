@@ -151,7 +151,7 @@ FIELDS: dict[str, Field] = {
         lambda c: _numbers(c.query.scopes.depths),
         lambda now: (now.depth,),
     ),
-    "op": _text("the op's name", "op", Kind.OP),
+    "op": _text("the op's name", "op", Kind.OP, Kind.KERNEL),
     "grad_fn": Field(
         TEXT,
         "the node's name",

@@ -39,10 +39,11 @@ def is_of(name: str, thing: Any) -> bool:
 
 
 class Attachment:
-    """Records PyTorch for `listener` from `begin` to `end`. `began` is called when it is there."""
+    """Records PyTorch for `listener` from `begin` to `end`, with `aten` also the ops that ops are made of. `began` is
+    called when it is there."""
 
-    def __init__(self, listener: Listener, began: Callable[[], None]) -> None:
-        self.listener, self.began = listener, began
+    def __init__(self, listener: Listener, began: Callable[[], None], aten: bool = False) -> None:
+        self.listener, self.began, self.aten = listener, began, aten
         self.waiting = OnImport(NAME, self._start)
         self.recorder: Any = None
 
@@ -76,6 +77,6 @@ class Attachment:
             return
         from gradviz.sources.torch_recorder.recorder import TorchRecorder
 
-        self.recorder = TorchRecorder(self.listener)
+        self.recorder = TorchRecorder(self.listener, self.aten)
         self.recorder.begin()
         self.began()

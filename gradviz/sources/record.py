@@ -57,7 +57,8 @@ class record:
 
     `values` is `none`, `stats` or `full`; `passes` the numbers of the backward passes to record in detail (None:
     all); `scope` the name of the modules or custom Functions to record in detail (None: the whole program); `last` how
-    many passes to keep (None: all), besides those around an error or a NaN. `through` makes of the recorder whom the
+    many passes to keep (None: all), besides those around an error or a NaN; `aten` whether to record the aten ops that
+    PyTorch's ops are made of. `through` makes of the recorder whom the
     engine tells in its place, and who tells the recorder. Without `with_torch` PyTorch is left alone. An exception
     passes through, and is noted in the trace. Raises OSError where the file cannot be written, ValueError for a setting
     that does not exist."""
@@ -74,13 +75,14 @@ class record:
         scope: str | None = None,
         last: int | None = None,
         say: Callable[[str], None] | None = None,
+        aten: bool = False,
     ) -> None:
         if last is not None and last < 1:
             raise ValueError(f"last is a number of passes, from 1, not {last}")
         if values not in ("none", "stats", "full"):
             raise ValueError(f"values is none, stats or full, not {values!r}")
         self.path = Path(path)
-        self.values, self.passes, self.scope, self.last = values, passes, scope, last
+        self.values, self.passes, self.scope, self.last, self.aten = values, passes, scope, last, aten
         self.say = say
         self.failure: Exception | None = None  # why the recording ended before the block
         self.in_scope: InScope | None = None
@@ -120,7 +122,7 @@ class record:
         self.engine = numpy_engine.Attachment(listener)
         self.engine.begin()
         if self.with_torch:
-            self.attachment = pytorch.Attachment(listener, self._torch_began)
+            self.attachment = pytorch.Attachment(listener, self._torch_began, self.aten)
             self.attachment.begin()
         _recording.append(self)
         return self

@@ -80,6 +80,7 @@ class Running:
         scope: str | None = None,
         last: int | None = None,
         say: Callable[[str], None] | None = None,
+        aten: bool = False,
     ) -> None:
         from gradviz.sources.record import record
 
@@ -93,7 +94,7 @@ class Running:
         through = companion.listener if companion is not None else None
         meta = {"script": target.name}
         self.recording = record(
-            trace, values, passes, sites, meta, through, not self.serves, scope, last, say
+            trace, values, passes, sites, meta, through, not self.serves, scope, last, say, aten
         )
         self.main = target.main_module()
         self.error: BaseException | None = None
@@ -203,12 +204,15 @@ def run(
     stopper: Stopper | None = None,
     scope: str | None = None,
     last: int | None = None,
+    aten: bool = False,
 ) -> Outcome:
     """Run a script to its end inside a program that goes on, and record it; the settings are those of Running.
 
     The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
     `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
-    return run_inside(Running(target, trace, values, passes, companion, engine, stopper, scope, last))
+    return run_inside(
+        Running(target, trace, values, passes, companion, engine, stopper, scope, last, aten=aten)
+    )
 
 
 def run_inside(running: Running) -> Outcome:

@@ -7,7 +7,8 @@ from typing import Any
 
 TESTED = "2.13"
 NEEDED = """
-    _C.DisableTorchFunction _C._DisableTorchDispatch _C._FunctionBase _C._disabled_torch_function_impl
+    _C.DisableTorchFunction _C._DisableTorchDispatch _C._current_autograd_node _C._FunctionBase
+    _C._disabled_torch_function_impl
     _C._functorch.peek_interpreter_stack _C._len_torch_dispatch_stack _C._len_torch_function_stack
     autograd._engine_run_backward autograd.graph._engine_run_backward autograd.graph._get_grad_fn_or_grad_acc
     compiler.is_compiling nn.Buffer optim.optimizer.register_optimizer_step_post_hook

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import click
@@ -11,13 +11,16 @@ from rich.control import Control
 
 from gradviz.errors import GradvizError
 from gradviz.query.fields import NAMES
+from gradviz.query.ranks import label_of
 from gradviz.step.keyboard import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
 from gradviz.step.prompt import Prompt
 from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import Session
+from gradviz.step.together import Together
 from gradviz.step.verbs import BY_KEY, VERBS, obey, run
+from gradviz.words.escape import clean
 
 _KEYS = "(n next, b back, y why, : command, ? help, q quit)"
 
@@ -26,17 +29,19 @@ _READ_ON = ("space", "down", "j", "n", "page down", "enter")
 _READ_BACK = ("up", "k", "b", "page up", "backspace")
 
 
-def interact(session: Session, console: Console | None = None) -> None:
-    """Run the stepper until the user quits with `q`, Ctrl-C, Ctrl-D or the end of the input."""
+def interact(session: Session, console: Console | None = None, others: Sequence[Session] = ()) -> None:
+    """Run the stepper until the user quits with `q`, Ctrl-C, Ctrl-D or the end of the input. What is typed moves the
+    `others`, which are beside the session, too."""
     with suppress(KeyboardInterrupt):
-        Terminal(session, console or Console(highlight=False)).loop()
+        Terminal(session, console or Console(highlight=False), others).loop()
 
 
 class Terminal:
-    """One interactive session in a terminal: its keyboard, its prompt and its screen."""
+    """One interactive session in a terminal, or several side by side: its keyboard, its prompt and its screen."""
 
-    def __init__(self, session: Session, console: Console) -> None:
+    def __init__(self, session: Session, console: Console, others: Sequence[Session] = ()) -> None:
         self.session = session
+        self.sessions = [session, *others]
         self.console = console
         self.keyboard = Keyboard()
         self.prompt: Prompt | None = None
@@ -53,7 +58,8 @@ class Terminal:
         self.show()
         if self.plain:
             click.echo(_KEYS, file=self.console.file)
-        self.session.prepare()  # meanwhile the user reads the first screen
+        for session in self.sessions:
+            session.prepare()  # meanwhile the user reads the first screen
         keys, ahead = Keys(), self.session.settings.ahead
         while not self.session.over:
             typed = "" if ahead else self._read()
@@ -102,7 +108,7 @@ class Terminal:
         elif key in BY_KEY and (BY_KEY[key].needs or BY_KEY[key].asked):
             self._ask(f"{BY_KEY[key].name} ")
         elif key in BY_KEY:
-            self._run(lambda: run(self.session, BY_KEY[key]))
+            self._run(lambda session: run(session, BY_KEY[key]))
         elif key.isdigit():
             self._ask(key)
         else:
@@ -129,7 +135,10 @@ class Terminal:
         elif key in _READ_BACK and session.scrolled:
             session.scrolled -= 1
         else:
-            session.help, session.page, session.message, session.scrolled = "", [], "", 0
+            for one in self.sessions:
+                one.help, one.page, one.message, one.scrolled = "", [], "", 0
+        for one in self.sessions:
+            one.scrolled = session.scrolled
         return True
 
     def _type(self, key: str) -> None:
@@ -138,28 +147,40 @@ class Terminal:
             line, self.prompt = self.prompt.text, None
             if line.strip():
                 self.session.settings.history.append(line.strip())
-                self._run(lambda: obey(self.session, line))
+                self._run(lambda session: obey(session, line))
         elif not self.prompt.type(key):
             self.prompt = None
 
-    def _run(self, what: Callable[[], None]) -> None:
-        try:
-            what()
-        except GradvizError as error:
-            self.session.message = str(error)
+    def _run(self, what: Callable[[Session], None]) -> None:
+        for session in self.sessions:
+            try:
+                what(session)
+            except GradvizError as error:
+                session.message = str(error)
 
     def show(self) -> None:
         """Draw the screen, or print the stop if the terminal can only print."""
         if not self.plain:
             width, height = self.console.size
             self.console.control(Control.home())
-            self.console.print(
-                Screen(self.session, self._typed), end="", no_wrap=True, crop=True, height=height, width=width
-            )
+            self.console.print(self._drawn, end="", no_wrap=True, crop=True, height=height, width=width)
             return
         line = self._typed
-        said = "\n".join([*told(self.session), ""]) if line is None else f":{line}"
+        said = f":{line}" if line is not None else "\n".join(self._told())
         click.echo(said, file=self.console.file)
+
+    @property
+    def _drawn(self) -> Screen | Together:
+        if len(self.sessions) == 1:
+            return Screen(self.session, self._typed)
+        return Together(self.sessions, self._typed)
+
+    def _told(self) -> Iterator[str]:
+        for session in self.sessions:
+            if len(self.sessions) > 1:
+                yield f"== {clean(label_of(session.trace))}"
+            yield from told(session)
+            yield ""
 
     @property
     def _typed(self) -> str | None:

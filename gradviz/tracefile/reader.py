@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from gradviz.events.handles import Form
 from gradviz.events.kinds import Event, Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.events.site import Place
+from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.digest import Digests
 from gradviz.tracefile.errors import damaged
@@ -63,9 +63,9 @@ class Trace:
         self.path = path
         self._connection = connection
         self.meta: dict[str, str] = dict(self._rows("SELECT key, value FROM meta"))
-        self._chunks = self._checked_chunks()
-        self._firsts = [first for _, first, _ in self._chunks]
-        self.count: int = self._chunks[-1][1] + self._chunks[-1][2] if self._chunks else 0
+        self.chunks = Chunks(connection, self._rows)
+        self._firsts = [chunk.first for chunk in self.chunks.list]
+        self.count: int = self.chunks.events
         self._links_of = lru_cache(maxsize=6)(self._load_links)
         self._known_event = lru_cache(maxsize=4096)(self._event)
         self._tables: dict[Kind, Table] = {}
@@ -102,30 +102,6 @@ class Trace:
         if not isinstance(found, list):
             raise damaged(self.path, ValueError("a list is missing"))
         return tuple(found)
-
-    def _checked_chunks(self) -> list[tuple[Any, ...]]:
-        """The chunks in order, each beginning where the one before it ends."""
-        chunks = self._rows("SELECT id, first, count FROM chunks ORDER BY id")
-        ends = accumulate((count for _, _, count in chunks), initial=0)
-        if any(count < 0 or first != end for (_, first, count), end in zip(chunks, ends, strict=False)):
-            raise damaged(self.path, ValueError("the chunks do not add up"))
-        return chunks
-
-    def _blob(self, table: str, chunk: int) -> bytes:
-        rows = self._rows(f"SELECT data FROM {table} WHERE chunk = ?", self._chunks[chunk][0])
-        if not rows:
-            raise damaged(self.path, ValueError(f"{table} of chunk {self._chunks[chunk][0]} are missing"))
-        return rows[0][0]
-
-    def _blobs(self, table: str) -> list[bytes]:
-        """What a table of packed chunks holds, chunk by chunk."""
-        last = self._chunks[-1][0] if self._chunks else 0
-        blobs = [
-            data for (data,) in self._rows(f"SELECT data FROM {table} WHERE chunk <= ? ORDER BY chunk", last)
-        ]
-        if len(blobs) != len(self._chunks):
-            raise damaged(self.path, ValueError(f"{table} of a chunk are missing"))
-        return blobs
 
     # --- tables
 
@@ -212,7 +188,7 @@ class Trace:
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
         """The passes of a run that was killed: those that ended in its last moment had not been summed up."""
         digests = Digests([self.text(number) for number in range(max(self.strings, default=-1) + 1)])
-        for chunk, (_, first, count) in enumerate(self._chunks):
+        for chunk, (_, first, count, _) in enumerate(self.chunks.list):
             if first + count > start:
                 begin = max(first, start)
                 events = self.events[begin : first + count]
@@ -248,10 +224,10 @@ class Trace:
     def events(self) -> np.ndarray:
         """All events as rows of layout.ROW."""
         try:
-            parts = [np.frombuffer(data, ROW) for data in self._blobs("events")]
+            parts = [numbers.view(ROW) for numbers in self.chunks.all("events")]
         except ValueError as error:
             raise damaged(self.path, error) from None
-        counts = [count for _, _, count in self._chunks]
+        counts = [chunk.events for chunk in self.chunks.list]
         if [len(part) for part in parts] != counts:
             raise damaged(self.path, ValueError("there are fewer or more events than there should be"))
         return np.concatenate([np.zeros(0, ROW), *parts])
@@ -310,15 +286,18 @@ class Trace:
     def _link_starts(self) -> list[int]:
         """Where the links of each chunk begin, counted likewise."""
         ends = self._link_ends
-        return [int(ends[first - 1]) if first else 0 for _, first, _ in self._chunks]
+        return [int(ends[first - 1]) if first else 0 for first in self._firsts]
 
     def _load_links(self, chunk: int) -> np.ndarray:
-        data = self._blob("links", chunk)
-        _, first, count = self._chunks[chunk]
+        _, first, count, _ = self.chunks.list[chunk]
         due = int(self._link_ends[first + count - 1]) - self._link_starts[chunk] if count else 0
-        if len(data) != 4 * due:
-            raise damaged(self.path, ValueError("links are missing"))
-        return np.frombuffer(data, "<u4")
+        try:
+            links = self.chunks.one("links", chunk)
+            if len(links) != due:
+                raise ValueError("links are missing")
+        except ValueError as error:
+            raise damaged(self.path, error) from None
+        return links
 
     def _gathered_links(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The links of these events (their indices in ascending order), one after another, and how many each has."""
@@ -339,21 +318,12 @@ class Trace:
     def states(self) -> States:
         """What tensors were, at all events."""
         try:
-            chunks = [np.frombuffer(data, STATE) for data in self._blobs("states")]
-            for part, (_, first, count) in zip(chunks, self._chunks, strict=True):
+            parts = [numbers.view(STATE) for numbers in self.chunks.all("states")]
+            for part, (_, first, count, _) in zip(parts, self.chunks.list, strict=True):
                 _check_range(part["event"], first, count)
-            sizes = [
-                size for (size,) in self._rows("SELECT length(data) AS count FROM payloads ORDER BY chunk")
-            ]
-            return States(chunks, sizes, self.forms, lambda n: self._blob("payloads", n), self._payload)
+            return States(parts, self.chunks.sizes(), self.forms, self.chunks.values, self.chunks.value)
         except ValueError as error:
             raise damaged(self.path, error) from None
-
-    def _payload(self, chunk: int, offset: int, length: int) -> bytes:
-        number = self._chunks[chunk][0]
-        with self._connection.blobopen("payloads", "data", number, readonly=True) as blob:
-            blob.seek(offset)
-            return blob.read(length)
 
     def snapshot(self, tensor: int, at: int | None = None) -> Snapshot | None:
         """What a tensor was just after event `at` (default: at the end), or when it was first told of, if that is

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 APPLICATION_ID = 0x67726476  # "grdv", in the database's header
-VERSION = 2
+VERSION = 3
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -30,7 +30,8 @@ CREATE TABLE errors (
     site INTEGER NOT NULL
 );
 CREATE TABLE chunks (
-    id INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, time REAL NOT NULL
+    id INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, time REAL NOT NULL,
+    since INTEGER NOT NULL
 );
 CREATE TABLE events (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE links (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);

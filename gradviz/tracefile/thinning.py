@@ -10,6 +10,7 @@ import numpy as np
 
 from gradviz.events.fields import TEXT_PARTS
 from gradviz.events.layout import COLUMNS, LAYOUTS
+from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import STATE
 
@@ -21,7 +22,7 @@ def thin(cursor: sqlite3.Cursor, trace: Trace, kept: np.ndarray, whole: np.ndarr
     """Take all events out of the file but those `kept`. Those that are not in their segments any more (`whole`) name no
     pass. Returns where each event is now, −1 for none."""
     moved = np.where(kept, np.cumsum(kept) - 1, -1)
-    for place, (number, first, count) in enumerate(trace._chunks):
+    for place, (number, first, count, _) in enumerate(trace.chunks.list):
         here = slice(first, first + count)
         rows = trace.events[here].copy()
         links = trace._links_of(place).copy()
@@ -31,17 +32,17 @@ def thin(cursor: sqlite3.Cursor, trace: Trace, kept: np.ndarray, whole: np.ndarr
                 cursor.execute(f"DELETE FROM {table} WHERE chunk = ?", (number,))
             cursor.execute("DELETE FROM chunks WHERE id = ?", (number,))
             continue
-        states = np.frombuffer(trace._blob("states", place), STATE).copy()
+        states = trace.chunks.one("states", place).view(STATE).copy()
         if not kept[here].all():
             payload = _payload_of(trace, place, states, kept)
-            cursor.execute("UPDATE payloads SET data = ? WHERE chunk = ?", (payload, number))
+            cursor.execute("UPDATE payloads SET data = ? WHERE chunk = ?", (as_is(payload), number))
             links = links[np.repeat(kept[here], rows["links"])]
             rows, states, changed = rows[kept[here]], states[kept[states["event"]]], True
         states["event"] = moved[states["event"]]
-        cursor.execute("UPDATE states SET data = ? WHERE chunk = ?", (states.tobytes(), number))
+        cursor.execute("UPDATE states SET data = ? WHERE chunk = ?", (as_is(states.tobytes()), number))
         if changed:
-            cursor.execute("UPDATE events SET data = ? WHERE chunk = ?", (rows.tobytes(), number))
-            cursor.execute("UPDATE links SET data = ? WHERE chunk = ?", (links.tobytes(), number))
+            cursor.execute("UPDATE events SET data = ? WHERE chunk = ?", (as_is(rows.tobytes()), number))
+            cursor.execute("UPDATE links SET data = ? WHERE chunk = ?", (as_is(links.tobytes()), number))
         now = int(moved[here][kept[here]][0])
         cursor.execute("UPDATE chunks SET first = ?, count = ? WHERE id = ?", (now, len(rows), number))
     _move_tables(cursor, moved)
@@ -50,7 +51,7 @@ def thin(cursor: sqlite3.Cursor, trace: Trace, kept: np.ndarray, whole: np.ndarr
 
 def _payload_of(trace: Trace, place: int, states: np.ndarray, kept: np.ndarray) -> bytes:
     """The values of the states that stay, of one chunk."""
-    data = memoryview(trace._blob("payloads", place))
+    data = memoryview(trace.chunks.values(place))
     ends = np.cumsum(states["length"], dtype=np.int64)
     stay = kept[states["event"]] & (states["length"] > 0)
     parts = zip((ends - states["length"])[stay].tolist(), ends[stay].tolist(), strict=True)

@@ -23,11 +23,13 @@ from gradviz.events.kinds import Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.digest import Digests
+from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import Ring
 from gradviz.tracefile.schema import SKIPPED, STATE
 from gradviz.tracefile.sites import Sites
+from gradviz.tracefile.squeeze import Kept, Squeezer
 from gradviz.tracefile.thinning import drop_unused, thin
 
 INTERVAL = 0.05  # seconds between commits
@@ -35,7 +37,7 @@ _SHORTLY = 0.01  # seconds
 _PATIENCE = 60  # seconds that another program may hold the file
 PAYLOAD_LIMIT = (
     4 << 20
-)  # bytes of values in memory before they are written at once; as much may be on its way
+)  # bytes of values in memory, before they are written at once; as much may be on its way
 _ROOM_WHILE_HELD = 256 << 20  # the same, while another program holds the file
 _LARGE = 1 << 20  # bytes of values, from which on they are written beside the program
 
@@ -89,6 +91,7 @@ class Writer:
         self.texts: list[str] = []
         self.digests = Digests(self.texts)
         self.ring = None if last is None else Ring(last)
+        self.squeezer = Squeezer()
         self.dtypes: dict[int, str] = {}  # of forms, by their numbers
         linecache.checkcache()  # a file may have been edited since another recording
         self.file = TraceFile(self.path, meta)
@@ -234,8 +237,7 @@ class Writer:
         cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(notes))
         cursor.execute("COMMIT")
         self.written = batch.first + len(events)
-        for key in notes:
-            self.notes.pop(key, None)
+        self.notes = {key: text for key, text in self.notes.items() if notes.get(key) != text}
         self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))  # now they are safe
         if self.ring is not None:
             self.ring.note(batch, self.dtypes)
@@ -292,16 +294,17 @@ class Writer:
         settle(batch)
         self.chunks += 1
         count = len(batch.rows) // ROW.itemsize
-        cursor.execute(
-            "INSERT INTO chunks VALUES (?, ?, ?, ?)", (self.chunks, batch.first, count, time.time())
-        )
-        blobs = {"events": batch.rows, "links": batch.links, "states": batch.states}
-        for table, packed in blobs.items():
-            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
-        payload = b"".join(batch.payload)
+        arrays = bytes(batch.rows), bytes(batch.links), bytes(batch.states)
         if self.ring is None:
+            kept = self.squeezer.chunk(self.chunks, batch.first + count, *arrays, batch.payload)
+            since = self.squeezer.group
             batch.payload.clear()  # not both in memory while they are written
-        cursor.execute("INSERT INTO payloads VALUES (?, ?)", (self.chunks, payload))
+        else:  # its chunks are changed one by one
+            kept, since = Kept._make(map(as_is, (*arrays, b"".join(batch.payload)))), self.chunks
+        row = (self.chunks, batch.first, count, time.time(), since)
+        cursor.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", row)
+        for table, packed in kept._asdict().items():
+            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
 
     def _write_tables(self, cursor: sqlite3.Cursor, first: int, events: np.ndarray) -> None:
         """Write what a person would query: passes, parameters, errors."""

@@ -19,6 +19,7 @@ from gradviz.events.kinds import (
     GradsClipped,
     GraphsAlive,
     Hooked,
+    KernelRan,
     Kind,
     Mutated,
     Named,
@@ -175,6 +176,11 @@ def _grads_cleared(stop: Stop, event: GradsCleared) -> str:
     return (
         f"{caller} sets the gradient{'s' * (count > 1)} of {listed(map(stop.called, event.tensors))} to {now}"
     )
+
+
+def _kernel(stop: Stop, event: KernelRan) -> str:
+    inside = f"{stop.node_name}: " if event.node else ""
+    return f"{inside}aten {clean(event.op)}({clean(event.args)}) gives {clean(event.result) or 'nothing'}"
 
 
 def _named(stop: Stop, event: Named) -> str:
@@ -406,6 +412,7 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     OptimizerHolds: _holds,
     GradsClipped: _clipped,
     GradRead: _grad_read,
+    KernelRan: _kernel,
     Stepped: _stepped,
     Scheduled: _scheduled,
     ErrorRaised: _error,

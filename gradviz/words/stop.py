@@ -8,6 +8,7 @@ from gradviz.events.kinds import (
     Accumulated,
     Event,
     Hooked,
+    KernelRan,
     Kind,
     Mutated,
     Named,
@@ -93,7 +94,7 @@ class Stop:
     @cached_property
     def node(self) -> int:
         """The node of this event, which is made, receives, produces or accumulates; 0 if there is none."""
-        return self.event.node if isinstance(self.event, (*AtNode, NodeMade)) else 0
+        return self.event.node if isinstance(self.event, (*AtNode, NodeMade, KernelRan)) else 0
 
     @cached_property
     def node_name(self) -> str:
@@ -136,7 +137,7 @@ class Stop:
         event = self.event
         if event.site:
             return event.site, ""
-        if isinstance(event, AtNode):
+        if isinstance(event, AtNode) or (isinstance(event, KernelRan) and event.node):
             return self._node_place()
         if isinstance(event, PassEnded) and self.moment.pass_info is not None:
             return self.moment.pass_info.site, "where the pass began"

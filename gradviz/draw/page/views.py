@@ -235,6 +235,7 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.Accumulated: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
     e.Retained: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
     e.Hooked: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
+    e.KernelRan: lambda event: [*_nodes(event.node), *_tensors(*event.inputs)],
     e.TangentPushed: lambda event: _tensors(event.tensor),
     e.Stepped: lambda event: _tensors(*event.parameters),
     e.ErrorRaised: lambda event: _nodes(event.node),

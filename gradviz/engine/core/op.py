@@ -45,6 +45,7 @@ class Op:
     variadic: bool = False
     kernel: str = ""  # the name of PyTorch's kernel, where that takes floating-point numbers only
     frees_args: bool = False  # arrays among the arguments are saved tensors: a pass frees them
+    internal: tuple[str, ...] = ()  # arguments that a caller does not write, so that nobody is shown them
     elementwise: bool = False  # the gradient is upstream × local derivative, element by element
     need: dict[str, Need] = field(init=False)  # what each name stands for that a rule may have as a parameter
     node_class: type[Node] = field(init=False)
@@ -144,7 +145,7 @@ class Op:
         return ", ".join(
             f"{name}={_short(value)}"
             for name, value in zip(self.args, args, strict=False)
-            if value is not None and value is not False
+            if value is not None and value is not False and name not in self.internal
         )
 
     def __repr__(self) -> str:
@@ -153,6 +154,8 @@ class Op:
 
 def _short(value: Any) -> str:
     """An argument as text. Of an array only the dtype and shape are shown."""
+    if isinstance(value, tuple) and any(isinstance(part, np.ndarray) for part in value):
+        return f"({', '.join(map(_short, value))})"
     if isinstance(value, np.generic):
         return repr(value.item())
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)

@@ -77,6 +77,32 @@ def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating:
     return ", ".join(parts)[:_LONGEST]
 
 
+def call_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The arguments of a call, tensors by dtype and shape: `float32[64, 10], [1], True`. None and False at the end are
+    left out, as they are mostly defaults."""
+    shown = list(args)
+    while shown and (shown[-1] is None or shown[-1] is False):
+        shown.pop()
+    parts = [_formed(arg) for arg in shown]
+    parts += [
+        f"{label}={_formed(arg)}" for label, arg in kwargs.items() if arg is not None and arg is not False
+    ]
+    return ", ".join(parts)[:_LONGEST]
+
+
+def _formed(value: Any) -> str:
+    """An argument as text, a tensor as its dtype and shape."""
+    if isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        try:
+            return f"{dtype}{list(value.shape)}"
+        except RuntimeError:  # a nested tensor has no shape
+            return dtype
+    if type(value) in (list, tuple) and any(isinstance(part, torch.Tensor) for part in value):
+        return f"[{', '.join(map(_formed, value[:_MOST]))}{', …' if len(value) > _MOST else ''}]"
+    return _written(value)
+
+
 def _written(value: Any) -> str:
     """An argument as text, without running code of the program's."""
     if type(value) in _PLAIN:

@@ -254,7 +254,7 @@ class Identity:
         return found
 
     def _saved(self, saved: Any, candidates: Sequence[torch.Tensor]) -> Saved | None:
-        data = getattr(saved, "data", None)
+        data = _data_of(saved)
         if not isinstance(data, torch.Tensor):  # none, or packed by hooks
             return None
         known = self.known.get(id(data))
@@ -326,6 +326,14 @@ def version_of(tensor: torch.Tensor) -> int:
         return tensor._version
     except RuntimeError:  # of inference mode
         return 0
+
+
+def _data_of(saved: Any) -> Any:
+    """`saved.data`, of which no mode hears."""
+    if not torch._C._len_torch_dispatch_stack():
+        return getattr(saved, "data", None)
+    with torch._C._DisableTorchDispatch():
+        return getattr(saved, "data", None)
 
 
 def _memory_of(tensor: torch.Tensor) -> int:

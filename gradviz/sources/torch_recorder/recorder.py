@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -23,6 +23,7 @@ from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.engine import watched
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.identity import version_of
+from gradviz.sources.torch_recorder.kernels import Kernels
 from gradviz.sources.torch_recorder.modules import Scopes
 from gradviz.sources.torch_recorder.places import Places
 from gradviz.sources.torch_recorder.source import Source
@@ -32,11 +33,13 @@ _overrides: Any = torch.overrides
 
 
 class TorchRecorder:
-    """Tells `listener` of what PyTorch does, from `begin` to `end`."""
+    """Tells `listener` of what PyTorch does, from `begin` to `end`; with `aten` also of the ops that ops are made
+    of."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, aten: bool = False) -> None:
         values.register()
         self.source = Source(listener)
+        self.kernels: Any = Kernels(self.source) if aten else None
         self.forward = Forward(self.source)
         self.collectives = Collectives(self.source)
         self.scopes = Scopes(self.source, self.opaque, self.collectives.note)
@@ -51,6 +54,8 @@ class TorchRecorder:
         self.places.begin()
         self._replace_all()
         self.push()
+        if self.kernels is not None:
+            self.kernels.__enter__()
 
     def end(self) -> None:
         """Switch off."""
@@ -58,6 +63,8 @@ class TorchRecorder:
             self.source.identity.tell_pending()
         self.source.listener = None
         self.take_out()
+        if self.kernels is not None:
+            self.kernels.leave()
         while self.replaced:
             owner, name, before = self.replaced.pop()
             if before is None:
@@ -168,7 +175,8 @@ class TorchRecorder:
                 return
             self.push()
             try:
-                bootstrap(thread)
+                with self.kernels or nullcontext():
+                    bootstrap(thread)
             finally:
                 self.take_out()
 

@@ -88,7 +88,7 @@ class TorchReader:
     def array(self, value: torch.Tensor) -> np.ndarray | None:
         """Its elements, in place where it is on the CPU."""
         try:
-            with torch._C.DisableTorchFunction(), torch.no_grad():
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
                 return array_of(value if value.is_cpu else value.cpu())
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
             return None

@@ -85,12 +85,14 @@ linear("adaptive_avg_pool2d", k.average, node_name="AdaptiveAvgPool2DBackward0",
 for mode, dims in [*(("nearest", n) for n in (1, 2, 3)), *(("nearest_exact", n) for n in (1, 2, 3)),
         ("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)]:
     kind = mode.title().replace("_", "")
-    linear(f"upsample_{mode}{dims}d", k.resized, args="size matrices", node_name=f"Upsample{kind}{dims}DBackward0",
+    linear(f"upsample_{mode}{dims}d", k.resized, args="size matrices", internal="matrices",
+        node_name=f"Upsample{kind}{dims}DBackward0",
         x=d("the weights of its pixels, summed", lambda g, matrices: k.along_dimensions(
             g, tuple(matrix.T for matrix in matrices))))
 
 for key in ("native_batch_norm", "native_layer_norm", "native_group_norm"):
     general(key, k.normalize, args="view axes shape eps stats", frees_args=True,
+        internal="view axes shape stats",
         x=d("(h − mean(h) − x̂ · mean(h x̂)) / σ with h = g · weight", lambda g, x, weight, view, axes, shape, eps, stats:
             k.normalize_x(g, x, weight, view, axes, shape, eps, stats)),
         weight=d("x̂, summed", lambda g, x, weight_shape, view, axes, shape, eps, stats:
@@ -98,6 +100,7 @@ for key in ("native_batch_norm", "native_layer_norm", "native_group_norm"):
         bias=d("1, summed", lambda g, bias_shape, view, shape:
             k.summed_to(np.reshape(g, view), bias_shape, shape)))
 general("fixed_norm", k.normalize_fixed, name="native_batch_norm", args="shape stats", frees_args=True,
+    internal="shape stats",
     x=d("weight / σ", lambda g, weight, shape, stats: g * (k.aligned(weight, shape) * stats[1])),
     weight=d("x̂, summed", lambda g, x, weight_shape, shape, stats:
         k.summed_to(g * ((x - stats[0]) * stats[1]), weight_shape, shape)),

@@ -15,11 +15,11 @@ def _row(
 ) -> None:
     name = settings.pop("name", key)
     inputs = tuple(settings.pop("inputs", " ".join(derivatives) or "x").split())
-    args = tuple(settings.pop("args", "").split())
+    args, internal = (tuple(settings.pop(words, "").split()) for words in ("args", "internal"))
     forward = getattr(forward, "on_arrays", forward)  # a kernel that is a row: it is called with arrays only
     if key in TABLE:
         raise ValueError(f"there are two rows {key!r}")
-    TABLE[key] = Op(name, forward, inputs, args, derivatives, kind=kind, **settings)
+    TABLE[key] = Op(name, forward, inputs, args, derivatives, kind=kind, internal=internal, **settings)
 
 
 def elementwise(key: str, forward: Callable, /, **row: Any) -> None:

@@ -1,0 +1,63 @@
+"""The aten level: which of PyTorch's own ops run below an op of the program, in a node, and in an optimizer."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradviz.sources.torch_recorder.arguments import call_text, tensors_in
+from gradviz.sources.torch_recorder.source import Source, safely
+
+_modes: Any = _python_dispatch
+_UNTOLD = {"profiler"}  # namespaces of ops that compute nothing
+
+
+class Kernels(TorchDispatchMode):
+    """Tells a source's listener of the ops that reach the dispatcher below autograd, of the threads on which it is on.
+
+    It hears of them after they have run. What an op allocates inside is no tensor of the program's: it has no
+    number."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.source = source
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunction():  # a call of an aten op is none of the program's
+            result = func(*args, **(kwargs or {}))
+        if not self.source.is_off and self.source.is_detailed and func.namespace not in _UNTOLD:
+            self._tell(func, args, kwargs or {}, result, sys._getframe(1))
+        return result
+
+    @safely
+    def _tell(self, func: Any, args: Any, kwargs: Any, result: Any, frame: Any) -> None:
+        identity = self.source.identity
+        fn: Any = torch._C._current_autograd_node()
+        record = None if fn is None else fn.metadata.get(identity.key)
+        known = [identity.known.get(id(tensor)) for tensor in tensors_in(args, kwargs)]
+        listener: Any = self.source.listener
+        listener.kernel(
+            frame if fn is None else None, _name(func), call_text(args, kwargs), call_text((result,), {}),
+            self.source.in_pass, 0 if record is None else record.number,
+            [0 if one is None else one.number for one in known],
+        )  # fmt: skip
+
+    def leave(self) -> None:
+        """Be on no longer, also below modes that the program has not left."""
+        above: list[Any] = []
+        while (mode := _modes._get_current_dispatch_mode()) is not None and mode is not self:
+            above.append(_modes._pop_mode())
+        if mode is not None:
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        for mode in reversed(above):
+            _modes._push_mode(mode)
+
+
+def _name(func: Any) -> str:
+    """The name of an op as PyTorch writes it, without what goes without saying: `addmm`, `sum.dim_IntList`."""
+    name = str(func).removeprefix("aten.")
+    return name.removesuffix(".default")

@@ -1,0 +1,52 @@
+"""Several sessions side by side on one screen: the ranks of a run, or two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.text import Text
+
+from gradviz.query.ranks import label_of
+from gradviz.step.lines import filled
+from gradviz.step.screen import Screen
+from gradviz.step.state import Session
+from gradviz.words.escape import clean
+
+NARROW = 48  # columns that a session has at least
+
+
+class Together:
+    """Sessions as one screen, each a column of it. Those for which there is no room are counted in the last line."""
+
+    def __init__(self, sessions: Sequence[Session], prompt: str | None = None) -> None:
+        self.sessions = sessions
+        self.prompt = prompt
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, height = options.size
+        for row, line in enumerate(self.lines(width, height)):
+            if row:
+                yield Segment("\n\r")  # as in Screen
+            line.end = ""
+            yield line
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """The screen as `height` lines, none wider than `width`."""
+        shown = self.sessions[: max((width + 1) // (NARROW + 1), 1)]
+        hidden = len(self.sessions) - len(shown)
+        own, room = (width + 1) // len(shown) - 1, max(height - 1 - bool(hidden), 1)
+        columns = [
+            [_label(session, own), *Screen(session, self.prompt).lines(own, room)] for session in shown
+        ]
+        found = [filled(Text("│", style="dim").join(parts), width) for parts in zip(*columns, strict=True)]
+        if hidden:
+            more = f" {hidden} more: widen the terminal to {len(self.sessions) * (NARROW + 1) - 1} columns"
+            found.append(filled(Text(more, style="bold yellow"), width))
+        return found[:height]
+
+
+def _label(session: Session, width: int) -> Text:
+    """Which of the sessions this is."""
+    return filled(Text(f" {clean(label_of(session.trace))}", style="bold reverse"), width)

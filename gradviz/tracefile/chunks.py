@@ -1,0 +1,141 @@
+"""The packed arrays of a trace, read chunk by chunk as they were packed.
+
+What an array says may follow from the chunks before it in its group (expected.py): then these are read, too."""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, expanded, header_of
+
+_GROUPS = 3  # that are kept in memory, of each kind of array
+_VALUES = 8  # chunks whose values are kept in memory
+
+
+class Chunk(NamedTuple):
+    """Which events a chunk holds, and the chunk that its group begins with."""
+
+    id: int
+    first: int
+    events: int
+    since: int
+
+
+class Chunks:
+    """The chunks of a trace. `rows` asks the file, and raises TraceError where it is damaged; all else raises
+    ValueError then."""
+
+    def __init__(self, connection: sqlite3.Connection, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._connection, self._rows = connection, rows
+        self.list = [Chunk(*row) for row in rows("SELECT id, first, count, since FROM chunks ORDER BY id")]
+        self._ids = [chunk.id for chunk in self.list]
+        ends = accumulate((chunk.events for chunk in self.list), initial=0)
+        if any(chunk.events < 0 or chunk.first != end for chunk, end in zip(self.list, ends, strict=False)):
+            raise ValueError("the chunks do not add up")
+        self._group = lru_cache(maxsize=4 * _GROUPS)(self._read_group)
+        self._values = lru_cache(maxsize=_VALUES)(self._read_values)
+        self._header = lru_cache(maxsize=None)(self._read_header)
+
+    def __len__(self) -> int:
+        return len(self.list)
+
+    @property
+    def events(self) -> int:
+        """How many events there are."""
+        return self.list[-1].first + self.list[-1].events if self.list else 0
+
+    # --- numbers
+
+    def all(self, table: str) -> list[np.ndarray]:
+        """The numbers of a kind, chunk by chunk."""
+        last = self._ids[-1] if self.list else 0
+        kept = [
+            data for (data,) in self._rows(f"SELECT data FROM {table} WHERE chunk <= ? ORDER BY chunk", last)
+        ]
+        if len(kept) != len(self):
+            raise ValueError(f"{table} of a chunk are missing")
+        return list(_expanded(kept, [chunk.since == chunk.id for chunk in self.list]))
+
+    def one(self, table: str, place: int) -> np.ndarray:
+        """The numbers of a kind of one chunk."""
+        chunk = self.list[place]
+        return self._group(table, chunk.since)[place - bisect_left(self._ids, chunk.since)]
+
+    def _read_group(self, table: str, since: int) -> list[np.ndarray]:
+        start = bisect_left(self._ids, since)
+        end = next((i for i in range(start, len(self)) if self.list[i].since != since), len(self))
+        if not start < end:
+            raise ValueError("a chunk belongs to no group")
+        bounds = since, self._ids[end - 1]
+        kept = [
+            data
+            for (data,) in self._rows(
+                f"SELECT data FROM {table} WHERE chunk BETWEEN ? AND ? ORDER BY chunk", *bounds
+            )
+        ]
+        if len(kept) != end - start:
+            raise ValueError(f"{table} of a chunk are missing")
+        return list(_expanded(kept, [True] + [False] * (len(kept) - 1)))
+
+    # --- values
+
+    def sizes(self) -> list[int]:
+        """How many bytes of values each chunk has."""
+        return [self._header(place)[1] for place in range(len(self))]
+
+    def value(self, place: int, offset: int, length: int) -> bytes:
+        """A part of the values of a chunk."""
+        if self._header(place)[0] != AS_IS:
+            return self._values(place)[offset : offset + length]
+        with self._payload(place) as blob:
+            blob.seek(HEADER + offset)
+            return blob.read(length)
+
+    def values(self, place: int) -> bytes:
+        """All values of a chunk."""
+        return self._values(place)
+
+    def _payload(self, place: int) -> sqlite3.Blob:
+        try:
+            return self._connection.blobopen("payloads", "data", self._ids[place], readonly=True)
+        except sqlite3.OperationalError as error:
+            raise ValueError(f"values of a chunk are missing: {error}") from None
+
+    def _read_header(self, place: int) -> tuple[int, int]:
+        """How the values of a chunk are kept, and their length in bytes."""
+        with self._payload(place) as blob:
+            header = header_of(blob.read(HEADER))
+            return header.how, len(blob) - HEADER if header.how == AS_IS else header.length
+
+    def _read_values(self, place: int) -> bytes:
+        with self._payload(place) as blob:
+            return expanded(blob.read())
+
+
+def _expanded(kept: Sequence[bytes], begins: Sequence[bool]) -> Iterator[np.ndarray]:
+    """Arrays of numbers as they were packed; those at which a group begins follow from none before."""
+    before: list[np.ndarray] = []
+    for data, begin in zip(kept, begins, strict=True):
+        if begin:
+            before = []
+        numbers = np.frombuffer(expanded(data, _last(before, 2 * header_of(data).period)), NUMBER)
+        before.append(numbers)
+        yield numbers
+
+
+def _last(parts: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """The last numbers of several arrays, at least so many if there are."""
+    chosen: list[np.ndarray] = []
+    for part in reversed(parts):
+        if count <= 0:
+            break
+        chosen.append(part)
+        count -= len(part)
+    return np.concatenate([np.zeros(0, NUMBER), *reversed(chosen)])

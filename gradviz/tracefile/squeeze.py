@@ -1,0 +1,123 @@
+"""Finding what repeats in a recording while it is written: the period of its events, chunk by chunk.
+
+Chunks form *groups*. What is expected of a chunk follows from the chunks before it in its group (expected.py), so an
+event is found by expanding one group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.layout import ROW
+from gradviz.tracefile.expected import NUMBER, rearranged, unexpected
+from gradviz.tracefile.schema import STATE
+
+GROUP = 64  # chunks
+_HISTORY = 1 << 15  # events that are looked at for a period, which has at most half as many
+_ALIKE = 0.9  # the share of the events that come again after a period
+_VALUES = 64  # bytes of values an event: more are large arrays, which zlib packs slowly and badly
+_PATIENCE = 16  # chunks until a period is looked for again
+_HEAD, _SITE, _LINKS = (ROW.names.index(name) for name in ("head", "site", "links"))  # type: ignore[union-attr]
+_LENGTH, _EVENT = (STATE.names.index(name) for name in ("length", "event"))  # type: ignore[union-attr]
+_WIDTH = 7  # numbers of an event's row, and of a state
+
+
+class Kept(NamedTuple):
+    """The arrays of a chunk as the file keeps them."""
+
+    events: bytes
+    links: bytes
+    states: bytes
+    payloads: bytes
+
+
+class Squeezer:
+    """Squeezes the chunks of a recording, in order. `group` is the chunk that the last one's group begins with."""
+
+    def __init__(self) -> None:
+        self.group = self.period = self.tired = 0
+        self._begin(0)
+
+    def _begin(self, group: int) -> None:
+        """Begin a group: what was before it is forgotten."""
+        self.group = group
+        self.events, self.links = np.zeros((0, _WIDTH), NUMBER), np.zeros(0, NUMBER)
+        self.states = np.zeros((0, _WIDTH), NUMBER)
+
+    def chunk(
+        self, number: int, end: int, rows: bytes, links: bytes, states: bytes, values: Sequence[bytes]
+    ) -> Kept:
+        """A chunk as the file keeps it; `end` is the event after its last."""
+        if not self.group or number >= self.group + GROUP:
+            self._begin(number)
+        before = self.events, self.links, self.states
+        self.events = np.concatenate([before[0], np.frombuffer(rows, NUMBER).reshape(-1, _WIDTH)])
+        self.links = np.concatenate([before[1], np.frombuffer(links, NUMBER)])
+        self.states = np.concatenate([before[2], np.frombuffer(states, NUMBER).reshape(-1, _WIDTH)])
+        self._look_for_period()
+        of_links, own = self._of_last(self.period, end)
+        of_values = int(own[:, _LENGTH].sum(dtype=np.int64))
+        if sum(map(len, values)) > _VALUES * (len(self.events) - len(before[0])):
+            of_values = 0
+        kept = Kept(
+            unexpected(before[0].reshape(-1), rows, _WIDTH * self.period),
+            unexpected(before[1], links, of_links),
+            unexpected(before[2].reshape(-1), states, _WIDTH * len(own)),
+            rearranged(values, of_values),
+        )
+        self._forget(end)
+        return kept
+
+    def _look_for_period(self) -> None:
+        if self.period and not alike(self.events, self.period) < _ALIKE:
+            return
+        self.tired -= 1
+        if self.period or self.tired <= 0:
+            self.period, self.tired = period_of(self.events[-_HISTORY:]), _PATIENCE
+
+    def _of_last(self, events: int, end: int) -> tuple[int, np.ndarray]:
+        """How many links the last events have, and their states."""
+        if not events:
+            return 0, self.states[:0]
+        links = int(self.events[-events:, _LINKS].sum(dtype=np.int64))
+        return links, self.states[np.searchsorted(self.states[:, _EVENT], end - events) :]
+
+    def _forget(self, end: int) -> None:
+        """Forget what nothing will be expected from."""
+        recent = 2 * self.period or _HISTORY
+        if recent < len(self.events):
+            links, states = self._of_last(recent, end)
+            self.events, self.states = self.events[-recent:], states
+            self.links = self.links[len(self.links) - links :]
+
+
+def alike(events: np.ndarray, period: int) -> float:
+    """The share of the events that come again after so many: the same kind at the same place. NaN where they are too
+    few to tell."""
+    if len(events) < 2 * period:
+        return math.nan
+    same = events[period:, _HEAD] == events[:-period, _HEAD]
+    same &= events[period:, _SITE] == events[:-period, _SITE]
+    return float(np.count_nonzero(same)) / len(same)
+
+
+def period_of(events: np.ndarray) -> int:
+    """After how many events they come again, 0 if they do not."""
+    if len(events) < 4:
+        return 0
+    # The autocorrelation of a random number for each kind at each place: it is largest at the period.
+    keys = events[:, _HEAD].astype(np.uint64) << np.uint64(32) | events[:, _SITE]
+    keys *= np.uint64(0x9E3779B97F4A7C15)
+    keys ^= keys >> np.uint64(29)
+    keys *= np.uint64(0xBF58476D1CE4E5B9)
+    noise = (keys >> np.uint64(40)).astype(np.float32) * np.float32(2**-23) - 1
+    size = 1 << (2 * len(events) - 1).bit_length()
+    spectrum = np.fft.rfft(noise, size)
+    longest = len(events) // 2
+    products = np.fft.irfft(spectrum * spectrum.conj(), size)[1 : longest + 1]
+    shares = products / (len(events) - np.arange(1, longest + 1))
+    first = int(np.argmax(shares >= 0.98 * shares.max())) + 1
+    return first if alike(events, first) >= _ALIKE else 0

@@ -1,0 +1,198 @@
+"""What repeats in a recording is kept once, and is read as it was told."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gradviz
+from gradviz.tracefile.expected import (
+    AS_IS,
+    LONGEST,
+    NUMBER,
+    REARRANGED,
+    UNEXPECTED,
+    expanded,
+    header_of,
+    rearranged,
+    unexpected,
+)
+from gradviz.tracefile.squeeze import Squeezer, alike, period_of
+
+numbers = st.lists(st.integers(0, 2**32 - 1), max_size=60).map(lambda found: np.array(found, NUMBER))
+
+
+@given(before=numbers, array=numbers, period=st.integers(0, 70))
+def test_any_numbers_are_read_as_they_were(before: np.ndarray, array: np.ndarray, period: int) -> None:
+    assert expanded(unexpected(before, array.tobytes(), period), before) == array.tobytes()
+
+
+@given(
+    period=st.integers(1, 9),
+    start=st.integers(0, 2**32 - 1),
+    growth=st.integers(0, 2**32 - 1),
+    cut=st.integers(0, 200),
+)
+def test_numbers_that_grow_from_period_to_period_take_no_room(
+    period: int, start: int, growth: int, cut: int
+) -> None:
+    places = np.arange(200)
+    array = (start + places % period * 1001 + places // period * growth).astype(NUMBER)
+    before, after = array[:cut], array[cut:]
+    kept = unexpected(before, after.tobytes(), period)
+    assert expanded(kept, before) == after.tobytes()
+    if cut >= 2 * period and len(after):
+        assert header_of(kept).unexpected == 0
+
+
+@given(data=st.binary(max_size=300), period=st.integers(0, 310))
+def test_any_values_are_read_as_they_were(data: bytes, period: int) -> None:
+    assert expanded(rearranged([data[:7], data[7:]], period)) == data
+
+
+def test_values_that_change_little_are_packed_across_periods() -> None:
+    weights = 1 + np.cumsum(np.full((200, 16), 1e-3, np.float32), axis=0)
+    data = weights.tobytes()
+    kept = rearranged([data], weights[0].nbytes)
+    assert header_of(kept).how == REARRANGED
+    assert len(kept) < len(data) / 2
+
+
+def test_numbers_that_do_not_repeat_are_kept_as_they_are() -> None:
+    array = np.random.default_rng(0).integers(0, 2**32, 400, NUMBER)
+    kept = unexpected(np.zeros(0, NUMBER), array.tobytes(), 7)
+    assert header_of(kept).how == AS_IS
+    assert expanded(kept) == array.tobytes()
+
+
+HEADER = struct.Struct("<4I")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        HEADER.pack(AS_IS, 0, 0, 0)[:-1],
+        HEADER.pack(3, 1, 4, 0),
+        HEADER.pack(UNEXPECTED, 0, 4, 0),
+        HEADER.pack(UNEXPECTED, 1, LONGEST + 4, 0),
+        HEADER.pack(UNEXPECTED, LONGEST + 1, 4, 0),
+        HEADER.pack(UNEXPECTED, 1, 5, 0),
+        HEADER.pack(UNEXPECTED, 1, 4, 2) + b"no zlib",
+        HEADER.pack(UNEXPECTED, 1, 8, 1) + b"no zlib",
+        HEADER.pack(REARRANGED, 1, 8, 0) + b"no zlib",
+    ],
+)  # fmt: skip
+def test_what_is_damaged_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="array"):
+        expanded(data)
+
+
+def test_an_array_that_lies_about_its_length_is_refused() -> None:
+    kept = unexpected(np.zeros(0, NUMBER), np.arange(100, dtype=NUMBER).tobytes(), 1)
+    how, period, length, count = HEADER.unpack_from(kept)
+    with pytest.raises(ValueError, match="behind the end"):
+        expanded(HEADER.pack(how, period, 4, count) + kept[HEADER.size :])
+    with pytest.raises(ValueError, match="shorter"):
+        expanded(HEADER.pack(how, period, length, count + 1) + kept[HEADER.size :])
+
+
+def rows_of(kinds: list[int]) -> np.ndarray:
+    """Rows of events of these kinds."""
+    rows = np.zeros((len(kinds), 7), NUMBER)
+    rows[:, 0] = kinds
+    return rows
+
+
+def test_the_period_is_the_shortest_after_which_the_events_come_again() -> None:
+    kinds = [1, 2, 2, 3, 1, 2, 5] * 40
+    assert period_of(rows_of(kinds)) == 7
+    assert period_of(rows_of([9, 9, 8, *kinds, 4])) == 7  # also if they begin and end otherwise
+    assert period_of(rows_of([1] * 50)) == 1
+    assert alike(rows_of(kinds), 7) == 1
+
+
+def test_events_that_do_not_come_again_have_no_period() -> None:
+    kinds = np.random.default_rng(0).integers(0, 40, 500).tolist()
+    assert period_of(rows_of(kinds)) == 0
+    assert period_of(rows_of([])) == 0
+
+
+TRAINING = """
+import gradviz.engine as torch
+from gradviz.engine import nn
+
+net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+x, y = torch.randn(16, 8), torch.randn(16, 1)
+for step in range(STEPS):
+    loss = ((net(x) - y) ** 2).mean()
+    if step % 50 == 49:
+        print(loss.item(), x.abs().max())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def recorded(path: Path, steps: int) -> Path:
+    """The trace of a small training loop."""
+    with gradviz.record(path):
+        exec(TRAINING.replace("STEPS", str(steps)), {})
+    return path
+
+
+def blobs(path: Path, table: str) -> list[Any]:
+    """How the arrays of a kind are kept."""
+    with sqlite3.connect(path) as connection:
+        return [
+            header_of(data).how for (data,) in connection.execute(f"SELECT data FROM {table} ORDER BY chunk")
+        ]
+
+
+@pytest.mark.slow
+def test_a_pass_of_a_small_network_takes_less_than_800_bytes(tmp_path: Path) -> None:
+    short, long = recorded(tmp_path / "short.gradviz", 1000), recorded(tmp_path / "long.gradviz", 5000)
+    grown = long.stat().st_size - short.stat().st_size
+    assert grown / 4000 < 800
+    for table, how in (
+        ("events", UNEXPECTED),
+        ("links", UNEXPECTED),
+        ("states", UNEXPECTED),
+        ("payloads", REARRANGED),
+    ):
+        kinds = blobs(long, table)
+        assert kinds.count(how) > len(kinds) / 2, table  # small chunks may hold too few periods
+
+
+def test_a_chunk_is_read_as_it_was_told_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[bytes, ...]] = []
+    squeeze = Squeezer.chunk
+
+    def told_first(squeezer: Squeezer, number: int, end: int, *arrays: Any) -> Any:
+        told.append((*arrays[:-1], b"".join(arrays[-1])))
+        return squeeze(squeezer, number, end, *arrays)
+
+    monkeypatch.setattr(Squeezer, "chunk", told_first)
+    monkeypatch.setattr("gradviz.tracefile.squeeze.GROUP", 3)
+    path = recorded(tmp_path / "run.gradviz", 300)
+    assert UNEXPECTED in blobs(path, "events")
+    for whole_first in (True, False):
+        with gradviz.open(path) as trace:
+            for at, table in enumerate(("events", "links", "states")):
+                expected = [arrays[at] for arrays in told]
+                if whole_first:
+                    assert [part.tobytes() for part in trace.chunks.all(table)] == expected
+                for place in reversed(range(len(told))):
+                    assert trace.chunks.one(table, place).tobytes() == expected[place]
+            for place, (*_, payload) in enumerate(told):
+                assert trace.chunks.values(place) == payload
+                assert trace.chunks.value(place, 3, 5) == payload[3:8]
+                assert trace.chunks.sizes()[place] == len(payload)

@@ -23,6 +23,7 @@ class Odd:
     setup: str = ""  # shell commands that make what cannot be a text
     engine: bool = False  # whether it differentiates, with the engine that `torch` is then
     since: tuple[int, int] = (3, 11)
+    before: tuple[int, int] = (4, 0)  # the first version of Python that it is not for
 
     @property
     def source(self) -> str:
@@ -75,6 +76,7 @@ ENDINGS = [
             def __str__(self): raise ValueError('no text')
         raise SystemExit(Odd())
         """,
+        before=(3, 13),  # which stumbles over the error later
     ),
     _odd("quit", "quit(4)"),
     _odd("os._exit", "import os\nprint('lost?', flush=True)\nos._exit(9)"),
@@ -588,6 +590,17 @@ MAIN = [
         files={"helper.py": "X = 3\n"},
     ),
     _odd("imports __main__", "import __main__\nX = 5\nprint(__main__.X, __main__.__dict__ is globals())"),
+    _odd(
+        "modules with names of ours",
+        "import click, queue, rich.text, sqlite3\nprint(click.X, queue.X, rich.text.X, sqlite3.X)\nimport numpy\nprint(numpy.ones(2))",
+        files={
+            "click.py": "X = 1\n",
+            "queue.py": "X = 2\n",
+            "rich/__init__.py": "",
+            "rich/text.py": "X = 3\n",
+            "sqlite3.py": "X = 4\n",
+        },
+    ),
     _odd("a module of its own", "import json_tool\nprint(json_tool.X)", files={"json_tool.py": "X = 1\n"}),
     _odd(
         "inspect.getsource",
@@ -618,7 +631,7 @@ MAIN = [
     ),
     _odd(
         "warnings",
-        "import warnings\nwarnings.warn('a')\nwarnings.warn('d', DeprecationWarning)\nprint([f[0] for f in warnings.filters])",
+        "import warnings\nwarnings.warn('a')\nwarnings.warn('d', DeprecationWarning)\n",
     ),
     _odd("a warning as an error", "import warnings\nwarnings.simplefilter('error')\nwarnings.warn('a')"),
     _odd(
@@ -655,6 +668,7 @@ MAIN = [
         "the recursion limit set",
         "import sys\nsys.setrecursionlimit(400)\ndef depth(n):\n    try:\n        return depth(n + 1)\n    except RecursionError:\n        return n\nprint(sys.getrecursionlimit())",
     ),
+    _odd("the path", "import sys\nprint(sys.path)"),
     _odd("the switch interval", "import sys\nprint(sys.getswitchinterval())"),
     _odd(
         "gc", "import gc\nprint(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.callbacks, gc.garbage)"
@@ -755,7 +769,6 @@ THREADS = [
         "a thread starts another at the end",
         "import threading, time\ndef g(): print('g')\ndef f():\n    time.sleep(0.1)\n    threading.Thread(target=g).start()\nthreading.Thread(target=f).start()",
     ),
-    _odd("current frames", "import sys\nprint(len(sys._current_frames()))"),
     _odd("thread-locals", "import threading\nl = threading.local()\nl.x = 1\nprint(vars(l))"),
     _odd(
         "threading.settrace",
@@ -1054,4 +1067,117 @@ DIFFERENTIATE = [
     ),
 ]
 
-SCRIPTS = [*ENDINGS, *HOOKS, *ATEXIT, *STREAMS, *MAIN, *THREADS, *PROCESSES, *LIMITS, *DIFFERENTIATE]
+TORCH_STEP = (
+    "import torch\nx = torch.ones(3, requires_grad=True)\n(x * x).sum().backward()\nprint(x.grad.tolist())\n"
+)
+
+
+def _torch(name: str, text: str, **settings: object) -> Odd:
+    return Odd(f"torch: {name}", TORCH_STEP + textwrap.dedent(text), **settings)  # type: ignore[arg-type]
+
+
+WITH_TORCH = [
+    _torch("exits", "raise SystemExit(3)"),
+    _torch("raises", "def f(): raise ValueError('x')\nf()"),
+    _torch("an error of PyTorch's", "torch.ones(2, 3) @ torch.ones(2, 3)"),
+    _torch("an error in a backward", "y = x.exp().sum()\ny.backward()\ny.backward()"),
+    _torch(
+        "an error in a function of one's own",
+        """
+        class F(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x): return x * 2
+            @staticmethod
+            def backward(ctx, g): raise KeyError('mine')
+        F.apply(x).sum().backward()
+        """,
+    ),
+    _torch(
+        "an exit in a hook",
+        "import sys\ny = x * 2\ny.register_hook(lambda g: sys.exit(5))\ny.sum().backward()",
+    ),
+    _torch(
+        "interrupted in a hook",
+        "def stop(g): raise KeyboardInterrupt\ny = x * 2\ny.register_hook(stop)\ny.sum().backward()",
+    ),
+    _torch(
+        "at exit, and pickling",
+        """
+        import atexit, pickle
+        class Net(torch.nn.Module): pass
+        @atexit.register
+        def last():
+            (x * 3).sum().backward()
+            print(x.grad.tolist(), type(pickle.loads(pickle.dumps(Net()))).__name__)
+        """,
+    ),
+    _torch(
+        "in a thread to the end",
+        "import threading, time\ndef work():\n    time.sleep(0.1)\n    (x * 3).sum().backward()\n    print(x.grad.tolist())\nthreading.Thread(target=work).start()",
+    ),
+    _torch(
+        "after a fork",
+        "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint((x * 3).sum().item(), bool(pid), flush=True)",
+        env={"PYTHONWARNINGS": "ignore"},
+    ),
+    _torch(
+        "workers of a DataLoader",
+        """
+        from torch.utils.data import DataLoader
+        if __name__ == '__main__':
+            for batch in DataLoader(list(range(8)), batch_size=4, num_workers=2): print(batch)
+        """,
+        env={"PYTHONWARNINGS": "ignore"},
+    ),
+    _torch(
+        "saved and loaded",
+        "import os\nos.mkdir('away')\nos.chdir('away')\ntorch.save({'x': x}, 'x.pt')\nprint(torch.load('x.pt')['x'], os.listdir())\nos.remove('x.pt')",
+    ),
+    _torch("a warning", "y = x * 2\nprint(y.grad)"),
+    _torch(
+        "descriptors closed",
+        "import os, time\ntime.sleep(0.3)\nos.closerange(3, 4096)\n(x * 3).sum().backward()\nprint(open('out.txt', 'w').write('x'))",
+    ),
+    _torch(
+        "deletes its directory",
+        "import os, shutil\nshutil.rmtree(os.getcwd())\n(x * 3).sum().backward()\nprint('on')",
+    ),
+    _torch(
+        "recursion",
+        "class M(torch.nn.Module):\n    def forward(self, x): return self(x)\ntry: M()(x)\nexcept RecursionError: print('too deep')",
+    ),
+    _torch(
+        "modes and threads",
+        "import threading\nwith torch.no_grad(): print((x * 2).requires_grad, torch.is_grad_enabled())\nprint(threading.active_count(), torch.get_num_threads() > 0)",
+    ),
+]
+
+# These only look, and change nothing that another would see: they run as one program.
+_LOOK = {
+    "the path", "the excepthook is Python's", "sys.settrace", "sys.setprofile", "cProfile", "sys.monitoring", "meta_path and hooks",
+    "encodings", "line buffering", "is a terminal", "the loader", "flags", "the environment", "cwd", "limits",
+    "the switch interval", "gc", "decimal and contextvars", "interned numbers", "pickle", "copyreg and dataclasses",
+    "typing of one's own names", "the name of the process", "builtins untouched", "threads that are seen",
+    "names of threads", "thread-locals", "gc finds objects", "stdin ends not", "shared memory",
+    "os.system", "joins all threads", "an awaitable that is never awaited", "tracemalloc", "random numbers",
+}  # fmt: skip
+_EACH = [*ENDINGS, *HOOKS, *ATEXIT, *STREAMS, *MAIN, *THREADS, *PROCESSES, *LIMITS, *DIFFERENTIATE]
+_LOOKING = [odd for odd in _EACH if odd.name in _LOOK]
+_TOGETHER = Odd(
+    "what a program sees",
+    "\n".join(f"print({odd.name!r})\n{odd.source}" for odd in _LOOKING if odd.since == (3, 11)),
+)
+
+SCRIPTS = [_TOGETHER, *(odd for odd in _EACH if odd not in _LOOKING)]
+COUNT = len(_EACH) + len(WITH_TORCH)
+
+# The debugger, without a breakpoint, on those where it could make a difference.
+DEBUGGED = [*HOOKS, *THREADS, *LIMITS, *DIFFERENTIATE, *ENDINGS[:4], *ATEXIT[:8], *PROCESSES[4:12]]
+DEBUG_DIFFERS = {
+    "SIGINT": "Ctrl-C pauses it",
+    "signal handlers": "Ctrl-C pauses it",
+    "asyncio interrupted": "Ctrl-C pauses it",
+    "SIGINT while it waits for a thread": "Ctrl-C pauses it",
+    "deletes its directory": "what the debugger cannot show turns status 0 into 2",
+    "a limit of descriptors": "what the debugger cannot show turns status 0 into 2",
+}

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from odd_scripts import SCRIPTS, Odd
+from odd_scripts import DEBUG_DIFFERS, DEBUGGED, SCRIPTS, WITH_TORCH, Odd
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 60
@@ -23,7 +23,9 @@ WAYS = {
     "trace": ["-m", "gradviz", "trace", "--engine", "numpy", "-o", "../trace.gradviz"],
     "debug": ["-m", "gradviz", "debug", "--engine", "numpy", "--no-nan", "--run", "--commands", "continue",
               "-o", "../debug.gradviz"],
+    "torch": ["-m", "gradviz", "trace", "--engine", "torch", "-o", "../torch.gradviz"],
 }  # fmt: skip
+_DEBUGGED = {odd.name for odd in DEBUGGED} - DEBUG_DIFFERS.keys()
 
 
 @dataclass(frozen=True)
@@ -99,16 +101,40 @@ def files_of(here: Path) -> dict[str, bytes]:
     }
 
 
-SUPPORTED = [odd for odd in SCRIPTS if sys.version_info >= odd.since]
+def ways_of(odd: Odd) -> list[str]:
+    """In which ways of gradviz's a program is to do what it does under `python`."""
+    if odd in WITH_TORCH:
+        return ["torch"]
+    return ["trace", "debug"] if odd.name in _DEBUGGED else ["trace"]
+
+
+def is_for(odd: Odd, version: tuple[int, ...]) -> bool:
+    return odd.since <= version < odd.before
+
+
+SUPPORTED = [odd for odd in SCRIPTS if is_for(odd, sys.version_info)]
+
+
+def check(odd: Odd, folder: Path) -> None:
+    ways = ways_of(odd)
+    with ThreadPoolExecutor(3) as pool:
+        plain, *recorded = pool.map(lambda way: run(odd, way, folder), ("plain", *ways))
+    for way, seen in zip(ways, recorded, strict=True):
+        assert compared(seen, way) == plain
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("odd", SUPPORTED, ids=lambda odd: odd.name)
 def test_a_program_does_what_it_does_under_python(odd: Odd, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(3) as pool:
-        plain, *recorded = pool.map(lambda way: run(odd, way, tmp_path), ("plain", *WAYS))
-    for way, seen in zip(WAYS, recorded, strict=True):
-        assert compared(seen, way) == plain
+    check(odd, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("odd", WITH_TORCH, ids=lambda odd: odd.name)
+def test_a_program_of_pytorchs_does_what_it_does_under_python(odd: Odd, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    check(odd, tmp_path)
 
 
 def compared(seen: Seen, way: str) -> Seen:
@@ -123,20 +149,22 @@ def compared(seen: Seen, way: str) -> Seen:
 
 def main(python: str, names: list[str]) -> None:
     """Print what differs."""
-    version = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:2])"])
-    since = tuple(map(int, version.split()))
-    chosen = [odd for odd in SCRIPTS if (not names or odd.name in names) and odd.since <= since]
+    told = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:2])"]).split()
+    version = tuple(map(int, told))
+    has_torch = not subprocess.run(
+        [python, "-c", "import torch"], capture_output=True, check=False
+    ).returncode
+    every = [*SCRIPTS, *(WITH_TORCH if has_torch else [])]
+    chosen = [odd for odd in every if (not names or odd.name in names) and is_for(odd, version)]
     count = 0
 
     def all_ways(odd: Odd) -> tuple[Odd, list[Seen]]:
         with TemporaryDirectory() as folder:
-            return odd, [run(odd, way, Path(folder), python) for way in ("plain", *WAYS)]
+            return odd, [run(odd, way, Path(folder), python) for way in ("plain", *ways_of(odd))]
 
     with ThreadPoolExecutor(3) as pool:
         for odd, (plain, *recorded) in pool.map(all_ways, chosen):
-            if names:
-                print("plain", plain)
-            for way, seen in zip(WAYS, recorded, strict=True):
+            for way, seen in zip(ways_of(odd), recorded, strict=True):
                 if compared(seen, way) == plain:
                     continue
                 count += 1

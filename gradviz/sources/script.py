@@ -17,6 +17,7 @@ from gradviz.events.listener import Listener
 from gradviz.sources import alias, pytorch
 from gradviz.sources.ending import exit_status, report, shut_down, wait_for_threads
 from gradviz.sources.main_module import ScriptError, Target
+from gradviz.sources.shadowed import ours_again, set_aside
 from gradviz.sources.stopping import Stopper
 from gradviz.tracefile import Recorder, Sites
 
@@ -30,6 +31,7 @@ __all__ = [
     "execute",
     "make_room",
     "of_this_rank",
+    "ours_again",
     "run",
     "run_inside",
 ]
@@ -177,6 +179,7 @@ def be_main(running: Running, owns_process: bool) -> None:
         sys.path[: 1 if owns_process else 0] = [target.first_of_path]
     if owns_process:
         sys.orig_argv = target.command_line()
+        set_aside(target.first_of_path)
 
 
 def make_room(caller: FrameType, running: Running) -> None:

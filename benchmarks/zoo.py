@@ -4,7 +4,8 @@
 
 All run the same programs on PyTorch, each in a process of its own. `check` and `detect_anomaly` are given the script.
 torchlens takes a module and its inputs: it is given the first module that the program calls, with a copy of its inputs,
-and the gradients of the mean square of its output; PYTHON is the interpreter of an environment that has it.
+and the gradients of the mean square of its output; PYTHON is the interpreter of an environment that has it
+(`pip install torchlens pandas`, beside PyTorch).
 
 - *speaks*: the tool says anything about a broken program: a finding, an exception, a warning.
 - *names the line*: the first thing that it says names the guilty line.
@@ -24,6 +25,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,9 +102,14 @@ def torchlens(path: Path, line: int) -> tuple[Says, dict[str, float]]:
     except Exception:
         with contextlib.suppress(Exception):
             trace = lens.trace(module, args)
-            return (bool(lens.debug.audit_trace(trace).findings), False), {}
+            return (_audited(lens, trace), False), {}
         return (False, False), {}
-    return (bool(lens.debug.audit_trace(trace).findings), False), {}
+    return (_audited(lens, trace), False), {}
+
+
+def _audited(lens: Any, trace: Any) -> bool:
+    """Whether the audit of a trace finds something that is more than an information."""
+    return any(finding.severity != "info" for finding in lens.debug.audit_trace(trace).findings)
 
 
 TOOLS: dict[str, Callable[[Path, int], tuple[Says, dict[str, float]]]] = {
@@ -184,6 +191,8 @@ def main() -> None:
         broken = [one for one in found if one["state"] == "broken"]
         sound = [one for one in found if one["state"] != "broken"]
         failed = sum(bool(one["failed"]) for one in found)
+        for reason, count in Counter(one["failed"] for one in found if one["failed"]).most_common(3):
+            print(f"{tool} failed itself on {count} programs: {reason}", file=sys.stderr)
         rows.append(
             (tool, share(broken, "speaks"), share(broken, "named"), share(sound, "speaks"), str(failed))
         )

@@ -18,7 +18,7 @@ from gradviz.sources.script import be_main, execute, make_room, ours_again
 
 
 def run() -> NoReturn:
-    """Run a command. The script of one runs with two frames of ours below it: this one's and `execute`'s."""
+    """Run a command. The script of one runs with few frames of ours below it: this one's, its caller's, `execute`'s."""
     job = _prepared()
     make_room(sys._getframe(), job.running)
     execute(job.running)

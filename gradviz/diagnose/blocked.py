@@ -8,6 +8,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
+from gradviz.sets import contained, distinct
 
 HOOKED_CALL = "BackwardHookFunction"  # the op around a module that has backward hooks
 _RMS = 3
@@ -36,7 +37,7 @@ def blocks(case: Case) -> list[Block]:
     flows = produced.lists("flows")
     gradients = _rms(case, flows.elements[:, 1], produced.events[flows.owners])
     stops = (flows.elements[:, 1] > 0) & (gradients == 0)
-    owners = np.unique(flows.owners[stops])
+    owners = distinct(flows.owners[stops])
     came = _received(case)
     found: dict[int, Block] = {}
     for owner in owners.tolist():
@@ -58,12 +59,12 @@ def _dry_leaves(case: Case) -> np.ndarray:
     known = case.trace.states.rows_of(came["gradient"], came.events) >= 0
     leaves = came["tensor"][known]
     rms = _rms(case, came["gradient"][known], came.events[known])
-    live = ~np.isin(came["in_pass"][known], _passes_from_zero(case))
-    wet = np.unique(leaves[(rms != 0) & live])
+    live = ~contained(came["in_pass"][known], _passes_from_zero(case))
+    wet = distinct(leaves[(rms != 0) & live])
     dry, counts = np.unique(leaves[live], return_counts=True)
-    dry = dry[(counts >= _LEAST) & ~np.isin(dry, wet)]
+    dry = dry[(counts >= _LEAST) & ~contained(dry, wet)]
     held = case.training.trained | set(case.training.holders)
-    return dry[np.isin(dry, sorted(held))] if held else dry
+    return dry[contained(dry, sorted(held))] if held else dry
 
 
 def _passes_from_zero(case: Case) -> np.ndarray:
@@ -71,7 +72,7 @@ def _passes_from_zero(case: Case) -> np.ndarray:
     began = case.trace.table(Kind.PASS_BEGAN)
     roots = began.lists("roots")
     zero = _rms(case, roots.elements[:, 2], began.events[roots.owners]) < _SATISFIED
-    others = np.unique(roots.owners[~zero])
+    others = distinct(roots.owners[~zero])
     return np.setdiff1d(began["number"], began["number"][others])
 
 

@@ -12,6 +12,7 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_of
 from gradviz.query.training import ACCUMULATED, STEPPED
+from gradviz.sets import contained, distinct
 
 _PASSES = 3  # in which a graph has to grow
 _SITES = 8  # lines with passes that are looked at
@@ -43,7 +44,7 @@ def carried(case: Case) -> Link | None:
     """What leads from the graph of one round to those of all earlier ones, if passes go through more and more nodes
     that earlier passes went through."""
     received = case.trace.table(Kind.RECEIVED)
-    known = np.isin(received["node"], case.trace.table(Kind.NODE)["node"])
+    known = contained(received["node"], case.trace.table(Kind.NODE)["node"])
     nodes, numbers = received["node"][known], received["in_pass"][known]
     if not len(nodes):
         return None
@@ -75,11 +76,11 @@ def wasted(case: Case) -> Iterator[Link]:
     unused = came & (lives.after(lives.whats == STEPPED) == 0) & lives.ends_cleared
     by_number = case.query.passes.by_number
     sites = np.array([by_number[n].site if n in by_number else 0 for n in lives.numbers.tolist()])
-    for site in np.unique(sites[came & unused])[:_SITES].tolist():
+    for site in distinct(sites[came & unused])[:_SITES].tolist():
         here = came & (sites == site)
         lost = np.setdiff1d(lives.leaves[here & unused], lives.leaves[here & ~unused])
         used = np.setdiff1d(lives.leaves[here & ~unused], lost)
-        numbers = np.unique(lives.numbers[here])
+        numbers = distinct(lives.numbers[here])
         if len(lost) and len(used) and len(numbers) > 1 and site:
             link = _into(case, set(lost.tolist()), set(used.tolist()), int(numbers[0]))
             if link is not None:
@@ -160,7 +161,7 @@ def in_weights(case: Case) -> Iterator[Link]:
     the advantage is a difference of data and of what another network says."""
     ops = case.trace.table(Kind.OP)
     names = [number for number, text in case.trace.strings.items() if text == "mul"]
-    chosen = np.isin(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    chosen = contained(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
         if len(op.inputs) != 2:
@@ -181,7 +182,7 @@ def _candidates(case: Case) -> Iterator[OpRan]:
     """The first op of each line that compares two tensors that require grad."""
     ops = case.trace.table(Kind.OP)
     names = [number for number, text in case.trace.strings.items() if text in _LOSSES or text == "sub"]
-    chosen = np.isin(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    chosen = contained(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
         if len(op.inputs) >= 2 and all(op.inputs[:2]):

@@ -19,6 +19,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.query.timeline import Shared, Stretch, Timeline
 from gradviz.query.trend import norm_of
+from gradviz.sets import contained
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.numbers import compact
 from gradviz.words.words import Words
@@ -215,7 +216,7 @@ class _Comparison:
         a, b = one[there], other[there]
         shown[there] = (left.looks[a] != right.looks[b]) | (left.words[a] != right.words[b])
         kinds = np.where(one != NONE, left.kinds[one], right.kinds[other]) if len(one) else one
-        shown &= np.isin(kinds, _LISTED)
+        shown &= contained(kinds, _LISTED)
         counts: Counter[tuple[object, ...]] = Counter()
         firsts: dict[tuple[object, ...], tuple[int, int]] = {}
         for row in np.flatnonzero(shown).tolist():

@@ -11,6 +11,7 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
+from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo
 
 _MOST = 10_000  # ops that a search looks at
@@ -146,7 +147,7 @@ def _first_bad_gradient(case: Case) -> Origin | None:
     rows = case.trace.states.rows_of(accumulated["gradient"], accumulated.events)
     bad = (rows >= 0) & (stats[rows][:, [_NAN, _INF]] > 0).any(axis=1)
     bad &= ~_skipped(case, accumulated["tensor"], accumulated.events)
-    for number in np.unique(accumulated["in_pass"][bad])[:1].tolist():
+    for number in distinct(accumulated["in_pass"][bad])[:1].tolist():
         run = case.query.passes.by_number[number]
         harm = int(accumulated.events[bad][0])
         produced = case.trace.table(Kind.PRODUCED)

@@ -6,6 +6,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
+from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo
 
 _RMS, _NAN, _INF = 3, 4, 5
@@ -33,7 +34,7 @@ def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
     highest = int(passes.max(initial=0)) + 1
     squares = np.zeros(highest)
     np.add.at(squares, passes, rms**2 * sizes)
-    seen = np.unique(passes)
+    seen = distinct(passes)
     by_site: dict[int, list[PassInfo]] = {}
     for run in case.trace.passes:
         if run.number < highest and run.number in seen:

@@ -13,6 +13,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.upstream import Downstream, Upstream
+from gradviz.sets import distinct
 from gradviz.words.absence import NO_NODE
 from gradviz.words.escape import clean
 
@@ -115,7 +116,7 @@ def _candidates(case: Case) -> dict[int, str]:
     assigned = trace.table(Kind.GRAD_ASSIGNED)
     given = assigned["tensor"][assigned["grad"] > 0]
     got = set(np.union1d(trace.table(Kind.ACCUMULATED)["tensor"], given).tolist())
-    asked = set(np.unique(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist())
+    asked = set(distinct(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist())
     learning = case.training.trained or got
     families = {_family(case, tensor) for tensor in learning} - {""}
     nothing_learns = len(case.training.stepped) > 0 and not families and not case.training.trained

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import numpy as np
-
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.failures import Failure
 from gradviz.query.upstream import Upstream
+from gradviz.sets import contained
 
 _MESSAGE = "does not require grad and does not have a grad_fn"
 _CALL = re.compile(r"\s*([\w.]+)\.backward\(")
@@ -68,6 +67,6 @@ def _copy(case: Case, up: Upstream) -> TensorMade | None:
 def _frozen(case: Case, up: Upstream) -> tuple[int, ...]:
     """The events that switched requires_grad off at the leaves of a root."""
     changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
-    own = np.isin(changed["tensor"], up.leaves)
+    own = contained(changed["tensor"], up.leaves)
     events = zip(changed.events[own].tolist(), changed["tensor"][own].tolist(), strict=True)
     return tuple(e for e, t in events if not case.query.tensors.flags(t, e) & REQUIRES_GRAD)

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
+from gradviz.sets import contained
 from gradviz.words.escape import clean
 from gradviz.words.numbers import listed
 
@@ -123,7 +124,7 @@ def _all_outermost(case: Case) -> list[tuple[int, int, int]]:
     texts = case.trace.strings
     modules = [number for number, text in texts.items() if text == "module"]
     losses = [number for number, text in texts.items() if text.endswith("Loss")]
-    chosen = np.isin(entered["kind"], modules) & ~np.isin(entered["type"], losses)
+    chosen = contained(entered["kind"], modules) & ~contained(entered["type"], losses)
     wanted = set(entered.events[chosen].tolist())
     found = []
     end: dict[int, int] = {}

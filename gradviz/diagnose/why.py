@@ -14,6 +14,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.elements import Region
 from gradviz.query.paths import Missing, Path, Paths
 from gradviz.query.query import Query
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.absence import no_grad_told
 from gradviz.words.numbers import listed
@@ -137,7 +138,7 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
     """Where the gradient of a tensor came: the node, its output, the pass, the event, the gradient."""
     query = words.query
     received = query.trace.table(Kind.RECEIVED)
-    rows = np.flatnonzero(np.isin(received["node"], _nodes(query, tensor)))
+    rows = np.flatnonzero(contained(received["node"], _nodes(query, tensor)))
     if number is not None:
         rows = rows[received["in_pass"][rows] == number]
     for row in rows[::-1].tolist():
@@ -157,7 +158,7 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
 
 def _nodes(query: Query, tensor: int) -> list[int]:
     """The nodes that receive the gradient of a tensor: those that were its `grad_fn`, and AccumulateGrad."""
-    made = np.unique(query.nodes.of_tensors.of(tensor)[1]).tolist()
+    made = distinct(query.nodes.of_tensors.of(tensor)[1]).tolist()
     return [*made, *(node for node, leaf in query.nodes.leaves.items() if leaf == tensor)]
 
 

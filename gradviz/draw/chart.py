@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from gradviz.sets import distinct
 from gradviz.words.escape import visible
 
 COLOURS = (
@@ -93,7 +94,7 @@ class _Frame:
         places = np.linspace(self.first, self.last, _LABELS).round()
         found += [
             _label(self.x(place), _HEIGHT - 8, f"{place:,}", "middle")
-            for place in np.unique(places).astype(int).tolist()
+            for place in distinct(places).astype(int).tolist()
         ]
         return found
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from gradviz.events.kinds import Kind
 from gradviz.query import FIRST, Query, State
+from gradviz.sets import contained
 from gradviz.tracefile import PassInfo
 
 SMALL = 60  # a run with at most this many tensors and ops is shown whole
@@ -33,10 +32,10 @@ def everything(query: Query, at: int, inner: bool) -> Part:
     ops = trace.table(Kind.OP)
     shown = ops.events <= at
     if not inner:
-        shown &= (ops["in_pass"] == 0) | np.isin(ops.events, trace.table(Kind.NODE)["op"])
+        shown &= (ops["in_pass"] == 0) | contained(ops.events, trace.table(Kind.NODE)["op"])
     made = trace.table(Kind.TENSOR)
     seeds = [number for number, text in trace.strings.items() if text == "gradient"]
-    plain = (made.events <= at) & ~np.isin(made["how"], seeds)
+    plain = (made.events <= at) & ~contained(made["how"], seeds)
     part.states.update(State(tensor, FIRST) for tensor in made["tensor"][plain].tolist())
     for event in ops.events[shown].tolist():
         if inner or not (query.scopes.in_function(event) or _writes_over_a_gradient(query, part, event)):

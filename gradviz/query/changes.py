@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.query.query import Query
+from gradviz.sets import contained, distinct
 
 
 def value_changes(query: Query, tensor: int) -> np.ndarray:
@@ -23,7 +24,7 @@ def _written(query: Query, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
     """The events that changed in place the tensor that was the `.grad` at that time; `grads[i]` is the
     `.grad` since `events[i]`."""
     log = query.tensors.value_log
-    own = np.isin(log.tensors, grads[grads > 0])
+    own = contained(log.tensors, grads[grads > 0])
     # not the event that made it
     again = own & np.append(False, log.tensors[1:] == log.tensors[:-1])[: len(own)]
     pairs = [(log.tensors[again], log.events[again])]
@@ -36,4 +37,4 @@ def _written(query: Query, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
 
 
 def _ordered(*parts: object) -> np.ndarray:
-    return np.unique(np.concatenate([np.asarray(part, np.int64) for part in parts]))
+    return distinct(np.concatenate([np.asarray(part, np.int64) for part in parts]))

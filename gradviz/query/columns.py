@@ -10,6 +10,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.lookups import Lookups
+from gradviz.sets import contained
 
 STORED = ("min", "max", "mean", "rms", "nan", "inf", "zeros")
 STATISTICS = (*STORED, "absmax", "size", "ndim")
@@ -61,7 +62,7 @@ class TraceColumns:
     def outputs(self) -> Rows:
         """The tensors that events made or changed in place: an op's outputs, a new tensor, a mutated one."""
         states = self.trace.states
-        told = np.isin(self.trace.kinds[states.events], _MADE) & (states.forms > 0)
+        told = contained(self.trace.kinds[states.events], _MADE) & (states.forms > 0)
         return states.events[told].astype(np.int32), np.flatnonzero(told).astype(np.int32)
 
     @cached_property
@@ -150,7 +151,7 @@ class TraceColumns:
 
     def of_kind(self, *kinds: Kind) -> Column:
         """Whether an event is of one of these kinds."""
-        return Column(np.isin(self.trace.kinds, kinds))
+        return Column(contained(self.trace.kinds, kinds))
 
     @cached_property
     def _subjects(self) -> tuple[np.ndarray, np.ndarray]:
@@ -187,7 +188,7 @@ class TraceColumns:
         names = self.query.names.all
         codes = names.codes_of(tensors)
         if only_parameters:
-            codes = np.where(np.isin(tensors, list(self.trace.parameters)), codes, 0)
+            codes = np.where(contained(tensors, list(self.trace.parameters)), codes, 0)
         return Column(np.array(names.labels, object), events, codes)
 
     def shapes(self) -> Column:

@@ -12,6 +12,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.columns import STATISTICS, STORED, Column, Rows, TraceColumns
+from gradviz.sets import contained
 
 NUMBER, TEXT, FLAG = "number", "text", "flag"
 EVERYWHERE = frozenset(Kind)
@@ -188,7 +189,7 @@ FIELDS: dict[str, Field] = {
     "mutation": Field(
         FLAG,
         "a tensor was changed in place",
-        lambda c: Column(np.isin(np.arange(c.count), c.query.tensors.all_writes[0])),
+        lambda c: Column(contained(np.arange(c.count), c.query.tensors.all_writes[0])),
         lambda now: (now.kind == Kind.MUTATED or any(now.versions()),),
         _MADE,
     ),

@@ -16,6 +16,7 @@ import numpy as np
 
 from gradviz.events.kinds import WHOLE, Kind
 from gradviz.query.tables import Log
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Snapshot, Trace
 
 _SHARE, _WRITE = range(2)
@@ -102,8 +103,8 @@ class Memory:
         """The events about shared memory in order: (event, _SHARE or _WRITE, tensor, other tensor)."""
         states = self.trace.states
         whole = np.where(states.flags & WHOLE > 0, states.bases, 0)
-        ever = np.unique(states.tensors[whole > 0])
-        own = np.isin(states.tensors, ever) & (states.forms > 0)
+        ever = distinct(states.tensors[whole > 0])
+        own = contained(states.tensors, ever) & (states.forms > 0)
         bases = Log(states.tensors[own], states.events[own], whole[own]).without_repeats()
         begun = np.append(True, bases.tensors[1:] != bases.tensors[:-1])[: len(bases.tensors)]
         changed = (bases.values > 0) | ~begun
@@ -116,8 +117,8 @@ class Memory:
             ],
             axis=1,
         )
-        concerned = np.unique(shares[:, 2:])
-        again = np.isin(states.tensors, concerned) & (states.forms > 0)
+        concerned = distinct(shares[:, 2:])
+        again = contained(states.tensors, concerned) & (states.forms > 0)
         again &= np.isin(self.trace.kinds[states.events], [Kind.OP, Kind.MUTATED, Kind.ACCUMULATED])
         rows = np.flatnonzero(again)
         born = np.array([states.first(int(tensor)) for tensor in states.tensors[rows]], np.int64)

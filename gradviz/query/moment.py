@@ -13,6 +13,7 @@ import numpy as np
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Received, ScopeEntered
 from gradviz.query.flow import Delivery, Flow
 from gradviz.query.lookups import Lookups
+from gradviz.sets import contained
 from gradviz.tracefile import PassInfo, Snapshot
 
 _WANTED = LEAF | REQUIRES_GRAD
@@ -64,8 +65,8 @@ class Moment:
         """The named leaves that do not require grad: the newest of each site, and parameters."""
         tensors, flags = self.query.tensors.leaf_flags.standing(self.k)
         tensors = tensors[flags & _WANTED == LEAF]
-        named = np.isin(self._sites_of(tensors), list(self.query.places.with_names))
-        named |= np.isin(tensors, list(self.trace.parameters))
+        named = contained(self._sites_of(tensors), list(self.query.places.with_names))
+        named |= contained(tensors, list(self.trace.parameters))
         names = self.query.names
         return [tensor for tensor in self._newest(tensors[named]) if names.of(tensor) is not None]
 
@@ -123,7 +124,7 @@ class Moment:
         memory = self.query.memory
         sharing = grads == grad
         if grad in memory.shared:
-            sharing |= np.isin(grads, list(memory.shared))
+            sharing |= contained(grads, list(memory.shared))
         pairs = zip(tensors[sharing].tolist(), grads[sharing].tolist(), strict=True)
         return next((t for t, g in pairs if g and memory.share(g, grad, self.k)), 0)
 
@@ -139,9 +140,9 @@ class Moment:
         if not len(tensors):
             return []
         sites = self._sites_of(tensors)
-        single = np.isin(sites, list(self.query.places.with_names))
+        single = contained(sites, list(self.query.places.with_names))
         if self.trace.parameters:
-            single &= ~np.isin(tensors, list(self.trace.parameters))
+            single &= ~contained(tensors, list(self.trace.parameters))
         newest = np.zeros(int(sites.max()) + 1, np.int64)
         newest[sites[single]] = tensors[single]  # the last tensor of a site
         return tensors[~single | (newest[sites] == tensors)].tolist()

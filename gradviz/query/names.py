@@ -11,6 +11,7 @@ import numpy as np
 from gradviz.events.kinds import Event, Kind, OpRan, TensorMade
 from gradviz.query.scopes import Scopes
 from gradviz.query.tensors import Tensors
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 
 
@@ -34,7 +35,7 @@ class Names:
         trace, sites = self.trace, self.trace.sites
         changed = trace.table(Kind.REQUIRES_GRAD_CHANGED)
         events, tensors = self.tensors.all_writes
-        by_op = np.isin(events, self.tensors.ops)
+        by_op = contained(events, self.tensors.ops)
         pairs = chain(
             zip(changed.sites.tolist(), changed["tensor"].tolist(), strict=True),
             zip(trace.events["site"][events[by_op]].tolist(), tensors[by_op].tolist(), strict=True),
@@ -134,7 +135,7 @@ class Names:
         if parameter or not sites:
             return parameter
         made = self.trace.indices(Kind.OP, Kind.TENSOR)
-        made = made[np.isin(self.trace.events["site"][made], sites)]
+        made = made[contained(self.trace.events["site"][made], sites)]
         until = int(np.searchsorted(made, k, side="right"))
         for event in chain(made[:until][::-1], made[until:]):
             maker = self.trace.event(int(event))
@@ -205,7 +206,7 @@ class AllNames:
         named = (lengths[sites] > 0) & (lengths[sites] == np.maximum(counts, 1))
         named &= (counts == 0) | self.is_result[made]
         codes = np.zeros(len(made), np.int32)
-        for site in np.unique(sites[named]).tolist():
+        for site in distinct(sites[named]).tolist():
             names = np.array([self._code(name) for name in self.trace.sites[site].names])
             here = named & (sites == site)
             codes[here] = names[positions[here]]

@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, NodeMade
 from gradviz.query.tables import Log
+from gradviz.sets import contained
 from gradviz.tracefile import Trace
 
 ACCUMULATE = "AccumulateGrad"
@@ -162,7 +163,7 @@ class Nodes:
         made = self.table["node"][self.table.events <= at]
         edges = self.table.lists("edges")
         led_to = edges.elements[self.table.events[edges.owners] <= at, 0]
-        return made[~np.isin(made, led_to)].tolist()
+        return made[~contained(made, led_to)].tolist()
 
 
 class _Decoded(dict[int, NodeMade | None]):

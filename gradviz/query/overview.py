@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind
 from gradviz.query.passes import ranges
 from gradviz.query.query import Query
+from gradviz.sets import contained, distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Overview:
 def overview(query: Query) -> Overview:
     """Compute the overview of a trace."""
     trace = query.trace
-    nodes = np.unique(np.concatenate([trace.table(kind)["node"] for kind in (Kind.NODE, Kind.RECEIVED)]))
+    nodes = distinct(np.concatenate([trace.table(kind)["node"] for kind in (Kind.NODE, Kind.RECEIVED)]))
     return Overview(
         events=trace.count,
         ops=len(query.tensors.ops),
@@ -104,7 +105,7 @@ def _candidates(query: Query) -> list[int]:
     seeds = [number for number, text in trace.strings.items() if text in ("gradient", "data")]
     tensors, flags = query.tensors.leaf_flags.standing(trace.count - 1)
     wanted = tensors[flags & LEAF > 0]
-    plain = made["tensor"][~np.isin(made["how"], seeds)]
+    plain = made["tensor"][~contained(made["how"], seeds)]
     with_grad = tensors[flags & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD]
     ordered = dict.fromkeys([*plain.tolist(), *with_grad.tolist()])
     standing = set(wanted.tolist())

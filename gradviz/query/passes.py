@@ -13,6 +13,7 @@ from gradviz.events.kinds import Kind, PassBegan
 from gradviz.events.layout import LAYOUTS
 from gradviz.query.nodes import Nodes
 from gradviz.query.tables import Nesting
+from gradviz.sets import contained
 from gradviz.tracefile import PassInfo, Trace
 
 _BEGINNING = (Kind.PASS_BEGAN, Kind.PASS_ENDED)
@@ -58,7 +59,9 @@ class Passes:
         led_to = targets.elements[produced["in_pass"][targets.owners] == number, 0]
         entered = received["node"][received["in_pass"] == number]
         inner = [
-            node for node in entered[~np.isin(entered, led_to)].tolist() if self.nodes.made(node) is not None
+            node
+            for node in entered[~contained(entered, led_to)].tolist()
+            if self.nodes.made(node) is not None
         ]
         return tuple(self._with_tensor(Root(node, 0, 0, 0)) for node in inner) or roots
 

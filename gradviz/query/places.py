@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.sets import distinct
 from gradviz.tracefile import Site, Trace
 
 
@@ -61,9 +62,9 @@ class Places:
     def of_one_op(self) -> set[int]:
         """The sites at which only one op runs."""
         ops = self.trace.table(Kind.OP)
-        pairs = np.unique(ops.sites.astype(np.int64) << 32 | ops["op"])
+        pairs = distinct(ops.sites.astype(np.int64) << 32 | ops["op"])
         sites, counts = np.unique(pairs >> 32, return_counts=True)
-        scoped = np.unique(self.trace.table(Kind.SCOPE_ENTERED).sites)
+        scoped = distinct(self.trace.table(Kind.SCOPE_ENTERED).sites)
         return set(sites[counts == 1].tolist()) - set(scoped.tolist())
 
     @cached_property

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, Stepped
 from gradviz.query.query import Query
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Snapshot, Trace
 
 ALL_REDUCE = "all_reduce"
@@ -78,18 +79,18 @@ def _by_name(query: Query, step: Stepped) -> dict[str, int]:
 def _averaged(query: Query) -> np.ndarray:
     """Pairs of gradient and event: which gradients were all-reduced, and when."""
     trace = query.trace
-    grads = np.unique(query.tensors.grads.values)
+    grads = distinct(query.tensors.grads.values)
     pairs = [np.zeros((0, 2), np.int64)]
     numbers = [number for number, text in trace.strings.items() if text == ALL_REDUCE]
     written = trace.table(Kind.MUTATED)
-    own = np.isin(written["how"], numbers)
+    own = contained(written["how"], numbers)
     pairs.append(np.stack([written["tensor"][own], written.events[own]], axis=1))
     ops = trace.table(Kind.OP)
     outputs = ops.lists("outputs")
-    told = np.isin(ops["op"], numbers)[outputs.owners]
+    told = contained(ops["op"], numbers)[outputs.owners]
     pairs.append(np.stack([outputs.values[told], ops.events[outputs.owners[told]]], axis=1))
     found = np.concatenate(pairs)
-    return found[np.isin(found[:, 0], grads)]
+    return found[contained(found[:, 0], grads)]
 
 
 def _was_averaged(pairs: np.ndarray, grad: int, until: int) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gradviz.events.fields import Saved
 from gradviz.events.kinds import Kind, NodeMade
 from gradviz.query.query import Query
+from gradviz.sets import contained, distinct
 
 _LOOKED_AT = 10_000  # events before the write that are searched
 _SHOWN = 8  # nodes
@@ -23,11 +22,11 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
     saved = nodes.lists("saved")
     written = _counted_together(query, tensor, k)
     window = (nodes.events[saved.owners] >= first) & (nodes.events[saved.owners] < k)
-    window &= np.isin(saved.elements[:, 0], list(written)) & (saved.elements[:, 1] < version)
+    window &= contained(saved.elements[:, 0], list(written)) & (saved.elements[:, 1] < version)
     ran = received["node"][(received.events >= first) & (received.events < k)]
-    owners = np.unique(saved.owners[window])
+    owners = distinct(saved.owners[window])
     found = []
-    for event in nodes.events[owners[~np.isin(nodes["node"][owners], ran)]][-_SHOWN:].tolist():
+    for event in nodes.events[owners[~contained(nodes["node"][owners], ran)]][-_SHOWN:].tolist():
         node = nodes.object(event)
         kept = next(s for s in node.saved if s.tensor in written and s.version < version)
         if kept.version == query.tensors.version(

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, ScopeEntered
 from gradviz.query.tables import Nesting
+from gradviz.sets import distinct
 from gradviz.tracefile import Trace
 
 FUNCTION = "function"
@@ -105,7 +106,7 @@ class Scopes:
         steps = step[trace.kinds]
         threads = trace.events["head"] >> 16
         depths = np.zeros(trace.count, np.int32)
-        for thread in np.unique(threads).tolist():
+        for thread in distinct(threads).tolist():
             own = threads == thread
             depths[own] = np.cumsum(steps[own], dtype=np.int32) - (steps[own] > 0)
         return depths

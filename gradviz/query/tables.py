@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.sets import distinct
 from gradviz.tracefile import Trace
 
 
@@ -53,13 +54,13 @@ class Nesting:
         threads = trace.events["head"][np.concatenate([begins, ends])] >> 16
         self.depths: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.begins: dict[tuple[int, int], np.ndarray] = {}
-        for thread in np.unique(threads).tolist():
+        for thread in distinct(threads).tolist():
             own = threads == thread
             order = np.lexsort((steps[own], edges[own]))
             at, step = edges[own][order], steps[own][order]
             depth = np.cumsum(step)
             self.depths[thread] = (at, depth)
-            for level in np.unique(depth[step > 0]).tolist():
+            for level in distinct(depth[step > 0]).tolist():
                 self.begins[thread, level] = at[(step > 0) & (depth == level)]
 
     def spans(self) -> list[tuple[int, int, int]]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Mutated, OpRan, TensorMade
 from gradviz.query.tables import Log
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 from gradviz.tracefile.columns import Lists
 
@@ -118,7 +119,7 @@ class Tensors:
         """For each output of an op, whether the op changed it in place: it is also an input."""
         outputs, inputs = self.outputs, self.trace.table(Kind.OP).lists("inputs")
         pairs = [part.owners << 32 | part.values for part in (outputs, inputs)]
-        return np.isin(*pairs)
+        return contained(*pairs)
 
     @cached_property
     def all_writes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -212,8 +213,8 @@ class Tensors:
         """The flags of all tensors that are leaves at any time: the events that changed them, and the new
         flags."""
         states = self.trace.states
-        ever = np.unique(states.tensors[states.flags & LEAF > 0])
-        rows = np.isin(states.tensors, ever)
+        ever = distinct(states.tensors[states.flags & LEAF > 0])
+        rows = contained(states.tensors, ever)
         return Log(states.tensors[rows], states.events[rows], states.flags[rows]).without_repeats()
 
     # --- gradients and tangents
@@ -245,4 +246,4 @@ class Tensors:
 
     def value_events(self, tensor: int) -> np.ndarray:
         """The events that made a tensor or changed it in place, in order."""
-        return np.unique(self.value_log.of(tensor)[0])
+        return distinct(self.value_log.of(tensor)[0])

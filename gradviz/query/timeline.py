@@ -12,6 +12,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
+from gradviz.sets import contained, distinct
 
 # The kinds of items: the field with the text that tells them apart, and the field with their tensors.
 _KINDS = {
@@ -77,7 +78,7 @@ class Timeline:
         produced = self.trace.table(Kind.PRODUCED)
         names = {
             node: self.shared.number(self.query.nodes.name(node))
-            for node in np.unique(produced["node"]).tolist()
+            for node in distinct(produced["node"]).tolist()
         }
         self._put(
             found, Kind.PRODUCED, np.array([names[node] for node in produced["node"].tolist()], np.int64)
@@ -89,7 +90,7 @@ class Timeline:
         """As `words`, with the text of the line in the source."""
         sites = self.query.places.of_events[self.events]
         lines = {
-            site: self.shared.number(self.query.places.line_text(site)) for site in np.unique(sites).tolist()
+            site: self.shared.number(self.query.places.line_text(site)) for site in distinct(sites).tolist()
         }
         table = np.zeros(int(sites.max(initial=0)) + 1, np.int64)
         for site, number in lines.items():
@@ -175,7 +176,7 @@ class Timeline:
     def of_pass(self, number: int) -> Stretch:
         """The ops whose nodes ran in a pass, and what happened in it."""
         received, made = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.NODE)
-        ran = np.isin(made["node"], received["node"][received["in_pass"] == number])
+        ran = contained(made["node"], received["node"][received["in_pass"] == number])
         own = self.query.passes.numbers[self.events] == number
-        own |= np.isin(self.events, made["op"][ran])
+        own |= contained(self.events, made["op"][ran])
         return Stretch(number, np.flatnonzero(own))

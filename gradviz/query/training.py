@@ -11,6 +11,7 @@ import numpy as np
 from gradviz.events.kinds import WHOLE, Kind
 from gradviz.query.cuts import sources
 from gradviz.query.query import Query
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Site
 
 ACCUMULATED, CLEARED, CHANGED, STEPPED = range(1, 5)
@@ -96,7 +97,7 @@ class Training:
     def inside_steps(self) -> set[int]:
         """The passes that the step of an optimizer ran itself, as LBFGS does with its closure."""
         places = self.query.places
-        steps = {_line(places.site(site)) for site in np.unique(self.stepped.sites).tolist()} - {None}
+        steps = {_line(places.site(site)) for site in distinct(self.stepped.sites).tolist()} - {None}
         sites = {run.site for run in self.trace.passes} if steps else set()
         inside = {
             site for site in sites if any(_line(caller) in steps for caller in places.callers(site)[1:])
@@ -119,9 +120,9 @@ class Training:
         clears."""
         cleared = self.trace.table(Kind.GRADS_CLEARED)
         lists = cleared.lists("tensors")
-        of_optimizer = np.isin(cleared["how"][lists.owners], self.stepped["type"])
+        of_optimizer = contained(cleared["how"][lists.owners], self.stepped["type"])
         told = np.concatenate([self.by_hand[1], lists.values[of_optimizer]])
-        return set(self.owners) | set(np.unique(told).tolist()) | self._held_with_gradient
+        return set(self.owners) | set(distinct(told).tolist()) | self._held_with_gradient
 
     @cached_property
     def _held_with_gradient(self) -> set[int]:
@@ -135,7 +136,7 @@ class Training:
         leaf of values that come from a gradient."""
         events, tensors = self.query.tensors.all_writes
         leaves = self._wanting
-        own = np.isin(tensors, leaves) & ~np.isin(events, self._of_optimizers)
+        own = contained(tensors, leaves) & ~contained(events, self._of_optimizers)
         events, tensors = events[own], tensors[own]
         sites = self.trace.events["site"][events]
         known: dict[int, bool] = {}
@@ -148,7 +149,7 @@ class Training:
     @cached_property
     def _wanting(self) -> np.ndarray:
         """The leaves that got a gradient."""
-        return np.unique(self.trace.table(Kind.ACCUMULATED)["tensor"])
+        return distinct(self.trace.table(Kind.ACCUMULATED)["tensor"])
 
     @cached_property
     def _of_optimizers(self) -> np.ndarray:
@@ -260,7 +261,7 @@ class Training:
         leaves = np.array([self._gradient_of(tensor) for tensor in tensors.tolist()], np.int64)
         own = leaves > 0
         events, leaves = events[own], leaves[own]
-        zeroing = np.isin(events, self._zeroing)
+        zeroing = contained(events, self._zeroing)
         return leaves, events, np.where(zeroing, CLEARED, CHANGED), np.zeros(len(events), np.int64)
 
     @cached_property
@@ -269,7 +270,7 @@ class Training:
         names = [number for number, text in self.trace.strings.items() if text in _ZEROING]
         ops, mutated = self.trace.table(Kind.OP), self.trace.table(Kind.MUTATED)
         return np.concatenate(
-            [ops.events[np.isin(ops["op"], names)], mutated.events[np.isin(mutated["how"], names)]]
+            [ops.events[contained(ops["op"], names)], mutated.events[contained(mutated["how"], names)]]
         )
 
     def _steps(self) -> list[tuple[np.ndarray, ...]]:

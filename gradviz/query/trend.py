@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
+from gradviz.sets import distinct
 from gradviz.tracefile import Snapshot
 
 _MOST = 64  # the most passes that are measured; they are spread over the run
@@ -33,7 +34,7 @@ def trend(query: Query, leaf: int) -> Trend | None:
     events = events[trace.kinds[events] == Kind.ACCUMULATED]
     if len(events) < _LEAST:
         return None
-    sample = events[np.unique(np.linspace(0, len(events) - 1, min(_MOST, len(events))).astype(int))]
+    sample = events[distinct(np.linspace(0, len(events) - 1, min(_MOST, len(events))).astype(int))]
     norms = []
     for event in sample.tolist():
         gradient = trace.table(Kind.ACCUMULATED).object(event).gradient

@@ -9,6 +9,7 @@ import numpy as np
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.fields import FIELDS_OF_VALUES
 from gradviz.query.predicate import Predicate
+from gradviz.sets import contained
 from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predicate
 from gradviz.step.errors import NO_VALUES, CommandError
 from gradviz.step.state import Resume, Session
@@ -288,7 +289,7 @@ def _seek(session: Session, wanted: Predicate, forward: bool) -> None:
         session.message = f"never {'after' if forward else 'before'} this event: {clean(wanted.text)}"
         if not session.has_values and wanted.fields & FIELDS_OF_VALUES:
             session.message = NO_VALUES
-        others = len(events) - int(np.isin(session.position, events))
+        others = len(events) - int(contained(session.position, events))
         if others:
             session.message += f" ({others} event{'s' * (others != 1)} {'before' if forward else 'after'} it)"
 

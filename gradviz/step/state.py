@@ -13,6 +13,7 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.query.fields import TraceFields
 from gradviz.query.predicate import Predicate
+from gradviz.sets import distinct
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.errors import CommandError
 from gradviz.tracefile import Trace
@@ -117,7 +118,7 @@ class Session:
     @cached_property
     def writes(self) -> np.ndarray:
         """The events that modify a tensor in place, in order."""
-        return np.unique(self.query.tensors.all_writes[0])
+        return distinct(self.query.tensors.all_writes[0])
 
     @property
     def breakpoints(self) -> Breakpoints:

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradviz.events.kinds import Kind
+from gradviz.sets import distinct
 from gradviz.step.state import Session
 from gradviz.words.phase import phase
 from gradviz.words.stop import Stop
@@ -31,7 +32,7 @@ class Marker:
 def _breakpoints(session: Session) -> np.ndarray:
     known, words, columns = session.breakpoints, session.words, session.columns
     found = [known.events(number, words, columns) for number in known.by_number]
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+    return distinct(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
 
 # If a cell has several signs, the first of this list is shown.

@@ -26,11 +26,8 @@ from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import PAYLOAD_LIMIT
 
-OWN_FAULTS = (
-    MemoryError,
-    struct.error,
-    OverflowError,
-)  # no memory for values; numbers that four bytes do not hold
+# No memory for values; numbers that four bytes do not hold.
+OWN_FAULTS = MemoryError, struct.error, OverflowError
 FEW = 2000  # events that the writer may be behind in any case
 pack_state = struct.Struct("<7I").pack
 _float32 = np.dtype(np.float32)

@@ -14,6 +14,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import ROW
+from gradviz.sets import contained, distinct
 from gradviz.tracefile.batch import Batch
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
@@ -55,7 +56,7 @@ class Ring:
         kinds = np.frombuffer(batch.rows, ROW)["head"] & 0xFF
         self.ended += int(np.count_nonzero(kinds == Kind.PASS_ENDED))
         errors = batch.first + np.flatnonzero(kinds == Kind.ERROR)
-        self.bad = np.concatenate([self.bad, errors, np.unique(_with_nan(batch, dtypes))])
+        self.bad = np.concatenate([self.bad, errors, distinct(_with_nan(batch, dtypes))])
 
     def kept(self, trace: Trace, at_end: bool) -> tuple[np.ndarray, np.ndarray]:
         """Which events of a trace stay; and which of them as they are, in their segments."""
@@ -133,13 +134,13 @@ def _standing(trace: Trace, whole: np.ndarray) -> np.ndarray:
         events = _left_out(trace, whole, kind)
         keys = trace.events["a"][events].astype(np.int64)
         if kind not in _OF_NO_TENSOR:
-            events, keys = events[np.isin(keys, tensors)], keys[np.isin(keys, tensors)]
+            events, keys = events[contained(keys, tensors)], keys[contained(keys, tensors)]
         found[_last_of(events, gaps[events], keys)] = True
     states = trace.states
     telling = np.zeros(256, bool)
     telling[list(_TELLING_VALUES)] = True
     of_interest = ~whole[states.events] & (states.forms > 0) & telling[trace.kinds[states.events]]
-    of_interest &= np.isin(states.tensors, tensors)
+    of_interest &= contained(states.tensors, tensors)
     events = states.events[of_interest].astype(np.int64)
     found[_last_of(events, gaps[events], states.tensors[of_interest].astype(np.int64))] = True
     for events in _graph(trace, whole):
@@ -172,7 +173,7 @@ def _tensors_of(trace: Trace, whole: np.ndarray) -> np.ndarray:
     for kind, columns in _NAMING_ONE.items():
         table = trace.table(kind)
         parts += [table[name][whole[table.events]] for name in columns]
-    return np.unique(np.concatenate([part.astype(np.int64) for part in parts]))
+    return distinct(np.concatenate([part.astype(np.int64) for part in parts]))
 
 
 # The fields of events that name tensors: lists, with the part of an element that does, and single ones.
@@ -196,7 +197,7 @@ def _graph(trace: Trace, whole: np.ndarray) -> Iterator[np.ndarray]:
     """The nodes that run in kept passes and were made earlier, with their ops."""
     received, made = trace.table(Kind.RECEIVED), trace.table(Kind.NODE)
     ran = received["node"][whole[received.events]]
-    earlier = ~whole[made.events] & np.isin(made["node"], ran)
+    earlier = ~whole[made.events] & contained(made["node"], ran)
     yield made.events[earlier]
     ops = made["op"][earlier]
     yield ops[ops >= 0]
@@ -215,7 +216,7 @@ def _with_nan(batch: Batch, dtypes: Mapping[int, str]) -> np.ndarray:
     packed = b"".join([batch.payload[at] for at in of_stats.tolist()])
     bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, 7)[:, _NAN] > 0
     in_full = np.flatnonzero(grades == ELEMENTS)
-    for form in np.unique(valued["form"][in_full]).tolist():
+    for form in distinct(valued["form"][in_full]).tolist():
         own = in_full[valued["form"][in_full] == form]
         for at in own.tolist():
             elements = elements_of(np.frombuffer(batch.payload[at], np.uint8), dtypes.get(form, ""))

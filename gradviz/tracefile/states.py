@@ -13,6 +13,7 @@ import numpy as np
 from gradviz.events.handles import Form
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.events.values import Stats, stats_of, stats_table, unpack_stats
+from gradviz.sets import distinct
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 
 _STATISTICS = 7
@@ -249,7 +250,7 @@ class States:
         once."""
         lengths, offsets, grades = self._lengths[here], self._offsets[here], self._grades[here]
         kinds = (lengths << 40) | (self.forms[here].astype(np.int64) << 8) | grades
-        for kind in np.unique(kinds[(lengths > 0) & (grades > 0)]).tolist():
+        for kind in distinct(kinds[(lengths > 0) & (grades > 0)]).tolist():
             rows = np.flatnonzero(kinds == kind)
             length = int(lengths[rows[0]])
             packed = payload[offsets[rows][:, None] + np.arange(length)]

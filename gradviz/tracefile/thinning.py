@@ -10,6 +10,7 @@ import numpy as np
 
 from gradviz.events.fields import TEXT_PARTS
 from gradviz.events.layout import COLUMNS, LAYOUTS
+from gradviz.sets import distinct
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import STATE
@@ -144,9 +145,9 @@ def _named(trace: Trace, kept: np.ndarray, how: str) -> Iterator[np.ndarray]:
         own = kept[table.events]
         for field in (*layout.columns, *layout.more):
             if field.stored.how == how:
-                yield np.unique(table[field.name][own])
+                yield distinct(table[field.name][own])
         for field in layout.lists:
             for part, name in enumerate(field.stored.parts):
                 if how == "text" and name in TEXT_PARTS:
                     found = table.lists(field.name)
-                    yield np.unique(found.elements[own[found.owners], part])
+                    yield distinct(found.elements[own[found.owners], part])

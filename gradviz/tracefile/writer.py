@@ -35,9 +35,8 @@ from gradviz.tracefile.thinning import drop_unused, thin
 INTERVAL = 0.05  # seconds between commits
 _SHORTLY = 0.01  # seconds
 _PATIENCE = 60  # seconds that another program may hold the file
-PAYLOAD_LIMIT = (
-    4 << 20
-)  # bytes of values in memory, before they are written at once; as much may be on its way
+# Bytes of values in memory before they are written at once. As much may be on its way.
+PAYLOAD_LIMIT = 2 << 20
 _ROOM_WHILE_HELD = 256 << 20  # the same, while another program holds the file
 _LARGE = 1 << 20  # bytes of values, from which on they are written beside the program
 

@@ -11,6 +11,7 @@ import numpy as np
 from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
 from gradviz.query.changes import grad_changes, value_changes
+from gradviz.sets import distinct
 from gradviz.words.escape import clean, shortened
 from gradviz.words.words import Words
 
@@ -69,4 +70,4 @@ def changes(words: Words, about: Subject) -> np.ndarray:
         parts.append(value_changes(words.query, about.tensor))
     if about.part != "value":
         parts.append(grad_changes(words.query, about.tensor))
-    return np.unique(np.concatenate(parts))
+    return distinct(np.concatenate(parts))

@@ -12,6 +12,7 @@ from gradviz.query.moment import Moment
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.query import Query
 from gradviz.query.trend import Trend, trend
+from gradviz.sets import distinct
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
 
@@ -51,7 +52,7 @@ class Words:
     @cached_property
     def ops(self) -> frozenset[str]:
         """The names of the ops that ran."""
-        numbers = np.unique(self.trace.table(Kind.OP)["op"])
+        numbers = distinct(self.trace.table(Kind.OP)["op"])
         return frozenset(self.trace.text(number) for number in numbers)
 
     # --- tensors

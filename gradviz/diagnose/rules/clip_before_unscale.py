@@ -13,6 +13,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.cuts import op_of
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
+from gradviz.sets import contained, distinct
 
 _UNSCALING = "_amp_foreach_non_finite_check_and_unscale_"
 _CLIPPING = {"clip_grad_norm_", "clip_grad_value_", "clamp_", "clip_", "clamp_min_", "clamp_max_"}
@@ -24,16 +25,16 @@ def _search(case: Case) -> Iterator[Found]:
     changed = lives.whats == CHANGED
     waiting = changed & (lives.before(lives.whats == ACCUMULATED) > 0)
     waiting &= (lives.before(lives.whats == STEPPED) == 0) & (lives.after(lives.whats == STEPPED) > 0)
-    events = np.unique(lives.events[waiting])
+    events = distinct(lives.events[waiting])
     unscaling = [own for own in case.by_site(events).values() if _unscales(case, int(own[0]))]
     if not unscaling:
         return
-    last = np.isin(lives.events, np.concatenate(unscaling))
+    last = contained(lives.events, np.concatenate(unscaling))
     early = waiting & ~last & (lives.after(last) > 0)
-    for own in case.by_site(np.unique(lives.events[early])).values():
+    for own in case.by_site(distinct(lives.events[early])).values():
         if not _clips(case, int(own[0])):
             continue
-        leaves = tuple(np.unique(lives.leaves[np.isin(lives.events, own)]).tolist())
+        leaves = tuple(distinct(lives.leaves[contained(lives.events, own)]).tolist())
         after = int(min(event for events in unscaling for event in events if event > own[0]))
         yield Found(
             f"the gradients of {case.called(leaves)} are clipped while they still carry the loss scale, which "
@@ -49,7 +50,7 @@ def _clips(case: Case, event: int) -> bool:
     if _writer(case, event) in _CLIPPING:
         return True
     clipped = case.trace.table(Kind.CLIPPED)
-    return bool(np.isin(case.trace.events["site"][event], clipped.sites[clipped.events < event]))
+    return bool(contained(case.trace.events["site"][event], clipped.sites[clipped.events < event]))
 
 
 def _writer(case: Case, event: int) -> str:

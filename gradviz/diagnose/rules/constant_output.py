@@ -13,6 +13,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.sets import contained
 from gradviz.words.numbers import number
 
 _MIN, _MAX = 0, 1
@@ -31,9 +32,9 @@ def _search(case: Case) -> Iterator[Found]:
     names = [number for number, text in case.trace.strings.items() if text in _NORMALISING]
     outputs, inputs = ops.lists("outputs"), ops.lists("inputs")
     chosen = np.flatnonzero(
-        np.isin(ops["op"], names) & ops["grad_enabled"] & (outputs.counts > 0) & (ops["in_pass"] == 0)
+        contained(ops["op"], names) & ops["grad_enabled"] & (outputs.counts > 0) & (ops["in_pass"] == 0)
     )
-    chosen = chosen[np.isin(ops.events[chosen], case.trace.table(Kind.NODE)["op"])]
+    chosen = chosen[contained(ops.events[chosen], case.trace.table(Kind.NODE)["op"])]
     for events in case.by_site(ops.events[chosen]).values():
         rows = np.searchsorted(ops.events, events)
         given = states.rows_of(outputs.values[outputs.starts[rows]], events)
@@ -63,8 +64,8 @@ def _blocks(case: Case, op: int) -> bool:
     received, produced = case.trace.table(Kind.RECEIVED), case.trace.table(Kind.PRODUCED)
     flows, given = produced.lists("flows"), received.lists("gradients")
     first = nodes[:1]
-    own = np.isin(produced["node"][flows.owners], first) & (flows.positions == 0)
-    came = np.isin(received["node"][given.owners], nodes[-1:])
+    own = contained(produced["node"][flows.owners], first) & (flows.positions == 0)
+    came = contained(received["node"][given.owners], nodes[-1:])
     gave = _highest(case, flows.elements[own, 1], produced.events[flows.owners[own]])
     got = _highest(case, given.values[came], received.events[given.owners[came]])
     return got > 0 and gave <= _TINY * got

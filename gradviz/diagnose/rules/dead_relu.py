@@ -11,6 +11,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.sets import contained
 from gradviz.words.escape import clean
 
 _RECTIFIERS = ("relu", "relu_", "relu6", "hardtanh", "threshold", "clamp_min")
@@ -21,7 +22,7 @@ _ZEROS = 6  # column of the statistics
 def _search(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
     wanted = [number for number, text in case.trace.strings.items() if text in _RECTIFIERS]
-    chosen = np.isin(ops["op"], wanted) & ops["grad_enabled"]
+    chosen = contained(ops["op"], wanted) & ops["grad_enabled"]
     outputs = ops.lists("outputs")
     events, results = ops.events[chosen], outputs.values[outputs.starts[chosen]]
     rows = case.trace.states.rows_of(results, events)
@@ -32,7 +33,7 @@ def _search(case: Case) -> Iterator[Found]:
     sites = case.query.places.of_events[events]
     scopes = last_scopes(case, events)
     places: dict[tuple[int, int], list[int]] = {}
-    for i in np.flatnonzero((rows >= 0) & np.isin(sites, sites[dead])).tolist():
+    for i in np.flatnonzero((rows >= 0) & contained(sites, sites[dead])).tolist():
         places.setdefault((int(sites[i]), int(scopes[i])), []).append(i)
     for (site, scope), visits in places.items():
         last = visits[len(visits) // 2 :]

@@ -14,17 +14,18 @@ from gradviz.diagnose.reach import Lack, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
+from gradviz.sets import contained, distinct
 
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
 
 
 def _search(case: Case) -> Iterator[Found]:
     lives = case.training.lives
-    trained = np.isin(lives.leaves, sorted(case.training.trained - _reassigned(case)))
+    trained = contained(lives.leaves, sorted(case.training.trained - _reassigned(case)))
     came = lives.whats == ACCUMULATED
     lost = came & trained & lives.ends_cleared & (lives.after(lives.whats == STEPPED) == 0)
-    passes = np.unique(lives.numbers[came])
-    kept = np.unique(lives.numbers[came & ~lost])
+    passes = distinct(lives.numbers[came])
+    kept = distinct(lives.numbers[came & ~lost])
     discarded = np.setdiff1d(passes, [*kept, *case.training.inside_steps])
     by_number = case.query.passes.by_number
     cut = _cut_sites(case) if len(discarded) else set()
@@ -36,7 +37,7 @@ def _search(case: Case) -> Iterator[Found]:
         first = numbers[0]
         rows = np.flatnonzero(lost & (lives.numbers == first))
         cleared = _clearing(case, int(lives.leaves[rows[0]]), int(lives.events[rows[0]]))
-        leaves = tuple(np.unique(lives.leaves[rows]).tolist())
+        leaves = tuple(distinct(lives.leaves[rows]).tolist())
         yield Found(
             f"the gradients of pass {first} ({case.called(leaves)}) are cleared before any step has used them"
             + (f"; so are those of {len(numbers) - 1:,} other passes" if len(numbers) > 1 else ""),
@@ -67,7 +68,7 @@ def _cut_sites(case: Case) -> set[int]:
     roots = {lack.root for lack in case.of(lacking) if lack.lack is Lack.CUT and lack.severity != NOTE}
     began = case.trace.table(Kind.PASS_BEGAN)
     told = began.lists("roots")
-    rows = told.owners[np.isin(told.elements[:, 2], sorted(roots))]
+    rows = told.owners[contained(told.elements[:, 2], sorted(roots))]
     return set(began.sites[rows].tolist())
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 
 _LEAST = 2  # steps
@@ -36,7 +35,7 @@ def _search(case: Case) -> Iterator[Found]:
 def _groups(case: Case) -> Iterator[Found]:
     """Groups of parameters of which none requires grad at the last steps of their optimizer."""
     held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
-    for optimizer in np.unique(held["optimizer"]).tolist():
+    for optimizer in distinct(held["optimizer"]).tolist():
         event = held.object(int(held.events[held["optimizer"] == optimizer][-1]))
         steps = stepped.events[(stepped["optimizer"] == optimizer) & (stepped.events > event.index)]
         at = 0
@@ -68,7 +67,7 @@ def _is_frozen(case: Case, leaves: Sequence[int], at: int) -> bool:
 def _freezing(case: Case, leaves: Sequence[int]) -> int | None:
     """The event that switched requires_grad off first; None if they never required grad."""
     changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
-    events = changed.events[np.isin(changed["tensor"], leaves)]
+    events = changed.events[contained(changed["tensor"], leaves)]
     return int(events[0]) if len(events) else None
 
 

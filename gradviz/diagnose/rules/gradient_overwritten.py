@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
+from gradviz.sets import contained, distinct
 
 _EVENTS = 64  # of a line that are looked at
 _REPLACING = ("copy_", "data", "set_", "fill_")
@@ -22,11 +21,11 @@ def _search(case: Case) -> Iterator[Found]:
     changed = lives.whats == CHANGED
     waiting = changed & (lives.before(lives.whats == ACCUMULATED) + lives.before(changed) > 0)
     waiting &= (lives.before(lives.whats == STEPPED) == 0) & (lives.after(lives.whats == STEPPED) > 0)
-    for events in case.by_site(np.unique(lives.events[waiting])).values():
+    for events in case.by_site(distinct(lives.events[waiting])).values():
         replaced = [event for event in events[:_EVENTS].tolist() if _replaces(case, event)]
         if not replaced:
             continue
-        leaves = tuple(np.unique(lives.leaves[np.isin(lives.events, replaced) & waiting]).tolist())
+        leaves = tuple(distinct(lives.leaves[contained(lives.events, replaced) & waiting]).tolist())
         if _is_zero(case, replaced[0]) and not case.training.trained <= set(leaves):
             continue
         yield Found(

@@ -13,6 +13,7 @@ from gradviz.diagnose.loops import keeping_lines
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 
 _LEAST = 3  # additions at one line
@@ -30,7 +31,7 @@ def _chains(case: Case) -> Iterator[Found]:
     held = _held(case)
     rows = np.flatnonzero(held > 0)
     longest: tuple[int, np.ndarray] | None = None
-    for site in np.unique(table.sites[rows]).tolist():
+    for site in distinct(table.sites[rows]).tolist():
         own = rows[table.sites[rows] == site]
         grows = site and len(own) >= _LEAST and np.all(np.diff(held[own]) > 0)
         if grows and (longest is None or held[own[-1]] > held[longest[1][-1]]):
@@ -50,7 +51,7 @@ def _held(case: Case) -> np.ndarray:
     """For each node that no pass went through, how many ways lead from it to nodes of passes; 0 for other nodes."""
     table = case.trace.table(Kind.NODE)
     edges = table.lists("edges")
-    ran = np.isin(table["node"], case.trace.table(Kind.RECEIVED)["node"])
+    ran = contained(table["node"], case.trace.table(Kind.RECEIVED)["node"])
     row_of = {node: row for row, node in enumerate(table["node"].tolist())}
     held = np.zeros(len(table), np.float64)
     for row in np.flatnonzero(~ran).tolist():
@@ -64,7 +65,7 @@ def _held(case: Case) -> np.ndarray:
 def _alive(case: Case) -> Iterator[Found]:
     """What the source itself tells of nodes that outlive their passes."""
     table = case.trace.table(Kind.ALIVE)
-    own = ~np.isin(table["in_pass"], sorted(case.training.inside_steps))
+    own = ~contained(table["in_pass"], sorted(case.training.inside_steps))
     counts = table.lists("graphs").counts[own]
     if len(counts) < _LEAST or np.any(np.diff(counts[-_LEAST:]) <= 0):
         return

@@ -12,6 +12,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED
+from gradviz.sets import contained, distinct
 
 _LEAST = 2  # calls
 
@@ -27,11 +28,11 @@ def _search(case: Case) -> Iterator[Found]:
     early = changed & (lives.before(came) == 0) & (lives.before(used) == 0) & (lives.after(came) > 0)
     early &= lives.windows == np.append(0, lives.windows[:-1])[: len(lives.windows)]
     early &= np.append(False, cleared[:-1])[: len(cleared)]
-    for events in case.by_site(np.unique(lives.events[early])).values():
-        leaves = tuple(np.unique(lives.leaves[np.isin(lives.events, events) & early]).tolist())
+    for events in case.by_site(distinct(lives.events[early])).values():
+        leaves = tuple(distinct(lives.leaves[contained(lives.events, events) & early]).tolist())
         yield _before(case, int(events[0]), leaves)
-    for events in case.by_site(np.unique(lives.events[late])).values():
-        leaves = tuple(np.unique(lives.leaves[np.isin(lives.events, events)]).tolist())
+    for events in case.by_site(distinct(lives.events[late])).values():
+        leaves = tuple(distinct(lives.leaves[contained(lives.events, events)]).tolist())
         yield Found(
             f"the gradients of {case.called(leaves)} are changed after the step that used them: it has no effect",
             "loss.backward(); clip_grad_norm_(...); optimizer.step()  # in this order",
@@ -45,7 +46,7 @@ def _without_gradients(case: Case) -> Iterator[Found]:
     clipped = case.trace.table(Kind.CLIPPED)
     counts = clipped.lists("tensors").counts
     for events in case.by_site(clipped.events).values():
-        own = np.isin(clipped.events, events)
+        own = contained(clipped.events, events)
         if len(events) >= _LEAST and not counts[own].any() and len(case.trace.passes) > 0:
             yield _before(case, int(events[0]), ())
 

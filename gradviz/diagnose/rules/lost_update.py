@@ -11,6 +11,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.sets import contained, distinct
 
 _SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
 _NOISE = 1e-5  # a gradient so much smaller than the largest one
@@ -27,9 +28,9 @@ def _search(case: Case) -> Iterator[Found]:
     before, after = states.rows_of(tensors, events - 1), states.rows_of(tensors, events)
     known = moving & (before >= 0) & (after >= 0)
     same = known & (states.stats[before] == states.stats[after]).all(axis=1)
-    lost = [t for t in np.unique(tensors[same]).tolist() if _is_lost(same, known & (tensors == t))]
+    lost = [t for t in distinct(tensors[same]).tolist() if _is_lost(same, known & (tensors == t))]
     if lost:
-        first = int(events[same & np.isin(tensors, lost)][0])
+        first = int(events[same & contained(tensors, lost)][0])
         form = states.form(states.first(lost[0]))
         yield Found(
             f"steps leave {case.called(lost)} exactly as before, though there are gradients: "

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.upstream import Downstream
+from gradviz.sets import contained, distinct
 
 _ADDING = ("add", "add_", "sub", "sub_")
 _MOST = 64  # results of a gradient that are looked at
@@ -21,7 +20,7 @@ _MOST = 64  # results of a gradient that are looked at
 def _search(case: Case) -> Iterator[Found]:
     table = case.trace.table(Kind.PASS_BEGAN)
     wanted = [number for number, text in case.trace.strings.items() if text == "grad"]
-    numbers = set(table["number"][np.isin(table["how"], wanted) & ~table["create_graph"]].tolist())
+    numbers = set(table["number"][contained(table["how"], wanted) & ~table["create_graph"]].tolist())
     runs = [run for run in case.trace.passes if run.number in numbers]
     if not runs:
         return
@@ -49,7 +48,7 @@ def _returned(case: Case, first: int, last: int) -> list[int]:
     flows = produced.lists("flows")
     events = produced.events[flows.owners]
     inside = (events >= first) & (events <= last)
-    return np.unique(flows.elements[inside, 1]).tolist()
+    return distinct(flows.elements[inside, 1]).tolist()
 
 
 def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int:

@@ -5,23 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.reach import PARAMETER
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.sets import contained, distinct
 
 
 def _search(case: Case) -> Iterator[Found]:
     made, came = case.trace.table(Kind.TENSOR), case.trace.table(Kind.ACCUMULATED)
     wanted = [number for number, text in case.trace.strings.items() if text == PARAMETER]
-    fresh = np.isin(made["how"], wanted) & np.isin(made["tensor"], came["tensor"])
+    fresh = contained(made["how"], wanted) & contained(made["tensor"], came["tensor"])
     first_pass = case.trace.passes[0].first
     for events in case.by_site(made.events[fresh]).values():
-        leaves = made["tensor"][np.isin(made.events, events)]
-        passes = [np.unique(came["in_pass"][came["tensor"] == leaf]) for leaf in leaves.tolist()]
+        leaves = made["tensor"][contained(made.events, events)]
+        passes = [distinct(came["in_pass"][came["tensor"] == leaf]) for leaf in leaves.tolist()]
         later = events[events > first_pass]
         if not len(later) or any(len(numbers) > 1 for numbers in passes):
             continue
@@ -32,7 +31,7 @@ def _search(case: Case) -> Iterator[Found]:
             "what it learns is lost",
             "make it once in __init__(), and use it in forward()",
             (int(later[0]), int(events[0])),
-            tensors=tuple(np.unique(leaves).tolist()),
+            tensors=tuple(distinct(leaves).tolist()),
         )
 
 

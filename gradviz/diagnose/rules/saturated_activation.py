@@ -14,6 +14,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.dead_relu import last_scopes
 from gradviz.events.kinds import Kind
 from gradviz.query.upstream import Downstream
+from gradviz.sets import contained
 from gradviz.words.escape import clean
 
 _SQUASHING = ("tanh", "sigmoid", "tanh_", "sigmoid_", "hardtanh", "hardsigmoid", "softsign")
@@ -34,8 +35,8 @@ def _search(case: Case) -> Iterator[Found]:
     names = {number: text for number, text in case.trace.strings.items() if text in _SQUASHING}
     outputs = ops.lists("outputs")
     ran = case.trace.table(Kind.NODE)
-    in_passes = ran["op"][np.isin(ran["node"], case.trace.table(Kind.RECEIVED)["node"])]
-    chosen = np.flatnonzero(np.isin(ops["op"], list(names)) & np.isin(ops.events, in_passes))
+    in_passes = ran["op"][contained(ran["node"], case.trace.table(Kind.RECEIVED)["node"])]
+    chosen = np.flatnonzero(contained(ops["op"], list(names)) & contained(ops.events, in_passes))
     if not len(chosen):
         return
     events, results = ops.events[chosen], outputs.values[outputs.starts[chosen]]

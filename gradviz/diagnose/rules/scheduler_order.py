@@ -12,6 +12,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 
 _LEAST = 3  # steps of the scheduler
@@ -20,7 +21,7 @@ _PERIODIC = "CosineAnnealingLR"
 
 def _search(case: Case) -> Iterator[Found]:
     told, stepped = case.scheduled, case.training.stepped
-    for optimizer in np.unique(told["optimizer"]).tolist():
+    for optimizer in distinct(told["optimizer"]).tolist():
         own = told.events[(told["optimizer"] == optimizer) & (told["steps"] > 0)]
         steps = stepped.events[stepped["optimizer"] == optimizer] if optimizer else stepped.events
         if len(own) and len(steps) and own[0] < steps[0]:
@@ -32,8 +33,8 @@ def _search(case: Case) -> Iterator[Found]:
             )
             continue
         for events in case.by_site(own).values():
-            types = told["type"][np.isin(told.events, events)]
-            if len(np.unique(types)) == 1:  # else a scheduler of schedulers
+            types = told["type"][contained(told.events, events)]
+            if len(distinct(types)) == 1:  # else a scheduler of schedulers
                 yield from _too_often(case, events, steps)
 
 

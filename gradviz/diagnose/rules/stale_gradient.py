@@ -11,6 +11,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
+from gradviz.sets import distinct
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -20,7 +21,7 @@ def _search(case: Case) -> Iterator[Found]:
     added = came & (lives.before(used) > 0) & (lives.after(used) > 0)
     if not added.any():
         return
-    leaves = np.unique(lives.leaves[added])
+    leaves = distinct(lives.leaves[added])
     first = int(np.flatnonzero(added)[np.argmin(lives.events[added])])
     number = int(lives.numbers[first])
     run = case.query.passes.by_number[number]

@@ -13,6 +13,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.sets import contained
 
 _LEAST = 2  # passes
 
@@ -34,7 +35,7 @@ def stale(case: Case) -> list[Stale]:
     """The lines whose nodes are used again after their leaves have changed. Use `case.of(stale)`."""
     table, received = case.trace.table(Kind.NODE), case.trace.table(Kind.RECEIVED)
     edges = table.lists("edges")
-    to_leaf = np.isin(edges.elements[:, 2], sorted(case.training.trained)) & ~np.isin(
+    to_leaf = contained(edges.elements[:, 2], sorted(case.training.trained)) & ~contained(
         edges.elements[:, 0], table["node"]
     )
     nodes, made = table["node"][edges.owners[to_leaf]], table.events[edges.owners[to_leaf]]
@@ -49,7 +50,7 @@ def stale(case: Case) -> list[Stale]:
         if run.number < len(first):
             first[run.number] = run.first
     ran: dict[int, list[int]] = {}
-    inside = np.isin(received["node"], nodes)
+    inside = contained(received["node"], nodes)
     for node, number in zip(
         received["node"][inside].tolist(), received["in_pass"][inside].tolist(), strict=True
     ):
@@ -86,7 +87,7 @@ def _rounds(case: Case, nodes: list[tuple[int, int]]) -> bool:
 def _next_steps(case: Case, leaves: np.ndarray, made: np.ndarray) -> np.ndarray:
     """For each leaf the first event after another at which an optimizer or the program stepped on it; 0 if none."""
     events, tensors = case.query.tensors.all_writes
-    known = np.isin(tensors, leaves)
+    known = contained(tensors, leaves)
     events, tensors = events[known].astype(np.int64), tensors[known].astype(np.int64)
     keys = np.sort(tensors << 32 | events)
     at = np.searchsorted(keys, leaves.astype(np.int64) << 32 | made, side="right")

@@ -14,6 +14,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import visits
 from gradviz.events.kinds import Kind
 from gradviz.query.copies import original
+from gradviz.sets import contained
 
 _LEAST = 2  # calls after steps
 
@@ -88,13 +89,13 @@ def _copies(case: Case) -> list[tuple[int, int, int]]:
     found = []
     ops = case.trace.table(Kind.OP)
     names = [number for number, text in case.trace.strings.items() if text == "copy_"]
-    for event in ops.events[np.isin(ops["op"], names)].tolist():
+    for event in ops.events[contained(ops["op"], names)].tolist():
         op = ops.object(event)
         if len(op.inputs) == 2 and op.outputs:
             found.append((event, op.outputs[0], op.inputs[1]))
     mutated = case.trace.table(Kind.MUTATED)
     names = [number for number, text in case.trace.strings.items() if text == "load_state_dict"]
-    rows = np.flatnonzero(np.isin(mutated["how"], names))
+    rows = np.flatnonzero(contained(mutated["how"], names))
     found += zip(
         mutated.events[rows].tolist(),
         mutated["tensor"][rows].tolist(),

@@ -14,20 +14,21 @@ from gradviz.diagnose.reach import PARAMETER
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.unregistered_parameter import homeless
 from gradviz.events.kinds import Kind
+from gradviz.sets import contained, distinct
 
 
 def _search(case: Case) -> Iterator[Found]:
     stepped, came = case.training.stepped, case.trace.table(Kind.ACCUMULATED)
-    got = set(np.unique(came["tensor"]).tolist())
+    got = set(distinct(came["tensor"]).tolist())
     idle = [
         optimizer
-        for optimizer in np.unique(stepped["optimizer"]).tolist()
+        for optimizer in distinct(stepped["optimizer"]).tolist()
         if not _holds_any(case, optimizer, got)
     ]
     leaves = [leaf for leaf in case.of(homeless) if _is_parameter(case, leaf)]
     if not leaves or not (idle or _took_the_place(case, leaves)):
         return
-    step = int(stepped.events[np.isin(stepped["optimizer"], idle)][0]) if idle else int(stepped.events[0])
+    step = int(stepped.events[contained(stepped["optimizer"], idle)][0]) if idle else int(stepped.events[0])
     lacks = (
         "holds no tensor that gets a gradient" if idle else "holds the parameters from before a replacement"
     )
@@ -49,10 +50,10 @@ def _took_the_place(case: Case, leaves: list[int]) -> bool:
     """Whether the leaves are the newest parameters, and as many older ones are read by no op."""
     made = case.trace.table(Kind.TENSOR)
     wanted = [number for number, text in case.trace.strings.items() if text == PARAMETER]
-    parameters = made["tensor"][np.isin(made["how"], wanted)]
+    parameters = made["tensor"][contained(made["how"], wanted)]
     others = np.setdiff1d(parameters, leaves)
     read = case.trace.table(Kind.OP).lists("inputs").values
-    unread = others[~np.isin(others, read)]
+    unread = others[~contained(others, read)]
     return len(unread) >= len(leaves) and min(leaves) > others.max(initial=0)
 
 

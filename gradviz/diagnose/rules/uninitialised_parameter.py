@@ -12,6 +12,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, TensorMade
+from gradviz.sets import contained, distinct
 
 _EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"}
 _UNFILLED = re.compile(
@@ -23,7 +24,7 @@ _MOST = 10_000  # leaves that are looked at
 def _search(case: Case) -> Iterator[Found]:
     states = case.trace.states
     wanted = states.flags & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD
-    leaves = np.unique(states.tensors[wanted])[:_MOST]
+    leaves = distinct(states.tensors[wanted])[:_MOST]
     written, read = _first_writes(case), _first_reads(case)
     found: dict[int, list[int]] = {}
     for leaf in leaves.tolist():
@@ -80,7 +81,7 @@ def _first_reads(case: Case) -> dict[int, int]:
     """The first op that computed something from each tensor, with a node."""
     ops = case.trace.table(Kind.OP)
     inputs = ops.lists("inputs")
-    with_node = np.isin(ops.events, case.trace.table(Kind.NODE)["op"])[inputs.owners]
+    with_node = contained(ops.events, case.trace.table(Kind.NODE)["op"])[inputs.owners]
     tensors, at = np.unique(inputs.values[with_node], return_index=True)
     return dict(zip(tensors.tolist(), ops.events[inputs.owners[with_node][at]].tolist(), strict=True))
 

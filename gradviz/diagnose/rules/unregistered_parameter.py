@@ -13,6 +13,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, TensorMade
 from gradviz.query.upstream import Downstream
+from gradviz.sets import contained
 
 
 def homeless(case: Case) -> list[int]:
@@ -21,7 +22,7 @@ def homeless(case: Case) -> list[int]:
     pairs = np.unique(np.stack([came["tensor"], came["in_pass"]], axis=1), axis=0)
     leaves, counts = np.unique(pairs[:, 0], return_counts=True)
     _, written = case.query.tensors.all_writes
-    still = ~np.isin(leaves, written) & ~np.isin(leaves, sorted(case.training.trained))
+    still = ~contained(leaves, written) & ~contained(leaves, sorted(case.training.trained))
     return leaves[still & (counts > 1)].tolist()
 
 

@@ -14,6 +14,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.cuts import op_of
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
+from gradviz.sets import contained
 from gradviz.tracefile import PassInfo
 
 _SHARE = 0.5  # of the windows between two clearings
@@ -60,7 +61,7 @@ def _search(case: Case) -> Iterator[Found]:
 def _is_clip(case: Case, event: int) -> bool:
     """Whether an event changes a gradient inside of a function that clips, which divides by no count."""
     clipped = case.trace.table(Kind.CLIPPED)
-    return bool(np.isin(case.trace.events["site"][event], clipped.sites))
+    return bool(contained(case.trace.events["site"][event], clipped.sites))
 
 
 def _is_micro_batching(case: Case, runs: list[PassInfo]) -> bool:

@@ -15,6 +15,7 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.lost_update import has_gradient
 from gradviz.events.kinds import Kind
+from gradviz.sets import contained, distinct
 from gradviz.words.numbers import number
 
 _RMS = 3
@@ -39,10 +40,10 @@ def _search(case: Case) -> Iterator[Found]:
     was, now = states.stats[before, _RMS], states.stats[after, _RMS]
     large = usable & (np.abs(now - was) > _LARGE * was)
     huge = usable & (np.abs(now - was) > _HUGE * was) & (was > _FLOOR)
-    high = sorted({*_found(case, tensors, usable, large), *np.unique(tensors[huge]).tolist()})
+    high = sorted({*_found(case, tensors, usable, large), *distinct(tensors[huge]).tolist()})
     large |= huge
     if high:
-        step = int(events[large & np.isin(tensors, high)][0])
+        step = int(events[large & contained(tensors, high)][0])
         row = int(np.flatnonzero((events == step) & large)[0])
         yield Found(
             f"the steps change {case.called(high)} by more than {'its' if len(high) == 1 else 'their'} own size: the "
@@ -57,7 +58,7 @@ def _search(case: Case) -> Iterator[Found]:
     small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & _are_wide(case, before)
     low = _found(case, tensors, moving, small)
     if low and not high:
-        row = int(np.flatnonzero(small & np.isin(tensors, low))[0])
+        row = int(np.flatnonzero(small & contained(tensors, low))[0])
         yield Found(
             f"the steps change {case.called(low)} by less than {number(float(most[row] / was[row]), 2)} of "
             f"{'its' if len(low) == 1 else 'their'} size: training hardly moves",
@@ -70,7 +71,7 @@ def _search(case: Case) -> Iterator[Found]:
 def _found(case: Case, tensors: np.ndarray, usable: np.ndarray, marked: np.ndarray) -> list[int]:
     """The tensors that are marked in most of their steps, the first one included."""
     found = []
-    for tensor in np.unique(tensors[marked]).tolist():
+    for tensor in distinct(tensors[marked]).tolist():
         own = usable & (tensors == tensor)
         count = int((marked & own).sum())
         if count >= _LEAST and count >= _SHARE * int(own.sum()) and marked[np.flatnonzero(own)[0]]:

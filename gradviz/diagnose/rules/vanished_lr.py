@@ -11,6 +11,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.sets import distinct
 from gradviz.words.numbers import number
 
 _SHARE, _LEAST = 0.2, 3
@@ -18,7 +19,7 @@ _SHARE, _LEAST = 0.2, 3
 
 def _search(case: Case) -> Iterator[Found]:
     stepped = case.training.stepped
-    for optimizer in np.unique(stepped["optimizer"]).tolist():
+    for optimizer in distinct(stepped["optimizer"]).tolist():
         events = stepped.events[stepped["optimizer"] == optimizer]
         rates = np.array([case.training.rate(event) for event in events.tolist()])
         if not np.isfinite(rates).all():

@@ -13,6 +13,7 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.gains import gains
 from gradviz.diagnose.norms import leaf_norms
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.sets import contained
 from gradviz.words.numbers import number
 
 _RATIO, _SHARE = 1e4, 0.5
@@ -39,7 +40,7 @@ def _search(case: Case) -> Iterator[Found]:
     small = np.intersect1d(small, leaves[tiny & (passes == passes.min())])
     if not len(small):
         return
-    first = int(passes[tiny & np.isin(leaves, small)][0])
+    first = int(passes[tiny & contained(leaves, small)][0])
     lines = [gain for gain in gains(case, first) if gain.count >= _NODES and gain.total <= _LOSS]
     if not lines:
         return

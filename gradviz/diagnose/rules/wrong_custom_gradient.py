@@ -17,6 +17,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.scopes import FUNCTION
+from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
@@ -29,7 +30,7 @@ _CALLS = 256  # of a Function that are looked at
 def _search(case: Case) -> Iterator[Found]:
     entered = case.trace.table(Kind.SCOPE_ENTERED)
     functions = [n for n, text in case.trace.strings.items() if text == FUNCTION]
-    names = np.unique(entered["name"][np.isin(entered["kind"], functions)])
+    names = distinct(entered["name"][contained(entered["kind"], functions)])
     ops = case.trace.table(Kind.OP)
     for name in names.tolist():
         curves: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = {}

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-import numpy as np
-
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
+from gradviz.sets import contained
 
 _DROPS = "drops units at random"
 _MIXES = "takes the statistics of the batch, and updates its own"
@@ -98,7 +97,7 @@ def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
         for number, text in case.trace.strings.items()
         if text in ("dropout", "dropout_", "feature_dropout")
     ]
-    for events in case.by_site(ops.events[np.isin(ops["op"], names)]).values():
+    for events in case.by_site(ops.events[contained(ops["op"], names)]).values():
         for event in events.tolist():
             op = ops.object(event)
             if "training=True" not in op.args or "p=0.0" in op.args.split(", ") or op.grad_enabled:

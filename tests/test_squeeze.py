@@ -29,9 +29,19 @@ from gradviz.tracefile.squeeze import Squeezer, alike, period_of
 numbers = st.lists(st.integers(0, 2**32 - 1), max_size=60).map(lambda found: np.array(found, NUMBER))
 
 
-@given(before=numbers, array=numbers, period=st.integers(0, 70))
-def test_any_numbers_are_read_as_they_were(before: np.ndarray, array: np.ndarray, period: int) -> None:
-    assert expanded(unexpected(before, array.tobytes(), period), before) == array.tobytes()
+@given(before=numbers, array=numbers, period=st.integers(0, 70), forgotten=st.integers(0, 60))
+def test_any_numbers_are_read_as_they_were(
+    before: np.ndarray, array: np.ndarray, period: int, forgotten: int
+) -> None:
+    kept = unexpected(before[forgotten:], array.tobytes(), period)
+    assert expanded(kept, before) == array.tobytes()  # whoever reads it may know more
+
+
+def test_numbers_that_look_at_others_need_them() -> None:
+    array = np.arange(40, dtype=NUMBER)
+    kept = unexpected(array[:20], array[20:].tobytes(), 3)
+    with pytest.raises(ValueError, match="looks at others"):
+        expanded(kept, array[:5])
 
 
 @given(
@@ -72,22 +82,22 @@ def test_numbers_that_do_not_repeat_are_kept_as_they_are() -> None:
     assert expanded(kept) == array.tobytes()
 
 
-HEADER = struct.Struct("<4I")
+HEADER = struct.Struct("<5I")
 
 
 @pytest.mark.parametrize(
     "data",
     [
         b"",
-        HEADER.pack(AS_IS, 0, 0, 0)[:-1],
-        HEADER.pack(3, 1, 4, 0),
-        HEADER.pack(UNEXPECTED, 0, 4, 0),
-        HEADER.pack(UNEXPECTED, 1, LONGEST + 4, 0),
-        HEADER.pack(UNEXPECTED, LONGEST + 1, 4, 0),
-        HEADER.pack(UNEXPECTED, 1, 5, 0),
-        HEADER.pack(UNEXPECTED, 1, 4, 2) + b"no zlib",
-        HEADER.pack(UNEXPECTED, 1, 8, 1) + b"no zlib",
-        HEADER.pack(REARRANGED, 1, 8, 0) + b"no zlib",
+        HEADER.pack(AS_IS, 0, 0, 0, 0)[:-1],
+        HEADER.pack(3, 1, 4, 0, 0),
+        HEADER.pack(UNEXPECTED, 0, 4, 0, 0),
+        HEADER.pack(UNEXPECTED, 1, LONGEST + 4, 0, 0),
+        HEADER.pack(UNEXPECTED, LONGEST + 1, 4, 0, 0),
+        HEADER.pack(UNEXPECTED, 1, 5, 0, 0),
+        HEADER.pack(UNEXPECTED, 1, 4, 2, 0) + b"no zlib",
+        HEADER.pack(UNEXPECTED, 1, 8, 1, 0) + b"no zlib",
+        HEADER.pack(REARRANGED, 1, 8, 0, 0) + b"no zlib",
     ],
 )  # fmt: skip
 def test_what_is_damaged_is_refused(data: bytes) -> None:
@@ -97,11 +107,11 @@ def test_what_is_damaged_is_refused(data: bytes) -> None:
 
 def test_an_array_that_lies_about_its_length_is_refused() -> None:
     kept = unexpected(np.zeros(0, NUMBER), np.arange(100, dtype=NUMBER).tobytes(), 1)
-    how, period, length, count = HEADER.unpack_from(kept)
+    how, period, length, count, _ = HEADER.unpack_from(kept)
     with pytest.raises(ValueError, match="behind the end"):
-        expanded(HEADER.pack(how, period, 4, count) + kept[HEADER.size :])
+        expanded(HEADER.pack(how, period, 4, count, 0) + kept[HEADER.size :])
     with pytest.raises(ValueError, match="shorter"):
-        expanded(HEADER.pack(how, period, length, count + 1) + kept[HEADER.size :])
+        expanded(HEADER.pack(how, period, length, count + 1, 0) + kept[HEADER.size :])
 
 
 def rows_of(kinds: list[int]) -> np.ndarray:
@@ -196,3 +206,35 @@ def test_a_chunk_is_read_as_it_was_told_in_any_order(tmp_path: Path, monkeypatch
                 assert trace.chunks.values(place) == payload
                 assert trace.chunks.value(place, 3, 5) == payload[3:8]
                 assert trace.chunks.sizes()[place] == len(payload)
+
+
+patterns = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=6
+)
+
+
+@given(st.lists(st.tuples(patterns, st.integers(1, 30)), min_size=1, max_size=8))
+def test_chunks_of_any_repetitions_are_read_as_they_were(told: list[tuple[list[Any], int]]) -> None:
+    """Of each chunk: what repeats (the kind, how many links and how many states of each event), and how often."""
+    squeezer, end, kept, expected = Squeezer(), 0, [], []
+    for number, (pattern, times) in enumerate(told, 1):
+        events = np.array(pattern * times)
+        first, end = end, end + len(events)
+        rows = np.zeros((len(events), 7), NUMBER)
+        rows[:, 0], rows[:, 6] = events[:, 0], events[:, 1]
+        rows[:, 2] = np.arange(first, end) * 3
+        links = np.arange(events[:, 1].sum(), dtype=NUMBER) * 5
+        states = np.zeros((events[:, 2].sum(), 7), NUMBER)
+        states[:, 6] = np.repeat(np.arange(first, end), events[:, 2])
+        states[:, 0], states[:, 5] = np.arange(len(states)) * 7, 4
+        values = [bytes(4)] * len(states)
+        arrays = rows.tobytes(), links.tobytes(), states.tobytes()
+        kept.append(squeezer.chunk(number, end, *arrays, values))
+        expected.append((*arrays, b"".join(values)))
+    for at in range(3):
+        before = np.zeros(0, NUMBER)
+        for one, arrays in zip(kept, expected, strict=True):
+            assert expanded(one[at], before) == arrays[at]
+            before = np.concatenate([before, np.frombuffer(arrays[at], NUMBER)])
+    for one, arrays in zip(kept, expected, strict=True):
+        assert expanded(one.payloads) == arrays[3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
@@ -167,12 +166,10 @@ class _Builder:
 
     def _scopes(self, part: Part) -> dict[str, Scope]:
         """The scopes that the ops of this graph ran in."""
-        ops = sorted(part.ops)
         found: dict[str, Scope] = {}
-        for visit in self.query.scopes.visits:
-            if bisect_left(ops, visit.first) < bisect_left(ops, visit.last):
-                calls = found[visit.path].calls if visit.path in found else 0
-                found[visit.path] = Scope(visit.type, calls + 1)
+        for visit in self.query.scopes.visits(part.ops):
+            calls = found[visit.path].calls if visit.path in found else 0
+            found[visit.path] = Scope(visit.type, calls + 1)
         return found
 
     # --- nodes

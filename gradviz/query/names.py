@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -100,14 +100,18 @@ class Names:
     def calls(self) -> dict[int, tuple[list[int], list[int]]]:
         """For each site the calls made there that ran ops: outermost scopes, and backward passes. Returns
         their first events in order, and their last events."""
-        found: dict[int, list[tuple[int, int]]] = {}
-        for run in self.trace.passes:
-            if run.last is not None:
-                found.setdefault(run.site, []).append((run.first, run.last))
-        for site, start, end in self.scopes.calls():
-            found.setdefault(site, []).append((start, end))
-        ordered = {site: sorted(calls) for site, calls in found.items()}
-        return {site: ([first for first, _ in at], [last for _, last in at]) for site, at in ordered.items()}
+        found: dict[int, tuple[list[int], list[int]]] = {}
+        passes = [run for run in self.trace.passes if run.last is not None]
+        sites, firsts, lasts = (
+            np.concatenate([calls, np.array([getattr(run, name) for run in passes], np.int64)])
+            for calls, name in zip(self.scopes.calls(), ("site", "first", "last"), strict=True)
+        )
+        order = np.lexsort((lasts, firsts, sites))
+        sites, firsts, lasts = sites[order], firsts[order], lasts[order]
+        bounds = np.flatnonzero(np.diff(sites, prepend=-1, append=-1)).tolist()
+        for start, end in pairwise(bounds):
+            found[int(sites[start])] = firsts[start:end].tolist(), lasts[start:end].tolist()
+        return found
 
     @cached_property
     def last_ops(self) -> dict[int, str]:

@@ -10,7 +10,7 @@ import numpy as np
 from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, NodeMade
 from gradviz.query.tables import Log
-from gradviz.sets import contained
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 
 ACCUMULATE = "AccumulateGrad"
@@ -98,22 +98,23 @@ class Nodes:
 
     @cached_property
     def _received_names(self) -> dict[int, str]:
+        """The names of the nodes that were not told of when they were made."""
         received = self.trace.table(Kind.RECEIVED)
-        pairs = np.unique(np.stack([received["node"], received["grad_fn"]], axis=1), axis=0)
+        others = ~contained(received["node"], self.table["node"])
+        pairs = _distinct_pairs(received["node"][others], received["grad_fn"][others])
         return {node: self.trace.text(name) for node, name in pairs.tolist()}
 
     @cached_property
     def leaves(self) -> dict[int, int]:
         """The leaf of each AccumulateGrad."""
         accumulated = self.trace.table(Kind.ACCUMULATED)
-        found = dict(zip(accumulated["node"].tolist(), accumulated["tensor"].tolist(), strict=True))
-        ways = [
-            self.table.lists("edges").elements[:, [0, 2]],
-            self.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, [0, 2]],
-        ]
-        pairs = np.unique(np.concatenate(ways), axis=0)
-        for node, tensor in pairs[(pairs > 0).all(axis=1)].tolist():
-            if node not in self._at and self._is_leaf(tensor):
+        found = dict(_distinct_pairs(accumulated["node"], accumulated["tensor"]).tolist())
+        edges = self.table.lists("edges").elements
+        roots = self.trace.table(Kind.PASS_BEGAN).lists("roots").elements
+        nodes, tensors = (np.concatenate([edges[:, part], roots[:, part]]) for part in (0, 2))
+        others = (nodes > 0) & (tensors > 0) & ~contained(nodes, self.table["node"])
+        for node, tensor in _distinct_pairs(nodes[others], tensors[others]).tolist():
+            if self._is_leaf(tensor):
                 found.setdefault(node, tensor)
         found.pop(0, None)
         return found
@@ -177,3 +178,9 @@ class _Decoded(dict[int, NodeMade | None]):
         made = self.nodes.made(node)
         event = self[node] = None if made is None else self.nodes.table.object(made)
         return event
+
+
+def _distinct_pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The pairs of two columns of numbers below 2³², each once, in order."""
+    pairs = distinct(first.astype(np.int64) << 32 | second.astype(np.int64))
+    return np.stack([pairs >> 32, pairs & 0xFFFFFFFF], axis=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,10 +17,8 @@ FUNCTION = "function"
 
 
 class Visit(NamedTuple):
-    """A visit to a scope: its first and last event, its path, and the class of the module or Function."""
+    """A visit to a scope: its path, and the class of the module or Function."""
 
-    first: int
-    last: int
     path: str
     type: str
 
@@ -31,6 +29,7 @@ class Scopes:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self._known: dict[int, _Open] = {}  # by the events that entered them
 
     @cached_property
     def nesting(self) -> Nesting:
@@ -57,43 +56,30 @@ class Scopes:
         return scope.scope, scope.site
 
     def _at(self, event: int) -> _Open:
-        starts, innermost = self._stretches
-        if not starts:
-            return _NONE
-        thread = self._threads[event]
-        at = bisect_right(starts.get(thread, []), event)
-        return innermost[thread][at - 1] if at else _NONE
+        begins = self.nesting.around(event, int(self._threads[event]))
+        return self._open(begins) if begins else _NONE
+
+    def _open(self, begins: Sequence[int]) -> _Open:
+        """The scope that the last of these events entered, inside those that the others did."""
+        found = self._known.get(begins[-1])
+        if found is None:
+            outer = self._open(begins[:-1]) if len(begins) > 1 else _NONE
+            entered = self.trace.table(Kind.SCOPE_ENTERED).object(begins[-1])
+            found = self._known[begins[-1]] = _entered(entered, outer)
+        return found
 
     @cached_property
-    def _threads(self) -> list[int]:
-        return (self.trace.events["head"] >> 16).tolist()
+    def _threads(self) -> np.ndarray:
+        return self.trace.events["head"] >> 16
 
-    @cached_property
-    def _stretches(self) -> tuple[dict[int, list[int]], dict[int, list[_Open]]]:
-        """For each thread the events at which the innermost scope changes, and the scope from each on."""
-        trace = self.trace
-        starts: dict[int, list[int]] = {}
-        innermost: dict[int, list[_Open]] = {}
-        open_scopes: dict[int, list[_Open]] = {}
-        for index in trace.indices(Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT).tolist():
-            thread = int(trace.events["head"][index]) >> 16
-            stack = open_scopes.setdefault(thread, [])
-            if trace.kinds[index] == Kind.SCOPE_ENTERED:
-                stack.append(_entered(trace.table(Kind.SCOPE_ENTERED).object(index), stack))
-            else:
-                _leave(trace.table(Kind.SCOPE_LEFT).object(index).scope, stack)
-            starts.setdefault(thread, []).append(index)
-            innermost.setdefault(thread, []).append(stack[-1] if stack else _NONE)
-        return starts, innermost
-
-    @cached_property
-    def visits(self) -> list[Visit]:
-        """All visits to scopes, in order."""
-        trace = self.trace
-        table = trace.table(Kind.SCOPE_ENTERED)
-        threads = dict(zip(table.events.tolist(), table.threads.tolist(), strict=True))
-        inside = [(first, last) for first, last, thread in self.nesting.spans() if threads[first] == thread]
-        return [Visit(first, last, self.path(first), table.object(first).type) for first, last in inside]
+    def visits(self, events: Iterable[int]) -> list[Visit]:
+        """The visits to scopes during which some of these events happened, in order."""
+        inside: dict[int, Sequence[int]] = {}
+        for event in events:
+            begins = self.nesting.around(event, int(self._threads[event]))
+            inside.update({begin: begins[: level + 1] for level, begin in enumerate(begins)})
+        table = self.trace.table(Kind.SCOPE_ENTERED)
+        return [Visit(self._open(inside[first]).path, table.object(first).type) for first in sorted(inside)]
 
     @cached_property
     def depths(self) -> np.ndarray:
@@ -111,27 +97,22 @@ class Scopes:
             depths[own] = np.cumsum(steps[own], dtype=np.int32) - (steps[own] > 0)
         return depths
 
-    def calls(self) -> list[tuple[int, int, int]]:
-        """(site, first event, last event) for each scope, except scopes inside another scope entered at the
-        same site."""
-        trace = self.trace
-        found = []
-        open_scopes: dict[int, list[tuple[int, int, int]]] = {}
-        indices = trace.indices(Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT)
-        entered, left = (
-            dict(zip(table.events.tolist(), table["scope"].tolist(), strict=True))
-            for table in (trace.table(Kind.SCOPE_ENTERED), trace.table(Kind.SCOPE_LEFT))
-        )
-        columns = (trace.events[column][indices].tolist() for column in ("head", "site"))
-        for index, head, site in zip(indices.tolist(), *columns, strict=True):
-            stack = open_scopes.setdefault(head >> 16, [])
-            if index in entered:
-                stack.append((entered[index], site, index))
-            elif stack and stack[-1][0] == left[index]:
-                _, site, start = stack.pop()
-                if all(other != site for _, other, _ in stack):
-                    found.append((site, start, index))
-        return found
+    def calls(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The site, the first and the last event of each scope that was left, in the order of sites. A scope inside
+        another that was entered at the same site is left out."""
+        firsts, lasts, threads = self.nesting.stretches
+        left = self.trace.kinds[lasts] == Kind.SCOPE_LEFT
+        firsts, lasts, threads = firsts[left], lasts[left], threads[left]
+        sites = self.trace.events["site"][firsts].astype(np.int64)
+        order = np.lexsort((firsts, threads, sites))
+        sites, firsts, lasts, threads = (part[order] for part in (sites, firsts, lasts, threads))
+        if not len(sites):
+            return sites, firsts, lasts
+        new = (sites[1:] != sites[:-1]) | (threads[1:] != threads[:-1])
+        place = np.concatenate([[0], np.cumsum(new)]) * self.trace.count
+        ended = np.maximum.accumulate(place + lasts)
+        outermost = np.concatenate([[True], place[1:] + firsts[1:] > ended[:-1]])
+        return sites[outermost], firsts[outermost], lasts[outermost]
 
 
 class _Open(NamedTuple):
@@ -148,17 +129,10 @@ class _Open(NamedTuple):
 _NONE = _Open(0, "", "", False, 0)
 
 
-def _entered(event: ScopeEntered, stack: list[_Open]) -> _Open:
-    """A scope inside those of the stack."""
-    outer = stack[-1] if stack else _NONE
+def _entered(event: ScopeEntered, outer: _Open) -> _Open:
+    """A scope inside another."""
     name = event.name.replace("/", "∕")  # / separates the parts of a path
     short = name.removeprefix(f"{outer.name}.") or name
     path = f"{outer.path}/{short}" if outer.path else short
     in_function = outer.in_function or event.kind == FUNCTION
     return _Open(event.scope, name, path, in_function, event.site)
-
-
-def _leave(scope: int, stack: list[_Open]) -> None:
-    """Close a scope, and those inside it that an exception left open."""
-    while stack and stack.pop().scope != scope:
-        pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from gradviz.events.kinds import Kind
@@ -63,21 +65,27 @@ class Nesting:
             for level in distinct(depth[step > 0]).tolist():
                 self.begins[thread, level] = at[(step > 0) & (depth == level)]
 
+    @cached_property
+    def stretches(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The first event, the last event and the thread of each span, outer spans before inner ones. A span that did
+        not end extends to the last event."""
+        firsts, lasts, threads = [], [], []
+        for (thread, level), begins in self.begins.items():
+            at, depth = self.depths[thread]
+            left = np.diff(depth, prepend=0) < 0
+            ends = at[left & (depth == level - 1)] - 1
+            firsts.append(begins)
+            lasts.append(np.concatenate([ends, np.full(len(begins) - len(ends), self.count - 1, ends.dtype)]))
+            threads.append(np.full(len(begins), thread))
+        if not firsts:
+            return (np.zeros(0, np.int64),) * 3
+        columns = [np.concatenate(parts) for parts in (firsts, lasts, threads)]
+        order = np.argsort(columns[0], kind="stable")
+        return columns[0][order], columns[1][order], columns[2][order]
+
     def spans(self) -> list[tuple[int, int, int]]:
-        """(first event, last event, thread) of each span, outer spans before inner ones. A span that did not
-        end extends to the last event."""
-        found = []
-        for thread, (at, depth) in self.depths.items():
-            open_spans: list[int] = []
-            before = 0
-            for edge, level in zip(at.tolist(), depth.tolist(), strict=True):
-                if level > before:
-                    open_spans.append(edge)
-                elif open_spans:
-                    found.append((open_spans.pop(), edge - 1, thread))
-                before = level
-            found += [(first, self.count - 1, thread) for first in open_spans]
-        return sorted(found)
+        """The same as (first event, last event, thread) of each span."""
+        return list(zip(*(part.tolist() for part in self.stretches), strict=True))
 
     def around(self, k: int, thread: int) -> list[int]:
         """The first events of the spans around k, outermost first."""

@@ -125,7 +125,7 @@ def _expanded(kept: Sequence[bytes], begins: Sequence[bool]) -> Iterator[np.ndar
     for data, begin in zip(kept, begins, strict=True):
         if begin:
             before = []
-        numbers = np.frombuffer(expanded(data, _last(before, 2 * header_of(data).period)), NUMBER)
+        numbers = np.frombuffer(expanded(data, _last(before, header_of(data).known)), NUMBER)
         before.append(numbers)
         yield numbers
 

@@ -18,18 +18,19 @@ import numpy as np
 AS_IS, UNEXPECTED, REARRANGED = 0, 1, 2
 NUMBER = np.dtype("<u4")
 LONGEST = 1 << 24  # bytes of an array; a longer one is kept as it is
-_HEADER = struct.Struct("<4I")
+_HEADER = struct.Struct("<5I")
 _RARE = 4  # an array is kept as it is unless fewer than one number in so many is unexpected
 
 
 class Header(NamedTuple):
     """How an array is kept. Where it is not kept as it is: its period in numbers (in bytes where it is rearranged), its
-    length in bytes when it is expanded, and how many numbers are unexpected."""
+    length in bytes when it is expanded, how many numbers are unexpected, and how many before it were looked at."""
 
     how: int
     period: int
     length: int
     unexpected: int
+    known: int
 
 
 HEADER = _HEADER.size
@@ -47,17 +48,17 @@ def header_of(data: bytes) -> Header:
 
 def as_is(*parts: bytes) -> bytes:
     """An array as the file keeps it, unchanged; its parts are copied once, for they may be large."""
-    return b"".join([_HEADER.pack(AS_IS, 0, 0, 0), *parts])
+    return b"".join([_HEADER.pack(AS_IS, 0, 0, 0, 0), *parts])
 
 
 def unexpected(before: np.ndarray, data: bytes, period: int) -> bytes:
-    """An array of numbers as the file keeps it, by those that are unexpected, if they are few. `before` are the numbers
-    of its group before it, the last two periods at least; `period` counts numbers, 0 for none."""
+    """An array of numbers as the file keeps it, by those that are unexpected, if they are few. `before` are numbers of
+    its group that come before it, two periods at best; `period` counts numbers, 0 for none."""
     numbers = np.frombuffer(data, NUMBER)
     if not 0 < period <= len(before) + len(numbers) or not 0 < len(data) <= LONGEST:
         return as_is(data)
-    known = _last(before, 2 * period)
-    whole = np.concatenate([known, numbers])
+    known = before[-2 * period :]
+    whole = np.concatenate([_filled(known, 2 * period), numbers])
     grown = whole[period:] - whole[:-period]
     surprise = grown[period:].copy()
     surprise -= grown[:-period][: len(surprise)]
@@ -67,7 +68,7 @@ def unexpected(before: np.ndarray, data: bytes, period: int) -> bytes:
     packed = zlib.compress(
         np.concatenate([np.diff(places, prepend=0).astype(NUMBER), surprise[places]]).tobytes()
     )
-    return _HEADER.pack(UNEXPECTED, period, len(data), len(places)) + packed
+    return _HEADER.pack(UNEXPECTED, period, len(data), len(places), len(known)) + packed
 
 
 def rearranged(values: Sequence[bytes], period: int) -> bytes:
@@ -79,11 +80,11 @@ def rearranged(values: Sequence[bytes], period: int) -> bytes:
     packed = zlib.compress(_turned(np.frombuffer(data, np.uint8), period).tobytes(), 1)
     if len(packed) >= len(data):
         return as_is(data)
-    return _HEADER.pack(REARRANGED, period, len(data), 0) + packed
+    return _HEADER.pack(REARRANGED, period, len(data), 0, 0) + packed
 
 
 def expanded(data: bytes, before: np.ndarray | None = None) -> bytes:
-    """A kept array as it was packed. `before` are the numbers of its group before it, as in `unexpected`.
+    """A kept array as it was packed. `before` are all numbers of its group before it, or as many as it looks at.
 
     Raises ValueError where it is damaged. What it takes is bounded by `LONGEST`, whatever the file says."""
     header = header_of(data)
@@ -101,13 +102,15 @@ def expanded(data: bytes, before: np.ndarray | None = None) -> bytes:
         raise ValueError("a number lies behind the end of its array")
     surprise = np.zeros(count, NUMBER)
     surprise[places] = parts[header.unexpected :]
-    return _grown(_last(before, 2 * header.period), surprise, header.period).tobytes()
+    known = np.zeros(0, NUMBER) if before is None else before[len(before) - header.known :]
+    if len(known) != header.known or header.known > 2 * header.period:
+        raise ValueError("an array looks at others that there are not")
+    return _grown(_filled(known, 2 * header.period), surprise, header.period).tobytes()
 
 
-def _last(before: np.ndarray | None, count: int) -> np.ndarray:
-    """The last numbers, with zeros before them where there are fewer."""
-    known = np.zeros(0, NUMBER) if before is None else before[-count:]
-    return known if len(known) == count else np.concatenate([np.zeros(count - len(known), NUMBER), known])
+def _filled(known: np.ndarray, count: int) -> np.ndarray:
+    """So many numbers: these, with zeros before them."""
+    return np.concatenate([np.zeros(count - len(known), NUMBER), known])
 
 
 def _grown(known: np.ndarray, surprise: np.ndarray, period: int) -> np.ndarray:

@@ -239,9 +239,15 @@ class Trace:
 
     def indices(self, *kinds: Kind) -> np.ndarray:
         """The indices of all events of these kinds."""
-        wanted = np.zeros(256, bool)
-        wanted[[int(kind) for kind in kinds]] = True
-        return np.flatnonzero(wanted[self.kinds])
+        order, ends = self._by_kind
+        parts = [order[ends[kind - 1] : ends[kind]] for kind in kinds]
+        return parts[0] if len(parts) == 1 else np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+
+    @cached_property
+    def _by_kind(self) -> tuple[np.ndarray, np.ndarray]:
+        """The indices of the events in the order of their kinds, and where each kind ends there."""
+        ends = np.cumsum(np.bincount(self.kinds, minlength=256))
+        return np.argsort(self.kinds, kind="stable"), ends
 
     def event(self, index: int) -> Event:
         """One event. Raises IndexError where there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from gradviz.sources.script import Outcome, Running, of_this_rank
 from gradviz.tracefile import Passes, open_trace, passes_of
 from gradviz.words.escape import clean
 
+_OPTION = re.compile(r"""["']--graph["'=]""")  # in a script that takes such an option
 _NAMED = 6  # the most scopes that are listed by name
 
 if TYPE_CHECKING:
@@ -134,12 +136,12 @@ def _graph_behind(
     graph_file: Path | None, module: str | None, script: str | None, arguments: tuple[str, ...]
 ) -> tuple[Path | None, tuple[str, ...]]:
     """Take `--graph FILE` at the very end, after the script's arguments, if it is meant for us: FILE is a picture, and
-    the script's own source does not speak of `--graph`."""
+    the script's own source has no option `"--graph"`."""
     if graph_file is not None or len(arguments) < 2 or arguments[-2] != "--graph":
         return graph_file, arguments
     from gradviz.draw.render import ENDINGS
 
-    if Path(arguments[-1]).suffix.lower() not in ENDINGS or "--graph" in _source_of(module, script):
+    if Path(arguments[-1]).suffix.lower() not in ENDINGS or _OPTION.search(_source_of(module, script)):
         return None, arguments
     return Path(arguments[-1]), arguments[:-2]
 

@@ -199,7 +199,7 @@ def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -
         r'^  \["(.+?)", "(.+?)"\],$', (ROOT / "gradviz/draw/page/main.js").read_text(), re.MULTILINE
     )
     page = (ROOT / "docs/page.md").read_text()
-    assert len(keys) == 17
+    assert len(keys) == 21
     for _, what in keys:
         assert what.removeprefix("chart of ") in page, what
 

@@ -440,6 +440,42 @@ def test_what_a_custom_function_does_inside_is_left_out_unless_all_is_asked_for(
     assert sum(node.kind == "op" for node in whole.nodes.values()) > 2
 
 
+def trained_by_hand() -> None:
+    w = torch.tensor([1.0], requires_grad=True)
+    for _ in range(3):
+        (w * 2).sum().backward()
+        with torch.no_grad():
+            w -= 0.01 * w.grad
+        w.grad.zero_()
+
+
+def test_a_leaf_is_one_leaf_however_often_it_was_updated(traced: Traced) -> None:
+    with traced(trained_by_hand) as trace:
+        graph = build(trace, whole=True)
+        third = build(trace, passes=3)
+    assert graph.counts()["leaf"] == 1
+    versions = [node for node in graph.nodes.values() if node.name == "w"]
+    assert [(node.kind, node.version) for node in versions] == [
+        ("leaf", 0), ("tensor", 1), ("tensor", 2), ("tensor", 3)
+    ]  # fmt: skip
+    assert all(node.is_leaf and node.requires_grad for node in versions)
+    assert [node.overwritten for node in versions] == [True, True, True, False]
+    assert [node.version for node in third.nodes.values() if node.kind == "leaf"] == [2]
+
+
+def test_what_an_op_made_without_a_gradient_is_no_leaf_of_the_picture(traced: Traced) -> None:
+    def program() -> None:
+        x = torch.tensor([1.0, 2.0])
+        y = x * 2  # noqa: F841
+        z = (x * 3).detach().requires_grad_()
+        (z * x).sum().backward()
+
+    with traced(program) as trace:
+        graph = build(trace, whole=True)
+    assert {node.name for node in graph.nodes.values() if node.kind == "leaf"} == {"x", "z"}
+    assert named(graph, "y").is_leaf, "as PyTorch has it"
+
+
 def test_a_run_without_a_pass_is_shown_whole(traced: Traced) -> None:
     def program() -> None:
         x = torch.tensor(2.0, requires_grad=True)

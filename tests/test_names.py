@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 
 import gradviz.engine as torch
+from gradviz.draw.page import views
+from gradviz.draw.render import svg
 from gradviz.engine import nn
-from gradviz.events.kinds import OpRan
+from gradviz.events.kinds import OpRan, TensorMade
+from gradviz.graph.build import build
 from gradviz.nearest import nearest
 from gradviz.query import Query
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
+from gradviz.words import Words
+from gradviz.words.subject import subject
 
 
 def named(path: Path) -> list[tuple[str, str | None]]:
@@ -103,3 +108,34 @@ def test_a_tensor_that_is_changed_before_it_is_assigned_has_the_name_of_the_vari
 )
 def test_the_nearest_name_has_few_typing_errors(typed: str, known: list[str], found: str) -> None:
     assert nearest(typed, known) == found
+
+
+def test_a_tensor_without_a_name_is_called_the_same_in_every_view(tmp_path: Path) -> None:
+    with record(tmp_path / "run.gradviz"):
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        (x**3 + torch.ones(2)).sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        words = Words(trace)
+        graph = build(trace)
+        drawn = {node.number: node.label for node in graph.nodes.values() if node.kind in ("leaf", "tensor")}
+        picture = svg(graph)
+        page = views.view(graph, words, views.Sources(trace), trace.passes[0])
+        asked = [subject(words, name, 0).tensor for name in drawn.values()]
+    assert drawn == {tensor: words.called(tensor) for tensor in drawn}
+    assert {"x", "x**3", "x**3 + torch.ones(2)"} <= set(drawn.values())
+    assert all(f">{name}</text>" in picture for name in ("x**3", "x**3 + torch.ones(2)"))
+    assert {"x**3", "x**3 + torch.ones(2)"} <= {node.get("called") for node in page["nodes"]}
+    assert asked == list(drawn), "and the stepper finds it by what it is called"
+
+
+def test_the_gradient_that_a_pass_begins_with_has_not_the_name_of_its_result(tmp_path: Path) -> None:
+    with record(tmp_path / "run.gradviz"):
+        x = torch.tensor(2.0, requires_grad=True)
+        (slope,) = torch.autograd.grad(x**2, x)
+    assert float(slope) == 4
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        seeds = [e.tensor for e in trace if isinstance(e, TensorMade) and e.how == "gradient"]
+        called = [query.labels.of(seed) for seed in seeds]
+    assert called
+    assert "slope" not in called

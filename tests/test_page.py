@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -476,6 +477,99 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
 
 
 # --- keyboard, themes, sizes
+
+
+def goes_wrong() -> None:
+    w = torch.tensor([1.0, 4.0], requires_grad=True)
+    unused = torch.tensor(3.0, requires_grad=True)
+    y = (w * unused.detach()).sum()
+    y.backward()
+    w.grad = None
+    (torch.sqrt(w - 1) * torch.tensor([0.0, 1.0])).sum().backward()
+    (w * 2).sum().backward()
+    z = w.exp()
+    z.sum().backward()
+    with contextlib.suppress(RuntimeError):
+        z.sum().backward()
+
+
+def test_buttons_and_keys_lead_to_the_first_nan_and_the_first_error(
+    traced: Callable, opened: Callable
+) -> None:
+    trace = traced(goes_wrong)
+    page = opened(trace, 1)
+    assert page.text("#first-nan") == "First NaN"
+    page.press("n")
+    first = next(k for k in range(trace.count) if "nan" in sentence(Stop(Words(trace), k)))
+    assert page.event() == first
+    assert page.text("#position").endswith("pass 2 of 5")
+    assert "0 × inf" in page.text(".why") or "NaN in" in page.text(".why")
+    page.tab.click("#first-error")
+    assert page.event() == trace.errors[0].event
+    assert "give that pass retain_graph=True" in page.text(".why")
+
+
+def test_a_run_without_a_nan_says_so(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(lesson))
+    assert not page.tab.is_visible("#first-nan")
+    assert not page.tab.is_visible("#first-error")
+    page.press("n")
+    assert page.text("#note") == "no NaN and no infinity in this run"
+    page.press("e")
+    assert page.text("#note") == "no error in this run"
+
+
+def test_the_panel_says_why_a_gradient_is_none(traced: Callable, opened: Callable) -> None:
+    trace = traced(goes_wrong)
+    page = opened(trace, 1)
+    unused = next(n for n in build(trace, 1).nodes.values() if n.name == "unused")
+    page.click_box(unused.id)
+    told = page.text("#facts .why")
+    assert "the path from it to y is cut at event" in told
+    assert "detach() cut it off from the graph" in told
+
+
+def test_the_panel_says_why_a_gradient_is_zero(traced: Callable, opened: Callable) -> None:
+    def dead() -> None:
+        x = torch.tensor([-1.0, -2.0], requires_grad=True)
+        torch.relu(x * 2).sum().backward()
+
+    trace = traced(dead)
+    page = opened(trace)
+    page.click_box(next(n.id for n in build(trace).nodes.values() if n.name == "x"))
+    assert "ReluBackward0 of torch.relu(x * 2)" in page.text("#facts .why")
+
+
+def test_the_address_restores_the_view(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(training), 1)
+    page.press("]", "Home", "ArrowRight", "ArrowRight", "t")
+    chosen = page.tab.evaluate("document.querySelector('#nodes > g').dataset.id")
+    page.click_box(chosen)
+    page.tab.wait_for_url(re.compile("select="))
+    state = (
+        "[document.getElementById('position').textContent, document.getElementById('pass').value, "
+        "getComputedStyle(document.body).backgroundColor, document.querySelector('#facts h2').textContent]"
+    )
+    before, address = page.tab.evaluate(state), page.tab.url
+    assert "pass=2&event=" in address
+    assert "theme=dark" in address
+    page.tab.goto("about:blank")
+    page.tab.goto(address)
+    page.tab.wait_for_selector("body[data-ready]")
+    assert page.tab.evaluate(state) == before
+    page.tab.evaluate("location.hash = '#pass=1&event=999999&open=<b>,__proto__&select=constructor&theme=x'")
+    page.tab.locator("#position", has_text="pass 1").wait_for()
+
+
+def test_folds_are_part_of_the_address(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(deep), whole=True)
+    page.press("u")
+    page.tab.wait_for_url(re.compile("open="))
+    boxes, address = page.boxes(), page.tab.url
+    page.tab.goto("about:blank")
+    page.tab.goto(address)
+    page.tab.wait_for_selector("body[data-ready]")
+    assert page.boxes() == boxes
 
 
 def test_everything_can_be_done_by_keyboard(traced: Callable, opened: Callable) -> None:

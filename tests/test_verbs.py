@@ -15,6 +15,7 @@ from gradviz.events import kinds as k
 from gradviz.events.kinds import Kind
 from gradviz.query.changes import grad_changes, value_changes
 from gradviz.step.described import describe
+from gradviz.step.leaves import leaf_rows
 from gradviz.step.plain import script
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import VERBS, obey, parse
@@ -660,6 +661,92 @@ def test_what_was_not_kept_is_not_shown_as_elements(session: Sessions) -> None:
     here = session("w = torch.ones(100, requires_grad=True)\nw.sum().backward()\n")
     obey(here, "last")
     assert "its elements were not kept: record it with --values full" in said(here, "print w")
+
+
+MANY = "".join(f"w{i} = torch.full((2,), {i}.0, requires_grad=True)\n" for i in range(12))
+MANY += f"loss = {' + '.join(f'(w{i} * {i}.0).sum()' for i in range(1, 12))}\nloss.backward()\n"
+
+
+def first_column(session: Session) -> list[str]:
+    return [line.split()[0] for line in session.page[2:]]
+
+
+def test_leaves_are_listed_by_norm_by_change_and_by_name(session: Sessions) -> None:
+    here = session(MANY)
+    obey(here, "last")
+    obey(here, "leaves norm")
+    assert first_column(here)[:3] == ["w11", "w10", "w9"]
+    assert first_column(here)[-1] == "w0", "it has no gradient"
+    assert here.page[2].split()[1] == "15.56", "11 × √2"
+    obey(here, "leaves name")
+    assert first_column(here) == [f"w{i}" for i in range(12)]
+    obey(here, "leaves change")
+    events = [int(line.split()[3]) for line in here.page[2:]]
+    assert events == sorted(events, reverse=True)
+    assert here.page_keys == {"a": "leaves name"}
+    with pytest.raises(CommandError, match="leaves are ordered by made, norm, change, name: not by size"):
+        obey(here, "leaves size")
+
+
+def test_the_table_of_leaves_scrolls_and_keeps_its_order(session: Sessions) -> None:
+    here = session(MANY)
+    obey(here, "last")
+    obey(here, "leaves norm")
+    shown = leaf_rows(here.stop, 4, view=here.settings.leaves)[0]
+    assert [row.name for row in shown] == ["w11", "w10", "w9", "w8"]
+    obey(here, "leaves-down")
+    shown, more = leaf_rows(here.stop, 4, view=here.settings.leaves)
+    assert (shown[0].name, more) == ("w8", 8)
+    for _ in range(9):
+        obey(here, "leaves-down")
+    shown, _ = leaf_rows(here.stop, 4, view=here.settings.leaves)
+    assert shown[-1].name == "w0", "the last row stays on the screen"
+    for _ in range(9):
+        obey(here, "leaves-up")
+    assert here.settings.leaves.first == 0
+
+
+def test_print_shows_every_element_page_by_page(tmp_path: Path) -> None:
+    text = "w = torch.arange(2500.0).reshape(50, 50).requires_grad_()\nw.sum().backward()\n"
+    with open_trace(lesson(tmp_path, text, values="full")) as trace:
+        here = Session(trace, trace.count - 1)
+        seen, command = [], "print w"
+        while command:
+            obey(here, command)
+            seen += [float(part) for line in here.page[2:] for part in line.partition("]")[2].split()]
+            command = here.page_keys.get("space", "")
+        assert seen == [*range(2500)]
+        assert here.page[1].strip() == "elements 2,001 to 2,500 of 2,500, page 3 of 3"
+        assert here.page[2].split("]")[0].strip() == "[40, 0"
+        with pytest.raises(CommandError, match="there is no page 4: w has 3 pages"):
+            obey(here, "print w page 4")
+
+
+ZEROS = [
+    (
+        "h = x * 2\ny = torch.relu(h)\n(y * 3).sum().backward()\n",
+        "x.grad is 0: ReluBackward0 of torch.relu(h), line 3, gave 0 for an upstream gradient that is not 0",
+    ),
+    (
+        "(x * 2).sum().backward()\nx.grad.zero_()\n",
+        "x.grad is 0: it was set to 0 at event 15, line 3: x.grad.zero_()",
+    ),
+    ("y = x * 2 - x - x\ny.sum().backward()\n", "x.grad is 0: the gradients of its paths cancel"),
+    ("y = x * 2\ny.backward(torch.zeros(2))\n", "x.grad is 0: the pass began with 0"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), ZEROS)
+def test_why_says_what_made_a_gradient_zero(session: Sessions, text: str, reason: str) -> None:
+    here = session(f"x = torch.tensor([-1.0, -2.0], requires_grad=True)\n{text}")
+    obey(here, "last")
+    assert reason in said(here, "why x.grad")
+
+
+def test_why_says_nothing_of_zero_where_a_gradient_is_not(session: Sessions) -> None:
+    here = session("x = torch.tensor([-1.0, 2.0], requires_grad=True)\ntorch.relu(x).sum().backward()\n")
+    obey(here, "last")
+    assert "is 0" not in said(here, "why x.grad")
 
 
 def test_where_shows_who_called(session: Sessions) -> None:

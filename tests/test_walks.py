@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gradviz.errors import GradvizError
 from gradviz.sources.record import record
 from gradviz.step.described import describe
+from gradviz.step.leaves import PLAIN
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import VERBS, Verb, obey
@@ -40,6 +41,9 @@ GIVEN = {
     "[NAME]": ("", "here"),
     "A B": ("t0 t4", "t1 t3", "t4 t0"),
     "[VERB]": ("", "until", "fields"),
+    "[ORDER]": ("", "made", "norm", "change", "name", "size"),
+    "EXPRESSION": ("t0", "t1.grad", "t0 + 1"),
+    "TEXT": ("0.6", "None"),
 }
 LEFT_OUT = {"export", "quit"}  # a file, and the end
 
@@ -71,6 +75,7 @@ def shown(session: Session) -> tuple[str, list[str], list[str]]:
     fresh = Session(session.trace, session.position)
     assert fresh.position == session.position
     session.message, session.page, session.help = "", [], ""
+    session.settings.leaves = PLAIN  # the order of the table is the session's own
     lines = [line.plain for line in Screen(session).lines(120, 29)[:-2]]
     return describe(session.stop), lines, why(session.stop)
 

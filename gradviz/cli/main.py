@@ -20,6 +20,7 @@ COMMANDS = {
     "report": "Write findings, curves and the picture on one page.",
     "graph": "Draw the graph of a trace.",
     "step": "Step through a trace, forwards and backwards.",
+    "learn": "Lessons in the stepper, which asks before it reveals.",
     "debug": "Run a script and pause it at breakpoints.",
     "doctor": "Check the installation and the layout engine.",
 }

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
 from typing import Protocol
 
 from gradviz.debug.pauses import BAD, Pauses
+from gradviz.debug.script import PausedScript, Recording
 from gradviz.errors import GradvizError, text_of
 from gradviz.step.state import Resume, Session, Settings
-from gradviz.tracefile import Recorder, Trace, open_trace
+from gradviz.tracefile import Recorder, Sites, Trace, open_trace
 from gradviz.words.escape import clean
 
 Exporter = Callable[[Trace, int, Path], None]
@@ -50,8 +53,14 @@ class Debugger:
         self.trace: Trace | None = None  # as of the last stop
         self.resume = Resume(events=1) if at_start else Resume()
         self.trouble = ""  # why a stop could not be shown
+        self.recording: Recording | None = None
+        self.raised: TracebackType | None = None  # of the exception that has left the script
 
     # --- interface to the run of the script
+
+    def began(self, recording: Recording) -> None:
+        """The recording has begun."""
+        self.recording = recording
 
     def listener(self, recorder: Recorder) -> Pauses:
         """The listener for the events of the engine."""
@@ -68,6 +77,7 @@ class Debugger:
         if (kind, message) == pauses.recorder.last_error:
             return
         if pauses.recorder.sites.number(error.__traceback__):
+            self.raised = error.__traceback__
             with suppress(SystemExit):  # the script has ended already
                 pauses.error(error.__traceback__, kind, message)
 
@@ -103,6 +113,7 @@ class Debugger:
             return Resume()
         try:
             session = Session(self.trace, index, self.settings, live=True, exporter=self.exporter)
+            session.script = self._script(pauses.recorder.sites)
             self._show(session, clean("; ".join(reasons)))
         except (OSError, GradvizError) as error:  # OSError: the terminal is gone
             self.trouble = str(error)
@@ -111,6 +122,13 @@ class Debugger:
             self.resume = session.resume
             pauses.prepare(session.resume, session.words)
         return session.resume
+
+    def _script(self, sites: Sites) -> PausedScript | None:
+        """The script as it can be asked at this stop; None if none of its frames is known."""
+        frame = sites.users_frame(sys._getframe())
+        for entry, _ in walk_tb(self.raised):
+            frame = sites.users_frame(entry) or frame
+        return None if frame is None or self.recording is None else PausedScript(frame, self.recording)
 
     def _show(self, session: Session, message: str) -> None:
         session.message = message

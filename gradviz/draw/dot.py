@@ -72,7 +72,7 @@ class _Writer:
                 continue
             frame, source = things[link.target].scope, things[link.source]
             if frame and f"{source.scope}/".startswith(f"{frame}/"):
-                if source.classes[0] == LEAF and source.scope == frame:
+                if {LEAF, "version"} & {*source.classes} and source.scope == frame:
                     inside[source.id] = frame
                 continue
             elsewhere.add(source.id)

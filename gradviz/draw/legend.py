@@ -16,6 +16,7 @@ _TENSORS: tuple[_Row, ...] = (
         "leaf, never reached",
         "requires grad, but this pass gave it no gradient",
     ),
+    ("tensor requires-grad version", "leaf", "the same leaf after an update in place"),
     ("tensor requires-grad", "non-leaf", "computed from a tensor that requires grad"),
     ("tensor requires-grad retained has-grad", "non-leaf", "retains its gradient"),
     ("tensor requires-grad root", "root", "backward() began here"),

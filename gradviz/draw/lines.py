@@ -20,7 +20,7 @@ def lines_of(node: Node, show: str, brief: bool = False, uses: int = 0) -> list[
     In a `brief` picture, facts that shape and colour already show are left out. `uses` is the number of ops
     that read the node."""
     lines = (_briefly if brief else _WRITERS[node.kind])(node, show)
-    if uses > 1 and node.kind == LEAF and node.requires_grad:
+    if uses > 1 and node.is_leaf and node.requires_grad:
         lines.append(("fact", f"used {uses:,}×"))
     if node.finding:
         lines.append(("finding", plain(node.finding, 60)))
@@ -37,14 +37,14 @@ def _briefly(node: Node, show: str) -> list[Line]:
 
 def _tensor(node: Node, show: str) -> list[Line]:
     named = node.name is not None
-    name = plain(node.name or f"t{node.number}", 40)
+    name = plain(node.label, 40)
     lines = [("name" if named else "unnamed", name), ("fact", _facts(node))]
     if node.grad_fn and (named or show == "forward"):
         lines.append(("fact", f"grad_fn={plain(node.grad_fn, 40)}"))
     lines.append(_shape_and_value(node))
     if node.grad is not None:
         lines.append(_valued(".grad", node.grad, "grad"))
-    elif node.is_leaf and node.requires_grad and named:
+    elif node.is_leaf and node.requires_grad and named and not node.overwritten:
         lines.append(("fact", ".grad = None"))
     if node.tangent is not None:
         lines.append(_valued("tangent", node.tangent, "grad"))

@@ -120,7 +120,7 @@ class _Marks:
         self.shared = {
             name
             for name, count in self.uses.items()
-            if count > 1 and nodes[name].kind == LEAF and nodes[name].requires_grad
+            if count > 1 and nodes[name].is_leaf and nodes[name].requires_grad
         }
         self.in_place = {e.source for e in graph.edges if e.kind == DATA and nodes[e.target].version} & ops
         self.unreached = _unreached(graph)
@@ -145,14 +145,14 @@ def _unreached(graph: Graph) -> set[str]:
     waiting = {
         node.id: node.pair
         for node in nodes.values()
-        if node.kind == LEAF and node.requires_grad and not node.has_grad and not node.root
+        if node.kind == LEAF and node.requires_grad and not (node.has_grad or node.overwritten or node.root)
     }
     return {name for name, pair in waiting.items() if pair not in nodes or not nodes[pair].ran}
 
 
 def _reference(reference: Reference, frame: str) -> Thing:
     node = reference.node
-    name = plain((node.base if node.kind == GRAD_FN else node.name) or node.id, 40)
+    name = plain((node.base or node.id) if node.kind == GRAD_FN else node.label, 40)
     line = ("reference", f"{name}.grad" if node.kind == GRAD_FN else name)
     classes = [*style.node_classes(node), "reference"]
     return Thing(reference.id, classes, [line], _tooltip(node), frame)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, SAVED, Edge, Graph, Node
+from gradviz.graph.model import DATA, GRAD, GRAD_FN, OP, SAVED, Edge, Graph, Node
 
 FAR = 2  # the number of ops between two uses
 _SMALL = 60  # smaller graphs are not changed
@@ -59,7 +59,7 @@ def _places(graph: Graph) -> dict[str, int]:
 def _hub_and_user(edge: Edge, graph: Graph) -> tuple[str, str]:
     """The leaf or AccumulateGrad at one end of an edge, and its user at the other end; empty texts for other
     edges."""
-    if edge.kind in (DATA, SAVED) and graph.nodes[edge.source].kind == LEAF:
+    if edge.kind in (DATA, SAVED) and graph.nodes[edge.source].is_leaf:
         return edge.source, edge.target
     if edge.kind == GRAD and graph.nodes[edge.target].name == "AccumulateGrad":
         return edge.target, edge.source

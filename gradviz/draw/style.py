@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradviz.graph.groups import PLACE
-from gradviz.graph.model import GRAD, GRAD_FN, LEAF, OP, Edge, Node
+from gradviz.graph.model import GRAD, GRAD_FN, LEAF, OP, TENSOR, Edge, Node
 from gradviz.tracefile import Snapshot
 from gradviz.words.numbers import has_odd
 
@@ -104,6 +104,7 @@ NODES: dict[str, dict[str, str]] = {
     },
     "tensor requires-grad": {"color": "#4dabf7"},
     "leaf requires-grad": {"fillcolor": "#d0ebff", "color": BLUE, "penwidth": "2.2"},
+    "version requires-grad": {"fillcolor": "#d0ebff", "color": BLUE},
     "retained": {"fillcolor": "#e7f5ff"},
     "shared": {"peripheries": "2"},
     "root": {"penwidth": "2.2"},
@@ -267,6 +268,7 @@ def node_classes(node: Node, *marks: str) -> list[str]:
     flags = {
         "requires-grad": bool(node.requires_grad),
         "root": node.root,
+        "version": node.kind == TENSOR and bool(node.is_leaf and node.requires_grad),
         "retained": node.retained,
         "has-grad": node.has_grad,
         "frozen": node.kind == LEAF and node.parameter and not node.requires_grad,

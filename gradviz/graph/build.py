@@ -176,6 +176,7 @@ class _Builder:
 
     def _add_tensors_and_ops(self, part: Part) -> None:
         """Add tensors and ops in the order of their making."""
+        newest: dict[int, Node] = {}  # by tensor: its last version so far
         born: dict[int, State | int] = {event << 33: event for event in (*part.ops, *part.writes)}
         for state in part.states:
             since = state.since if state.since != FIRST else self.tensors.maker(state.tensor)
@@ -183,6 +184,16 @@ class _Builder:
         for _, thing in sorted(born.items(), key=itemgetter(0)):
             node = self._tensor(thing) if isinstance(thing, State) else self._op(thing)
             self.result.nodes[node.id] = node
+            if isinstance(thing, State):
+                self._follow(newest.get(thing.tensor), node)
+                newest[thing.tensor] = node
+
+    @staticmethod
+    def _follow(before: Node | None, after: Node) -> None:
+        """A leaf is one leaf, however often it was written in place: its later versions are tensors."""
+        if before is not None:
+            before.overwritten = True
+            after.kind = m.TENSOR
 
     def _tensor(self, state: State) -> Node:
         tensors, (tensor, since) = self.tensors, state
@@ -192,9 +203,10 @@ class _Builder:
         is_leaf, wanted = bool(flags & LEAF), bool(flags & REQUIRES_GRAD)
         node = Node(
             self.ids.tensor(state),
-            m.LEAF if is_leaf else m.TENSOR,
+            m.LEAF if is_leaf and (wanted or isinstance(made, TensorMade)) else m.TENSOR,
             tensor,
-            name=self._name(tensor, made),
+            name=self.query.names.of(tensor),
+            called=self.query.labels.of(tensor),
             op=op.op if op is not None else made.how if isinstance(made, TensorMade) else None,
             grad_fn=self._grad_fn_of(state) if wanted and not is_leaf else None,
             is_leaf=is_leaf,
@@ -214,7 +226,7 @@ class _Builder:
         self._place(node, maker.site if maker is not None else 0)
         if isinstance(made, TensorMade) or flags & VIEW:
             base = tensors.base(State(tensor, FIRST))
-            node.base = self.query.names.label(base.tensor) if base is not None else None
+            node.base = self.query.labels.of(base.tensor) if base is not None else None
         return node
 
     def _scope_of(self, op: OpRan | None, made: OpRan | TensorMade | None) -> str:
@@ -235,12 +247,6 @@ class _Builder:
             return self.trace.shape(state.tensor) or (None, None)
         snapshot = self.trace.snapshot(state.tensor, state.since)
         return (None, None) if snapshot is None else (snapshot.shape, snapshot.dtype)
-
-    def _name(self, tensor: int, made: OpRan | TensorMade | None) -> str | None:
-        if isinstance(made, TensorMade) and made.how == "gradient":
-            # the name at this site belongs to the result of the pass, not to the gradient of the root
-            return None
-        return self.query.names.of(tensor)
 
     def _op(self, event: int) -> Node:
         node = Node(self.ids.op[event], m.OP, event, scope=self.query.scopes.path(event))
@@ -271,7 +277,7 @@ class _Builder:
                 node.maker = self.ids.op[event]
                 self._place(node, op.site)
             elif number in nodes.leaves:
-                node.base = self.query.names.label(nodes.leaves[number])
+                node.base = self.query.labels.of(nodes.leaves[number])
                 node.name = node.grad_fn = ACCUMULATE
             self.result.nodes[node.id] = node
 

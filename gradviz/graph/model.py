@@ -32,6 +32,9 @@ class Box:
 class Node:
     """A leaf or other tensor (at one version), an op, a grad_fn, or a group that is drawn as one node.
 
+    A tensor is one leaf: its kind is `leaf` at the first version that the graph has, and `tensor` at later ones, and
+    so is that of what an op made without a gradient. `is_leaf` is PyTorch's answer for each.
+
     Ids are `t12` (`t12v1` after a write in place), `op7` (an event's number), `n5` and `g3`; the same run
     always gives the same ids. Attributes that do not apply to a kind are None or empty. A group's `count` is
     the number of its repetitions."""
@@ -40,6 +43,7 @@ class Node:
     kind: str
     number: int
     name: str | None = None
+    called: str = ""  # of a tensor: its name in every view, also if the source gives it none
     op: str | None = None
     grad_fn: str | None = None
     is_leaf: bool | None = None
@@ -57,6 +61,7 @@ class Node:
     count: int = 1
     since: int = -1  # of a tensor: the event of its last write in place; -1 before the first
     version: int = 0
+    overwritten: bool = False  # a later version of the tensor is in the graph, too
     written_by: str = ""  # the op or function that wrote this version: `add_`, `SGD`
     args: str = ""  # an op's non-tensor arguments
     text: str = ""  # the source line
@@ -77,6 +82,11 @@ class Node:
     # of a group: the number of nodes of each kind
     held: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     box: Box | None = None  # of a module or a place: what it shows of its inside
+
+    @property
+    def label(self) -> str:
+        """What a view calls the node; never empty."""
+        return self.called or self.name or self.id
 
 
 @dataclass(slots=True)

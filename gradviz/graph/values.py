@@ -47,13 +47,16 @@ def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> No
 
 def name_gradients(graph: Graph, query: Query) -> None:
     """Name the gradients and tangents of tensors `x.grad` and `x.tangent`, if they have no name of their own."""
-    last_version = {node.number: node for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
+    versions: dict[int, list[Node]] = {}
+    for node in graph.nodes.values():
+        if node.kind in (m.LEAF, m.TENSOR):
+            versions.setdefault(node.number, []).append(node)
     held = ((".grad", query.tensors.grads), (".tangent", query.tensors.tangents))
     for suffix, log in held:
         for tensor, number in _standing(log, graph.at).items():
-            owner, part = last_version.get(tensor), last_version.get(number)
-            if owner is not None and part is not None and not part.name:
-                part.name = f"{owner.name or owner.id}{suffix}"
+            for part in versions.get(number, ()) if tensor in versions else ():
+                if not part.name:
+                    part.name = part.called = f"{versions[tensor][0].label}{suffix}"
 
 
 def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property, lru_cache
 
 from gradviz.query.flow import Flow
+from gradviz.query.labels import Labels
 from gradviz.query.memory import Memory
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
@@ -56,6 +57,11 @@ class Lookups:
     def names(self) -> Names:
         """The names of tensors in the source."""
         return Names(self.trace, self.tensors, self.scopes)
+
+    @cached_property
+    def labels(self) -> Labels:
+        """What tensors are called, with and without a name in the source."""
+        return Labels(self.names, self.nodes, self.passes, self.places)
 
     def _flow(self, number: int) -> Flow:
         """How gradients moved from node to node in a pass."""

@@ -73,6 +73,8 @@ class Names:
         if site is None or not site.names:
             return None
         if isinstance(maker, TensorMade):
+            if maker.how == "gradient":  # the name at its site belongs to the result of the pass
+                return None
             return site.names[0] if len(site.names) == 1 else None
         assert isinstance(maker, OpRan)
         if tensor not in maker.outputs or not self._is_result(maker):
@@ -120,10 +122,6 @@ class Names:
         sites, last = np.unique(ops.sites[::-1], return_index=True)
         names = ops["op"][::-1][last]
         return {int(site): self.trace.text(name) for site, name in zip(sites, names, strict=True)}
-
-    def label(self, tensor: int) -> str:
-        """The tensor's name, else `t` and its number."""
-        return self.of(tensor) or f"t{tensor}"
 
     @cached_property
     def labels(self) -> list[str]:
@@ -209,12 +207,20 @@ class AllNames:
             lengths[number] = len(site.names)
         named = (lengths[sites] > 0) & (lengths[sites] == np.maximum(counts, 1))
         named &= (counts == 0) | self.is_result[made]
+        named &= ~contained(made, self._seeds)
         codes = np.zeros(len(made), np.int32)
         for site in distinct(sites[named]).tolist():
             names = np.array([self._code(name) for name in self.trace.sites[site].names])
             here = named & (sites == site)
             codes[here] = names[positions[here]]
         return codes
+
+    @property
+    def _seeds(self) -> np.ndarray:
+        """The TENSOR events of gradients that passes began with; the name at their site is that of the result."""
+        made = self.trace.table(Kind.TENSOR)
+        seeds = [number for number, text in self.trace.strings.items() if text == "gradient"]
+        return made.events[contained(made["how"], seeds)]
 
     def _code(self, name: str) -> int:
         if name not in self._known:

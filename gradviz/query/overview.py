@@ -86,7 +86,7 @@ def leaves(query: Query) -> list[LeafInfo]:
             found.append(
                 LeafInfo(
                     tensor,
-                    names.label(tensor),
+                    query.labels.of(tensor),
                     snapshot.shape,
                     snapshot.dtype,
                     requires_grad,

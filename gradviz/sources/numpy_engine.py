@@ -3,6 +3,8 @@ made to wait for it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gradviz.events.listener import Listener
@@ -31,6 +33,17 @@ class Attachment:
         """Have it tell nobody."""
         self.waiting.end()
         self._listen(None)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Have it tell nobody of what happens inside."""
+        if not self.began:
+            yield
+            return
+        from gradviz.engine.core.state import unheard
+
+        with unheard():
+            yield
 
     def _start(self) -> None:
         from gradviz.engine.core.state import listen

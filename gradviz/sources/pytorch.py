@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import OnImport
 from gradviz.sources.torch_needs import TESTED, missing
@@ -40,10 +42,14 @@ def is_of(name: str, thing: Any) -> bool:
 
 class Attachment:
     """Records PyTorch for `listener` from `begin` to `end`, with `aten` also the ops that ops are made of. `began` is
-    called when it is there."""
+    called when it is there. With `keeps_calls` the calls can be run again (`forward_of`)."""
 
-    def __init__(self, listener: Listener, began: Callable[[], None], aten: bool = False) -> None:
+    def __init__(
+        self, listener: Listener, began: Callable[[], None], aten: bool = False, keeps_calls: bool = False
+    ) -> None:
         self.listener, self.began, self.aten = listener, began, aten
+        self.keeps_calls = keeps_calls
+        self.calls: Any = None
         self.waiting = OnImport(NAME, self._start)
         self.recorder: Any = None
 
@@ -64,6 +70,26 @@ class Attachment:
         if self.recorder is not None:
             self.recorder.abandon()
 
+    def forward_of(self, op: OpRan) -> Any:
+        """What an op computed, as a function of its inputs. Raises LookupError if its call was not kept."""
+        if self.calls is None:
+            raise LookupError("this node cannot be checked: the calls of PyTorch were not kept")
+        inputs = list(dict.fromkeys(tensor for tensor in op.inputs if tensor))
+        return self.calls.forward_of(op.op, op.outputs, inputs)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Tell nobody of what this thread does inside."""
+        if self.recorder is None:
+            yield
+            return
+        thread = self.recorder.source.thread
+        before, thread.muted = thread.muted, True
+        try:
+            yield
+        finally:
+            thread.muted = before
+
     def _start(self) -> None:
         import torch
 
@@ -78,5 +104,9 @@ class Attachment:
         from gradviz.sources.torch_recorder.recorder import TorchRecorder
 
         self.recorder = TorchRecorder(self.listener, self.aten)
+        if self.keeps_calls:
+            from gradviz.sources.torch_recorder.again import Calls
+
+            self.calls = self.recorder.keep_calls(Calls(self.recorder.source.identity))
         self.recorder.begin()
         self.began()

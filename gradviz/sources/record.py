@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from gradviz import background
 from gradviz.errors import text_of
+from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
 from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
@@ -122,10 +124,31 @@ class record:
         self.engine = numpy_engine.Attachment(listener)
         self.engine.begin()
         if self.with_torch:
-            self.attachment = pytorch.Attachment(listener, self._torch_began, self.aten)
+            keeps_calls = self.through is not None
+            self.attachment = pytorch.Attachment(listener, self._torch_began, self.aten, keeps_calls)
             self.attachment.begin()
         _recording.append(self)
         return self
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Record nothing of what this thread does inside: a debugger asks the paused program something."""
+        with ExitStack() as stack:
+            stack.enter_context(self.engine.quiet())
+            if self.attachment is not None:
+                stack.enter_context(self.attachment.quiet())
+            yield
+
+    def forward_of(
+        self, op: OpRan, node: int, alone: bool
+    ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+        """What an op computed that made a node, as a function of its inputs that are tensors, arrays to arrays. `alone`
+        says that it made no other node. Raises LookupError, with the reason, if it cannot run again."""
+        if self.attachment is not None and self.attachment.recorder is not None:
+            return self.attachment.forward_of(op)
+        from gradviz.sources.again import forward_of
+
+        return forward_of(op, node, alone)
 
     def _torch_began(self) -> None:
         """Note which engine it is."""

@@ -53,6 +53,9 @@ class Outcome:
 class Companion(Protocol):
     """Who goes along with a run: a debugger."""
 
+    def began(self, recording: Any) -> None:
+        """The `record` has begun."""
+
     def listener(self, recorder: Recorder) -> Listener:
         """Whom the engine is to tell in the recorder's place."""
 
@@ -112,6 +115,8 @@ class Running:
         if self.serves:
             alias.install()
         self.recording.__enter__()
+        if self.companion is not None:
+            self.companion.began(self.recording)
         gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
 
     def __enter__(self) -> None:

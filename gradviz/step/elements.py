@@ -1,8 +1,9 @@
-"""`print w[0, :3]`: the elements of a tensor, its gradient or a part of them."""
+"""`print w[0, :3]`: the elements of a tensor, its gradient or a part of them, page by page if there are many."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,22 @@ import numpy as np
 from gradviz.step.errors import CommandError
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
-from gradviz.words.numbers import shape, value
+from gradviz.words.numbers import number as number_of
+from gradviz.words.numbers import plural, shape, value
 from gradviz.words.subject import subject
 
-_MOST = 10_000  # elements on one page
+_MOST = 1_000  # elements on one page
+_ON_A_LINE = 5
 _INDEX = re.compile(r"^(?P<name>.*?)\s*\[(?P<index>[^\[\]]*)\](?P<part>\.grad)?$")
+_PAGE = re.compile(r"^(?P<what>.*\S)\s+page\s+(?P<number>[0-9]{1,9})$")
 _PART = re.compile(r"^\s*(-?\d*)\s*(?:(:)\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?)?$")
 
 
 def print_(session: Session, argument: str) -> None:
     """Show elements as the tensor has them at this event. Raises CommandError for an index that does not fit."""
-    name, index, part = argument.strip(), None, ""
+    page = _PAGE.match(argument.strip())
+    argument = argument.strip() if page is None else page["what"]
+    name, index, part = argument, None, ""
     if found := _INDEX.match(name):
         name, index, part = found["name"], _parsed(found["index"]), found["part"] or ""
     about = subject(session.words, name + part, session.position)
@@ -35,16 +41,45 @@ def print_(session: Session, argument: str) -> None:
         session.page = [f"{about} {value(snapshot)}", f"  {kept}"]
         return
     array = snapshot.array if index is None else _picked(snapshot.array, index, argument)
-    if array.size > _MOST:
-        raise CommandError(
-            f"{array.size:,} elements are too many for a page: ask for a part, as {name}[0, :10]"
-        )
     where = "" if index is None else f" of {shape(snapshot)}"
+    if array.size > _MOST or page is not None:
+        _show_page(session, argument, array, 1 if page is None else int(page["number"]), where)
+        return
     told = np.array2string(array, max_line_width=76, threshold=_MOST + 1, separator=", ", precision=6)
     session.page = [
         f"{clean(argument)}{where}, {snapshot.dtype}",
         *(f"  {line}" for line in told.splitlines()),
     ]
+
+
+def _show_page(session: Session, argument: str, array: np.ndarray, number: int, where: str) -> None:
+    """Show one page of many elements, each line with the index of its first one."""
+    count = max(-(-array.size // _MOST), 1)
+    if not 1 <= number <= count:
+        raise CommandError(
+            f"there is no page {number}: {clean(argument)} has {plural(count, 'page')}, from 1"
+        )
+    first, end = (number - 1) * _MOST, min(number * _MOST, array.size)
+    more = f" (Space, or print {clean(argument)} page {number + 1}: the next)" if number < count else ""
+    size = "×".join(map(str, array.shape))
+    session.page = [
+        f"{clean(argument)}{where}, ({size}) {array.dtype}",
+        f"  elements {first + 1:,} to {end:,} of {array.size:,}, page {number:,} of {count:,}{more}",
+        *_lines(array, first, end),
+    ]
+    if number < count:
+        session.page_keys = {"space": f"print {argument} page {number + 1}"}
+
+
+def _lines(array: np.ndarray, first: int, end: int) -> Iterator[str]:
+    """The elements from `first` to `end`, in the order of memory; a row of the tensor begins a line."""
+    row = array.shape[-1] if array.ndim else 1
+    while first < end:
+        index = np.unravel_index(first, array.shape)
+        until = min(first + _ON_A_LINE, first - first % row + row, end)
+        told = "  ".join(f"{number_of(element):>11}" for element in array.flat[first:until])
+        yield f"  {'[' + ', '.join(map(str, index)) + ']':<10} {told}"
+        first = until
 
 
 def _parsed(text: str) -> tuple[Any, ...]:

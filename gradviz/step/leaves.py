@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradviz.query.moment import TensorState
+from gradviz.query.order import ordered
 from gradviz.tracefile import Snapshot
 from gradviz.words.bars import bars
 from gradviz.words.escape import shortened
@@ -41,13 +42,28 @@ class LeafRow:
         return self.new or self.value_changed or self.grad_changed
 
 
-def leaf_rows(stop: Stop, most: int, with_trend: bool = False) -> tuple[list[LeafRow], int]:
-    """Up to `most` rows, and the number of tensors left out. Leaves that require grad come first, then
-    non-leaves that retain their gradient, then leaves that do not require grad. If several tensors have one
-    name and one site, only the newest is shown. Tensors that changed at this stop are always shown."""
-    tensors = stop.tabled
-    changed = [tensor for tensor in tensors if tensor in stop.touched]
-    shown = tensors[:most]
+@dataclass(frozen=True, slots=True)
+class View:
+    """How the table of leaves is looked at: in which order, and from which row on."""
+
+    order: str = "made"
+    first: int = 0
+
+
+PLAIN = View()
+
+
+def leaf_rows(
+    stop: Stop, most: int, with_trend: bool = False, view: View = PLAIN
+) -> tuple[list[LeafRow], int]:
+    """Up to `most` rows, and the number of tensors left out. As they are made, leaves that require grad come first,
+    then non-leaves that retain their gradient, then leaves that do not require grad. If several tensors have one
+    name and one site, only the newest is shown. Tensors that changed at this stop are always shown, unless the table
+    has been scrolled or is in another order."""
+    tensors = ordered(stop.query, stop.tabled, view.order, stop.k)
+    first = max(min(view.first, len(tensors) - most), 0)
+    shown = tensors[first : first + most]
+    changed = [tensor for tensor in tensors if tensor in stop.touched] if view == PLAIN else []
     for tensor in changed[:most]:
         if tensor not in shown:
             shown = [*shown[: most - 1], tensor]
@@ -106,14 +122,14 @@ def _what(state: TensorState) -> str:
     return "leaf" if state.requires_grad else "no grad"
 
 
-def leaves(stop: Stop, width: int, height: int) -> list[Text]:
+def leaves(stop: Stop, width: int, height: int, view: View = PLAIN) -> list[Text]:
     """The table of leaves in `height` lines."""
     if height < 1:
         return []
     with_trend = width >= WITH_TREND
-    rows, more = leaf_rows(stop, height, with_trend)
+    rows, more = leaf_rows(stop, height, with_trend, view)
     if more:
-        rows, more = leaf_rows(stop, height - 1, with_trend)
+        rows, more = leaf_rows(stop, height - 1, with_trend, view)
     lines = table(rows, width)
     if more:
         lines.append(Text(f"  … and {more} more", style="dim"))

@@ -12,17 +12,21 @@ from gradviz.words.stop import Stop
 WIDE = 110  # from this many columns on, the help has two columns
 
 
-def page_lines(lines: list[str], width: int, height: int, scrolled: int = 0) -> list[Text]:
+def page_lines(
+    lines: list[str], width: int, height: int, scrolled: int = 0, goes_on: bool = False
+) -> list[Text]:
     """The answer of a verb, shown instead of the stop. A long one is split into parts; `scrolled` selects
-    one."""
+    one. `goes_on` says that Space after the last part shows another page."""
     told = wrapped(lines, width)
     told[0].stylize("bold")
     room = max(height - _AROUND, 1)
     count = parts(lines, width, height)
     scrolled = min(scrolled, count - 1)
     end = "  Press any key to continue."
-    if count > 1:
-        more = "Space for the next" if scrolled < count - 1 else "b for the previous"
+    if count == 1 and goes_on:
+        end = "  Space goes on, any other key leaves."
+    elif count > 1:
+        more = "Space for the next" if goes_on or scrolled < count - 1 else "b for the previous"
         end = f"  Part {scrolled + 1} of {count}: {more}, any other key to leave."
     return [Text(), *told[scrolled * room : (scrolled + 1) * room], Text(), Text(end, style="dim")][:height]
 
@@ -70,9 +74,9 @@ _BEGINNINGS = (
 )
 
 
-def help_lines(width: int, height: int) -> list[Text]:
+def help_lines(width: int, height: int, in_lesson: bool = False) -> list[Text]:
     """The list of verbs. It has two columns if there is room, and only names and keys if it is too long."""
-    rows = help_rows()
+    rows = help_rows(in_lesson)
     lines = [_help_row(*row, width=width if width < WIDE else width // 2) for row in rows]
     room = height - 2
     if width >= WIDE:
@@ -100,7 +104,7 @@ def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int) -> 
     verbs = [(usage.split()[0], keys.split()[0]) for usage, keys, _ in rows if keys]
     columns = max(width // 26, 1)
     per = -(-len(verbs) // columns)
-    lines = [Text(" Keys and commands", style="bold"), Text()]
+    lines = [Text(" Keys and commands", style="bold")]
     for row in range(per):
         line = Text()
         for name, key in verbs[row::per]:

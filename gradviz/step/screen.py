@@ -8,7 +8,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from gradviz.step.lanes import drawn
-from gradviz.step.leaves import WITH_TREND, leaves
+from gradviz.step.leaves import WITH_TREND, View, leaves
 from gradviz.step.lines import beside, filled, rule
 from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapped
 from gradviz.step.state import Session
@@ -81,10 +81,12 @@ class Screen:
 
     def _body(self, stop: Stop, width: int, height: int) -> list[Text]:
         if self.session.help:
-            return help_lines(width, height)
+            return help_lines(width, height, self.session.exercise is not None)
         if self.session.page:
-            return page_lines(self.session.page, width, height, self.session.scrolled)
-        return _body(stop, width, height)
+            return page_lines(
+                self.session.page, width, height, self.session.scrolled, "space" in self.session.page_keys
+            )
+        return _body(stop, width, height, self.session.settings.leaves)
 
     def _foot(self, width: int) -> list[Text]:
         """The prompt, else the message, else the keys."""
@@ -117,16 +119,16 @@ def _key(key: str, word: str) -> Text:
     return Text().append(f" {key}", style="bold").append(f" {word} ", style="dim")
 
 
-def _body(stop: Stop, width: int, height: int) -> list[Text]:
-    return _wide(stop, width, height) if width >= WIDE else _narrow(stop, width, height)
+def _body(stop: Stop, width: int, height: int, view: View) -> list[Text]:
+    return _wide(stop, width, height, view) if width >= WIDE else _narrow(stop, width, height, view)
 
 
-def _narrow(stop: Stop, width: int, height: int) -> list[Text]:
+def _narrow(stop: Stop, width: int, height: int, view: View) -> list[Text]:
     """Source, sentence, gradients and graph one below the other, and the leaves at the bottom. Each keeps its
     place from stop to stop if possible. If there is little room, the source is shortened first, then the
     graph."""
     said = _sentence(stop, width)
-    below = leaves(stop, width, max(height // 5, 1))
+    below = leaves(stop, width, max(height // 5, 1), view)
     spare = height - len(said) - len(below) - 2
     told, graph = _told_and_graph(stop, width, spare - _LEAST_SOURCE)
     room = spare - len(told) - len(graph)
@@ -146,7 +148,7 @@ def _told_and_graph(stop: Stop, width: int, height: int) -> tuple[list[Text], li
     return gradient_lines(told, max(height, 2)), []
 
 
-def _wide(stop: Stop, width: int, height: int) -> list[Text]:
+def _wide(stop: Stop, width: int, height: int, view: View) -> list[Text]:
     """Source and graph on the left; sentence, gradients, the chain rule and the leaves on the right."""
     left_width = min(width // 2, 90)
     right_width = width - left_width - 3
@@ -158,9 +160,9 @@ def _wide(stop: Stop, width: int, height: int) -> list[Text]:
     said = _sentence(stop, right_width)
     told = gradient_lines(rows(stop), max(height - len(said) - 8, 3))
     spare = height - len(said) - len(told) - 3
-    below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1))
+    below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1), view)
     more = _explained(stop, right_width, spare - len(below) - 1)
-    below = leaves(stop, right_width, max(spare - len(more), 1))
+    below = leaves(stop, right_width, max(spare - len(more), 1), view)
     right = [*said, Text(), *told, Text(), *more, _leaves_rule(stop, right_width, below), *below]
     return [beside(left, right, row, left_width) for row in range(height)]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from gradviz.query.predicate import Predicate
 from gradviz.sets import distinct
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.errors import CommandError
+from gradviz.step.leaves import PLAIN, View
 from gradviz.tracefile import Trace
 from gradviz.words.stop import Stop
 from gradviz.words.words import Words
@@ -40,6 +42,7 @@ class Settings:
     breakpoints: Breakpoints = field(default_factory=Breakpoints)
     marks: dict[str, int] = field(default_factory=dict)
     searched: str = ""
+    leaves: View = PLAIN  # how the table of leaves is looked at
     ahead: list[str] = field(default_factory=list)  # keys typed ahead
     history: list[str] = field(default_factory=list)  # the commands that were typed
 
@@ -69,12 +72,15 @@ class Session:
         self.query = self.words.query
         self.settings = settings or Settings()
         self.live = live
+        self.script: Any = None  # a paused script (`gradviz.step.paused.Paused`), if it can be asked
         self.exporter = exporter
+        self.exercise: Any = None  # a lesson under way (`gradviz.step.exercise.Exercise`)
         self.resume: Resume | None = None
         self.position = 0
         self.came_from = 0
         self.message = ""
         self.page: list[str] = []
+        self.page_keys: dict[str, str] = {}  # keys of the page, and the command of each
         self.scrolled = 0  # screens of the page
         self.help = ""
         self.over = False
@@ -134,6 +140,7 @@ class Session:
         """Go to an event. Raises CommandError if the trace has no such event."""
         if not 0 <= position <= self.last:
             raise CommandError(f"there is no event {position + 1}: the trace has {self.trace.count}, from 1")
+        position = position if self.exercise is None else self.exercise.held(position)
         if position != self.position:
             self.came_from = self.position
         self.position = position

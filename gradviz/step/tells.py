@@ -13,7 +13,7 @@ from gradviz.step.described import describe
 from gradviz.step.errors import NO_VALUES, CommandError
 from gradviz.step.paths import path as path_between
 from gradviz.step.state import Resume, Session
-from gradviz.words.absence import no_grad_told
+from gradviz.words.absence import no_grad_told, zero_told
 from gradviz.words.compare import compare as modes_compared
 from gradviz.words.escape import clean
 from gradviz.words.fields import fields_told
@@ -50,6 +50,8 @@ def _why_grad(stop: Stop, about: Subject) -> list[str]:
     for event in accumulations(stop.query, about.tensor, stop.k, 8):
         then = stop.other(event.index)
         lines.append(f"  event {event.index + 1}: {sentence(then)}")
+    if zero := zero_told(stop, about.tensor, name):
+        lines.append(f"  {zero}")
     return [*lines, f"  (who {name}.grad goes to its last change)"]
 
 

@@ -134,9 +134,12 @@ class Terminal:
             session.scrolled += 1
         elif key in _READ_BACK and session.scrolled:
             session.scrolled -= 1
+        elif command := session.page_keys.get("space" if key in _READ_ON else key):
+            self._run(lambda one: obey(one, command))
         else:
             for one in self.sessions:
                 one.help, one.page, one.message, one.scrolled = "", [], "", 0
+                one.page_keys = {}
         for one in self.sessions:
             one.scrolled = session.scrolled
         return True

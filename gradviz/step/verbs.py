@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradviz.nearest import nearest
-from gradviz.step import elements, moves, tells
+from gradviz.step import check_node, elements, exercise, listing, moves, paused, tells
 from gradviz.step.errors import CommandError
 from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
@@ -50,6 +50,7 @@ def _help(session: Session, argument: str) -> None:
             session.page += break_help()
 
 
+LESSON = "In a lesson (gradviz learn)"
 GROUPS: dict[str, tuple[Verb, ...]] = {
     "Along the events": (
         Verb(
@@ -133,10 +134,26 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("mark", ("m",), "a bookmark here", moves.mark, "[NAME]"),
         Verb("marks", ("'",), "the bookmarks", moves.marks),
     ),
+    LESSON: (
+        Verb("question", ("Q",), "to the question that is open", exercise.question),
+        Verb("answer", ("A",), "answer it: 0.6, [1, 2], None, yes", exercise.answer, "TEXT"),
+        Verb("show-answer", ("Z",), "show the answer", exercise.show_answer),
+    ),
     "To understand": (
         Verb("why", ("y",), "the chain rule here; why w.grad: how it came about", tells.why, "[TENSOR]"),
         Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]"),
         Verb("print", ("E",), "elements: w, w.grad, w[0, :3]", elements.print_, "TENSOR"),
+        Verb(
+            "eval",
+            ("X",),
+            "p x.sum(): Python in the paused script (debug only)",
+            paused.evaluate,
+            "EXPRESSION",
+        ),
+        Verb("check-node", ("V",), "this VJP against finite differences (debug only)", check_node.check_node),
+        Verb("leaves", ("a",), "all leaves, by made, norm, change or name", listing.leaves, "[ORDER]"),
+        Verb("leaves-down", ("page down", ">"), "scroll the table of leaves down", listing.down),
+        Verb("leaves-up", ("page up", "<"), "scroll the table of leaves up", listing.up),
         Verb("where", ("x",), "who called this place, with each line", tells.where),
         Verb("path", ("P",), "the path from tensor A to B", tells.path, "A B"),
         Verb("compare", ("v",), "tangents and gradients of one function side by side", tells.compare),
@@ -161,7 +178,7 @@ def parse(line: str) -> tuple[Verb, str]:
     if name.isascii() and name.isdigit():
         name, argument = "goto", name
     if name == "p" and argument.strip() and not argument.strip().isdigit():
-        name = "print"  # as in pdb; alone, or with a number, it is the key of `back`
+        name = "eval"  # as in pdb; alone, or with a number, it is the key of `back`
     verb, argument = named(name), argument.strip()
     if argument and not verb.argument:
         raise CommandError(f"{verb.name} takes no argument: {shortened(clean(argument), 40)}")
@@ -197,21 +214,26 @@ def run(session: Session, verb: Verb, argument: str = "") -> None:
     """Clear the last output and run a verb."""
     session.message = ""
     session.help = ""
-    session.page = []
+    session.page, session.page_keys = [], {}
     session.scrolled = 0
     verb.run(session, argument)
+    if session.exercise is not None:
+        session.exercise.remind(session)
 
 
 KEY_SIGNS = {
     "right": "→", "left": "←", "up": "↑", "down": "↓", "space": "Space", "home": "Home", "end": "End",
-    "enter": "Enter", "backspace": "Backspace", "tab": "Tab",
+    "page down": "PgDn", "page up": "PgUp", "enter": "Enter", "backspace": "Backspace", "tab": "Tab",
 }  # fmt: skip
 
 
-def help_rows() -> list[tuple[str, str, str]]:
-    """For each verb: its command, its keys and its help. A row with only a title begins a group."""
+def help_rows(in_lesson: bool = True) -> list[tuple[str, str, str]]:
+    """For each verb: its command, its keys and its help. A row with only a title begins a group. Those of lessons are
+    left out where there is none."""
     rows = []
     for title, verbs in GROUPS.items():
+        if not in_lesson and title == LESSON:
+            continue
         rows.append((title, "", ""))
         for verb in verbs:
             keys = " ".join(KEY_SIGNS.get(key, key) for key in verb.keys) or ":"

@@ -141,6 +141,14 @@ class Sites:
         self.codes.append(code)
         return kind
 
+    def users_frame(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame of the user's own code at or above `frame`; None if there is none."""
+        while (
+            frame is not None and (self.kinds.get(id(frame.f_code)) or self._classify(frame.f_code)) != USER
+        ):
+            frame = frame.f_back
+        return frame
+
     def sort_of(self, filename: str) -> int:
         """Whose code a file holds: USER, LIBRARY or INTERNAL."""
         if filename.startswith((*self.own, "<frozen ", "<gradviz>")):

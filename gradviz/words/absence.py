@@ -1,10 +1,11 @@
-"""Explains in words why a `.grad` is None, and why a tensor has no grad_fn."""
+"""Explains in words why a `.grad` is None or 0, and why a tensor has no grad_fn."""
 
 from __future__ import annotations
 
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.absence import Absence, Why, why_no_grad
 from gradviz.query.cuts import Reason, why_no_node
+from gradviz.query.zeros import why_zero
 from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
 
@@ -26,6 +27,26 @@ def no_grad_told(stop: Stop, tensor: int, name: str) -> str:
         return f"{name}.grad is not None here: {stop.value(stop.moment.grad(tensor))}"
     later = f"; event {absence.to_come + 1} will set it" if absence.to_come >= 0 else ""
     return f"{name}.grad is None: {_REASONS[absence.why](stop, tensor, name, absence)}{later}"
+
+
+def zero_told(stop: Stop, tensor: int, name: str) -> str:
+    """Why a tensor's `.grad` is 0 at a stop; empty if it is not 0, or if that is not known."""
+    zero = why_zero(stop.query, tensor, stop.moment)
+    if zero is None:
+        return ""
+    if zero.event >= 0:
+        return f"{name}.grad is 0: it was set to 0 at event {zero.event + 1}{_line(stop, zero.event)}"
+    if zero.node:
+        made = stop.query.nodes.event(zero.node)
+        where = "" if made is None else stop.words.at_line(made.site)
+        of = stop.words.expression_of(made, _LONGEST)
+        node = stop.words.node_name(zero.node)
+        return f"{name}.grad is 0: {node} of {of}{where}, gave 0 for an upstream gradient that is not 0"
+    why = "the pass began with 0" if zero.from_start else "the gradients of its paths cancel"
+    return f"{name}.grad is 0: {why}"
+
+
+_LONGEST = 44  # characters of an expression
 
 
 def _emptied(stop: Stop, tensor: int, name: str, absence: Absence) -> str:

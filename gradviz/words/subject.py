@@ -38,7 +38,7 @@ def subject(words: Words, text: str, k: int) -> Subject:
     """The tensor that `text` names at event k: the newest of that name so far, else the first later one.
     Raises UnknownName if there is none."""
     text = text.strip()
-    tensor = _numbered(words, text) or words.query.names.tensor_called(text, k)
+    tensor = _numbered(words, text) or words.query.labels.tensor_called(text, k)
     if tensor:
         return Subject(tensor, words.called(tensor) if not text[1:].isdigit() else text)
     for ending, part in _PARTS.items():

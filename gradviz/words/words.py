@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
-import numpy as np
-
-from gradviz.events.kinds import Kind, NodeMade, OpRan, PassBegan, Produced, Received, TensorMade
+from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.moment import Moment
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.query import Query
@@ -15,8 +13,6 @@ from gradviz.query.trend import Trend, trend
 from gradviz.sets import distinct
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
-
-LONGEST = 32  # an expression up to this long may serve as the name of its result
 
 NOT_RECORDED = "a node outside"
 
@@ -59,34 +55,7 @@ class Words:
 
     def _called(self, tensor: int) -> str:
         """A tensor's name, else the expression that made it, else `t` and its number."""
-        name = self.query.names.of(tensor)
-        if name is not None:
-            return clean(name)
-        maker = self.query.tensors.made(tensor)
-        if isinstance(maker, OpRan):
-            text = self.expression(maker.site, LONGEST) if len(maker.outputs) == 1 else ""
-            if text and maker.site in self.query.places.of_one_op:
-                return text
-        differentiated = self._differentiated(tensor)
-        return f"gradient of {self.called(differentiated)}" if differentiated else f"t{tensor}"
-
-    def _differentiated(self, gradient: int) -> int:
-        """The tensor whose gradient `gradient` is; 0 if it is not a gradient."""
-        born = self.trace.born(gradient)
-        event = None if born is None else self.trace.event(born)
-        if isinstance(event, TensorMade) and event.how == "gradient":
-            following = np.flatnonzero(self.trace.kinds[event.index : event.index + 64] == Kind.PASS_BEGAN)
-            event = self.trace.event(event.index + int(following[0])) if len(following) else None
-        if isinstance(event, PassBegan):
-            roots = self.query.passes.with_tensors(event).roots
-            return next((root.tensor for root in roots if root.gradient == gradient), 0)
-        if isinstance(event, Received):
-            given = zip(self.query.nodes.tensors(event.node), event.gradients, strict=False)
-            return next((tensor for tensor, came in given if came == gradient), 0)
-        if isinstance(event, Produced):
-            along = zip(self.query.nodes.edges(event.node), event.flows, strict=False)
-            return next((edge.tensor for edge, flow in along if flow.gradient == gradient), 0)
-        return 0
+        return clean(self.query.labels.of(tensor))
 
     # --- places
 

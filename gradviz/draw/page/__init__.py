@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from gradviz.draw.page.firsts import firsts, places
 from gradviz.draw.page.norms import norms
 from gradviz.draw.page.views import Sources, view
 from gradviz.draw.render import DrawError
@@ -37,6 +38,7 @@ SCRIPTS = (
     "replay",
     "search",
     "chart",
+    "link",
     "main",
 )
 
@@ -57,8 +59,9 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
             f"a page of {len(first.nodes):,} nodes is too large (at most {MOST_NODES:,}): select a part of it "
             "(--around, --from and --to, --only-grad), or save it as .svg, which is folded"
         )
-    sources = Sources(trace)
-    views = [view(first, words, sources, _run(trace, first.pass_number))]
+    sources, found = Sources(trace), firsts(words)
+    explained = set(found.values())
+    views = [view(first, words, sources, _run(trace, first.pass_number), explained)]
     room = MOST_NODES - len(first.nodes) - len(views[0]["steps"])
     for other in _order(trace, first.pass_number):
         if room <= 0 or len(views) >= MOST_PASSES:
@@ -69,7 +72,7 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
             continue  # that pass has nothing of the requested slice
         room -= len(graph.nodes)
         if room > 0:
-            views.append(view(graph, words, sources, _run(trace, other)))
+            views.append(view(graph, words, sources, _run(trace, other), explained))
             room -= len(views[-1]["steps"])
     data = {
         "script": plain(Path(trace.meta.get("script", "")).name, 80),
@@ -78,6 +81,8 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
         "passes": [_pass(run, trace) for run in trace.passes],
         "held": [one["pass"] for one in views],
         "shown": 0,
+        "firsts": places(found, views),
+        "values": trace.meta.get("values") != "none",
         "norms": norms(trace, words.called),
         "backward": [[run.first, trace.count - 1 if run.last is None else run.last] for run in trace.passes],
         "sites": sources.sites,

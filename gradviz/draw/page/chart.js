@@ -134,7 +134,7 @@ function legendRow(leaf, number) {
 }
 
 function selectLeaf(name) {
-  const node = app.view.nodes.find((one) => one.kind === "leaf" && one.name === name && one.until === undefined);
+  const node = app.view.nodes.find((one) => one.leaf && one.name === name && one.until === undefined);
   if (node) select(node.id, true);
   else say(`${name} is not in this graph`);
 }

@@ -8,6 +8,8 @@ const KEYS = [
   ["b", "beginning of the backward pass"],
   ["g", "next leaf whose .grad is set"],
   ["[ ]", "previous, next pass"],
+  ["n", "the first NaN"],
+  ["e", "the first error"],
   ["/", "search"],
   ["↑ ↓", "select the node before, after the selected one"],
   ["Enter", "fold or unfold the selected group"],
@@ -16,6 +18,8 @@ const KEYS = [
   ["u U", "unfold, fold everything"],
   ["r", "loops: each step, or one box for each place"],
   ["c", "chart of gradient norms"],
+  ["t", "light or dark"],
+  ["l", "copy a link to this view"],
   ["Esc", "deselect, close"],
   ["?", "these keys"],
 ];
@@ -47,7 +51,7 @@ function startClicks() {
   const buttons = {
     "zoom-in": () => zoomTo(eye.scale * 1.3), "zoom-out": () => zoomTo(eye.scale / 1.3), "zoom-all": () => fit(),
     "fold-all": () => foldAll(true), "unfold-all": () => foldAll(false), help: () => showHelp(),
-    roll: () => rollAndFit(),
+    roll: () => rollAndFit(), theme: ACTS.t, link: ACTS.l, "first-nan": ACTS.n, "first-error": ACTS.e,
   };
   for (const [id, act] of Object.entries(buttons)) $(id).addEventListener("click", act);
 }
@@ -137,6 +141,10 @@ const ACTS = {
   u: () => foldAll(false),
   "Shift U": () => foldAll(true),
   r: () => rollAndFit(),
+  n: () => goToFirst("nan"),
+  e: () => goToFirst("error"),
+  t: () => paint(app.theme === "dark" ? "light" : "dark"),
+  l: () => copyLink(),
   c: () => data.norms.passes.length > 1 && toggleChart(),
   "?": () => showHelp(),
   Escape: () => select(null),
@@ -208,10 +216,12 @@ function start() {
   startReplay();
   startSearch();
   startPasses();
+  startFirsts();
   app.quiet = true;
   openView(data.shown);
   app.quiet = false;
   fit(false);
+  startLink();
   document.body.dataset.ready = "yes";
 }
 

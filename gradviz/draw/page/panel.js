@@ -23,6 +23,7 @@ function stepFacts() {
   const step = now();
   if (!step) return [element("p", { class: "hint" }, "Nothing was recorded.")];
   const found = [element("h2", {}, "At this event"), element("p", { class: "sentence" }, step.text)];
+  if (step.told && step.told.length) found.push(whyText("Why", step.told));
   if (step.rows) found.push(numberRows(step.rows));
   const leaves = leafTable();
   if (leaves) found.push(leaves);
@@ -30,13 +31,17 @@ function stepFacts() {
   return found;
 }
 
+// An explanation, in the words of the stepper's `why`.
+const whyText = (title, lines) =>
+  element("div", { class: "why" }, element("h3", {}, title), lines.map((line) => element("p", {}, line)));
+
 function numberRows(rows) {
   return element("dl", { class: "rows" }, rows.flatMap(([label, text]) => fact(label, text)));
 }
 
 // The leaves that require grad, and their gradients.
 function leafTable() {
-  const leaves = app.view.nodes.filter((node) => node.kind === "leaf" && node.wants && node.until === undefined);
+  const leaves = app.view.nodes.filter((node) => node.leaf && node.wants && node.until === undefined);
   if (!leaves.length) return null;
   const k = moment();
   return element("table", { class: "leaves" },
@@ -60,6 +65,8 @@ function nodeFacts(node) {
     element("dl", {}, [...(node.tensor !== undefined ? tensorFacts(node, k) : []), ...computed(node), ...placed(node)]),
     ...lists(node, k),
   ];
+  const reason = app.view.why[node.id];
+  if (reason) found.splice(2, 0, whyText("At the end of this pass", [reason]));
   const step = now();
   if (step && step.rows && step.ids.includes(node.id)) found.splice(2, 0, numberRows(step.rows));
   return found;

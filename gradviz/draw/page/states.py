@@ -102,7 +102,7 @@ def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:
             following[node.number] = since
         found[node.id] = since, until
     for node in graph.nodes.values():  # a leaf's AccumulateGrad exists from the same event on
-        if node.pair in found and node.kind == m.LEAF:
+        if node.pair in found and node.is_leaf:
             found[node.pair] = found[node.id][0], None
     return found
 

@@ -73,7 +73,7 @@ function nameOf(id) {
   if (!node) return id;
   if (node.kind === "op") return node.name || node.op || "?";
   if (node.kind === "grad_fn") return node.gradFn || node.name || id;
-  return node.name || `t${node.tensor}`;
+  return node.name || node.called || `t${node.tensor}`;
 }
 
 const placeOf = (node) =>

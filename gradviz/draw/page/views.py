@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gradviz.draw.page.firsts import reasons
 from gradviz.draw.page.states import States, spans
 from gradviz.draw.page.trees import tree_of_places, tree_of_steps
 from gradviz.events import kinds as e
@@ -25,6 +26,7 @@ from gradviz.words.numbers import value_label
 from gradviz.words.phase import phase
 from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
+from gradviz.words.why import why
 
 # more waiting gradients are only counted; in a long pass there may be thousands at each event
 MOST_WAITING = 20
@@ -62,8 +64,10 @@ class Sources:
         ]
 
 
-def view(graph: Graph, words: Words, sources: Sources, run: PassInfo | None) -> dict[str, Any]:
-    """One graph with its events, as plain data."""
+def view(
+    graph: Graph, words: Words, sources: Sources, run: PassInfo | None, explained: Collection[int] = ()
+) -> dict[str, Any]:
+    """One graph with its events, as plain data. The `explained` events have the words of `why`."""
     trace = words.trace
     events = _events(graph, trace, run)
     steps = _thinned(events, trace)
@@ -90,7 +94,8 @@ def view(graph: Graph, words: Words, sources: Sources, run: PassInfo | None) -> 
         "trees": {"each": tree_of_steps(graph), "rolled": tree_of_places(graph)},
         "tensors": states.of(tensors, first, last) if trace.count else {},
         "flows": states.along(graph, first if run is None else run.first, last),
-        "steps": [_step(k, words, sources) for k in steps],
+        "steps": [_step(k, words, sources, k in explained) for k in steps],
+        "why": reasons(graph, words, last) if trace.count else {},
         "ran": _ran(graph, events, trace),
     }
 
@@ -132,7 +137,7 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
         for k, node in zip(told.events[own].tolist(), told["node"][own].tolist(), strict=True):
             if f"n{node}" in graph.nodes:
                 found[f"n{node}"] = min(k, found.get(f"n{node}", k))
-    pairs = {node.number: node.pair for node in graph.nodes.values() if node.kind == m.LEAF and node.pair}
+    pairs = {node.number: node.pair for node in graph.nodes.values() if node.is_leaf and node.pair}
     filled = trace.table(Kind.ACCUMULATED)
     own = within[filled.events]
     for k, leaf in zip(filled.events[own].tolist(), filled["tensor"][own].tolist(), strict=True):
@@ -149,6 +154,7 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
     is_tensor = node.kind in (m.LEAF, m.TENSOR)
     known = {
         "name": plain(node.name, 60) if node.name else None,
+        "called": "" if node.name or node.called == f"t{node.number}" else plain(node.called),
         "op": plain(node.op, 60) if node.op else None,
         "gradFn": plain(node.grad_fn, 60) if node.grad_fn else None,
         "leaf": node.is_leaf if is_tensor else None,
@@ -191,20 +197,22 @@ def _formula(rule: Rule) -> str:
 # --- steps
 
 
-def _step(k: int, words: Words, sources: Sources) -> dict[str, Any]:
+def _step(k: int, words: Words, sources: Sources, explained: bool) -> dict[str, Any]:
     stop = Stop(words, k)
-    site, why = stop.place
+    site, place = stop.place
     step: dict[str, Any] = {
         "k": k,
         "kind": Kind(stop.event_kind).name.lower(),
         "text": sentence(stop),
         "phase": phase(stop),
         "site": sources.site(0 if site is None else site.number),
-        "why": why,
+        "why": place,
         "lit": list(_lit(stop.event)),
     }
     if told := [(row.label, row.text) for row in rows(stop, MOST_WAITING)]:
         step["rows"] = told
+    if explained:
+        step["told"] = [plain(line, 400) for line in why(stop)[1:]]
     return step
 
 

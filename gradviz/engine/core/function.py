@@ -77,6 +77,7 @@ class Function:
         tensors = [output for output in outputs if isinstance(output, Tensor)]
         node.outputs = len(outputs)
         node._edges = edges
+        node.plain_arguments = tuple(None if isinstance(arg, Tensor) else arg for arg in args)
         node._of_tensors = tuple(isinstance(arg, Tensor) for arg in args)
         node._input_shapes = tuple(arg.array.shape if isinstance(arg, Tensor) else None for arg in args)
         node._shapes = [

@@ -38,6 +38,7 @@ class FunctionNode(Node):
         self._materialize = True
         self._shapes: list[Any] = []  # and dtypes, of the outputs
         self._input_shapes: tuple[Any, ...] = ()  # None for an argument that is no tensor
+        self.plain_arguments: tuple[Any, ...] = ()  # those that are no tensors; None in the place of a tensor
         self.needs_input_grad: tuple[bool, ...] = ()
         self.outputs = 1
 

@@ -7,7 +7,8 @@ the details. The details are per thread where they are per thread in PyTorch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ from gradviz.events.numbers import (
 __all__ = [
     "enable_grad", "inference_mode", "is_grad_enabled", "listen", "next_node_number", "next_optimizer_number",
     "next_pass_number", "next_scope_number", "next_tensor_number", "no_grad", "note_special",
-    "set_grad_enabled", "set_grad_mode", "state",
+    "set_grad_enabled", "set_grad_mode", "state", "unheard",
 ]  # fmt: skip
 
 
@@ -106,6 +107,19 @@ def listen(listener: Listener | None) -> Listener | None:
     state.living = LivingGraphs()
     note_special("listener", listener is not None)
     return previous
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Tell the listener of nothing inside; it hears of what happens afterwards as if nothing had been."""
+    listener = state.listener
+    state.listener = None
+    note_special("listener", False)
+    try:
+        yield
+    finally:
+        state.listener = listener
+        note_special("listener", listener is not None)
 
 
 def is_grad_enabled() -> bool:

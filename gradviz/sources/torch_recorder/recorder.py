@@ -18,6 +18,7 @@ from torch.optim import Optimizer, lr_scheduler
 from gradviz.events.listener import Listener
 from gradviz.events.numbers import next_scope_number
 from gradviz.sources.torch_recorder import collectives, values
+from gradviz.sources.torch_recorder.again import Calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.engine import watched
@@ -47,6 +48,13 @@ class TorchRecorder:
         self.source.go_on = self.go_on
         self.places = Places()
         self.replaced: list[tuple[Any, str, Any]] = []
+        self.calls: Calls | None = None
+
+    def keep_calls(self, calls: Calls) -> Calls:
+        """Keep the calls from now on, so that they can run again."""
+        self.calls = calls
+        calls.follow(self.forward.ways)
+        return calls
 
     def begin(self) -> None:
         """Switch on."""
@@ -244,7 +252,10 @@ class TorchRecorder:
 
             if not source.is_detailed:
                 return inside(*args, **kwargs)
-            return self._as_one_op(cls.__name__, inside, args, kwargs, frame)
+            result = self._as_one_op(cls.__name__, inside, args, kwargs, frame)
+            if self.calls is not None:
+                self.calls.note(cls.apply, args, kwargs, result)
+            return result
 
         return run
 

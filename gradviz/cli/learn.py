@@ -1,0 +1,114 @@
+"""`gradviz learn`: lessons in the stepper, which asks before it reveals."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gradviz.cli.moment import export_moment
+from gradviz.step.exercise import Exercise
+from gradviz.step.lesson import LANGUAGES, Lesson, lesson_called, lessons
+from gradviz.step.plain import commands, script, told
+from gradviz.step.state import Session
+from gradviz.step.verbs import obey
+from gradviz.tracefile import open_trace
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  gradviz learn                              the lessons
+  gradviz learn accumulation
+  gradviz learn accumulation --lang ko
+  gradviz learn leaves --commands "question; answer no; question; answer [1, 2]"
+"""
+)
+@click.argument("name", required=False, metavar="[LESSON]")
+@click.option(
+    "--lang",
+    type=click.Choice(LANGUAGES),
+    default="en",
+    show_default=True,
+    help="The language of the lesson.",
+)
+@click.option(
+    "--commands",
+    "text",
+    metavar="COMMANDS",
+    help='Run "question; answer 0.6", or @FILE, and print plain text.',
+)
+def learn(name: str | None, lang: str, text: str | None) -> None:
+    """List the lessons, or take one: a small program in the stepper, which asks what a gradient will be before it
+    shows it.
+
+    Keys: A answers, Z shows the answer, Space goes to the next question; the others are those of `gradviz step`. Where
+    the input is no terminal, each line of it is an answer.
+    """
+    if name is None:
+        _list(lang)
+        return
+    with _opened(lesson_called(name), lang) as session:
+        if text is not None:
+            _print(told(session))
+            _print(script(session, commands(text)))
+        elif not (sys.stdin.isatty() and sys.stdout.isatty()):
+            _by_lines(session)
+        else:
+            from gradviz.step.terminal import interact
+
+            interact(session)
+
+
+def _list(lang: str) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("lesson", "", "questions"):
+        table.add_column(title)
+    for lesson in lessons().values():
+        table.add_row(lesson.name, lesson.title[lang], str(len(lesson.questions)))
+    Console(highlight=False).print(table)
+    click.echo("\ngradviz learn LESSON" + (f" --lang {lang}" if lang != "en" else ""))
+
+
+@contextmanager
+def _opened(lesson: Lesson, lang: str) -> Iterator[Session]:
+    """A session on a recording of the lesson's program, whose output is not shown."""
+    from gradviz.sources.script import Target, run
+
+    with TemporaryDirectory(prefix="gradviz-") as folder:
+        program = Path(folder, f"{lesson.name}.py")
+        program.write_text(lesson.program, encoding="utf-8")
+        trace = program.with_suffix(".gradviz")
+        with redirect_stdout(io.StringIO()):
+            run(Target(str(program), False, ()), trace, values="full", engine="numpy")
+        with open_trace(trace) as recorded:
+            session = Session(recorded, exporter=export_moment)
+            Exercise(lesson, lang, session)
+            yield session
+
+
+def _by_lines(session: Session) -> None:
+    """Ask, read an answer from each line, and go on, until the last question or the end of the input."""
+    _print(told(session))
+    while session.exercise.question is not None:
+        click.echo()
+        obey(session, "question")
+        _print(told(session))
+        line = sys.stdin.readline()
+        if not line:
+            return
+        click.echo()
+        obey(session, f"answer {line}" if line.strip() else "show-answer")
+        _print(told(session))
+
+
+def _print(pieces: Iterator[str]) -> None:
+    for piece in pieces:
+        click.echo(piece)

@@ -1,0 +1,104 @@
+"""A VJP compared with central finite differences, element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+
+MOST = 64  # elements of an input that are moved; of more, as many at equal distances
+_STEP = {8: 1e-6, 4: 1e-3}  # relative to the element, by the size of the outputs' numbers
+_TOLERANCE = {8: 1e-5, 4: 2e-3}  # the relative error of a right gradient, by the size of its numbers
+_COARSE = 5e-2  # both, for shorter numbers
+_KINK = 1e-2  # how far the slopes to both sides are apart at least where there is a kink
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """An input's gradient beside the differences. `checked` of `size` elements have a derivative by differences;
+    `kinks` more have none, because the slopes to both sides differ. The worst of them is `at`, where the backward gave
+    `given` and the differences `found`; `error` is its relative error."""
+
+    size: int
+    checked: int
+    kinks: int
+    at: tuple[int, ...]
+    given: float
+    found: float
+    error: float
+    wrong: bool
+
+
+def compared(
+    forward: Forward,
+    inputs: Sequence[np.ndarray],
+    which: int,
+    upstream: Sequence[np.ndarray],
+    gradient: np.ndarray,
+) -> Compared:
+    """Compare `gradient`, the VJP for the input `which` that a backward gave for `upstream` (one for each output), with
+    (f(x + h) − f(x − h)) / 2h. Inputs are float64, or integers."""
+    x = inputs[which]
+    chosen = np.unique(np.linspace(0, max(x.size - 1, 0), min(x.size, MOST)).astype(np.int64)).tolist()
+    here = forward(inputs)
+    step = _STEP.get(min((out.dtype.itemsize for out in here if out.dtype.kind == "f"), default=8), _COARSE)
+    given, found, places, kinks = [], [], [], 0
+    for element in chosen:
+        far = step * max(1.0, abs(float(x.flat[element])))
+        above, below = (_slope(forward, inputs, which, element, side, here, upstream) for side in (far, -far))
+        if not (math.isfinite(above) and math.isfinite(below)) or _is_kink(above, below):
+            kinks += 1
+            continue
+        places.append(element)
+        given.append(float(gradient.flat[element]))
+        found.append((above + below) / 2)
+    worst, error = _worst(np.array(given), np.array(found))
+    tolerance = _TOLERANCE.get(gradient.dtype.itemsize, _COARSE)
+    at = tuple(int(i) for i in np.unravel_index(places[worst], x.shape)) if places else ()
+    return Compared(
+        x.size, len(places), kinks, at, given[worst] if places else 0.0, found[worst] if places else 0.0, error,
+        bool(error > tolerance),
+    )  # fmt: skip
+
+
+def _slope(
+    forward: Forward,
+    inputs: Sequence[np.ndarray],
+    which: int,
+    element: int,
+    side: float,
+    here: Sequence[np.ndarray],
+    upstream: Sequence[np.ndarray],
+) -> float:
+    """How fast Σ upstream · f grows from here when one element is moved by `side`."""
+    moved = inputs[which].copy()
+    moved.flat[element] += side
+    there = forward([*inputs[:which], moved, *inputs[which + 1 :]])
+    with np.errstate(all="ignore"):
+        grown = sum(
+            float((u * (b.astype(np.float64) - a.astype(np.float64))).sum())
+            for u, a, b in zip(upstream, here, there, strict=True)
+            if a.dtype.kind == "f"
+        )
+    return grown / side
+
+
+def _is_kink(above: float, below: float) -> bool:
+    return abs(above - below) > _KINK * max(abs(above), abs(below)) + 1e-6
+
+
+def _worst(given: np.ndarray, found: np.ndarray) -> tuple[int, float]:
+    """The element with the largest relative error, and the error. Elements that are small beside the others are
+    compared with a thousandth of the largest."""
+    if not len(given):
+        return 0, 0.0
+    size = np.maximum(np.abs(given), np.abs(found))
+    floor = max(1e-3 * float(np.nanmax(size, initial=0.0)), 1e-12)
+    errors = np.abs(given - found) / np.maximum(size, floor)
+    errors = np.where(np.isfinite(errors), errors, np.inf)
+    worst = int(np.argmax(errors))
+    return worst, float(errors[worst])

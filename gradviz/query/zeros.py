@@ -1,0 +1,76 @@
+"""Why a gradient is 0: what set it to 0, or which node gave 0 for a gradient that is not."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from gradviz.events.kinds import Accumulated, Kind, Produced
+from gradviz.query.changes import grad_changes
+from gradviz.query.moment import Moment
+from gradviz.query.query import Query
+from gradviz.tracefile import Snapshot
+
+_MOST = 2_000  # nodes that are walked back
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """Why a `.grad` is 0: the `event` that wrote it, else the `node` that gave 0 for a gradient that is not, else (both
+    are missing) several gradients that cancel, or a pass that began with 0 (`from_start`)."""
+
+    event: int = -1
+    node: int = 0
+    from_start: bool = False
+
+
+def is_zero(snapshot: Snapshot | None) -> bool:
+    """Whether all elements of a tensor are known to be 0."""
+    stats = None if snapshot is None else snapshot.stats
+    return stats is not None and stats.min == stats.max == 0 and not (stats.nan or stats.inf)
+
+
+def why_zero(query: Query, tensor: int, moment: Moment) -> Zero | None:
+    """Why the `.grad` of a leaf is 0 at a moment; None if it is not 0, or if that is not known."""
+    grad = moment.grad(tensor)
+    if not grad or not is_zero(moment.value(grad)):
+        return None
+    events = grad_changes(query, tensor)
+    events = events[events <= moment.k]
+    if not len(events):
+        return None
+    last = int(events[-1])
+    if query.trace.kinds[last] != Kind.ACCUMULATED:
+        return Zero(event=last)
+    accumulated = query.trace.event(last)
+    assert isinstance(accumulated, Accumulated)
+    if not is_zero(query.at(last).value(accumulated.gradient)):
+        return None
+    return _behind(query, accumulated)
+
+
+def _behind(query: Query, accumulated: Accumulated) -> Zero | None:
+    """Walk back from a leaf over gradients that are 0, to the nearest node that received another one."""
+    run = query.passes.at(accumulated.index)
+    if run is None:
+        return None
+    flow = query.flow(run.number)
+    waiting, seen = deque([accumulated.node]), {accumulated.node}
+    from_start = False
+    while waiting and len(seen) < _MOST:
+        for delivery in flow.arrivals(waiting.popleft(), accumulated.index):
+            given = query.trace.event(delivery.event)
+            if not is_zero(query.at(delivery.event).value(delivery.gradient)):
+                return Zero()  # those of several paths cancel
+            if not isinstance(given, Produced):
+                from_start = True
+            elif given.node not in seen:
+                seen.add(given.node)
+                received = query.at(given.index).received(given.node)
+                came = (
+                    [gradient for gradient in received.gradients if gradient] if received is not None else []
+                )
+                if received is None or not all(is_zero(query.at(received.index).value(one)) for one in came):
+                    return Zero(node=given.node)
+                waiting.append(given.node)
+    return Zero(from_start=True) if from_start else None

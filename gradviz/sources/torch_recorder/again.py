@@ -1,0 +1,110 @@
+"""The calls of PyTorch as a debugger may run them again: the function and its arguments, without the tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gradviz.sources.torch_recorder import calls
+from gradviz.sources.torch_recorder.arguments import outputs_of
+
+_MOST = 100_000  # calls that are kept, the newest
+
+
+class _Slot(NamedTuple):
+    """Where a tensor stood, by its number."""
+
+    number: int
+
+
+class Calls:
+    """The calls of a recorder, by the number of each tensor that they made. No tensor is kept alive."""
+
+    def __init__(self, identity: Any) -> None:
+        self.identity = identity
+        self.known: dict[int, tuple[Callable[..., Any], Any, Any]] = {}
+
+    def follow(self, ways: dict[str, Callable[..., Any]]) -> None:
+        """Keep the calls that these ways of a recorder deal with."""
+        for sort in (calls.OP, calls.LINEAR):
+            ways[sort] = self._keeping(ways[sort])
+
+    def _keeping(self, way: Callable[..., Any]) -> Callable[..., Any]:
+        def run(func: Any, name: str, args: Any, kwargs: Any, frame: Any) -> Any:
+            result = way(func, name, args, kwargs, frame)
+            self.note(func, args, kwargs, result)
+            return result
+
+        return run
+
+    def note(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
+        """Keep a call and what it made."""
+        call = None
+        for output in outputs_of(result):
+            known = self.identity.known.get(id(output))
+            if known is not None:
+                call = call or (func, self._emptied(args), self._emptied(kwargs))
+                self.known[known.number] = call
+        while len(self.known) > _MOST:
+            del self.known[next(iter(self.known))]
+
+    def _emptied(self, value: Any) -> Any:
+        """Arguments with slots in the place of tensors."""
+        if isinstance(value, torch.Tensor):
+            known = self.identity.known.get(id(value))
+            return _Slot(0 if known is None else known.number)
+        if type(value) in (list, tuple):
+            return type(value)(self._emptied(part) for part in value)
+        if type(value) is dict:
+            return {name: self._emptied(part) for name, part in value.items()}
+        return value
+
+    def forward_of(
+        self, op: str, outputs: Sequence[int], inputs: Sequence[int]
+    ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+        """The call of `op` that made `outputs`, as a function of the tensors `inputs`. Raises LookupError, with the
+        reason, if it was not kept."""
+        call: tuple[Callable[..., Any], Any, Any] | None
+        call = next((self.known[number] for number in outputs if number in self.known), None)
+        if op in _STEPS:  # of a linear layer, whose call is told as its two steps
+            call = _STEPS[op], [_Slot(number) for number in inputs], {}
+        if call is None or not _numbers(call[1:]) <= set(inputs):
+            raise LookupError(
+                f"this node cannot be checked: no function of PyTorch's is known that is {op} alone"
+            )
+        func, args, kwargs = call
+
+        def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                tensors = {
+                    number: torch.from_numpy(np.array(array))
+                    for number, array in zip(inputs, arrays, strict=True)
+                }
+                result = func(*_filled(args, tensors), **_filled(kwargs, tensors))
+                return [output.detach().cpu().numpy().copy() for output in outputs_of(result)]
+
+        return forward
+
+
+_STEPS: dict[str, Callable[..., Any]] = {"t": torch.t, "addmm": torch.addmm}
+
+
+def _numbers(value: Any) -> set[int]:
+    """The tensors that stood in arguments."""
+    if type(value) is _Slot:
+        return {value.number}
+    parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+    return {number for part in parts for number in _numbers(part)}
+
+
+def _filled(value: Any, tensors: dict[int, torch.Tensor]) -> Any:
+    if type(value) is _Slot:
+        return tensors[value.number]
+    if type(value) in (list, tuple):
+        return type(value)(_filled(part, tensors) for part in value)
+    if type(value) is dict:
+        return {name: _filled(part, tensors) for name, part in value.items()}
+    return value

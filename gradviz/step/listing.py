@@ -1,0 +1,79 @@
+"""`leaves`: all leaves on a page, in an order; and scrolling the table of leaves of the screen."""
+
+from __future__ import annotations
+
+from gradviz.query.moment import TensorState
+from gradviz.query.order import last_change, ordered
+from gradviz.query.trend import norm_of
+from gradviz.step.errors import CommandError
+from gradviz.step.leaves import View
+from gradviz.step.state import Session
+from gradviz.words.escape import clean, shortened
+from gradviz.words.numbers import brief, number, plural
+
+_ORDERS = {
+    "made": "as they were made",
+    "norm": "by the norm of their gradient",
+    "change": "by their last change",
+    "name": "by name",
+}
+_ROWS = 3  # by which the table is scrolled, so that a row of the small table stays
+_LONGEST = 28, 22  # characters of a name and of a value
+
+
+def leaves(session: Session, argument: str) -> None:
+    """Show all leaves in an order, which the table of the screen keeps too. Raises CommandError for an unknown one."""
+    order = argument or session.settings.leaves.order
+    if order not in _ORDERS:
+        raise CommandError(
+            f"leaves are ordered by {', '.join(_ORDERS)}: not by {shortened(clean(order), 30)}"
+        )
+    session.settings.leaves = View(order)
+    tensors = ordered(session.query, session.stop.tabled, order, session.position)
+    names = [*_ORDERS]
+    following = names[(names.index(order) + 1) % len(names)]
+    session.page = [
+        f"{plural(len(tensors), 'leaf', 'leaves')} {_ORDERS[order]} (a: by {following})",
+        *_table(session, tensors),
+    ]
+    session.page_keys = {"a": f"leaves {following}"}
+
+
+def _table(session: Session, tensors: list[int]) -> list[str]:
+    if not tensors:
+        return ["  no leaf yet"]
+    width = min(max(len(session.words.called(tensor)) for tensor in tensors), _LONGEST[0])
+    lines = [f"  {'':<{width}}  {'.grad norm':<10}  {'changed':<9}  value"]
+    for tensor in tensors:
+        name = shortened(session.words.called(tensor), width)
+        state = session.stop.moment.state(tensor)
+        event = last_change(session.query, tensor, session.position)
+        changed = f"event {event + 1}" if event >= 0 else ""
+        value = shortened(brief(state.value), _LONGEST[1])
+        lines.append(f"  {name:<{width}}  {_norm(state):<10}  {changed:<9}  {value}")
+    return lines
+
+
+def _norm(state: TensorState) -> str:
+    """The norm of a leaf's gradient, or why there is none."""
+    if not state.grad:
+        return "None" if state.requires_grad or not state.is_leaf else "no grad"
+    norm = norm_of(state.grad_value)
+    return "?" if norm is None else number(norm, 4)
+
+
+def down(session: Session, argument: str) -> None:
+    """Scroll the table of leaves down."""
+    _scroll(session, _ROWS)
+
+
+def up(session: Session, argument: str) -> None:
+    """Scroll the table of leaves up."""
+    _scroll(session, -_ROWS)
+
+
+def _scroll(session: Session, rows: int) -> None:
+    view, count = session.settings.leaves, len(session.stop.tabled)
+    first = max(min(view.first + rows, count - 1), 0)
+    session.settings.leaves = View(view.order, first)
+    session.message = f"leaves from number {first + 1} of {count}" if first else ""

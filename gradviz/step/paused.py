@@ -1,0 +1,46 @@
+"""What a stop of a running script can do that a trace cannot: evaluate Python, and run an op again."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from gradviz.events.kinds import OpRan
+from gradviz.query.differences import Forward
+from gradviz.step.elements import print_
+from gradviz.step.errors import CommandError
+from gradviz.step.state import Session
+from gradviz.words.escape import clean, shortened
+
+_ELEMENTS = re.compile(r"[\w.#]+(\s*\[[^\[\]]*\](\.grad)?)?")
+
+
+class Paused(Protocol):
+    """A script that waits at a stop."""
+
+    def evaluate(self, expression: str) -> list[str]:
+        """Evaluate an expression in the script's frame, unrecorded. Returns what it printed, then its value; or the
+        exception in one line."""
+
+    def forward_of(self, op: OpRan, node: int, alone: bool) -> Forward:
+        """What an op computed, as a function of its inputs that are tensors: arrays to arrays. It runs unrecorded, and
+        leaves the random numbers as they were. `alone` says that the op made no other node than this. Raises
+        CommandError if the op cannot run again."""
+
+
+def evaluate(session: Session, argument: str) -> None:
+    """Evaluate Python in the paused script. On a trace, show elements if that is what is asked for; raise CommandError
+    for anything else."""
+    if session.script is not None:
+        session.page = [shortened(clean(line), _LONGEST) for line in session.script.evaluate(argument)]
+        if session.position != session.last:
+            session.page.append(f"(the script stands at event {session.last + 1})")
+    elif _ELEMENTS.fullmatch(argument):
+        print_(session, argument)
+    else:
+        raise CommandError(
+            "p evaluates Python in a script that waits (gradviz debug); a trace has elements: print w[0, :3]"
+        )
+
+
+_LONGEST = 2_000  # characters of a line

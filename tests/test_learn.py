@@ -1,0 +1,147 @@
+"""`gradviz learn`: lessons that ask before they reveal, and check the answer."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradviz.cli.learn import _opened
+from gradviz.step.errors import CommandError
+from gradviz.step.exercise import _expected
+from gradviz.step.lesson import LANGUAGES, Lesson, is_right, is_word, lesson_called, lessons
+from gradviz.step.state import Session
+from gradviz.step.verbs import obey
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+every = pytest.mark.parametrize("lesson", lessons().values(), ids=lambda lesson: lesson.name)
+
+
+def right_answer(session: Session) -> str:
+    """The answer to the open question, as the program's own trace has it."""
+    question = session.exercise.question
+    if question.expect:
+        return question.expect[0]
+    here, place = session.position, session.exercise.places[session.exercise.index][1]
+    session.position = place
+    snapshot = _expected(session, question)
+    session.position = here
+    return "None" if snapshot is None else str(snapshot.array.tolist())
+
+
+@every
+def test_a_lesson_has_its_texts_in_every_language_and_the_program_of_the_example(lesson: Lesson) -> None:
+    texts = [lesson.title, lesson.about]
+    texts += [text for question in lesson.questions for text in (question.ask, question.because)]
+    for text in texts:
+        assert list(text) == list(LANGUAGES)
+        assert all(text.values())
+        assert (
+            any("가" <= character <= "힣" for character in text["ko"]) or text["ko"] == text["en"] == "detach"
+        )
+    example = Path(__file__).parent.parent / "examples" / f"{lesson.name}.py"
+    assert lesson.program == example.read_text(encoding="utf-8")
+    for question in lesson.questions:
+        assert bool(question.value) + bool(question.gradient) + bool(question.expect) == 1
+
+
+@every
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_lesson_can_be_answered_to_its_end(lesson: Lesson, lang: str) -> None:
+    with _opened(lesson, lang) as session:
+        for number in range(len(lesson.questions)):
+            obey(session, "question")
+            asked, shown = session.exercise.places[number]
+            assert (session.position, asked < shown) == (asked, True)
+            assert lesson.questions[number].ask[lang] in session.message
+            obey(session, f"answer {right_answer(session)}")
+            assert session.position == shown
+            assert session.page[0].startswith("✓"), session.page
+            assert lesson.questions[number].because[lang] in session.page[1]
+        assert session.exercise.right == len(lesson.questions)
+        obey(session, "last")
+        assert session.position == session.last
+
+
+def test_the_stepper_goes_no_further_than_the_open_question() -> None:
+    with _opened(lesson_called("accumulation"), "en") as session:
+        stop = session.exercise.places[0][0]
+        for command in ("last", "goto 30", "next 20", "until kind == 'accumulated'", "nan"):
+            obey(session, "first")
+            obey(session, command)
+            assert session.position == stop, command
+        obey(session, "first")
+        obey(session, "next 20")
+        assert "What will x.grad be after the first backward?" in session.message
+        obey(session, "answer 0.7")
+        assert session.page[0] == "✗ Not quite: it is 0.6"
+        assert session.page_keys == {"space": "question"}
+        obey(session, "show-answer")
+        assert session.page[0] == "It is 1.2"
+        assert session.exercise.right == 0
+        obey(session, "back 3")
+        assert session.position == session.exercise.places[1][1] - 3, "what is behind may be looked at again"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "right"),
+    [
+        ("0.6", 0.6, True), ("3/5", 0.6, True), (".6", 0.6, True), ("0.601", 0.6, True), ("0.7", 0.6, False),
+        ("-0.12", -0.12, True), ("−3/25", -0.12, True), ("0.12", -0.12, False), ("6e-1", 0.6, True),
+        ("[1, 2]", [1.0, 2.0], True), ("1 2", [1.0, 2.0], True), ("[2, 1]", [1.0, 2.0], False),
+        ("1", [1.0, 2.0], False),
+        ("None", None, True), ("none", None, True), ("없음", None, True), ("0", None, False), ("none", 0.0, False),
+        ("", 0.0, False), ("1/0", 0.6, False),
+    ],
+)  # fmt: skip
+def test_answers_are_numbers_up_to_rounding(text: str, expected: object, right: bool) -> None:
+    assert is_right(text, None if expected is None else np.array(expected, np.float32)) == right
+
+
+def test_words_are_taken_in_either_language() -> None:
+    for text in ("no", "No.", "n", "아니요"):
+        assert is_word(text, ("no", "아니요"))
+    assert not is_word("yes", ("no", "아니요"))
+
+
+def test_lessons_are_listed_in_both_languages(gradviz_here: Run) -> None:
+    english, korean = gradviz_here("learn").stdout, gradviz_here("learn", "--lang", "ko").stdout
+    for lesson in lessons().values():
+        assert lesson.name in english
+        assert lesson.title["en"] in english
+        assert lesson.title["ko"] in korean
+
+
+def test_a_lesson_is_scripted_by_commands(gradviz_here: Run) -> None:
+    done = gradviz_here("learn", "leaves", "--commands", "question; answer 2; question; answer [1, 2]")
+    assert done.returncode == 0
+    assert "✗ Not quite: it is 1" in done.stdout
+    assert "✓ Right: [1, 2]" in done.stdout
+    assert "data: requires_grad=False" not in done.stdout, "what the program prints is not shown"
+
+
+def test_lines_of_a_pipe_are_answers(gradviz: Run) -> None:
+    done = gradviz("learn", "many_paths", "--lang", "ko", input="1\n1.5\n")
+    assert done.returncode == 0, done.stderr
+    assert "✓ 맞습니다: 1" in done.stdout
+    assert "✗ 아닙니다. 답은 1.6입니다" in done.stdout
+    assert done.stdout.rstrip().endswith("2개 중 1개를 맞혔습니다. 계속 살펴보거나 q로 나갑니다.")
+    ended = gradviz("learn", "many_paths", input="")
+    assert ended.returncode == 0
+
+
+def test_an_unknown_lesson_and_no_lesson_get_one_line(gradviz_here: Run) -> None:
+    done = gradviz_here("learn", "detatch")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "gradviz: there is no lesson 'detatch': did you mean detach?"
+
+
+def test_answers_need_a_lesson() -> None:
+    with _opened(lesson_called("leaves"), "en") as session:
+        plain = Session(session.trace)
+        with pytest.raises(CommandError, match="there is no lesson here: gradviz learn lists the lessons"):
+            obey(plain, "answer 1")

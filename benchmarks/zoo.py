@@ -18,7 +18,9 @@ import argparse
 import contextlib
 import io
 import json
-import multiprocessing
+import os
+import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -131,9 +133,22 @@ def _one(job: tuple[str, str, str, int]) -> dict[str, Any]:
     return {"state": state, "speaks": speaks, "named": named, "costs": costs, "failed": ""}
 
 
-def _answer(job: tuple[str, str, str, int], connection: Any) -> None:
-    """Send what a tool says about one program."""
-    connection.send(_one(job))
+def _in_child(job: tuple[str, str, str, int]) -> dict[str, Any]:
+    """What a tool says about one program, in a process of its own. Not by `multiprocessing`: in its children torchlens
+    finds nothing."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        with open(theirs, "w") as answer:
+            json.dump(_one(job), answer)
+        os._exit(0)
+    os.close(theirs)
+    with open(ours) as answer:
+        in_time = select.select([answer], [], [], _SECONDS)[0]
+        said = answer.read() if in_time else ""
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return json.loads(said) if said else {**_NOTHING, "state": job[2], "failed": "no answer"}
 
 
 def serve(tool: str) -> None:
@@ -143,18 +158,8 @@ def serve(tool: str) -> None:
     from zoo_programs import ALL
 
     torch.set_num_threads(1)
-    jobs = [(tool, program.text, program.state, program.line) for program in ALL]
-    context = multiprocessing.get_context("fork")
-    for job in jobs:
-        answer, ours = context.Pipe(duplex=False)
-        process = context.Process(target=_answer, args=(job, ours))
-        process.start()
-        said = (
-            answer.recv() if answer.poll(_SECONDS) else {**_NOTHING, "state": job[2], "failed": "no answer"}
-        )
-        process.kill()
-        process.join()
-        print(json.dumps(said), flush=True)
+    for program in ALL:
+        print(json.dumps(_in_child((tool, program.text, program.state, program.line))), flush=True)
 
 
 def asked(tool: str, interpreter: str) -> list[dict[str, Any]]:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
+DEBUG = "GRADVIZ_DEBUG"  # set in the environment, it lets tracebacks through
+
+
+def tracebacks_are_wanted() -> bool:
+    """Whether errors that nobody foresaw are to be seen, not told in one line."""
+    return bool(os.environ.get(DEBUG))
+
 
 class GradvizError(Exception):
     """Something cannot be done. The message is one line that tells the user what to do."""

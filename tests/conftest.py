@@ -16,6 +16,8 @@ from hypothesis import settings
 
 from gradviz.cli.main import main
 
+os.environ.setdefault("GRADVIZ_DEBUG", "1")  # an error that nobody foresaw is seen, not told in one line
+
 # How long an example takes depends on what else the machine does; that is for benchmarks to say.
 settings.register_profile("gradviz", deadline=None)
 settings.load_profile("gradviz")

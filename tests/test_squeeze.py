@@ -199,7 +199,7 @@ def test_a_chunk_is_read_as_it_was_told_in_any_order(tmp_path: Path, monkeypatch
             for at, table in enumerate(("events", "links", "states")):
                 expected = [arrays[at] for arrays in told]
                 if whole_first:
-                    assert [part.tobytes() for part in trace.chunks.all(table)] == expected
+                    assert [part.tobytes() for part in trace.chunks.each(table)] == expected
                 for place in reversed(range(len(told))):
                     assert trace.chunks.one(table, place).tobytes() == expected[place]
             for place, (*_, payload) in enumerate(told):

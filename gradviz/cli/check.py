@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from gradviz.diagnose.settings_file import settings_at
 from gradviz.diagnose.text import report_text
 from gradviz.sources.script import Running
 from gradviz.tracefile import Trace
+from gradviz.words.escape import json_text
 
 _SQLITE = b"SQLite format 3\0"
 
@@ -131,4 +131,4 @@ def _print(report: Report, trace: Trace, form: str) -> None:
         console.print(report_text(report, trace, console))
         return
     data: dict[str, Any] = as_json(report) if form == "json" else as_sarif(report)
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    click.echo(json_text(data))

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, TextIO, cast
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from gradviz.descriptors import HIGH, identity
 from gradviz.tracefile import Trace, open_trace
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, shortened
+
+_LONGEST = 450  # characters of a message
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -32,7 +35,7 @@ def fail(message: str) -> NoReturn:
 def say(message: str) -> None:
     """Print one line to stderr."""
     with suppress(OSError, ValueError):  # nobody may read it
-        click.echo(one_line(message), file=stderr.file)
+        click.echo(shortened(one_line(message), _LONGEST), file=stderr.file)
 
 
 def speak_past_the_script() -> None:
@@ -118,5 +121,6 @@ def opened(path: Path | None) -> Iterator[Trace]:
     """Open the trace at `path` (None: the newest here). Raises TraceError if it cannot be read."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal's encoding may lack `▶`
-    with open_trace(path or newest_trace()) as trace:
+    # Numbers of a trace may be anything: what cannot be computed of them is shown as such.
+    with np.errstate(all="ignore"), open_trace(path or newest_trace()) as trace:
         yield trace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from gradviz.cli.common import fail, opened
 from gradviz.diagnose.diff import TOLERANCE
 from gradviz.diagnose.diff import diff as difference_of
 from gradviz.diagnose.diff_text import difference_json, difference_text
+from gradviz.words.escape import json_text
 
 
 @click.command(
@@ -62,7 +62,7 @@ def diff(
         one, *others = [stack.enter_context(opened(path)) for path in traces or (None,)]
         found = difference_of(one, others[0] if others else None, numbers, tolerance)
     if form == "json":
-        click.echo(json.dumps(difference_json(found), indent=2, ensure_ascii=False))
+        click.echo(json_text(difference_json(found)))
     else:
         Console(highlight=False).print(difference_text(found))
     raise SystemExit(int(exit_code and not found.same))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+import numpy as np
 from rich.text import Text
 
 from gradviz.cli.common import one_line, stderr
@@ -11,9 +12,10 @@ from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.place import place_of
 from gradviz.diagnose.settings import Settings
+from gradviz.errors import tracebacks_are_wanted
 from gradviz.events.kinds import Kind
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
-from gradviz.tracefile import Trace
+from gradviz.tracefile import Trace, TraceError
 from gradviz.words.escape import clean
 from gradviz.words.numbers import plural
 
@@ -24,12 +26,17 @@ _MARKED = 4  # tensors of a finding
 
 def faults(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
     """The errors and warnings of a trace with their numbers in the report, from 1. None of a long run: to check that
-    takes a command of its own."""
+    takes a command of its own. Raises TraceError for one that is damaged."""
     if trace.count > MOST_EVENTS:
         return []
     try:
-        return numbered(check(trace, settings=settings))
+        with np.errstate(all="ignore"):
+            return numbered(check(trace, settings=settings))
+    except TraceError:
+        raise
     except Exception as error:  # whatever a rule stumbles over, the command that was asked for goes on
+        if tracebacks_are_wanted():
+            raise
         stderr.print(Text(f"gradviz: not checked: {one_line(repr(error))}", "yellow"))
         return []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from gradviz.query import Query
 from gradviz.query.overview import Overview, overview
 from gradviz.query.ranks import differences, label_of
 from gradviz.tracefile import Trace
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, json_text
 from gradviz.words.numbers import brief, plural
 
 
@@ -32,7 +31,7 @@ def info(traces: tuple[Path, ...], as_json: bool) -> None:
         queries = [Query(trace) for trace in recorded]
         if as_json:
             found = [as_dict(trace, overview(query)) for trace, query in zip(recorded, queries, strict=True)]
-            click.echo(json.dumps(found if len(found) > 1 else found[0], indent=2, ensure_ascii=False))
+            click.echo(json_text(found if len(found) > 1 else found[0]))
         else:
             _print(recorded, [overview(query) for query in queries])
             _print_differences(recorded, queries)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gradviz.errors import GradvizError
+from gradviz.errors import DEBUG, GradvizError, tracebacks_are_wanted
 from gradviz.version import __version__
 
 # Commands are imported when they are called, so that `gradviz info` does not load the drawing code.
@@ -33,8 +33,12 @@ First minute:
 """
 
 
+_LONGEST = 200  # characters of an error
+
+
 class _Commands(click.Group):
-    """The group of commands. Every GradvizError is turned into one line on stderr here."""
+    """The group of commands. Every GradvizError is turned into one line on stderr here, and so is what nobody foresaw:
+    a command never ends in a traceback, unless that is asked for."""
 
     def invoke(self, context: click.Context) -> Any:
         from gradviz.cli.common import fail
@@ -43,6 +47,12 @@ class _Commands(click.Group):
             return super().invoke(context)
         except GradvizError as error:
             fail(str(error))
+        except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
+            raise  # these click itself knows how to end
+        except Exception as error:
+            if tracebacks_are_wanted():
+                raise
+            fail(_unforeseen(error, context.invoked_subcommand or ""))
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -55,6 +65,21 @@ class _Commands(click.Group):
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _unforeseen(error: Exception, command: str) -> str:
+    """What is said of an error that nobody foresaw."""
+    from gradviz.words.escape import shortened
+
+    if isinstance(error, OSError):
+        return f"{command} failed: {shortened(str(error), _LONGEST)}"
+    if isinstance(error, MemoryError):
+        return f"{command} needs more memory than there is: try a part of the run, or another machine"
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return (
+        f"{command} failed ({shortened(told, _LONGEST)}). If the trace is not damaged, this is a bug of gradviz: "
+        f"{DEBUG}=1 shows where"
+    )
 
 
 @click.command(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

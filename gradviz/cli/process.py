@@ -12,7 +12,7 @@ from typing import NoReturn
 from gradviz.cli.common import say, speak_past_the_script
 from gradviz.cli.main import main
 from gradviz.cli.running import Job, Top
-from gradviz.errors import GradvizError
+from gradviz.errors import GradvizError, tracebacks_are_wanted
 from gradviz.sources.ending import exit_status, leave
 from gradviz.sources.script import be_main, execute, make_room, ours_again
 
@@ -61,7 +61,7 @@ def _told(job: Job) -> int:
             job.around.close()
             return job.after(outcome)
     except Exception as error:  # whatever it is, the script has run, and ends as it does
-        if not isinstance(error, (GradvizError, OSError)) and "GRADVIZ_DEBUG" in os.environ:
+        if not isinstance(error, (GradvizError, OSError)) and tracebacks_are_wanted():
             raise
         say(f"gradviz: {error if isinstance(error, GradvizError) else repr(error)}")
         return exit_status(job.running.error) or 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from gradviz.cli.common import fail, opened
 from gradviz.diagnose.why import PATHS
 from gradviz.diagnose.why import why as reason_of
 from gradviz.diagnose.why_text import reason_json, reason_text
+from gradviz.words.escape import json_text
 
 
 @click.command(
@@ -41,6 +41,6 @@ def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> No
     with opened(Path(words[0]) if len(words) == 2 else None) as trace:
         reason = reason_of(trace, words[-1], number, paths)
     if form == "json":
-        click.echo(json.dumps(reason_json(reason), indent=2, ensure_ascii=False))
+        click.echo(json_text(reason_json(reason)))
         return
     Console(highlight=False).print(reason_text(reason))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import ExitStack
 from functools import cached_property
@@ -17,6 +16,7 @@ from gradviz.errors import GradvizError
 from gradviz.events.fields import Group
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
+from gradviz.query.settings import settings_of
 from gradviz.query.timeline import Shared, Stretch, Timeline
 from gradviz.query.trend import norm_of
 from gradviz.sets import contained
@@ -318,10 +318,6 @@ def _settings(groups: tuple[Group, ...]) -> dict[str, str]:
     """The settings of parameter groups by name; `lr of group 2` from the second group on."""
     found = {}
     for position, group in enumerate(groups, 1):
-        try:
-            told = json.loads(group.settings)
-        except ValueError:
-            continue
         of = f" of group {position}" if position > 1 else ""
-        found.update({f"{name}{of}": str(value) for name, value in told.items()})
+        found.update({f"{name}{of}": str(value) for name, value in settings_of(group).items()})
     return found

@@ -45,12 +45,16 @@ def gains(case: Case, number: int) -> list[Gain]:
     found = []
     for rows in lines.values():
         nodes = received["node"][own[rows]].tolist()
-        local = [np.log10(went[n] / came[i]) for n, i in zip(nodes, rows, strict=True) if went.get(n, 0) > 0]
+        local = [
+            np.log10(went[n]) - np.log10(came[i])
+            for n, i in zip(nodes, rows, strict=True)
+            if went.get(n, 0) > 0
+        ]
         sites = [case.site(int(events[i])) for i in rows]
         found.append(
             Gain(
                 max(set(sites), key=lambda site: (sites.count(site), site)),
-                float(np.log10(came[rows[-1]] / came[rows[0]])),
+                float(np.log10(came[rows[-1]]) - np.log10(came[rows[0]])),
                 float(np.sum(local)) if local else 0.0,
                 len(rows),
                 int(events[rows[0]]),

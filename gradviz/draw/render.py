@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ from gradviz.draw.png import to_png
 from gradviz.draw.scene import Scene, scene_of
 from gradviz.errors import GradvizError
 from gradviz.graph.model import Graph, to_json
+from gradviz.words.escape import json_text
 
 PAGE = ".html"  # made from a trace, not from a graph: see gradviz.draw.page
 
@@ -120,6 +120,6 @@ _PAINTERS: dict[str, Callable[[Scene, str], bytes]] = {
 }
 _WRITERS: dict[str, Callable[[Graph], str]] = {
     ".mmd": to_mermaid,
-    ".json": lambda graph: json.dumps(to_json(graph), indent=1, ensure_ascii=False),
+    ".json": lambda graph: json_text(to_json(graph), 1),
 }
 ENDINGS = (*_PAINTERS, *_WRITERS, PAGE)

@@ -135,6 +135,8 @@ class Layout:
                 at += field.width
             for field, part in self._parts(links, at):
                 found[field.name] = _list(field.stored, part, meanings)
+        except LayoutError:
+            raise
         except ValueError as error:  # a part is missing
             raise LayoutError(f"a {self.kind.name} event lacks links") from error
         return self.event(**found)
@@ -247,6 +249,8 @@ def _single(field: Field, links: Sequence[int], index: int, meanings: Meanings) 
         low, high = links
         return _time(low, high)
     (number,) = links
+    if field.stored.how == "back" and number > index:
+        raise LayoutError("an event names one before the first")
     return _value(field.stored.how, number, index, meanings)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 SMALL = 64  # tensors of up to so many elements are kept in full, unless no values are
 DEFERRED = 4096  # up to so many elements statistics are computed later, many tensors at once
 GRADES = ("none", "stats", "full")
+_MOST = 2**53  # elements that a double counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,8 @@ def pack_stats(stats: Sequence[Stats]) -> np.ndarray:
 
 
 def unpack_stats(packed: bytes) -> Stats:
-    """Statistics from seven doubles."""
+    """Statistics from seven doubles. Raises ValueError where they cannot be some."""
     low, high, mean, rms, nan, inf, zeros = np.frombuffer(packed, np.float64).tolist()
+    if rms < 0 or not all(0 <= count < _MOST for count in (nan, inf, zeros)):
+        raise ValueError("statistics that no value has")
     return Stats(low, high, mean, rms, int(nan), int(inf), int(zeros))

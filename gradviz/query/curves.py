@@ -3,13 +3,13 @@ changes each parameter."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
+from gradviz.query.settings import number_of, settings_of
 from gradviz.tracefile import Trace
 
 _RMS, _NAN, _INF = 3, 4, 5
@@ -97,14 +97,11 @@ def _plain_change(query: Query, tensor: int, step: int) -> float | None:
     stepped = query.trace.table(Kind.STEPPED).object(step)
     if stepped.type != "SGD" or len(stepped.groups) != 1:
         return None
-    try:
-        settings = json.loads(stepped.groups[0].settings)
-        rate = float(settings["lr"])
-        plain = not settings.get("momentum") and not settings.get("weight_decay")
-    except (ValueError, KeyError, TypeError):
-        return None
+    settings = settings_of(stepped.groups[0])
+    rate = number_of(settings.get("lr"))
+    plain = not settings.get("momentum") and not settings.get("weight_decay")
     gradient = query.tensors.grads.last(tensor, step)
     value = query.memory.value(gradient, step) if gradient else None
-    if not plain or value is None or value.stats is None:
+    if not plain or rate != rate or value is None or value.stats is None:
         return None
     return rate * float(value.stats.rms) * float(np.sqrt(np.prod(value.shape)))

@@ -169,12 +169,15 @@ class Paths:
         givers = dict(zip(produced.events.tolist(), produced["node"].tolist(), strict=True))
         roots = self.query.passes.began(flow.run.number).roots
         found: dict[int, list[Arrival]] = {}
+        ran = dict(zip(*(column.tolist() for column in flow.received), strict=True))
         rows = np.flatnonzero(flow.real)
         columns = (flow.targets, flow.positions, flow.gradients, flow.events)
         for target, position, gradient, event in zip(
             *(column[rows].tolist() for column in columns), strict=True
         ):
             source = givers.get(event, 0)
+            if source and event > ran.get(target, event):
+                continue  # of a damaged trace: what has run gets no more gradients
             edges = nodes.edges(source) if source else ()
             nr = (edges[position].nr if position < len(edges) else 0) if source else roots[position].nr
             found.setdefault(target, []).append(Arrival(source, position, nr, gradient, event))

@@ -5,6 +5,7 @@ that took in a gradient."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,12 +36,21 @@ class Shared:
         """The number of a text; equal texts have equal ones."""
         return self.numbers.setdefault(text, len(self.numbers))
 
-    def table(self, texts: dict[int, str]) -> np.ndarray:
+    def table(self, texts: dict[int, str]) -> _Table:
         """For each number of a text in one trace, the number that both share."""
-        found = np.full(max(texts, default=0) + 1, self.number(""), np.int64)
-        for number, text in texts.items():
-            found[number] = self.number(text)
-        return found
+        return _Table(texts, {number: self.number(text) for number, text in texts.items()}, self.number(""))
+
+
+class _Table:
+    """Numbers by numbers, which may be far apart: `table[many]` looks up many at once."""
+
+    def __init__(self, of: Iterable[int], numbers: dict[int, int], otherwise: int) -> None:
+        self._of = np.array(sorted({-1, *of}), np.int64)
+        self._numbers = np.array([numbers.get(number, otherwise) for number in self._of.tolist()], np.int64)
+
+    def __getitem__(self, asked: np.ndarray) -> np.ndarray:
+        at = np.searchsorted(self._of, asked, side="right") - 1
+        return np.where(self._of[at] == asked, self._numbers[at], self._numbers[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class Timeline:
         found[np.searchsorted(self.events, self.trace.table(kind).events)] = values
 
     @cached_property
-    def _texts(self) -> np.ndarray:
+    def _texts(self) -> _Table:
         return self.shared.table(self.trace.strings)
 
     @cached_property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +10,7 @@ import numpy as np
 from gradviz.events.kinds import WHOLE, Kind
 from gradviz.query.cuts import sources
 from gradviz.query.query import Query
+from gradviz.query.settings import number_of, settings_of
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Site
 
@@ -106,13 +106,8 @@ class Training:
 
     def rate(self, event: int) -> float:
         """The highest learning rate of the groups of a step; NaN if it is unknown."""
-        rates = []
-        for group in self.stepped.object(event).groups:
-            try:
-                rates.append(float(json.loads(group.settings)["lr"]))
-            except (ValueError, KeyError, TypeError):
-                continue
-        return max(rates, default=float("nan"))
+        rates = [number_of(settings_of(group).get("lr")) for group in self.stepped.object(event).groups]
+        return max((rate for rate in rates if rate == rate), default=float("nan"))
 
     @cached_property
     def trained(self) -> set[int]:

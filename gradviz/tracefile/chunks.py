@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradviz.tracefile.database import most_unpacked
 from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, expanded, header_of
 
 _GROUPS = 3  # that are kept in memory, of each kind of array
@@ -30,7 +31,7 @@ class Chunk(NamedTuple):
 
 class Chunks:
     """The chunks of a trace. `rows` asks the file, and raises TraceError where it is damaged; all else raises
-    ValueError then."""
+    ValueError or sqlite3.Error then."""
 
     def __init__(self, connection: sqlite3.Connection, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
         self._connection, self._rows = connection, rows
@@ -39,6 +40,11 @@ class Chunks:
         ends = accumulate((chunk.events for chunk in self.list), initial=0)
         if any(chunk.events < 0 or chunk.first != end for chunk, end in zip(self.list, ends, strict=False)):
             raise ValueError("the chunks do not add up")
+        since = 0
+        for chunk in self.list:
+            if chunk.since not in (chunk.id, since):
+                raise ValueError("a chunk belongs to no group")
+            since = chunk.since
         self._group = lru_cache(maxsize=4 * _GROUPS)(self._read_group)
         self._values = lru_cache(maxsize=_VALUES)(self._read_values)
         self._header = lru_cache(maxsize=None)(self._read_header)
@@ -53,7 +59,7 @@ class Chunks:
 
     # --- numbers
 
-    def all(self, table: str) -> list[np.ndarray]:
+    def each(self, table: str) -> Iterator[np.ndarray]:
         """The numbers of a kind, chunk by chunk."""
         last = self._ids[-1] if self.list else 0
         kept = [
@@ -61,7 +67,9 @@ class Chunks:
         ]
         if len(kept) != len(self):
             raise ValueError(f"{table} of a chunk are missing")
-        return list(_expanded(kept, [chunk.since == chunk.id for chunk in self.list]))
+        if sum(header_of(data).length for data in kept) > most_unpacked(self._connection):
+            raise ValueError("it stands for more than its size allows")
+        return _expanded(kept, [chunk.since == chunk.id for chunk in self.list])
 
     def one(self, table: str, place: int) -> np.ndarray:
         """The numbers of a kind of one chunk."""
@@ -103,10 +111,7 @@ class Chunks:
         return self._values(place)
 
     def _payload(self, place: int) -> sqlite3.Blob:
-        try:
-            return self._connection.blobopen("payloads", "data", self._ids[place], readonly=True)
-        except sqlite3.OperationalError as error:
-            raise ValueError(f"values of a chunk are missing: {error}") from None
+        return self._connection.blobopen("payloads", "data", self._ids[place], readonly=True)
 
     def _read_header(self, place: int) -> tuple[int, int]:
         """How the values of a chunk are kept, and their length in bytes."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -63,12 +64,14 @@ class Table:
         rows: np.ndarray,
         links: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
         meanings: Meanings,
+        told: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.layout = layout
         self.events = events
         self._rows = rows
         self._links = links
         self._meanings = meanings
+        self._told = told  # what is raised in such a block where links do not fit
         self._known: dict[str, np.ndarray | Lists] = {}
         self.object: Callable[[int], Any] = _Objects(self).__getitem__
         """An event of this kind as an object, by its index in the trace."""
@@ -86,12 +89,12 @@ class Table:
         return found
 
     def lists(self, name: str) -> Lists:
-        """A list of all events. Raises LayoutError where links do not fit."""
+        """A list of all events."""
         if name not in self._known:
             links, counts = self._links(self.events)
-            for field, (at, lengths) in zip(
-                self.layout.lists, self.layout.stretches(links, counts).values(), strict=True
-            ):
+            with self._told():
+                stretches = self.layout.stretches(links, counts)
+            for field, (at, lengths) in zip(self.layout.lists, stretches.values(), strict=True):
                 self._known[field.name] = Lists(gathered(links, at, lengths, field.width), lengths)
         found = self._known[name]
         assert isinstance(found, Lists)
@@ -101,7 +104,8 @@ class Table:
         """These events as objects."""
         links, counts = self._links(events)
         rows = self._rows[events]
-        columns = self.layout.decoded(rows, links, counts, events, self._meanings)
+        with self._told():
+            columns = self.layout.decoded(rows, links, counts, events, self._meanings)
         common = {"index": events, "thread": rows["head"] >> 16, "site": rows["site"]}
         columns |= {name: numbers.tolist() for name, numbers in common.items()}
         names, make = tuple(columns), self.layout.event
@@ -125,8 +129,9 @@ class Table:
             column = self._rows[COLUMNS[self.layout.columns.index(field)]][self.events].astype(np.int64)
             return np.where(column > 0, self.events - column, -1) if field.stored.how == "back" else column
         links, counts = self._links(self.events)
-        if np.any(counts < self.layout.head):
-            raise LayoutError(f"{self.layout.kind.name} events lack links")
+        with self._told():
+            if np.any(counts < self.layout.head):
+                raise LayoutError(f"{self.layout.kind.name} events lack links")
         at = np.cumsum(counts) - counts
         for other in self.layout.more[: self.layout.more.index(field)]:
             at = at + other.width

@@ -138,6 +138,14 @@ _GIVER, _PRODUCED_IN = _column(Kind.PRODUCED, "node"), _column(Kind.PRODUCED, "i
 _FEW = 50  # events of a pass in a batch
 
 
+def renumbered(events: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
+    """The same events, with names by their places among `numbers`, which are in order."""
+    found = events.copy()
+    received = np.flatnonzero((events["head"] & 0xFF) == _RECEIVED)
+    found[_NAME][received] = np.searchsorted(numbers, events[_NAME][received])
+    return found
+
+
 def _extend(integers: array[int], more: np.ndarray) -> None:
     integers.frombytes(more.astype(np.int64).tobytes())
 

@@ -96,6 +96,8 @@ def expanded(data: bytes, before: np.ndarray | None = None) -> bytes:
     count = header.length // NUMBER.itemsize
     if header.length % NUMBER.itemsize or header.unexpected > count:
         raise ValueError("an array of numbers has no whole number of them")
+    if header.period > count + (0 if before is None else len(before)):
+        raise ValueError("an array follows from more numbers than there are")
     parts = np.frombuffer(_unpacked(data, 2 * NUMBER.itemsize * header.unexpected), NUMBER)
     places = np.cumsum(parts[: header.unexpected], dtype=np.int64)
     if header.unexpected and places[-1] >= count:

@@ -7,9 +7,11 @@ import shutil
 import sqlite3
 import struct
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
-from gradviz.tracefile.errors import TraceError, damaged
+from gradviz.tracefile.database import Database, bound, opened, rows_of
+from gradviz.tracefile.errors import TraceError, code_of, damaged
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import APPLICATION_ID, VERSION
 
@@ -25,6 +27,22 @@ _NEEDS_ROLLBACK = {sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_CANTOPEN}
 def open_trace(path: Path | str) -> Trace:
     """Open a trace for reading. Raises TraceError, in one line, where there is none or it is none."""
     path = Path(path)
+    try:
+        _check_header(path, _header_of(path))
+        connection = _connect(path)
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (sqlite3.Error, ValueError) as error:
+        raise damaged(path, error) from None
+    try:
+        return Trace(path, connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _header_of(path: Path) -> bytes:
+    """The first bytes of a file, which nothing is opened for that is not one."""
     if path.is_dir():
         raise TraceError(f"{path} is a directory, not a trace")
     if not path.exists():
@@ -33,9 +51,12 @@ def open_trace(path: Path | str) -> Trace:
         raise TraceError(f"{path} is not a regular file, so it is no trace")
     try:
         with path.open("rb") as file:
-            header = file.read(_HEADER.size)
+            return file.read(_HEADER.size)
     except PermissionError:
         raise TraceError(f"{path} may not be read: permission denied") from None
+
+
+def _check_header(path: Path, header: bytes) -> None:
     if not header:
         raise TraceError(f"{path} is empty: not a gradviz trace")
     magic, journaling, version, application = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
@@ -53,41 +74,48 @@ def open_trace(path: Path | str) -> Trace:
             f"{path} was written by a newer gradviz (trace format {version}, this one reads {VERSION}): "
             "upgrade with pip install -U gradviz"
         )
-    try:
-        return Trace(path, _connect(path))
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error}") from None
-    except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
-        raise damaged(path, error) from None
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """A read-only connection to a trace, or to a recovered copy of one whose run was killed during a commit."""
-    connection = _read_only(path)
+def _connect(path: Path) -> Database:
+    """A read-only connection to a trace, to a recovered copy of one whose run was killed during a commit, or to a copy
+    of one from which events are taken while they are recorded."""
     try:
-        connection.execute("SELECT count(*) FROM meta").fetchone()
+        connection = opened(path)
     except sqlite3.OperationalError as error:
-        connection.close()
         journal = Path(f"{path.resolve()}-journal")
-        if error.sqlite_errorcode not in _NEEDS_ROLLBACK or not journal.is_file():
+        if code_of(error) not in _NEEDS_ROLLBACK or not journal.is_file():
             raise
         return _recovered(path.resolve(), journal)
-    return connection
+    return _copied(connection) if _is_changed_while_read(connection) else connection
 
 
-def _read_only(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA query_only = ON")
-    return connection
+def _is_changed_while_read(connection: Database) -> bool:
+    """Whether a recording may take events out of the trace (`--last`): what was read of it would not fit the rest."""
+    meta = dict(rows_of(connection, "SELECT key, value FROM meta WHERE key IN ('last', 'ended')"))
+    return meta.get("last", "") != "" and meta.get("ended") == ""
 
 
-def _recovered(path: Path, journal: Path) -> sqlite3.Connection:
+def _copied(connection: Database) -> Database:
+    """A connection to a copy as it is now, which is private and goes with the connection."""
+    copy: Database = sqlite3.connect("", check_same_thread=False, isolation_level=None, factory=Database)
+    with closing(connection):
+        connection.backup(copy)
+    bound(copy, connection.bytes)
+    return copy
+
+
+def _recovered(path: Path, journal: Path) -> Database:
     """A connection to a private copy of a trace, in which the commit that was cut off is rolled back.
 
     The original is not opened for writing: a journal from a stranger can name files that SQLite's recovery then
-    deletes (section 5 of sqlite.org/atomiccommit.html). Raises ValueError for such a journal."""
+    deletes (section 5 of sqlite.org/atomiccommit.html). Raises ValueError for such a journal, OSError where there is
+    no place for the copy."""
     with tempfile.TemporaryDirectory(prefix="gradviz-", ignore_cleanup_errors=True) as folder:
+        needed = path.stat().st_size + journal.stat().st_size
+        if needed > shutil.disk_usage(folder).free:
+            raise OSError(
+                f"its run was killed during a commit; to undo that takes {needed:,} bytes in {folder}"
+            )
         copy = Path(folder, path.name)
         copied_journal = Path(f"{copy}-journal")
         shutil.copyfile(path, copy)
@@ -98,9 +126,7 @@ def _recovered(path: Path, journal: Path) -> sqlite3.Connection:
                 raise ValueError("its journal names another file, which no recording writes")
         recovering = sqlite3.connect(copy)
         try:
-            recovering.execute("SELECT count(*) FROM meta").fetchone()
+            recovering.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         finally:
             recovering.close()
-        connection = _read_only(copy)
-        connection.execute("SELECT count(*) FROM meta").fetchone()  # opened for good: the name may go
-        return connection
+        return opened(copy)  # for good: the name may go

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -20,10 +19,24 @@ from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.events.site import Place
 from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
-from gradviz.tracefile.digest import Digests
-from gradviz.tracefile.errors import damaged
-from gradviz.tracefile.schema import COLUMNS, MAY_BE_NULL, STATE
+from gradviz.tracefile.database import rows_of
+from gradviz.tracefile.digest import Digests, renumbered
+from gradviz.tracefile.errors import told_of
+from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sites import Frame, Site, joined
+from gradviz.tracefile.sound import (
+    Known,
+    Numbers,
+    check_heads,
+    check_marks,
+    check_numbers,
+    check_rows,
+    check_states,
+    form_of,
+    kinds_of,
+    names_of,
+    pairs_of,
+)
 from gradviz.tracefile.states import Snapshot, States
 
 
@@ -63,7 +76,8 @@ class Trace:
         self.path = path
         self._connection = connection
         self.meta: dict[str, str] = dict(self._rows("SELECT key, value FROM meta"))
-        self.chunks = Chunks(connection, self._rows)
+        with told_of(path):
+            self.chunks = Chunks(connection, self._rows)
         self._firsts = [chunk.first for chunk in self.chunks.list]
         self.count: int = self.chunks.events
         self._links_of = lru_cache(maxsize=6)(self._load_links)
@@ -82,26 +96,8 @@ class Trace:
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """What a query gives, every value of its column's type."""
-        try:
-            found = self._connection.execute(query, values)
-            rows = found.fetchall()
-        except sqlite3.Error as error:
-            raise damaged(self.path, error) from None
-        for (name, *_), column in zip(found.description, zip(*rows, strict=True), strict=bool(rows)):
-            expected = {COLUMNS[name], type(None)} if name in MAY_BE_NULL else {COLUMNS[name]}
-            if not set(map(type, column)) <= expected:
-                raise damaged(self.path, ValueError(f"a {name} of another type"))
-        return rows
-
-    def _listed(self, text: str) -> tuple[Any, ...]:
-        """A JSON list."""
-        try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise damaged(self.path, error) from None
-        if not isinstance(found, list):
-            raise damaged(self.path, ValueError("a list is missing"))
-        return tuple(found)
+        with told_of(self.path):
+            return rows_of(self._connection, query, *values)
 
     # --- tables
 
@@ -118,16 +114,8 @@ class Trace:
     def rules(self) -> dict[int, Rule]:
         """The derivatives of operations as text, by number."""
         rows = self._rows("SELECT id, inputs, elementwise FROM rules")
-        found = {}
-        for number, inputs, elementwise in rows:
-            pairs = self._listed(inputs)
-            if not all(
-                isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
-                for pair in pairs
-            ):
-                raise damaged(self.path, ValueError("a rule is no list of names and formulas"))
-            found[number] = Rule(tuple((name, text) for name, text in pairs), bool(elementwise))
-        return found
+        with told_of(self.path):
+            return {number: Rule(pairs_of(inputs), bool(elementwise)) for number, inputs, elementwise in rows}
 
     def rule(self, number: int) -> Rule:
         """One rule by its number."""
@@ -137,13 +125,9 @@ class Trace:
     def forms(self) -> dict[int, Form]:
         """The shapes, dtypes and devices of tensors, by number."""
         rows = self._rows("SELECT id, shape, dtype, device FROM forms")
-        found = {}
-        for number, shape, dtype, device in rows:
-            sizes = self._listed(shape)
-            if not all(type(size) is int and size >= 0 for size in sizes):
-                raise damaged(self.path, ValueError("a shape is no list of sizes"))
-            found[number] = Form(sizes, dtype, device)
-        return found
+        with told_of(self.path):
+            check_numbers([number for number, *_ in rows], "forms")
+            return {number: form_of(*form) for number, *form in rows}
 
     @cached_property
     def sites(self) -> dict[int, Site]:
@@ -154,16 +138,10 @@ class Trace:
     @cached_property
     def _frames(self) -> dict[int, Frame]:
         columns = "id, parent, file, line, col, end_line, end_col, function, names, library"
-        frames = {}
-        for row in self._rows(f"SELECT {columns} FROM sites"):
-            number, parent, file, line, col, end_line, end_col, function, names, library = row
-            named = self._listed(names)
-            if not all(isinstance(name, str) for name in named):
-                raise damaged(self.path, ValueError("names of a place are no texts"))
-            parent = parent if 0 <= parent < number else 0
-            place = Place(file, line, col, end_line, end_col, function, named, False)
-            frames[number] = Frame(number, parent, place, named, bool(library))
-        return frames
+        rows = self._rows(f"SELECT {columns} FROM sites")
+        with told_of(self.path):
+            check_numbers([number for number, *_ in rows], "places")
+            return {row[0]: _frame_of(*row) for row in rows}
 
     @lru_cache(maxsize=64)  # noqa: B019  (a trace lives as long as its program)
     def source(self, file: str) -> list[str]:
@@ -174,11 +152,20 @@ class Trace:
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The backward passes in order."""
-        columns = "number, first, last, thread, site, nodes, digest, recorded"
-        query = f"SELECT {columns} FROM passes WHERE first < ? ORDER BY number"
-        found = [PassInfo(*row) for row in self._rows(query, self.count)]
+        count = len(self.events)  # with them the passes are checked
+        found = [
+            # of a run that goes on: as it was when the trace was opened
+            run if run.last is None or run.last < count else replace(run, last=None, nodes=None, digest=None)
+            for run in self._passes_told
+        ]
         open_passes = [run for run in found if run.last is None]
         return self._completed(found, open_passes[0].first) if open_passes else found
+
+    @cached_property
+    def _passes_told(self) -> list[PassInfo]:
+        columns = "number, first, last, thread, site, nodes, digest, recorded"
+        query = f"SELECT {columns} FROM passes WHERE first < ? ORDER BY number"
+        return [PassInfo(*row) for row in self._rows(query, self.count)]
 
     @property
     def passes_begun(self) -> int:
@@ -187,13 +174,14 @@ class Trace:
 
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
         """The passes of a run that was killed: those that ended in its last moment had not been summed up."""
-        digests = Digests([self.text(number) for number in range(max(self.strings, default=-1) + 1)])
+        numbers = sorted(self.strings)  # of texts: they may be far apart
+        digests = Digests([self.strings[number] for number in numbers])
         for chunk, (_, first, count, _) in enumerate(self.chunks.list):
             if first + count > start:
                 begin = max(first, start)
                 events = self.events[begin : first + count]
                 skipped = int(self.events["links"][first:begin].sum())
-                digests.read(begin, events, self._links_of(chunk)[skipped:])
+                digests.read(begin, renumbered(events, numbers), self._links_of(chunk)[skipped:])
         ended = {run.number: run for run in digests.take_finished()}
         return [
             replace(
@@ -223,19 +211,40 @@ class Trace:
     @cached_property
     def events(self) -> np.ndarray:
         """All events as rows of layout.ROW."""
-        try:
-            parts = [numbers.view(ROW) for numbers in self.chunks.all("events")]
-        except ValueError as error:
-            raise damaged(self.path, error) from None
-        counts = [chunk.events for chunk in self.chunks.list]
-        if [len(part) for part in parts] != counts:
-            raise damaged(self.path, ValueError("there are fewer or more events than there should be"))
-        return np.concatenate([np.zeros(0, ROW), *parts])
+        with told_of(self.path):
+            parts = [numbers.view(ROW) for numbers in self._checked_one_by_one()]
+            rows = np.concatenate([np.zeros(0, ROW), *parts])
+            self._check(rows)
+        return rows
+
+    def _checked_one_by_one(self) -> Iterator[np.ndarray]:
+        """The events of each chunk, which are as many as there should be: a file that is damaged is not read on."""
+        for chunk, numbers in zip(self.chunks.list, self.chunks.each("events"), strict=True):
+            if len(numbers) * numbers.itemsize != chunk.events * ROW.itemsize:
+                raise ValueError("there are fewer or more events than there should be")
+            check_heads(numbers)
+            yield numbers
+
+    def _check(self, rows: np.ndarray) -> None:
+        """All events, and what tables say of them, fit together."""
+        passes = self._passes_told
+        numbers = [run.number for run in passes]
+        sites = Numbers(self._frames)
+        kinds = kinds_of(rows)
+        check_rows(rows, kinds, Known(sites, Numbers(self.strings), Numbers(self.rules), Numbers(numbers)))
+        places = [run.site for run in passes] + [error.site for error in self.errors]
+        if not sites.include(np.array(places, np.int64)):
+            raise ValueError("a pass or an error is at a place that there is not")
+        ended = [run for run in passes if run.last is not None and run.last < len(rows)]
+        check_marks(kinds, rows["a"], Kind.PASS_BEGAN, [run.first for run in passes], numbers)
+        lasts = [run.last or 0 for run in ended]
+        check_marks(kinds, rows["a"], Kind.PASS_ENDED, lasts, [run.number for run in ended])
+        check_marks(kinds, rows["a"], Kind.ERROR, [error.event for error in self.errors], [])
 
     @cached_property
     def kinds(self) -> np.ndarray:
         """The kind of each event, as `Kind` numbers."""
-        return (self.events["head"] & 0xFF).astype(np.uint8)
+        return kinds_of(self.events)
 
     def indices(self, *kinds: Kind) -> np.ndarray:
         """The indices of all events of these kinds."""
@@ -260,18 +269,21 @@ class Trace:
         chunk = bisect_right(self._firsts, index) - 1
         links = self._links_of(chunk)
         end = int(self._link_ends[index]) - self._link_starts[chunk]
-        try:
-            layout = LAYOUTS[Kind(int(row["head"]) & 0xFF)]
+        layout = LAYOUTS[Kind(int(row["head"]) & 0xFF)]
+        with told_of(self.path):
             return layout.unpack(index, row, links[end - int(row["links"]) : end].tolist(), self)
-        except ValueError as error:  # also of a kind that there is not
-            raise damaged(self.path, error) from None
 
     def table(self, kind: Kind) -> Table:
         """All events of a kind as columns."""
         found = self._tables.get(kind)
         if found is None:
             found = self._tables[kind] = Table(
-                LAYOUTS[kind], self.indices(kind), self.events, self._gathered_links, self
+                LAYOUTS[kind],
+                self.indices(kind),
+                self.events,
+                self._gathered_links,
+                self,
+                lambda: told_of(self.path),
             )
         return found
 
@@ -297,12 +309,10 @@ class Trace:
     def _load_links(self, chunk: int) -> np.ndarray:
         _, first, count, _ = self.chunks.list[chunk]
         due = int(self._link_ends[first + count - 1]) - self._link_starts[chunk] if count else 0
-        try:
+        with told_of(self.path):
             links = self.chunks.one("links", chunk)
             if len(links) != due:
                 raise ValueError("links are missing")
-        except ValueError as error:
-            raise damaged(self.path, error) from None
         return links
 
     def _gathered_links(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -313,9 +323,10 @@ class Trace:
         bounds = np.flatnonzero(np.diff(chunks, prepend=-1, append=-1))
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             chunk, own = int(chunks[begin]), counts[begin:end]
+            links = self._links_of(chunk)  # first: that there are so many is known only then
             starts = self._link_ends[indices[begin:end]] - own - self._link_starts[chunk]
             places = np.repeat(starts - (np.cumsum(own) - own), own) + np.arange(own.sum())
-            parts.append(self._links_of(chunk)[places])
+            parts.append(links[places])
         return np.concatenate(parts), counts
 
     # --- tensors
@@ -323,13 +334,22 @@ class Trace:
     @cached_property
     def states(self) -> States:
         """What tensors were, at all events."""
-        try:
-            parts = [numbers.view(STATE) for numbers in self.chunks.all("states")]
-            for part, (_, first, count, _) in zip(parts, self.chunks.list, strict=True):
-                _check_range(part["event"], first, count)
-            return States(parts, self.chunks.sizes(), self.forms, self.chunks.values, self.chunks.value)
-        except ValueError as error:
-            raise damaged(self.path, error) from None
+        with told_of(self.path):
+            parts = [numbers.view(STATE) for numbers in self.chunks.each("states")]
+            states = States(parts, self.chunks.sizes(), self.forms, self._values, self._value)
+            firsts = [*self._firsts, self.chunks.events]
+            if not len(states) and len(self.indices(Kind.OP, Kind.TENSOR)):
+                raise ValueError("states are missing")
+            check_states(states.tensors, states.bases, states.events, states.firsts_of_chunks, firsts)
+        return states
+
+    def _values(self, chunk: int) -> bytes:
+        with told_of(self.path):
+            return self.chunks.values(chunk)
+
+    def _value(self, chunk: int, offset: int, length: int) -> bytes:
+        with told_of(self.path):
+            return self.chunks.value(chunk, offset, length)
 
     def snapshot(self, tensor: int, at: int | None = None) -> Snapshot | None:
         """What a tensor was just after event `at` (default: at the end), or when it was first told of, if that is
@@ -345,10 +365,8 @@ class Trace:
         valued = states.valued(tensor, max(until, int(states.events[row])))
         if valued < 0:
             return None
-        try:
+        with told_of(self.path):
             return states.snapshot(row, valued)
-        except (ValueError, sqlite3.Error) as error:
-            raise damaged(self.path, error) from None
 
     def born(self, tensor: int) -> int | None:
         """The event that first told of a tensor; None where nothing is known of it."""
@@ -362,7 +380,11 @@ class Trace:
         return None if form is None else (form.shape, form.dtype)
 
 
-def _check_range(events: np.ndarray, first: int, count: int) -> None:
-    """Raise ValueError where the states of a chunk belong to events outside of it."""
-    if len(events) and not (first <= events.min() and events.max() < first + count):
-        raise ValueError("a state belongs to no event of its chunk")
+def _frame_of(
+    number: int, parent: int, file: str, line: int, col: int, end_line: int, end_col: int, function: str, names: str,
+    library: int,
+) -> Frame:  # fmt: skip
+    """A frame as its row tells it. Raises ValueError where that cannot be."""
+    named = names_of(names)
+    place = Place(file, line, col, end_line, end_col, function, named, False)
+    return Frame(number, parent if 0 <= parent < number else 0, place, named, bool(library))

@@ -18,7 +18,7 @@ from gradviz.sets import contained, distinct
 from gradviz.tracefile.batch import Batch
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
-from gradviz.tracefile.states import elements_of
+from gradviz.tracefile.sound import elements_of
 
 BEFORE, AFTER = 2, 1  # segments that are kept around trouble
 MOST_TROUBLES = 8

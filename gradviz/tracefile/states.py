@@ -15,9 +15,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.events.values import Stats, stats_of, stats_table, unpack_stats
 from gradviz.sets import distinct
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
-
-_STATISTICS = 7
-_BRAIN_FLOAT = "bfloat16"
+from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,8 @@ class Snapshot:
 
 class States:
     """The states of a trace in the order in which they were told. `tensors`, `events`, `versions`, `bases`, `flags`
-    and `forms` (0: as before) are columns; a *row* is a place in them.
+    and `forms` (0: as before) are columns; a *row* is a place in them. `firsts_of_chunks` are the rows at which
+    the chunks of the file begin, and how many there are.
 
     Raises ValueError where the file is damaged."""
 
@@ -73,16 +72,15 @@ class States:
         self._grades = (table["what"] >> 8).astype(np.uint8)
         self._lengths = table["length"].astype(np.int64)
         self._known_forms, self._payload, self._read = forms, payload, read
-        self._firsts = np.cumsum([0, *map(len, chunks)])
+        self.firsts_of_chunks = np.cumsum([0, *map(len, chunks)])
         self._offsets = self._checked_offsets(sizes)
-        if len(table) and not np.isin(self.forms, [0, *forms]).all():
-            raise ValueError("a state has a form that there is not")
+        check_values(table["what"] >> 8, self._lengths, self.forms, forms)
         self.snapshot = lru_cache(maxsize=4096)(self._snapshot)
 
     def _checked_offsets(self, sizes: list[int]) -> np.ndarray:
         """Where the value of each state begins in the payload of its chunk."""
         offsets = np.cumsum(self._lengths) - self._lengths
-        for first, after, size in zip(self._firsts, self._firsts[1:], sizes, strict=False):
+        for first, after, size in zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], sizes, strict=False):
             if after > first:
                 offsets[first:after] -= offsets[first]
                 if int(offsets[after - 1] + self._lengths[after - 1]) > size:
@@ -110,7 +108,7 @@ class States:
             setattr(part, name, getattr(self, name)[:kept])
         for known in ("_order", "_sorted_keys", "_formed", "_formed_keys", "stats", "checksums"):
             part.__dict__.pop(known, None)
-        part._firsts = np.minimum(self._firsts, kept)
+        part.firsts_of_chunks = np.minimum(self.firsts_of_chunks, kept)
         part.snapshot = lru_cache(maxsize=4096)(part._snapshot)
         return part
 
@@ -210,7 +208,7 @@ class States:
         grade, length = int(self._grades[row]), int(self._lengths[row])
         if grade not in (ELEMENTS, STATS):
             return None, None
-        chunk = int(np.searchsorted(self._firsts, row, side="right")) - 1
+        chunk = int(np.searchsorted(self.firsts_of_chunks, row, side="right")) - 1
         data = self._read(chunk, int(self._offsets[row]), length)
         if grade == STATS:
             return None, unpack_stats(data)
@@ -225,8 +223,10 @@ class States:
     @cached_property
     def stats(self) -> np.ndarray:
         """min, max, mean, rms, nan, inf and zeros of each state, NaN where no value was kept."""
-        found = np.full((len(self), _STATISTICS), np.nan)
-        for chunk, (first, after) in enumerate(zip(self._firsts, self._firsts[1:], strict=False)):
+        found = np.full((len(self), STATISTICS), np.nan)
+        for chunk, (first, after) in enumerate(
+            zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)
+        ):
             if after > first and self._grades[first:after].any():
                 self._fill(found, slice(first, after), np.frombuffer(self._payload(chunk), np.uint8))
         return found
@@ -237,7 +237,9 @@ class States:
         ones, in one file and between files. 0 where no value was kept."""
         found = np.zeros(len(self), np.uint32)
         seeds = {number: zlib.crc32(repr(form[:2]).encode()) for number, form in self._known_forms.items()}
-        for chunk, (first, after) in enumerate(zip(self._firsts, self._firsts[1:], strict=False)):
+        for chunk, (first, after) in enumerate(
+            zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)
+        ):
             payload = memoryview(self._payload(chunk)) if self._lengths[first:after].any() else b""
             for row in (first + np.flatnonzero(self._lengths[first:after])).tolist():
                 start = int(self._offsets[row])
@@ -255,18 +257,8 @@ class States:
             length = int(lengths[rows[0]])
             packed = payload[offsets[rows][:, None] + np.arange(length)]
             if kind & 0xFF == STATS:
-                found[here.start + rows] = packed.view(np.float64).reshape(len(packed), _STATISTICS)
+                found[here.start + rows] = packed.view(np.float64).reshape(len(packed), STATISTICS)
                 continue
             array = elements_of(packed, self._known_forms[kind >> 8 & 0xFFFFFFFF].dtype)
             if array is not None:
                 found[here.start + rows] = stats_table(array)
-
-
-def elements_of(data: np.ndarray, dtype: str) -> np.ndarray | None:
-    """Bytes as elements; those of bfloat16 as float32. None for a dtype that NumPy has not."""
-    if dtype == _BRAIN_FLOAT:
-        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    try:
-        return data.view(np.dtype(dtype))
-    except TypeError:
-        return None

@@ -34,8 +34,11 @@ def _drawn(heights: list[float]) -> str:
     if not known:
         return "".join(_NOT_FINITE if not math.isfinite(height) else _BARS[0] for height in heights)
     low, high = min(known), max(known)
-    if math.log10(high / low) >= _DECADES:
-        scaled = [math.log(height / low) / math.log(high / low) if height > 0 else 0.0 for height in heights]
+    decades = math.log10(high) - math.log10(low)  # the quotient may overflow
+    if decades >= _DECADES:
+        scaled = [
+            (math.log10(height) - math.log10(low)) / decades if height > 0 else 0.0 for height in heights
+        ]
     else:
         scaled = [height / high for height in heights]
     return "".join(

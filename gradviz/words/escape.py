@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, invisible, direction-changing characters
 
@@ -11,6 +13,17 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, invisible, dire
 def clean(text: str) -> str:
     """Text as one line for a terminal; control and invisible characters are escaped."""
     return text if text.isprintable() else "".join(map(_by_escape, text))
+
+
+def json_text(data: Any, indent: int = 2) -> str:
+    """Data as JSON for people and programs, in which control and invisible characters are escaped. Raises ValueError
+    for a number that JSON has not."""
+    text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
+    return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def clean_character(character: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +39,7 @@ from gradviz.events.kinds import (
     TensorMade,
 )
 from gradviz.query.cuts import Reason, why_no_node
+from gradviz.query.settings import rates_of, settings_of
 from gradviz.words.escape import clean
 from gradviz.words.formulas import formulas, is_whole_vjp, local_number
 from gradviz.words.jvp import in_numbers
@@ -235,11 +235,8 @@ def _clipped(stop: Stop, event: GradsClipped) -> str:
 
 def settings_told(settings: str) -> str:
     """A parameter group's settings: `lr=0.1, momentum=0.9`."""
-    try:
-        found = json.loads(settings)
-    except ValueError:
-        return clean(settings)
-    if not isinstance(found, dict):
+    found = settings_of(settings)
+    if not found:
         return clean(settings)
     return clean(", ".join(f"{name}={_setting(value)}" for name, value in found.items()))
 
@@ -255,10 +252,8 @@ def _scheduled(stop: Stop, event: Scheduled) -> str:
 
 def _rates(text: str) -> str:
     """The learning rates of an optimizer's groups, with few digits and without repetitions."""
-    try:
-        return listed(dict.fromkeys(number(float(rate)) for rate in json.loads(text)))
-    except (ValueError, TypeError):
-        return clean(text)
+    rates = rates_of(text)
+    return listed(dict.fromkeys(map(number, rates))) if rates else clean(text)
 
 
 # --- backward

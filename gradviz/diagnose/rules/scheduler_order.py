@@ -3,7 +3,6 @@ that the first value of its schedule is never used; or more often than its sched
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +11,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.settings import rates_of
 from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 
@@ -66,7 +66,10 @@ def _too_often(case: Case, told: np.ndarray, steps: np.ndarray) -> Iterator[Foun
 
 def _rises_again(case: Case, told: np.ndarray) -> bool:
     """Whether a rate falls almost to its lowest, and then rises almost to its highest."""
-    rates = np.array([max(json.loads(case.scheduled.object(event).rates)) for event in told.tolist()])
+    told_rates = [rates_of(case.scheduled.object(event).rates) for event in told.tolist()]
+    rates = np.array([max(rates) for rates in told_rates if rates])
+    if not len(rates) or np.isnan(rates).any():
+        return False
     low = int(np.argmin(rates))
     return bool(rates[low] < 0.2 * rates.max() and rates[low:].max() > 0.8 * rates.max())
 

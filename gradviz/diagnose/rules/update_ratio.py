@@ -5,7 +5,6 @@ SGD and Adam at most the rate times what they allow."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +14,7 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.lost_update import has_gradient
 from gradviz.events.kinds import Kind
+from gradviz.query.settings import number_of, settings_of
 from gradviz.sets import contained, distinct
 from gradviz.words.numbers import number
 
@@ -100,8 +100,8 @@ def _at_most(case: Case, step: int, tensor: int) -> float:
     place = event.parameters.index(tensor) if tensor in event.parameters else -1
     for group in event.groups:
         if 0 <= place < group.size:
-            settings = json.loads(group.settings)
-            rate = float(settings.get("lr", np.nan))
+            settings = settings_of(group)
+            rate = number_of(settings.get("lr"))
             if event.type in _ADAPTIVE:
                 return _SLACK * rate
             plain = event.type == "SGD" and not settings.get("momentum") and not settings.get("weight_decay")

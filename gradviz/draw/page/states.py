@@ -83,9 +83,10 @@ def _add(entries: list[Entry], entry: Entry) -> None:
 def norm(snapshot: Snapshot) -> float | None:
     """The Euclidean norm of a tensor; None if its values were not kept or are not all finite."""
     stats = snapshot.stats
-    if stats is None or stats.nan or stats.inf or np.isnan(stats.rms):
+    if stats is None or stats.nan or stats.inf:
         return None
-    return float(f"{stats.rms * float(np.sqrt(np.prod(snapshot.shape))):.6g}")
+    size = stats.rms * float(np.sqrt(np.prod(snapshot.shape)))
+    return float(f"{size:.6g}") if np.isfinite(size) else None
 
 
 def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:

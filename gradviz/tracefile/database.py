@@ -1,0 +1,126 @@
+"""The database of a trace, read with suspicion: the file may be damaged, or made to harm.
+
+Only tables of the known schema are read: no views, triggers or virtual tables, which could compute anything. A sound
+file bounds what can come out of it, so its size bounds the work of a query and the length of what it gives."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from gradviz.tracefile.schema import COLUMNS, MAY_BE_NULL, TABLES
+
+_LONGEST = 1 << 20  # bytes of a text or an array that any file may hold
+_BLOCK, _MEMORY = 64, 64 << 20  # rows, and bytes, that are fetched before their length is looked at
+_UNPACKED, _TIMES = (
+    64 << 20,
+    256,
+)  # bytes that packed arrays may stand for: so many, and for each byte of the file
+_STEPS = 1_000_000  # of SQLite's machine, that any query may take
+_AT_ONCE = 10_000
+_LEAST, _BEYOND = -1, 1 << 32  # what whole numbers lie between: those of events have 32 bits
+
+
+class Database(sqlite3.Connection):
+    """A read-only connection to a file that is not trusted."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.bytes = _LONGEST  # of the file
+        self.steps = 0  # of SQLite's machine, in this query
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        """As a connection does; every query may take so many steps."""
+        self.steps = 0
+        return super().execute(*arguments)
+
+    def _too_many_steps(self) -> bool:
+        self.steps += _AT_ONCE
+        return self.steps > _STEPS + self.bytes
+
+
+def opened(path: Path) -> Database:
+    """A connection to a file. Raises sqlite3.Error where it cannot be read, ValueError where its tables are not those
+    of a trace."""
+    connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode=ro",
+        uri=True,
+        check_same_thread=False,
+        isolation_level=None,
+        factory=Database,
+    )
+    try:
+        bound(connection, path.stat().st_size)
+        _check_schema(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def bound(connection: Database, size: int) -> None:
+    """Let a file of that many bytes take no more time and memory than a sound one could."""
+    connection.bytes = size
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(size, _LONGEST))
+    connection.set_progress_handler(connection._too_many_steps, _AT_ONCE)
+    for setting in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
+        connection.execute(f"PRAGMA {setting}")
+
+
+_EXPECTED = {
+    ("table", words.split(maxsplit=3)[2], " ".join(words.split()))
+    for words in map(str.strip, TABLES.split(";"))
+    if words
+}
+
+
+def _check_schema(connection: sqlite3.Connection) -> None:
+    found = connection.execute("SELECT type, name, sql FROM sqlite_schema").fetchmany(len(_EXPECTED) + 1)
+    if any(not isinstance(word, str) for row in found for word in row):
+        raise ValueError("its tables are not those of a trace")
+    if {(kind, name, " ".join(sql.split())) for kind, name, sql in found} != _EXPECTED:
+        raise ValueError("its tables are not those of a trace")
+
+
+def most_unpacked(connection: sqlite3.Connection) -> float:
+    """How many bytes the packed arrays of a table may stand for: those of a chunk of a recording are some hundred times
+    as long as what is kept of it, at most."""
+    return _UNPACKED + _TIMES * connection.bytes if isinstance(connection, Database) else math.inf
+
+
+def rows_of(connection: sqlite3.Connection, query: str, *values: object) -> list[tuple[Any, ...]]:
+    """What a query gives, every value of its column's type and between bounds.
+
+    Raises ValueError where one is not, sqlite3.Error where the file cannot be read."""
+    cursor = connection.execute(query, values)
+    names = [name for name, *_ in cursor.description]
+    kinds = [COLUMNS[name] for name in names]
+    rows = cursor.fetchall() if not isinstance(connection, Database) else _fetched(connection, cursor, kinds)
+    for name, kind, column in zip(names, kinds, zip(*rows, strict=True), strict=bool(rows)):
+        expected = {kind, type(None)} if name in MAY_BE_NULL else {kind}
+        if not set(map(type, column)) <= expected:
+            raise ValueError(f"a {name} of another type")
+        if kind is int:
+            numbers = [number for number in column if number is not None] if name in MAY_BE_NULL else column
+            if numbers and not (min(numbers) >= _LEAST and max(numbers) < _BEYOND):
+                raise ValueError(f"a {name} beyond all bounds")
+    return rows
+
+
+def _fetched(connection: Database, cursor: sqlite3.Cursor, kinds: list[type]) -> list[tuple[Any, ...]]:
+    """All rows, whose texts and arrays together are no longer than the file."""
+    long = [at for at, kind in enumerate(kinds) if kind in (str, bytes)]
+    if not long:
+        return cursor.fetchall()
+    left = connection.bytes
+    rows: list[tuple[Any, ...]] = []
+    block = max(1, min(_BLOCK, _MEMORY // max(connection.bytes, _LONGEST)))
+    while more := cursor.fetchmany(block):
+        rows += more
+        for at in long:
+            left -= sum([len(row[at]) for row in more if type(row[at]) is kinds[at]])
+        if left < 0:
+            raise ValueError("it holds more than its size allows")
+    return rows

@@ -1,0 +1,281 @@
+"""Whether what a chunk holds fits together: checked once, where a chunk is opened, and relied on by all that reads it.
+
+What is checked: every kind of event exists and has as many links as it needs; what an event names (a place, a text, a
+rule, an earlier event, a pass) is there; passes and errors begin and end at events that say so; every state belongs to
+an event of its chunk, has a form that there is, and as many bytes of a value as its form needs.
+
+All functions raise ValueError, with a cause in a few words."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradviz.events.handles import Form
+from gradviz.events.kinds import Kind
+from gradviz.events.layout import COLUMNS, LAYOUTS, ROW
+from gradviz.sets import contained
+from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATS
+
+_DEEPEST, _MOST_SIZES = 8, 64  # nested lists of JSON; sizes of a shape, as in NumPy
+_SPARE = 1 << 20  # numbers of places and forms that a table may leave out
+_LARGEST = 1 << 62  # bytes of a value
+_WORD = re.compile(r"[A-Za-z0-9_.:<>|=()\[\] -]{0,60}")  # as dtypes and devices are written
+
+
+# --- texts
+
+
+def listed(text: str) -> tuple[Any, ...]:
+    """A list in JSON."""
+    found = nested(text)
+    if not isinstance(found, list):
+        raise ValueError("a list is missing")
+    return tuple(found)
+
+
+def nested(text: str, is_strict: bool = True) -> Any:
+    """What a text in JSON says, if it is not nested too deep. `is_strict`: as JSON has it, without NaN and Infinity."""
+    if text.count("[") + text.count("{") > _DEEPEST and _depth(text) > _DEEPEST:
+        raise ValueError("lists are nested too deep")
+    return json.loads(text, parse_constant=_refuse if is_strict else None)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _depth(text: str) -> int:
+    """How deep lists and objects are nested at most, as if brackets in texts were some, too."""
+    codes = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
+    steps = np.isin(codes, list(b"[{")).astype(np.int64) - np.isin(codes, list(b"]}"))
+    return int(np.cumsum(steps).max(initial=0))
+
+
+def form_of(shape: str, dtype: str, device: str) -> Form:
+    """A form of values."""
+    sizes = listed(shape)
+    if len(sizes) > _MOST_SIZES or not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError("a shape is no list of sizes")
+    if math.prod(sizes) * 16 > _LARGEST or max(sizes, default=0) > _LARGEST:
+        raise ValueError("a shape beyond all bounds")
+    if not (_WORD.fullmatch(dtype) and _WORD.fullmatch(device)):
+        raise ValueError("a dtype or a device that is no word")
+    return Form(sizes, dtype, device)
+
+
+def pairs_of(inputs: str) -> tuple[tuple[str, str], ...]:
+    """The names and formulas of a rule."""
+    pairs = listed(inputs)
+    if not all(isinstance(pair, list) and len(pair) == 2 and _are_texts(pair) for pair in pairs):
+        raise ValueError("a rule is no list of names and formulas")
+    return tuple((name, text) for name, text in pairs)
+
+
+def names_of(names: str) -> tuple[str, ...]:
+    """The names that the value of a place is assigned to."""
+    found = listed(names)
+    if not _are_texts(found):
+        raise ValueError("names of a place are no texts")
+    return found
+
+
+def _are_texts(values: Sequence[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def check_numbers(numbers: Collection[int], what: str) -> None:
+    """Places and forms are numbered from 1 without large gaps, so that an array can have a place for each."""
+    if numbers and not (min(numbers) > 0 and max(numbers) <= len(numbers) + _SPARE):
+        raise ValueError(f"numbers of {what} beyond all bounds")
+
+
+# --- events
+
+
+class Numbers:
+    """Numbers that events may name, and 0. `highest` is the highest of them."""
+
+    def __init__(self, numbers: Collection[int]) -> None:
+        self._there = np.array([0, *numbers], np.int64)
+        self._there.sort()
+        self.highest = int(self._there[-1])
+        self.are_all = bool(np.all(np.diff(self._there) <= 1))  # up to the highest: so it is, mostly
+
+    def include(self, asked: np.ndarray) -> bool:
+        """Whether all numbers of an array are among them."""
+        if self.are_all:
+            return not len(asked) or int(asked.max()) <= self.highest
+        return bool(contained(asked, self._there).all())
+
+
+class Known(NamedTuple):
+    """What events may name."""
+
+    sites: Numbers
+    texts: Numbers
+    rules: Numbers
+    passes: Numbers
+
+    def of(self, how: str) -> Numbers | None:
+        """The numbers that a field may hold which is stored in this way; None for any."""
+        return {"text": self.texts, "rule": self.rules, "pass": self.passes}.get(how)
+
+
+def kinds_of(rows: np.ndarray) -> np.ndarray:
+    """The kinds of events: the lowest byte of each row's head."""
+    return np.ascontiguousarray(rows.view(np.uint8)[:: ROW.itemsize])
+
+
+def check_heads(numbers: np.ndarray) -> None:
+    """The first of many events, told by their rows as numbers, is of a kind that there is: so a file of zeros, or of
+    chance, is not read on."""
+    if len(numbers) and not _FIRST <= int(numbers[0]) & 0xFF <= _LAST:
+        raise ValueError("an event of a kind that there is not")
+
+
+_FIRST, _LAST = min(LAYOUTS), max(LAYOUTS)
+_PLACES = {name: place for place, name in enumerate(ROW.names or ())}  # of the columns of a row
+_SITE, _LINKS = _PLACES["site"], _PLACES["links"]
+_ANY = 2**32 - 1
+_BLOCK = 1 << 15  # rows that are checked together: they stay in the processor's cache
+
+
+def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known) -> None:
+    """The rows of a run's events fit together, and what they name is there."""
+    numbers = rows.view(np.uint32).reshape(len(rows), len(_PLACES))
+    if len(kinds) and not _FIRST <= kinds.min() <= kinds.max() <= _LAST:
+        raise ValueError("an event of a kind that there is not")
+    most = _bounds(known)
+    for start in range(0, len(numbers), _BLOCK):
+        block, own = numbers[start : start + _BLOCK], kinds[start : start + _BLOCK]
+        if np.any(block > most.take(own, axis=0)):
+            raise ValueError("an event names what there is not, or has links to spare")
+    if not (known.sites.are_all or known.sites.include(numbers[:, _SITE])):
+        raise ValueError("an event is at a place that there is not")
+    for kind in LAYOUTS:
+        _check_kind(kind, numbers, kinds, known)
+
+
+def _bounds(known: Known) -> np.ndarray:
+    """For each kind the highest number of each column of its row. Too few links are found where they are read
+    (`Layout.stretches`)."""
+    most = np.full((256, len(_PLACES)), _ANY, np.uint32)
+    most[:, _SITE] = known.sites.highest
+    for kind, layout in LAYOUTS.items():
+        if not layout.lists:
+            most[kind, _LINKS] = layout.head
+        for column, field in zip(COLUMNS, layout.columns, strict=False):
+            if (there := known.of(field.stored.how)) is not None:
+                most[kind, _PLACES[column]] = there.highest
+    return most
+
+
+def _check_kind(kind: Kind, numbers: np.ndarray, kinds: np.ndarray, known: Known) -> None:
+    """What bounds do not say of the events of a kind."""
+    layout = LAYOUTS[kind]
+    width = layout.lists[0].width if len(layout.lists) == 1 else 1
+    unsure = [
+        (_PLACES[column], how, there)
+        for column, field in zip(COLUMNS, layout.columns, strict=False)
+        for how, there in [(field.stored.how, known.of(field.stored.how))]
+        if how == "back" or not (there is None or there.are_all)
+    ]
+    if width == 1 and not unsure:
+        return
+    places = np.flatnonzero(kinds == kind)
+    if np.any((numbers[places, _LINKS] - layout.head) % width):
+        raise ValueError("an event has links to spare")
+    for column, how, there in unsure:
+        if there is None:
+            _check_earlier(numbers[places, column], places, kinds)
+        elif not there.include(numbers[places, column]):
+            raise ValueError(f"an event names a {how} that there is not")
+
+
+def _check_earlier(distances: np.ndarray, places: np.ndarray, kinds: np.ndarray) -> None:
+    """Events so far back from these places are ops."""
+    targets = places - distances.astype(np.int64)
+    if targets.min(initial=0) < 0:
+        raise ValueError("an event names one before the first")
+    if np.any(kinds[targets[distances > 0]] != Kind.OP):
+        raise ValueError("an event names one that is no op")
+
+
+def check_marks(
+    kinds: np.ndarray, firsts: np.ndarray, kind: Kind, events: list[int], told: list[int]
+) -> None:
+    """What a table says of events is so: they are of a kind, and their first columns (`firsts` are those of all events)
+    are the numbers that are told (none: any)."""
+    places = np.array(events, np.int64)
+    if len(places) and not (places.min() >= 0 and places.max() < len(kinds)):
+        raise ValueError(f"a {kind.name} at an event that there is not")
+    if np.any(kinds[places] != kind) or (told and np.any(firsts[places] != np.array(told, np.int64))):
+        raise ValueError(f"a {kind.name} at an event that is none")
+
+
+# --- states
+
+_IMPOSSIBLE, _ANY_LENGTH = -2, -1
+STATISTICS = 7  # of a value that is not kept in full
+_BRAIN_FLOAT = "bfloat16"
+
+
+def dtype_of(name: str) -> np.dtype | None:
+    """NumPy's dtype for a name; that of the bytes for bfloat16. None where NumPy has none for plain numbers."""
+    try:
+        found = np.dtype("uint16" if name == _BRAIN_FLOAT else name)
+    except (TypeError, ValueError):
+        return None
+    return found if found.kind in "biufc" and name in (found.name, _BRAIN_FLOAT) else None
+
+
+def elements_of(data: np.ndarray, name: str) -> np.ndarray | None:
+    """Bytes as elements; those of bfloat16 as float32. None for a dtype that NumPy has not."""
+    dtype = dtype_of(name)
+    if dtype is None:
+        return None
+    if name == _BRAIN_FLOAT:
+        return (data.view(dtype).astype(np.uint32) << 16).view(np.float32)
+    return data.view(dtype)
+
+
+def check_states(
+    tensors: np.ndarray, bases: np.ndarray, events: np.ndarray, chunks: np.ndarray, firsts: Sequence[int]
+) -> None:
+    """The states of each chunk belong to its events, in their order. `chunks` says at which state each chunk
+    begins, and `firsts` at which event; both end with how many there are."""
+    if np.any((bases == tensors) & (bases > 0)):
+        raise ValueError("a tensor is a view of itself")
+    if np.any(events[1:] < events[:-1]):
+        raise ValueError("states are not in the order of their events")
+    some = np.flatnonzero(np.diff(chunks))
+    bounds = np.array(firsts, np.int64)
+    if np.any(events[chunks[some]] < bounds[some]) or np.any(
+        events[chunks[some + 1] - 1] >= bounds[some + 1]
+    ):
+        raise ValueError("a state belongs to no event of its chunk")
+
+
+def check_values(
+    grades: np.ndarray, lengths: np.ndarray, forms: np.ndarray, known: Mapping[int, Form]
+) -> None:
+    """Every state has a form that there is, and as many bytes of a value as that form and its grade need."""
+    highest = max(known, default=0)
+    if int(forms.max(initial=0)) > highest or int(grades.max(initial=0)) > max(ELEMENTS, STATS):
+        raise ValueError("a state has a form, or a value of a kind, that there is not")
+    needed = np.full((highest + 1, 4), _IMPOSSIBLE, np.int64)
+    needed[0, NO_VALUE] = 0
+    for number, form in known.items():
+        dtype = dtype_of(form.dtype)
+        needed[number, NO_VALUE] = 0
+        needed[number, ELEMENTS] = _ANY_LENGTH if dtype is None else math.prod(form.shape) * dtype.itemsize
+        needed[number, STATS] = 8 * STATISTICS
+    due = needed.reshape(-1).take(4 * forms.astype(np.int64) + grades)
+    if np.any((due != lengths) & (due != _ANY_LENGTH)):
+        raise ValueError("a value does not fit its form")

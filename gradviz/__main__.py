@@ -1,5 +1,12 @@
 """`python -m gradviz`."""
 
-from gradviz.cli.main import main
+import sys
 
-main(prog_name="gradviz")
+if not sys.flags.safe_path:
+    sys.path[0] = (
+        "<gradviz>"  # not this directory: a script there may have a `rich.py` of its own, which is not for us
+    )
+
+from gradviz.cli.process import run
+
+run()

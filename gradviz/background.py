@@ -3,29 +3,86 @@
 from __future__ import annotations
 
 import _thread
+import os
+import time
 from collections.abc import Callable
+from pathlib import Path
+
+_TASKS = Path("/proc/self/task")
+_PATIENCE = 0.2  # seconds
+_running: set[Background] = set()
+_paused: list[Background] = []
 
 
 class Background:
     """Runs `target` in a thread that `threading` does not know: `threading.enumerate()` lists the program's own. Like a
-    daemon it ends with the interpreter."""
+    daemon it ends with the interpreter.
 
-    def __init__(self, target: Callable[[], None]) -> None:
+    With `wake` it makes room for a fork, as Python warns of other threads there: after `wake` the target is to return
+    as soon as `pausing`. It is called anew by `go_on_all`, which is for later: Python warns after the fork."""
+
+    def __init__(self, target: Callable[[], None], wake: Callable[[], None] | None = None) -> None:
         self.target = target
+        self.wake = wake
+        self.pausing = False
         self.over = _thread.allocate_lock()
+        self.process = os.getpid()
+        self.task = 0
 
     def start(self) -> None:
         """Begin."""
         self.over.acquire()
+        if self.wake is not None:
+            _running.add(self)
         _thread.start_new_thread(self._run, ())
 
     def join(self) -> None:
-        """Wait until it is over."""
-        self.over.acquire()
-        self.over.release()
+        """Wait until it is over. In a copy of the process, made by `fork`, it is over."""
+        _running.discard(self)
+        if self in _paused:
+            _paused.remove(self)
+        if self.process == os.getpid():
+            self.over.acquire()
+            self.over.release()
+
+    def pause(self) -> None:
+        """Have it end."""
+        self.pausing = True
+        if self.wake is not None:
+            self.wake()
+        with self.over:
+            until = time.monotonic() + _PATIENCE  # the system takes a moment to forget it
+            while (_TASKS / str(self.task)).exists() and time.monotonic() < until:
+                time.sleep(0)
 
     def _run(self) -> None:
+        self.task = _thread.get_native_id()
         try:
             self.target()
         finally:
             self.over.release()
+
+
+def pause_all() -> None:
+    """Before a fork: let them end."""
+    while _running:
+        thread = _running.pop()
+        thread.pause()
+        _paused.append(thread)
+
+
+def go_on_all() -> None:
+    """After a fork, in the parent: begin again."""
+    while _paused:
+        try:
+            thread = _paused.pop()
+        except IndexError:  # another thread was faster
+            return
+        thread.pausing = False
+        thread.start()
+
+
+def forget_all() -> None:
+    """After a fork, in the child, which has no threads but the one that forked."""
+    _running.clear()
+    _paused.clear()

@@ -14,3 +14,11 @@ def tracebacks_are_wanted() -> bool:
 
 class GradvizError(Exception):
     """Something cannot be done. The message is one line that tells the user what to do."""
+
+
+def text_of(thing: object) -> str:
+    """What `str` gives, of things too whose text cannot be had."""
+    try:
+        return str(thing)
+    except Exception:
+        return f"<{type(thing).__name__} without a text>"

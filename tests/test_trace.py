@@ -196,6 +196,24 @@ def test_a_picture_may_be_asked_for_before_or_behind_the_script(gradviz: Run, tm
     assert (tmp_path / "a.svg").read_text() == (tmp_path / "b.svg").read_text()
 
 
+def test_an_option_graph_behind_a_script_that_has_its_own_is_the_scripts(
+    gradviz: Run, tmp_path: Path
+) -> None:
+    text = "import sys\nprint(sys.argv[1:])\n" + DIFFERENTIATES
+    has_its_own = script(tmp_path, text + "print('--graph' in sys.argv)\n")
+    for path, name in ((has_its_own, "x.svg"), (script(tmp_path, text, "other.py"), "cora")):
+        done = gradviz("trace", path, "--graph", name)
+        assert done.stdout.startswith(f"['--graph', '{name}']\n")
+        assert "--graph after SCRIPT goes to the script" in done.stderr
+        assert not (tmp_path / name).exists()
+
+
+def test_a_script_that_only_speaks_of_graph_is_drawn(gradviz: Run, tmp_path: Path) -> None:
+    path = script(tmp_path, f'"""gradviz trace script.py --graph x.svg"""\n{DIFFERENTIATES}')
+    gradviz("trace", path, "--graph", "x.svg")
+    assert (tmp_path / "x.svg").exists()
+
+
 def test_the_error_that_ends_a_script_is_the_last_event(gradviz_here: Run, tmp_path: Path) -> None:
     text = "import gradviz.engine as torch\nx = torch.ones(2, 3, requires_grad=True)\ny = x.exp()\n"
     gradviz_here("trace", script(tmp_path, f"{text}y @ x\n", "shapes.py"))
@@ -354,12 +372,13 @@ def test_a_script_that_changes_the_directory_keeps_its_status_and_its_trace(
     assert (tmp_path / "moves.svg").exists()
 
 
-def test_the_script_sees_no_thread_but_its_own(tmp_path: Path, gradviz: Run) -> None:
+@pytest.mark.parametrize("options", [[], ["--watch"]])
+def test_the_script_sees_no_thread_but_its_own(tmp_path: Path, gradviz: Run, options: list[str]) -> None:
     (tmp_path / "waits.py").write_text(
         "import threading\nfor thread in threading.enumerate():\n"
         "    if thread is not threading.main_thread():\n        thread.join()\nprint(threading.active_count())\n"
     )
-    assert gradviz("trace", "waits.py").stdout == "1\n"
+    assert gradviz("trace", *options, "waits.py").stdout == "1\n"
 
 
 @pytest.mark.parametrize("content", ["print('mine')\n", "SQLite format 3\0" + "x" * 200])

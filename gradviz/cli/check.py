@@ -8,14 +8,14 @@ from typing import Any
 import click
 from rich.console import Console
 
-from gradviz.cli.common import fail, newest_trace, opened
-from gradviz.cli.running import SETTINGS, runs_a_script, target_of
+from gradviz.cli.common import fail, newest_trace, opened, say
+from gradviz.cli.running import SETTINGS, Job, perform, runs_a_script, target_of
 from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.diagnose.text import report_text
-from gradviz.sources.script import run
+from gradviz.sources.script import Running
 from gradviz.tracefile import Trace
 from gradviz.words.escape import json_text
 
@@ -104,30 +104,23 @@ def check(
     Settings in [tool.gradviz] of pyproject.toml apply.
     """
     settings = settings_at(Path.cwd())
-    path, status = _recorded(module, output, engine, values, script, arguments)
-    with opened(path) as trace:
-        report = check_trace(trace, select, ignore, settings)
-        _print(report, trace, form)
-    raise SystemExit(status or int(bool(report.at_least(fail_on or settings.fail_on))))
 
+    def checked(path: Path, status: int = 0) -> int:
+        """Print what is found in a trace, and return the exit status."""
+        with opened(path) as trace:
+            report = check_trace(trace, select, ignore, settings)
+            _print(report, trace, form)
+        return status or int(bool(report.at_least(fail_on or settings.fail_on)))
 
-def _recorded(
-    module: str | None,
-    output: Path | None,
-    engine: str,
-    values: str,
-    script: str | None,
-    arguments: tuple[str, ...],
-) -> tuple[Path, int]:
-    """The trace to check, and the exit status of the script that was run for it."""
     if module is None and (script is None or is_trace(Path(script))):
         if arguments:
             fail(f"check reads one TRACE; {arguments[0]} is one argument too many")
-        return (newest_trace() if script is None else Path(script)), 0
+        raise SystemExit(checked(newest_trace() if script is None else Path(script)))
     target = target_of("check", module, script, arguments, engine)
     path = output or Path(f"{target.stem}.gradviz")
     try:
-        return path, run(target, path, values, None, engine=engine).status
+        running = Running(target, path, values, engine=engine, say=say)
+        perform(Job(running, lambda outcome: checked(path, outcome.status)))
     except OSError as error:
         fail(str(error))
 

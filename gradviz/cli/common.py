@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, TextIO, cast
 
 import click
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from gradviz.descriptors import HIGH, identity
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.escape import clean, shortened
 
@@ -25,8 +28,48 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 def fail(message: str) -> NoReturn:
     """Print one line to stderr and exit with status 2."""
-    click.echo(f"gradviz: {shortened(one_line(message), _LONGEST)}", err=True)
+    say(f"gradviz: {message}")
     raise SystemExit(2)
+
+
+def say(message: str) -> None:
+    """Print one line to stderr."""
+    with suppress(OSError, ValueError):  # nobody may read it
+        click.echo(shortened(one_line(message), _LONGEST), file=stderr.file)
+
+
+def speak_past_the_script() -> None:
+    """From now on speak to the stderr that the process has, whatever a script does with its own."""
+    with suppress(OSError):  # it is closed: what would be said there is lost
+        stderr.file = cast(IO[str], _OwnStderr(sys.stderr))
+        return
+    stderr.file = io.StringIO()
+
+
+class _OwnStderr:
+    """A copy of the process's stderr. What cannot be written there is lost."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+        self.descriptor = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        self.identity = identity(self.descriptor)
+
+    def fileno(self) -> int:
+        """The copy, or the original if the script has closed the copy."""
+        return self.descriptor if identity(self.descriptor) == self.identity else 2
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return os.isatty(self.fileno())
+
+    def write(self, text: str) -> int:
+        """Write at once."""
+        with suppress(OSError):
+            os.write(self.fileno(), text.encode(self.encoding, "backslashreplace"))
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing waits to be written."""
 
 
 @contextmanager

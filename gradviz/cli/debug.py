@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from gradviz.cli.common import fail, one_line
+from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.moment import export_moment
-from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
+from gradviz.cli.running import SETTINGS, Job, perform, runs_a_script, target_of, tell
 from gradviz.debug.debugger import Debugger, Reader
 from gradviz.debug.interrupt import ctrl_c_pauses
 from gradviz.debug.pauses import BAD
 from gradviz.debug.readers import AtTerminal, Commands, terminal
 from gradviz.diagnose.settings import Settings as CheckSettings
 from gradviz.diagnose.settings_file import settings_at
-from gradviz.sources.script import Outcome, run
+from gradviz.sources.script import Outcome, Running
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.step.plain import commands
 from gradviz.step.state import Settings
@@ -90,17 +91,22 @@ def debug(
         reader = _reader(text)
         starts = not breaks if at_start is None else at_start
         debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
-        with ctrl_c_pauses(lambda: debugger.pauses, _say):
-            outcome = run(target, path, values, companion=debugger, engine=engine)
+        around = ExitStack()
+        running = Running(target, path, values, None, debugger, engine, say=say)
+        around.enter_context(ctrl_c_pauses(lambda: debugger.pauses, _say))
+
+        def after(outcome: Outcome) -> int:
+            debugger.ended(f"exit status {outcome.status}")
+            return _finish(path, debugger, outcome, checks)
+
+        perform(Job(running, after, around, lambda: not _quits(debugger)))
     except OSError as error:
         fail(str(error))
-    debugger.ended(f"exit status {outcome.status}")
-    _finish(path, debugger, outcome, checks)
 
 
 def _reader(text: str | None) -> Reader:
     if text is not None:
-        return Commands(commands(text), lambda piece: click.echo(piece, err=True))
+        return Commands(commands(text), lambda piece: click.echo(piece, file=stderr.file))
     screen = terminal()
     if screen is None:
         fail('debug needs a terminal; without one, use --commands: gradviz debug --commands "continue; why"')
@@ -111,17 +117,21 @@ def _say(line: str) -> None:
     os.write(2, line.encode())
 
 
-def _finish(path: Path, debugger: Debugger, outcome: Outcome, checks: CheckSettings) -> None:
-    """Print a summary of the recording, and exit with the script's status."""
+def _finish(path: Path, debugger: Debugger, outcome: Outcome, checks: CheckSettings) -> int:
+    """Print a summary of the recording, and return the exit status: the script's, if nothing else went wrong."""
     tell(path, outcome, checks)
     if debugger.trouble:
-        click.echo(f"gradviz: {one_line(debugger.trouble)}", err=True)
-    status = 2 if debugger.trouble else outcome.status
-    if debugger.pauses is not None and debugger.pauses.quitting and _others_run():
+        say(f"gradviz: {debugger.trouble}")
+    status = outcome.status or (2 if debugger.trouble else 0)
+    if _quits(debugger) and _others_run():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)  # otherwise the interpreter would wait for the other threads
-    raise SystemExit(status)
+    return status
+
+
+def _quits(debugger: Debugger) -> bool:
+    return debugger.pauses is not None and debugger.pauses.quitting
 
 
 def _others_run() -> bool:

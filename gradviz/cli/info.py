@@ -59,6 +59,7 @@ def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
             for leaf in found.leaves
         ],
         "error": found.error,
+        "stopped": found.stopped or None,
     }
 
 
@@ -102,6 +103,7 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
     return {
         "run": f"{run} ({versions})",
         "ended": _ending(found, meta.get("ended", "")),
+        **({"stopped": f"the recording, before the run: {found.stopped}"} if found.stopped else {}),
         "events": f"{found.events:,}",
         "operations": f"{found.ops:,}",
         "nodes": f"{found.nodes:,}",

@@ -24,7 +24,7 @@ def shown_on_terminal(path: Path, after: float = AFTER, every: float = EVERY) ->
     The note stands at the right end of the line that the cursor is in, and the cursor stays where it is: the terminal
     is the script's to write to. It is erased at the end, unless the script has gone on to another line since: where the
     cursor was before, nobody can know."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
     note = _Note(path.absolute(), sys.stderr.fileno(), after, every)
@@ -44,7 +44,7 @@ class _Note:
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.over: SimpleQueue[None] = SimpleQueue()
         self.width = 0  # of what is shown now
-        self.thread = Background(self._run)
+        self.thread = Background(self._run, lambda: self.over.put(None))
 
     def end(self) -> None:
         """Take the note away."""

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
-from gradviz.cli.common import fail, stderr
+from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.progress import shown_on_terminal
-from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
+from gradviz.cli.running import SETTINGS, Job, perform, runs_a_script, target_of, tell
 from gradviz.diagnose.settings import Settings
 from gradviz.diagnose.settings_file import settings_at
-from gradviz.sources.script import of_this_rank, run
+from gradviz.errors import GradvizError
+from gradviz.sources.script import Outcome, Running, of_this_rank
 from gradviz.tracefile import Passes, open_trace, passes_of
 from gradviz.words.escape import clean
 
+_OPTION = re.compile(r"""["']--graph["'=]""")  # in a script that takes such an option
 _NAMED = 6  # the most scopes that are listed by name
 
 if TYPE_CHECKING:
@@ -92,43 +96,64 @@ def trace(
     The script's output, exit status and exceptions do not change; a summary follows on stderr. Options of
     gradviz come before SCRIPT, and arguments of the script after it.
     """
-    graph_file, arguments = _graph_after_script(graph_file, arguments)
+    graph_file, arguments = _graph_behind(graph_file, module, script, arguments)
     target = target_of("record", module, script, arguments, engine)
     settings = settings_at(Path.cwd())
     path = of_this_rank(output or Path(f"{target.stem}.gradviz"))
     if graph_file is not None:
         _check_picture(graph_file)
+    around = ExitStack()
     try:
-        with shown_on_terminal(path), _watched(path, settings, watch, stop_on) as watcher:
-            stopper = watcher.stopper if watcher is not None else None
-            outcome = run(
-                target,
-                path,
-                values,
-                passes,
-                engine=engine,
-                stopper=stopper,
-                scope=scope,
-                last=last,
-                aten=aten,
-            )
+        around.enter_context(shown_on_terminal(path))
+        watcher = around.enter_context(_watched(path, settings, watch, stop_on))
+        stopper = watcher.stopper if watcher is not None else None
+        running = Running(target, path, values, passes, None, engine, stopper, scope, last, say, aten)
+
+        def after(outcome: Outcome) -> int:
+            is_there = tell(path, outcome, settings, watcher.said if watcher is not None else ())
+            if scope is not None and outcome.others is not None:
+                _tell_others(scope, outcome.others)
+            if graph_file is not None and is_there:
+                return _drawn(path, graph_file, outcome.status)
+            return outcome.status
+
+        perform(Job(running, after, around))
     except OSError as error:
         fail(str(error))
-    tell(path, outcome, settings, watcher.said if watcher is not None else ())
-    if scope is not None and outcome.others is not None:
-        _tell_others(scope, outcome.others)
-    if graph_file is not None:
-        _draw(path, graph_file)
-    raise SystemExit(outcome.status)
 
 
-def _graph_after_script(
-    graph_file: Path | None, arguments: tuple[str, ...]
+def _drawn(path: Path, picture: Path, status: int) -> int:
+    """Draw, and return the exit status: that of the script, unless all was well but for the picture."""
+    try:
+        _draw(path, picture)
+    except (GradvizError, OSError) as error:
+        say(f"gradviz: {error}")
+        return status or 2
+    return status
+
+
+def _graph_behind(
+    graph_file: Path | None, module: str | None, script: str | None, arguments: tuple[str, ...]
 ) -> tuple[Path | None, tuple[str, ...]]:
-    """Accept `--graph FILE` at the very end, after the script's arguments."""
-    if graph_file is None and len(arguments) >= 2 and arguments[-2] == "--graph":
-        return Path(arguments[-1]), arguments[:-2]
-    return graph_file, arguments
+    """Take `--graph FILE` at the very end, after the script's arguments, if it is meant for us: FILE is a picture, and
+    the script's own source has no option `"--graph"`."""
+    if graph_file is not None or len(arguments) < 2 or arguments[-2] != "--graph":
+        return graph_file, arguments
+    from gradviz.draw.render import ENDINGS
+
+    if Path(arguments[-1]).suffix.lower() not in ENDINGS or _OPTION.search(_source_of(module, script)):
+        return None, arguments
+    return Path(arguments[-1]), arguments[:-2]
+
+
+def _source_of(module: str | None, script: str | None) -> str:
+    """The text of what is to be run, as far as it can be had."""
+    try:
+        found = find_spec(module) if module is not None else None
+        path = found.origin if found is not None else script
+        return Path(path or "").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ImportError, ValueError):
+        return ""
 
 
 def _watched(

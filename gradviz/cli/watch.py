@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from queue import Empty, SimpleQueue
 from rich.console import Console
 from rich.text import Text
 
+from gradviz.background import Background
 from gradviz.cli.common import one_line
 from gradviz.cli.findings import hint
 from gradviz.diagnose import check
@@ -56,7 +56,7 @@ class Watch:
         self.coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.over: SimpleQueue[None] = SimpleQueue()
-        self.thread = threading.Thread(target=self._run, name="gradviz-watch", daemon=True)
+        self.thread = Background(self._run)
 
     def end(self) -> None:
         """Check no more."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gradviz.debug.pauses import BAD, Pauses
 from gradviz.debug.script import PausedScript, Recording
-from gradviz.errors import GradvizError
+from gradviz.errors import GradvizError, text_of
 from gradviz.step.state import Resume, Session, Settings
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace
 from gradviz.words.escape import clean
@@ -43,7 +43,7 @@ class Debugger:
         bad: Sequence[str] = BAD,
         exporter: Exporter | None = None,
     ) -> None:
-        self.path = path
+        self.path = path.absolute()  # wherever the script goes
         self.reader = reader
         self.settings = settings
         self.at_start = at_start
@@ -71,7 +71,7 @@ class Debugger:
     def failed(self, error: BaseException) -> None:
         """Stop once more where an exception was raised that has left the script."""
         pauses = self.pauses
-        kind, message = type(error).__name__, str(error)
+        kind, message = type(error).__name__, text_of(error)
         if pauses is None or pauses.quitting or not isinstance(error, Exception):
             return
         if (kind, message) == pauses.recorder.last_error:

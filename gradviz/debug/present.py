@@ -321,7 +321,7 @@ class Present:
             lines, site = [], place
             while site:
                 known = self.sites.site(site)
-                if linecache.getline(known.place.file, known.place.line):
+                if linecache.getline(self.sites.path_of(known.place.file), known.place.line):
                     lines.append(known.place.line)
                 site = known.parent
             found = self._lines[place] = frozenset(lines)

@@ -54,7 +54,9 @@ def _missing(case: Case, rule: Rule, select: Collection[str]) -> str:
 
 def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
     findings: list[Finding] = []
-    checked, not_checked = [], []
+    checked: list[str] = []
+    stopped = case.trace.meta.get("stopped")
+    not_checked = [("what came later", f"the recording stopped before the run: {stopped}")] if stopped else []
     for rule in rules:
         missing = _missing(case, rule, select)
         if missing:

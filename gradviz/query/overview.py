@@ -39,6 +39,7 @@ class Overview:
     shapes: int
     leaves: list[LeafInfo]
     error: dict[str, Any] | None
+    stopped: str = ""  # why the recording ended before the run, where it did
 
     @property
     def wanting(self) -> list[LeafInfo]:
@@ -59,6 +60,7 @@ def overview(query: Query) -> Overview:
         shapes=len({run.digest for run in trace.passes if run.digest}),
         leaves=leaves(query),
         error=error(query),
+        stopped=trace.meta.get("stopped", ""),
     )
 
 

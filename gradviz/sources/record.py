@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gradviz import background
+from gradviz.errors import text_of
 from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
 from gradviz.sources import numpy_engine, pytorch
@@ -23,7 +25,9 @@ _recording: list[record] = []
 
 
 def _before_fork() -> None:
-    """Let a commit end first: a child must not inherit the file in the middle of one."""
+    """Let a commit end first: a child must not inherit the file in the middle of one. And let our threads end: Python
+    warns of a fork beside threads."""
+    background.pause_all()
     for running in _recording:
         if running.recorder is not None:
             running.recorder.writer.writing.acquire()
@@ -35,10 +39,12 @@ def _after_fork_in_parent() -> None:
         if running.recorder is not None:
             running.recorder.lock.release()
             running.recorder.writer.writing.release()
+            running.recorder.limit = 0  # the next event wakes the writer
 
 
 def _after_fork_in_child() -> None:
     """A child goes on without a recorder: the file is its parent's."""
+    background.forget_all()
     for running in _recording:
         running.abandon()
 
@@ -70,6 +76,7 @@ class record:
         with_torch: bool = True,
         scope: str | None = None,
         last: int | None = None,
+        say: Callable[[str], None] | None = None,
         aten: bool = False,
     ) -> None:
         if last is not None and last < 1:
@@ -78,6 +85,8 @@ class record:
             raise ValueError(f"values is none, stats or full, not {values!r}")
         self.path = Path(path)
         self.values, self.passes, self.scope, self.last, self.aten = values, passes, scope, last, aten
+        self.say = say
+        self.failure: Exception | None = None  # why the recording ended before the block
         self.in_scope: InScope | None = None
         self.sites = sites
         self.meta = meta
@@ -107,7 +116,7 @@ class record:
         if self.last is not None:
             meta["last"] = str(self.last)
         self.recorder = Recorder(
-            self.path, self.values, self.passes, sites, meta, self.scope is not None, self.last
+            self.path, self.values, self.passes, sites, meta, self.scope is not None, self.last, self.say
         )
         listener = self.through(self.recorder) if self.through is not None else self.recorder
         if self.scope is not None:
@@ -157,7 +166,9 @@ class record:
         _recording.remove(self)
         self._tell_of(error or self.error)
         self.recorder.sites.begin_at(None)
-        self.recorder.close(**end_meta(error or self.error))
+        recorder = self.recorder
+        recorder.close(**end_meta(error or self.error, self.recorder.sites.names))
+        self.failure = recorder.writer.failure
         self.recorder = None
         if error is not None and has_our_frames(error.__traceback__):
             error.with_traceback(without_our_frames(error.__traceback__))
@@ -167,7 +178,7 @@ class record:
         recorder = self.recorder
         if recorder is None or not isinstance(error, Exception):
             return
-        told = type(error).__name__, str(error)
+        told = type(error).__name__, text_of(error)
         if told != recorder.last_error and recorder.sites.number(error.__traceback__):
             recorder.error(error.__traceback__, *told)
 
@@ -177,7 +188,7 @@ class record:
             self.engine.abandon()
             if self.attachment is not None:
                 self.attachment.abandon()
-            self.recorder.writer.closing = True
+            self.recorder.writer.abandon()
             self.recorder = None
 
 
@@ -202,16 +213,20 @@ def rank_meta() -> dict[str, str]:
     return {"rank": rank, "world": world} if rank.isdigit() and world != "1" else {}
 
 
-def end_meta(error: BaseException | None) -> dict[str, str]:
-    """What a trace says of how the run ended."""
+def end_meta(error: BaseException | None, names: Mapping[str, str]) -> dict[str, str]:
+    """What a trace says of how the run ended; `names` are what files are called, by their paths."""
     if error is None:
         return {"ended": "ok"}
     if isinstance(error, SystemExit):
-        return {"ended": f"exit {error.code if error.code is not None else 0}"}
+        code = getattr(error, "code", None)
+        return {"ended": f"exit {text_of(code) if code is not None else 0}"}
     text = traceback.format_exception_only(error)[0].strip()
     own = tuple(pytorch.own_directories()) if pytorch.NAME in sys.modules else ()
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if f.line and not f.filename.startswith(own)
     ]
-    place = {"error_file": frames[-1].filename, "error_line": str(frames[-1].lineno)} if frames else {}
+    place = {}
+    if frames:
+        file = names.get(frames[-1].filename, frames[-1].filename)
+        place = {"error_file": file, "error_line": str(frames[-1].lineno)}
     return {"ended": "error", "error_type": type(error).__name__, "error": text, **place}

@@ -2,66 +2,52 @@
 
 from __future__ import annotations
 
-import builtins
 import gc
-import io
 import os
 import runpy
 import sys
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from gradviz.errors import GradvizError
 from gradviz.events.listener import Listener
 from gradviz.sources import alias, pytorch
+from gradviz.sources.ending import exit_status, report, shut_down, wait_for_threads
+from gradviz.sources.main_module import ScriptError, Target
+from gradviz.sources.shadowed import ours_again, set_aside
 from gradviz.sources.stopping import Stopper
-from gradviz.sources.tracebacks import without_our_frames
 from gradviz.tracefile import Recorder, Sites
 
-
-class ScriptError(GradvizError):
-    """A script cannot be run at all; the message is one line for the user."""
+__all__ = [
+    "Companion",
+    "Outcome",
+    "Running",
+    "ScriptError",
+    "Target",
+    "be_main",
+    "execute",
+    "make_room",
+    "of_this_rank",
+    "ours_again",
+    "run",
+    "run_inside",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a script ended: its exit status, the exception that ended it or None, and whether it imported
     `torch` and was given gradviz's engine. If the scope to record was never entered, `others` are the names of some
-    that were."""
+    that were. If the recording ended before the script, because it could not be written, it is `lost`."""
 
     status: int
     error: BaseException | None
     served_as_torch: bool
     others: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What to run: a file or (`-m`) a module, with its arguments."""
-
-    name: str
-    is_module: bool
-    arguments: Sequence[str]
-
-    @property
-    def stem(self) -> str:
-        """What its trace is called by default."""
-        return self.name.rsplit(".", 1)[-1] if self.is_module else Path(self.name).stem
-
-    def check(self) -> None:
-        """Raise ScriptError if there is nothing to run."""
-        if self.is_module:
-            return
-        path = Path(self.name)
-        if path.is_dir() and not (path / "__main__.py").exists():
-            raise ScriptError(f"{self.name} is a directory without __main__.py")
-        if not path.exists():
-            raise ScriptError(f"no such script: {self.name}")
+    lost: bool = False
 
 
 class Companion(Protocol):
@@ -77,6 +63,145 @@ class Companion(Protocol):
         """An exception has left the script, and is about to be printed."""
 
 
+class Running:
+    """A script that runs, and is recorded into `trace`: what it does with gradviz's engine and with PyTorch.
+
+    What `import torch` gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it
+    is installed. A `stopper` may end the script. `say` takes a line for the user. The other settings are those of
+    `record`.
+
+    `begin()`, `execute(running)`, `ended()`, `end()` follow one another. Raises ScriptError and OSError where nothing
+    can be run or written."""
+
+    def __init__(
+        self,
+        target: Target,
+        trace: Path | str,
+        values: str = "stats",
+        passes: Any = None,
+        companion: Companion | None = None,
+        engine: str = "numpy",
+        stopper: Stopper | None = None,
+        scope: str | None = None,
+        last: int | None = None,
+        say: Callable[[str], None] | None = None,
+        aten: bool = False,
+    ) -> None:
+        from gradviz.sources.record import record
+
+        target.check()
+        self.target = target
+        self.companion = companion
+        self.stopper = stopper or Stopper()
+        self.serves = engine == "numpy" or (engine == "auto" and not pytorch.is_installed())
+        own = [] if self.serves else pytorch.own_directories()
+        sites = Sites([execute.__code__], own, {target.path: target.name})
+        through = companion.listener if companion is not None else None
+        meta = {"script": target.name}
+        self.recording = record(
+            trace, values, passes, sites, meta, through, not self.serves, scope, last, say, aten
+        )
+        self.main = target.main_module()
+        self.error: BaseException | None = None
+        self.process = os.getpid()
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this is a copy of the process, made by `fork`: what is recorded is the other's."""
+        return os.getpid() != self.process
+
+    def begin(self) -> None:
+        """Begin to record."""
+        if self.serves:
+            alias.install()
+        self.recording.__enter__()
+        if self.companion is not None:
+            self.companion.began(self.recording)
+        gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
+
+    def __enter__(self) -> None:
+        """The script's own code runs in this block. Exceptions of it are kept."""
+        self.stopper.begin()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
+        self.stopper.end()
+        self.error = error
+        return True
+
+    def ended(self) -> None:
+        """The script's own code has ended: print what left it, as the interpreter would."""
+        if self.error is not None:
+            self._report()
+        if self.target.imported is None:  # as the interpreter does
+            for name in ("__file__", "__cached__"):
+                self.main.__dict__.pop(name, None)
+
+    def _report(self) -> None:
+        assert self.error is not None
+        if self.companion is not None and not isinstance(self.error, SystemExit) and not self.is_copy:
+            self.companion.failed(self.error)
+        self.error = report(self.error)
+
+    def wait(self, ends_the_process: bool, waits: bool = True) -> None:
+        """Wait for the script's threads; if the process ends with it, do all that comes before modules are gone."""
+        with self.stopper:
+            try:
+                if ends_the_process:
+                    shut_down(waits)
+                elif self.error is None:
+                    wait_for_threads()
+            except SystemExit as error:  # of the stopper's
+                self.error = error
+
+    def end(self) -> Outcome:
+        """Record no longer."""
+        self.recording.ended_by(self.error)
+        self.recording.__exit__(None, None, None)
+        served = self.serves and "torch" in sys.modules
+        failed = None if isinstance(self.error, SystemExit) else self.error
+        recording = self.recording
+        return Outcome(
+            exit_status(self.error), failed, served, recording.scopes_instead, recording.failure is not None
+        )
+
+
+def execute(running: Running) -> None:
+    """Run the script's own code, with no frame of ours below it but this one and its callers."""
+    with running:
+        if running.target.imported is not None:
+            as_main: Any = runpy._run_module_as_main  # type: ignore[attr-defined]
+            as_main(running.target.imported, running.target.is_module)
+        else:
+            exec(running.target.code(running.main.__dict__), running.main.__dict__)
+
+
+def be_main(running: Running, owns_process: bool) -> None:
+    """Make `sys` what the script expects. A process that does nothing else keeps none of our own in it."""
+    target = running.target
+    sys.modules["__main__"] = running.main
+    sys.argv = ["-m" if target.is_module else target.name, *target.arguments]
+    if not sys.flags.safe_path:
+        sys.path[: 1 if owns_process else 0] = [target.first_of_path]
+    if owns_process:
+        sys.orig_argv = target.command_line()
+        set_aside(target.first_of_path)
+
+
+def make_room(caller: FrameType, running: Running) -> None:
+    """Let the script recurse as deep as under `python`: the frames below it, those of `execute` and of its caller, are
+    not counted."""
+    frames = []
+    frame: FrameType | None = caller
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    entered = 0
+    if sys.version_info < (3, 12):  # code that is entered from C counts twice, but for the outermost
+        entered = sum(frame.f_code.co_name == "<module>" for frame in frames[:-1])
+        entered += running.target.imported is None
+    sys.setrecursionlimit(sys.getrecursionlimit() + 1 + len(frames) + entered)
+
+
 def run(
     target: Target,
     trace: Path | str,
@@ -89,46 +214,44 @@ def run(
     last: int | None = None,
     aten: bool = False,
 ) -> Outcome:
-    """Run the target and record into `trace` what it does with gradviz's engine and with PyTorch. What `import torch`
-    gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it is installed. The
-    other settings are those of `record`.
+    """Run a script to its end inside a program that goes on, and record it; the settings are those of Running.
 
     The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
-    `python` prints it and returned. A `stopper` may end it before. Raises ScriptError and OSError
-    where nothing can be run or written."""
-    from gradviz.sources.record import record
+    `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
+    return run_inside(
+        Running(target, trace, values, passes, companion, engine, stopper, scope, last, aten=aten)
+    )
 
-    target.check()
-    serves = engine == "numpy" or (engine == "auto" and not pytorch.is_installed())
-    own = [] if serves else pytorch.own_directories()
-    sites = Sites([_execute.__code__, _run_module.__code__], own)
-    through = companion.listener if companion is not None else None
-    meta = {"script": target.name}
-    recording = record(trace, values, passes, sites, meta, through, not serves, scope, last, aten)
-    main = _run_module if target.is_module else _run_file
-    before = sys.argv, sys.path[:], sys.modules.get("__main__")
+
+def run_inside(running: Running) -> Outcome:
+    """As `run`, what is prepared already."""
+    with restored():
+        running.begin()
+        try:
+            be_main(running, owns_process=False)
+            execute(running)
+            running.ended()
+            running.wait(ends_the_process=False)
+        finally:
+            outcome = running.end()
+    return outcome
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """What a script changes of the interpreter is as before after this block."""
+    argv, path, main = sys.argv, sys.path[:], sys.modules.get("__main__")
     home = os.getcwd()
-    if serves:
-        alias.install()
-    gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
     try:
-        with recording as running:
-            if companion is not None:
-                companion.began(running)
-            hears = companion.failed if companion is not None else _ignore
-            error = _caught(lambda: main(target), hears, stopper or Stopper())
-            running.ended_by(error)
-        served = serves and "torch" in sys.modules
+        yield
     finally:
         gc.unfreeze()
         alias.uninstall()
-        sys.argv, sys.path[:] = before[0], before[1]
+        sys.argv, sys.path[:] = argv, path
         with suppress(OSError):  # the directory may be gone
             os.chdir(home)  # the trace, and what is said of it, is there
-        if before[2] is not None:
-            sys.modules["__main__"] = before[2]
-    failed = None if isinstance(error, SystemExit) else error
-    return Outcome(exit_status(error), failed, served, recording.scopes_instead)
+        if main is not None:
+            sys.modules["__main__"] = main
 
 
 def of_this_rank(trace: Path | str) -> Path:
@@ -137,79 +260,3 @@ def of_this_rank(trace: Path | str) -> Path:
 
     path, rank = Path(trace), rank_meta().get("rank")
     return path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
-
-
-def _ignore(error: BaseException) -> None:
-    pass
-
-
-def _caught(
-    main: Callable[[], None], failed: Callable[[BaseException], None], stopper: Stopper
-) -> BaseException | None:
-    """Run, print what is raised as the interpreter would, and return it. `failed` hears of it first."""
-    try:
-        with stopper.running():
-            main()
-            _wait_for_threads()
-    except SystemExit as error:
-        if error.code is not None and not isinstance(error.code, int):
-            print(error.code, file=sys.stderr)
-        return error
-    except BaseException as error:
-        failed(error)
-        print_exception(error)
-        return error
-    return None
-
-
-def _wait_for_threads() -> None:
-    """Wait for the script's threads, as the interpreter does at its end."""
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
-
-
-def _run_file(target: Target) -> None:
-    path = Path(target.name)
-    sys.argv = [target.name, *target.arguments]
-    if path.is_dir():
-        sys.path.insert(0, str(path))
-        runpy.run_path(target.name, run_name="__main__")
-        return
-    sys.path.insert(0, str(path.resolve().parent))
-    module = ModuleType("__main__")
-    module.__dict__.update(__file__=os.path.abspath(target.name), __builtins__=builtins, __cached__=None)
-    sys.modules["__main__"] = module
-    _execute(compiled(path, target.name), module.__dict__)
-
-
-def compiled(path: Path, name: str) -> CodeType:
-    """The script's code; raises SyntaxError as Python does, for bytes that are no source too."""
-    with io.open_code(os.fspath(path.resolve())) as file:
-        return compile(file.read(), name, "exec", dont_inherit=True)
-
-
-def _execute(code: CodeType, namespace: dict[str, Any]) -> None:
-    exec(code, namespace)
-
-
-def _run_module(target: Target) -> None:
-    sys.argv = [target.name, *target.arguments]
-    sys.path.insert(0, os.getcwd())
-    runpy.run_module(target.name, run_name="__main__", alter_sys=True)
-
-
-def exit_status(error: BaseException | None) -> int:
-    """The status that `python` would exit with."""
-    if error is None:
-        return 0
-    if isinstance(error, SystemExit):
-        code = error.code
-        return code if isinstance(code, int) else 0 if code is None else 1
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
-
-
-def print_exception(error: BaseException) -> None:
-    """Print the exception without gradviz's own frames, unless it is all there is."""
-    trimmed = error.with_traceback(without_our_frames(error.__traceback__))
-    sys.excepthook(type(error), trimmed, trimmed.__traceback__)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 STATUS = 3  # the exit status of a script that was ended
 
@@ -19,22 +17,28 @@ class Stopped(SystemExit):
 
 class Stopper:
     """Ends a script: `stop` raises Stopped in the thread that runs it, between two of its instructions. The script
-    may clean up (`finally`), and `except Exception` does not catch it."""
+    may clean up (`finally`), and `except Exception` does not catch it. It runs from `begin` to `end`, or in a `with`
+    block."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.thread = 0  # that runs the script now; 0 for none
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """The script runs in this block, on this thread."""
+    def begin(self) -> None:
+        """The script runs from now on, on this thread."""
         with self.lock:
             self.thread = threading.get_ident()
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.thread = 0
+
+    def end(self) -> None:
+        """It runs no more."""
+        with self.lock:
+            self.thread = 0
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def stop(self) -> None:
         """End the script, if it still runs."""

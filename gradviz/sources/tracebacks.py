@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 _OURS = str(Path(__file__).resolve().parent.parent)
-_SKIPPED = (_OURS, "<frozen runpy>", "<gradviz>")
+_SKIPPED = (_OURS, "<gradviz>")
 HANDED_ON = (
     "handle_torch_function"  # PyTorch's function that hands a call on to our mode, which makes it again
 )

@@ -24,9 +24,11 @@ from gradviz.events.values import DEFERRED, SMALL, stats_of
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
+from gradviz.tracefile.writer import PAYLOAD_LIMIT
 
+# No memory for values; numbers that four bytes do not hold.
+OWN_FAULTS = MemoryError, struct.error, OverflowError
 FEW = 2000  # events that the writer may be behind in any case
-PAYLOAD_LIMIT = 2 << 20  # bytes in memory before they are written at once; as much may be on its way
 pack_state = struct.Struct("<7I").pack
 _float32 = np.dtype(np.float32)
 
@@ -92,6 +94,18 @@ class Packing(Listener):
         return 0 if event is None else self.count - event
 
     # --- the parts of an event
+
+    def _is_lost(self, error: BaseException) -> bool:
+        """Whether an exception that cut an event in two is the recording's own affair, and ends it. One that is not,
+        such as Ctrl-C, costs the event; the lock is held."""
+        if isinstance(error, OWN_FAULTS):
+            self._lose(error)
+            return True
+        self._undo()
+        return False
+
+    def _lose(self, error: Exception) -> None:
+        """Record no longer."""
 
     def _undo(self) -> None:
         """Take back an event that an exception (Ctrl-C) cut in two; the lock is held."""
@@ -215,6 +229,5 @@ class _Whole:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self.recorder._undo()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return error is not None and self.recorder._is_lost(error)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -26,7 +26,7 @@ from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.layout import LAYOUTS
 from gradviz.events.listener import State, Where
 from gradviz.tracefile.batch import Batch
-from gradviz.tracefile.packing import FEW, PAYLOAD_LIMIT, Packing, pack_state, packed_links
+from gradviz.tracefile.packing import FEW, Packing, pack_state, packed_links
 from gradviz.tracefile.schema import SKIPPED
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer
@@ -57,6 +57,7 @@ class Recorder(Packing):
         meta: dict[str, str] | None = None,
         partial: bool = False,
         last: int | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(values, sites)
         self.passes = passes
@@ -76,7 +77,12 @@ class Recorder(Packing):
             Kind.SCOPE_ENTERED: self._prepare_scope,
             Kind.ERROR: self._prepare_error,
         }
-        self.writer = Writer(path, self, {**(meta or {}), "values": values}, last)
+        self.writer = Writer(path, self, {**(meta or {}), "values": values}, last, say)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has been recorded since the last `take`."""
+        return bool(self.batch.rows)
 
     def take(self) -> Batch:
         """Take away what has been recorded since the last call; the lock is held."""
@@ -114,8 +120,15 @@ class Recorder(Packing):
         to a file does, would else keep a waiting thread from it for good. It waits while values fill the memory."""
         self.writer.wake()
         time.sleep(0.001)
-        while self.batch.bytes > PAYLOAD_LIMIT and not self.writer.closing:
+        while self.batch.bytes > self.writer.room and not self.writer.closing:
             time.sleep(0.001)
+
+    def _lose(self, error: Exception) -> None:
+        """The recording ends here: what is not yet written is forgotten, and nothing more is kept."""
+        self.batch = Batch()
+        self.batch.first = self.count
+        self.passes, self.detailed = frozenset(), False
+        self.writer.give_up(error)
 
     def flush(self) -> None:
         """Write everything up to here, so that the file can be opened and read. Raises OSError where it cannot be."""
@@ -171,9 +184,9 @@ class Recorder(Packing):
                 )
                 if kind == Kind.PASS_ENDED:
                     self._end_pass(values[0])
-            except BaseException:
-                self._undo()
-                raise
+            except BaseException as error:
+                if not self._is_lost(error):
+                    raise
 
     def _prepare_op(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         self.last_op[self._thread()] = self.count
@@ -233,8 +246,8 @@ class Recorder(Packing):
         site = 0 if where is None else self.sites.number(where)
         self.site = site
         self.last_gradient = None
-        links = packed_links((len(inputs), *inputs, *outputs))
         with self.turn(), self.whole:
+            links = packed_links((len(inputs), *inputs, *outputs))
             strings = self.strings.known
             for state in zip(outputs, values, flags, versions, bases):  # noqa: B905
                 self._state(*state)
@@ -291,11 +304,11 @@ class Recorder(Packing):
         n = len(inputs)
         links = (n, *inputs, output, 1, len(edges) // 3, output, *edges, *saved)
         m = len(links)
-        packed = _LINKS[m](*links) if m < _MANY else packed_links(links)
         if self.count > self.limit:
             self._give_way()
         with self.lock:
             try:  # as `whole` does, without its calls
+                packed = _LINKS[m](*links) if m < _MANY else packed_links(links)
                 strings = self.strings.known
                 rule_number = self.same_rules.get(id(rule)) or self.rule(rule)
                 form = None
@@ -327,9 +340,9 @@ class Recorder(Packing):
                 batch.rows += rows
                 batch.links += packed
                 self.count += 2
-            except BaseException:
-                self._undo()
-                raise
+            except BaseException as error:
+                if not self._is_lost(error):
+                    raise
 
     def received(
         self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
@@ -382,11 +395,11 @@ class Recorder(Packing):
         if not self.detailed:
             return
         n = len(flows)
-        packed = _LINKS[n + 1](gradient, *flows)  # one or two flows
         if self.count > self.limit:
             self._give_way()
         with self.lock:
             try:  # as `whole` does, without its calls
+                packed = _LINKS[n + 1](gradient, *flows)  # one or two flows
                 if self.keeps_values:
                     if value is not None:
                         self._state(gradient, value, 0, 0, 0)
@@ -402,6 +415,6 @@ class Recorder(Packing):
                 batch.rows += rows
                 batch.links += packed
                 self.count += 2
-            except BaseException:
-                self._undo()
-                raise
+            except BaseException as error:
+                if not self._is_lost(error):
+                    raise

@@ -13,8 +13,8 @@ from __future__ import annotations
 import sysconfig
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -59,11 +59,19 @@ class Sites:
     """Numbers the places that events come from.
 
     `boundary` holds the code objects whose callers are no part of the script: the runner's. `own` are the directories
-    of the source's own packages."""
+    of the source's own packages. `names` are what files are called, by their paths: the script, as the user named
+    it."""
 
-    def __init__(self, boundary: Iterable[CodeType] = (), own: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        boundary: Iterable[CodeType] = (),
+        own: Iterable[str] = (),
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self._adding = threading.RLock()
         self.own = (_PACKAGE, *own)
+        self.names = dict(names or {})
+        self._paths = {name: path for path, name in self.names.items()}
         self.kinds: dict[int, int] = {}
         self.codes: list[CodeType] = []  # kept alive: `kinds` knows them by address
         self.numbers: dict[tuple[Any, ...], int] = {}
@@ -193,6 +201,10 @@ class Sites:
 
     # --- decoding
 
+    def path_of(self, file: str) -> str:
+        """Where a file of a place is."""
+        return self._paths.get(file, file)
+
     def frame(self, number: int) -> Frame:
         """One frame, decoded."""
         known = self._frames.get(number)
@@ -202,6 +214,8 @@ class Sites:
             is_library = self.sort_of(place.file) == LIBRARY
             own = () if is_library else place.names  # a library's variables are not the user's
             names = own or (self.frame(parent).names if place.returns and parent else ())
+            if place.file in self.names:
+                place = replace(place, file=self.names[place.file])
             known = self._frames[number] = Frame(number, parent, place, names, is_library)
         return known
 

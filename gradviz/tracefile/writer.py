@@ -8,7 +8,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from gradviz import background
 from gradviz.background import Background
 from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import Kind
@@ -23,16 +24,20 @@ from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.digest import Digests
 from gradviz.tracefile.expected import as_is
+from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import Ring
-from gradviz.tracefile.schema import APPLICATION_ID, SKIPPED, STATE, TABLES, VERSION
+from gradviz.tracefile.schema import SKIPPED, STATE
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.squeeze import Kept, Squeezer
 from gradviz.tracefile.thinning import drop_unused, thin
 
-_HEADER = 100  # bytes of SQLite's header; the application's id is at 68
 INTERVAL = 0.05  # seconds between commits
-_PATIENCE = 60  # seconds
+_SHORTLY = 0.01  # seconds
+_PATIENCE = 60  # seconds that another program may hold the file
+# Bytes of values in memory before they are written at once. As much may be on its way.
+PAYLOAD_LIMIT = 2 << 20
+_ROOM_WHILE_HELD = 256 << 20  # the same, while another program holds the file
 _LARGE = 1 << 20  # bytes of values, from which on they are written beside the program
 
 
@@ -44,6 +49,10 @@ class Source(Protocol):
     forms: Interned
     rules: Interned
     lock: threading.Lock
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has been recorded since the last `take`."""
 
     def take(self) -> Batch:
         """Take away what has been recorded since the last call; the lock is held."""
@@ -57,15 +66,25 @@ class Writer:
     """Owns the file. Raises OSError where it cannot be made."""
 
     def __init__(
-        self, path: Path | str, source: Source, meta: dict[str, str], last: int | None = None
+        self,
+        path: Path | str,
+        source: Source,
+        meta: dict[str, str],
+        last: int | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.path = Path(path)
         self.source = source
+        self.say = say or _to_stderr
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.due: SimpleQueue[None] = SimpleQueue()
         self.writing = threading.Lock()  # held while something is written; taken before the source's lock
         self.closing = False
-        self.failure: Exception | None = None
+        self.failure: Exception | None = None  # why nothing is written any more
+        self.is_stopped = False  # and that has been said
+        self.written = 0  # events that are in the file
+        self.held_since: float | None = None  # since when another program has kept us from writing
+        self.notes: dict[str, str] = {}  # about the run, not yet written
         self.chunks = 0
         self.sources: set[str] = set()
         self.texts: list[str] = []
@@ -74,102 +93,166 @@ class Writer:
         self.squeezer = Squeezer()
         self.dtypes: dict[int, str] = {}  # of forms, by their numbers
         linecache.checkcache()  # a file may have been edited since another recording
-        self.connection = _create(self.path, meta)
-        self.thread = Background(self._run)
+        self.file = TraceFile(self.path, meta)
+        self.connection = self.file.connection
+        self.thread = Background(self._run, lambda: self.due.put(None))
         self.thread.start()
+
+    @property
+    def room(self) -> int:
+        """The bytes of values that may be in memory before the program has to wait."""
+        return PAYLOAD_LIMIT if self.held_since is None else _ROOM_WHILE_HELD
 
     def wake(self) -> None:
         """Write now."""
+        background.go_on_all()
         self.due.put(None)
 
     def flush(self) -> None:
         """Write everything up to here. Raises OSError where that cannot be."""
-        try:
-            if self.failure is None:
-                self._commit({})
-        except sqlite3.Error as error:
-            self.failure = error
+        self._write_all()
         if self.failure is not None:
-            raise OSError(f"{self.path} cannot be written: {self.failure}") from self.failure
+            raise OSError(f"{self.path} cannot be written: {cause_of(self.failure)}") from self.failure
 
     def note(self, meta: dict[str, str]) -> None:
-        """Write more about the run, unless the file cannot be written: then that is said elsewhere."""
+        """Write more about the run, soon."""
+        self.notes.update(meta)
+        self.wake()
+
+    def give_up(self, error: Exception) -> None:
+        """Write nothing any more: the program goes on, and its user is told."""
         if self.failure is None:
-            with suppress(sqlite3.Error):
-                self._commit(meta)
+            self.failure = error
+            self.wake()
 
     def close(self, meta: dict[str, str]) -> None:
-        """Write what is left and close the file. Raises what kept the file from being written."""
+        """Write what is left and close the file."""
         if self.closing:
             return
         self.closing = True
         self.wake()
         self.thread.join()
+        self._write_all()
+        self.notes.update(meta)
+        self._write_all()
         if self.failure is None:
-            self._commit({})
-            self._commit(meta)
-            if self.ring is not None:
-                self._thin(self.ring, at_end=True)
-                self.connection.execute("VACUUM")
-            self.connection.execute("PRAGMA journal_mode = DELETE")
-        self.connection.close()
+            try:
+                self._finish()
+            except (sqlite3.Error, OSError) as error:
+                self.give_up(error)
         if self.failure is not None:
-            raise OSError(f"the trace could not be written to {self.path}: {self.failure}") from self.failure
+            self._stop(meta)
+        self.file.close()
+
+    def abandon(self) -> None:
+        """Leave the file to another process, of which this one is a copy."""
+        self.closing = True
+        self.file.abandon()
+
+    def _finish(self) -> None:
+        """Bring the file into its last form."""
+        self.connection.execute(f"PRAGMA busy_timeout = {_PATIENCE * 1000}")
+        if self.ring is not None:
+            self._thin(self.ring, at_end=True)
+            self.connection.execute("VACUUM")
+        self.connection.execute("PRAGMA journal_mode = DELETE")
 
     def _run(self) -> None:
-        while not self.closing:
+        while not (self.closing or self.thread.pausing):
             with suppress(Empty):
                 self.due.get(timeout=INTERVAL)
                 while True:  # woken once more is woken
                     self.due.get_nowait()
+            if self.failure is None:
+                self._try()
             if self.failure is not None:
+                self._stop({})
                 with self.source.lock:
                     self.source.take()  # and forget it
-                continue
-            try:
-                self._commit({})
-            except Exception as error:  # whatever it is, the program must go on, and its user must know
-                self.failure = error
-                print(
-                    f"gradviz: recording stopped, {self.path} cannot be written: {error!r}", file=sys.stderr
+
+    def _write_all(self) -> None:
+        """Write what there is, even if another program has to be waited for."""
+        while self.failure is None and not self._try():
+            time.sleep(_SHORTLY)
+
+    def _try(self) -> bool:
+        """Write what there is; whether that could be done now."""
+        try:
+            done = self._commit()
+        except Exception as error:  # whatever it is, the program must go on, and its user must know
+            self.give_up(error)
+            return True
+        if done:
+            self.held_since = None
+        elif self.held_since is None:
+            self.held_since = time.monotonic()
+        elif time.monotonic() - self.held_since > _PATIENCE:
+            self.give_up(OSError(f"another program has held it for {_PATIENCE} seconds"))
+        return done
+
+    def _stop(self, meta: dict[str, str]) -> None:
+        """Say once, to the user and in the file, that the recording has ended before the program."""
+        if self.failure is None or (self.is_stopped and not meta):
+            return
+        cause = cause_of(self.failure)
+        self.file.end({**meta, "stopped": f"{cause}; complete up to event {self.written}"}, self.failure)
+        if not self.is_stopped:
+            self.is_stopped = True
+            with suppress(Exception):  # there may be no stderr
+                self.say(
+                    f"gradviz: recording stopped ({cause}): {self.path} is complete up to event {self.written:,}, and "
+                    "the program goes on"
                 )
 
-    def _commit(self, meta: dict[str, str]) -> None:
-        """Write what has been recorded. The program's next event waits for it: the two share one interpreter, and
-        a program that did not wait would keep it from this thread (SQLite gives it up at every row) until much
-        was unwritten. It does not wait for large values: they are one row, which takes long."""
+    def _commit(self) -> bool:
+        """Write what has been recorded; whether it could be done now, or another program holds the file.
+
+        The program's next event waits while it is written: the two share one interpreter, and a program that did not
+        wait would keep it from this thread (SQLite gives it up at every row) until much was unwritten. It does not wait
+        for large values: they are one row, which takes long. It never waits for another program."""
         with self.writing:
+            if not (self.source.has_news or self.notes):
+                return True
+            if not self.file.begin():
+                return False
             with self.source.lock:
                 batch = self.source.take()
-                if not (batch.rows or meta):
-                    return
+                if (
+                    self.failure is not None
+                ):  # it was lost meanwhile: what came after the gap is worth nothing
+                    self.connection.execute("ROLLBACK")
+                    return True
                 waits = self.ring is not None or batch.bytes < _LARGE
                 if waits:
-                    self._write(batch, meta)
+                    self._write(batch)
             if not waits:
-                self._write(batch, meta)
+                self._write(batch)
+        return True
 
-    def _write(self, batch: Batch, meta: dict[str, str]) -> None:
-        """Write a batch in one transaction."""
+    def _write(self, batch: Batch) -> None:
+        """Write a batch, and end the transaction."""
         events = np.frombuffer(batch.rows, ROW)
+        notes = dict(self.notes)
         cursor = self.connection.cursor()
-        cursor.execute("BEGIN")
         self._write_interned(cursor)
         if len(events):
             self._write_chunk(cursor, batch)
         self._write_tables(cursor, batch.first, events)
-        cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(meta.items()))
+        cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(notes))
         cursor.execute("COMMIT")
+        self.written = batch.first + len(events)
+        self.notes = {key: text for key, text in self.notes.items() if notes.get(key) != text}
         self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))  # now they are safe
         if self.ring is not None:
             self.ring.note(batch, self.dtypes)
-            if self.ring.is_due:
-                self._thin(self.ring)
+            if self.ring.is_due and self.file.begin():
+                self._thin(self.ring, begun=True)
 
-    def _thin(self, ring: Ring, at_end: bool = False) -> None:
+    def _thin(self, ring: Ring, at_end: bool = False, begun: bool = False) -> None:
         """Take out of the file what is older than the passes that are to be kept; the lock is held, or all is over."""
         cursor = self.connection.cursor()
-        cursor.execute("BEGIN")
+        if not begun:
+            cursor.execute("BEGIN EXCLUSIVE")
         self._write_finished(cursor)
         trace = Trace(self.path, self.connection)
         kept, whole = ring.kept(trace, at_end)
@@ -187,16 +270,17 @@ class Writer:
         source = self.source
         for frame in source.sites.take_new():
             place = frame.place
+            file, names = storable(place.file), [storable(name) for name in frame.names]
             row = (
-                frame.number, frame.parent, place.file, place.line, place.col, place.end_line, place.end_col,
-                place.function, json.dumps(frame.names), frame.is_library,
+                frame.number, frame.parent, file, place.line, place.col, place.end_line, place.end_col,
+                storable(place.function), json.dumps(names), frame.is_library,
             )  # fmt: skip
             cursor.execute("INSERT INTO sites VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             if place.file not in self.sources:
                 self.sources.add(place.file)
-                text = "".join(linecache.getlines(place.file))
-                cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (place.file, _storable(text)))
-        strings = [(number, _storable(text)) for number, text in source.strings.take_new()]
+                text = "".join(linecache.getlines(source.sites.path_of(place.file)))
+                cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (file, storable(text)))
+        strings = [(number, storable(text)) for number, text in source.strings.take_new()]
         self.texts += [text for _, text in strings]
         cursor.executemany("INSERT INTO strings VALUES (?, ?)", strings)
         new_forms = source.forms.take_new()
@@ -262,9 +346,8 @@ def _of_kind(
         yield first + at, {"head": int(row["head"]), "site": int(row["site"]), **named}
 
 
-def _storable(text: str) -> str:
-    """Text that SQLite takes: without lone surrogates."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def settle(batch: Batch) -> None:
@@ -282,39 +365,3 @@ def settle(batch: Batch) -> None:
     states = np.frombuffer(batch.states, STATE)
     valued = states["what"] >> 8 != 0
     states["length"][valued] = [len(payload) for payload in batch.payload]
-
-
-def _check_replaceable(path: Path) -> None:
-    """Raise OSError if there is something at `path` that is no trace: it must not be lost."""
-    if not path.exists():
-        return
-    if not path.is_file():
-        raise OSError(f"{path} is not a regular file: choose another name for the trace")
-    with path.open("rb") as file:
-        header = file.read(_HEADER)
-    if header and (
-        not header.startswith(b"SQLite format 3\0") or header[68:72] != APPLICATION_ID.to_bytes(4, "big")
-    ):
-        raise OSError(
-            f"{path} is not a gradviz trace, and is not overwritten: choose another name for the trace"
-        )
-
-
-def _create(path: Path, meta: dict[str, str]) -> sqlite3.Connection:
-    """A new, empty trace at `path`, in place of an earlier trace there. Raises OSError for any other file."""
-    _check_replaceable(path)
-    try:
-        for leftover in (path, Path(f"{path}-journal")):
-            leftover.unlink(missing_ok=True)
-        # A reader of the same file (`--watch`) may keep a commit waiting.
-        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_PATIENCE)
-        # A rollback journal without fsync: a killed process leaves a sound file, and only one.
-        connection.executescript(
-            "PRAGMA page_size = 8192; PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;"
-            f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
-            f"BEGIN; {TABLES} COMMIT;"
-        )
-        connection.executemany("INSERT INTO meta VALUES (?, ?)", list(meta.items()))
-    except sqlite3.Error as error:
-        raise OSError(f"cannot write {path}: {error}") from error
-    return connection

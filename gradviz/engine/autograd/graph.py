@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from gradviz.engine.basics.missing import says_what_is_missing
+from gradviz.engine.basics.turns import new_turn
 from gradviz.engine.core import node as engine
 from gradviz.engine.core.edges import GradientEdge, get_gradient_edge
 from gradviz.engine.core.function_ctx import FunctionCtx
@@ -143,7 +143,7 @@ def register_multi_grad_hook(
 
 
 def _for_all(nodes: Sequence[Any], fn: Callable) -> Callable[[int], Callable]:
-    turn = threading.Lock()
+    turn = new_turn()
     arrived: dict[int, list[Tensor | None]] = {}  # by the pass
 
     def collector(i: int) -> Callable:
@@ -164,7 +164,7 @@ def _for_all(nodes: Sequence[Any], fn: Callable) -> Callable[[int], Callable]:
 
 
 def _for_any(fn: Callable) -> Callable[[int], Callable]:
-    turn = threading.Lock()
+    turn = new_turn()
     called: set[int] = set()
 
     def collect(gradient: Tensor) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
+from gradviz.engine.basics.turns import new_turn
 from gradviz.engine.core.apply import apply
 from gradviz.engine.core.registry import TABLE
 from gradviz.engine.core.tensor import Tensor, counter_of, new_tensor, tensor_rare
 
-_turn = threading.Lock()  # NumPy releases the GIL while it adds large arrays
+_turn = new_turn()  # NumPy releases the GIL while it adds large arrays
 
 
 def accumulate(leaf: Tensor, box: list[Any], create_graph: bool) -> None:

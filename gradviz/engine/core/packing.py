@@ -7,7 +7,6 @@ hooks. All other nodes pay nothing for hooks. See PyTorch's `torch.autograd.grap
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from threading import get_ident
 from typing import Any
 
 from gradviz.engine.basics.errors import after_freeing
+from gradviz.engine.basics.turns import new_own_turn
 from gradviz.engine.core.needs import Need, OneOutput
 from gradviz.engine.core.node import AccumulateGrad, Node, node_rare, output_edge
 from gradviz.engine.core.state import no_grad, note_special, state
@@ -70,7 +70,7 @@ class Packing:
 
     def __init__(self) -> None:
         self.entries: dict[Need, Packed] = {}
-        self.turn = threading.RLock()
+        self.turn = new_own_turn()
 
 
 def packing_of(node: Node) -> Packing | None:

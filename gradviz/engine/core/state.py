@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Protocol
 
+from gradviz.engine.basics.turns import new_turn
 from gradviz.events.listener import Listener
 from gradviz.events.living import LivingGraphs
 from gradviz.events.numbers import (
@@ -84,7 +85,7 @@ class State:
 
 
 state = State()
-_lock = threading.Lock()
+_lock = new_turn()
 _ONLY_LISTENER = {"listener"}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.basics.devices import device
+from gradviz.engine.basics.turns import new_turn
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.rng.generator_state import packed, unpacked
 
@@ -21,7 +22,7 @@ class Generator:
     """A stream of 32-bit draws that can be seeded. Threads take turns to draw."""
 
     def __init__(self, where: Any = None) -> None:
-        self.lock = threading.Lock()
+        self.lock = new_turn()
         self.device = device("cpu" if where is None else where)
         self.manual_seed(67280421310721)  # PyTorch's default
 

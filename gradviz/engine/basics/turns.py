@@ -1,0 +1,34 @@
+"""Locks by which threads take turns. A child that a fork makes has only the thread that forked: a lock that another
+thread held would stay taken there for good, so each of ours is free in it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+from weakref import WeakSet
+
+_locks: WeakSet[Any] = WeakSet()
+
+
+def new_turn() -> threading.Lock:
+    """A lock."""
+    return _known(threading.Lock())
+
+
+def new_own_turn() -> Any:
+    """A lock that its owner may take again."""
+    return _known(threading.RLock())
+
+
+def _known(lock: Any) -> Any:
+    _locks.add(lock)
+    return lock
+
+
+def _free_all() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()
+
+
+os.register_at_fork(after_in_child=_free_all)

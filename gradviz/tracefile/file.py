@@ -1,0 +1,151 @@
+"""The file of a recording: made, locked, written in transactions, ended."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import sqlite3
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from gradviz.descriptors import HIGH, Watched, high_descriptors
+from gradviz.tracefile.schema import APPLICATION_ID, TABLES, VERSION
+
+_HEADER = 100  # bytes of SQLite's header; the application's id is at 68
+_MOMENT = 0.02  # seconds that a transaction waits for another program
+_TAKEN = "is being recorded by another run: choose another name for the trace"
+
+
+class TraceFile:
+    """A new, empty trace at `path`, in place of an earlier one there. Raises OSError for any other file, and for a
+    trace that another run is recording."""
+
+    def __init__(self, path: Path, meta: Mapping[str, str]) -> None:
+        self.path = path.absolute()
+        _check_replaceable(path)
+        try:
+            with high_descriptors():
+                self.lock = _locked(self.path)
+                self.connection = _connected(self.path)
+            self.connection.executemany("INSERT INTO meta VALUES (?, ?)", storable_items(meta))
+            self.descriptors = Watched(self.path)
+        except sqlite3.Error as error:
+            raise OSError(f"cannot write {path}: {error}") from error
+
+    def begin(self) -> bool:
+        """Begin a transaction, unless another program reads or writes the file just now. Raises OSError where the file
+        cannot be written to any more."""
+        if not self.descriptors.are_ours:
+            raise OSError("the program has closed its file")
+        try:
+            self.connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                return False
+            raise
+        return True
+
+    def end(self, meta: Mapping[str, str], failure: Exception) -> None:
+        """Note in a file that cannot grow any more how its recording ended, if that can be done."""
+        if not self.descriptors.are_ours:
+            return
+        with suppress(sqlite3.Error):
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            self.connection.execute("PRAGMA journal_mode = MEMORY")  # there may be no room for a journal
+            with self.connection:
+                self.connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(meta))
+
+    def close(self) -> None:
+        """Close it. If the program has closed it, what is there now is the program's."""
+        if not self.descriptors.are_ours:
+            self.abandon()
+            return
+        with suppress(sqlite3.Error):
+            self.connection.close()
+        os.close(self.lock)
+
+    def abandon(self) -> None:
+        """Never touch it again, not even when the process ends: SQLite would roll back and close what is not ours."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.connection))
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise OSError if there is something at `path` that is no trace: it must not be lost."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise OSError(f"{path} is not a regular file: choose another name for the trace")
+    with path.open("rb") as file:
+        if _is_locked(file.fileno()):
+            raise OSError(f"{path} {_TAKEN}")
+        header = file.read(_HEADER)
+    if header and (
+        not header.startswith(b"SQLite format 3\0") or header[68:72] != APPLICATION_ID.to_bytes(4, "big")
+    ):
+        raise OSError(
+            f"{path} is not a gradviz trace, and is not overwritten: choose another name for the trace"
+        )
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether another run holds the lock of a file. Where there are no locks, none does."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _locked(path: Path) -> int:
+    """A new file at `path`, which no other run replaces as long as the descriptor is open."""
+    try:
+        for leftover in (path, Path(f"{path}-journal")):
+            leftover.unlink(missing_ok=True)
+        low = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        raise OSError(f"{path} {_TAKEN}") from None
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {error.strerror}") from error
+    descriptor = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH) if low < HIGH else low
+    if descriptor != low:
+        os.close(low)
+    _is_locked(descriptor)
+    return descriptor
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_MOMENT)
+    # A rollback journal without fsync: a killed process leaves a sound file, and only one.
+    connection.executescript(
+        "PRAGMA page_size = 8192; PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;"
+        f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
+        f"BEGIN; {TABLES} COMMIT;"
+    )
+    return connection
+
+
+def storable(text: str) -> str:
+    """Text that SQLite takes: without lone surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def storable_items(meta: Mapping[str, str]) -> list[tuple[str, str]]:
+    """As `storable`, of what is noted of a run."""
+    return [(key, storable(text)) for key, text in meta.items()]
+
+
+def cause_of(failure: Exception) -> str:
+    """Why a recording stopped, in a few words."""
+    if isinstance(failure, MemoryError):
+        return "out of memory"
+    if isinstance(failure, (struct.error, OverflowError)):
+        return "there are more than 2**32 tensors or events"
+    if isinstance(failure, (sqlite3.Error, OSError)):
+        return f"its file cannot be written: {failure}"
+    return f"a fault of gradviz's: {failure!r}"

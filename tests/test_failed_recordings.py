@@ -1,0 +1,216 @@
+"""A recording that fails ends alone: the program goes on, one line says so, and the trace says up to where it is
+complete. Another program that reads the file, or wants to record into it, does not stop the program either."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gradviz
+import gradviz.engine as torch
+from gradviz.events.handles import READERS
+from gradviz.events.listener import NO_RULE
+from gradviz.tracefile import Recorder, open_trace
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def differentiate(times: int = 1) -> None:
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(times):
+        (x * x).sum().backward()
+
+
+def lines_of(said: str) -> list[str]:
+    return [line for line in said.splitlines() if line]
+
+
+def test_the_users_exception_stays_the_users(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+
+    def record() -> None:
+        with gradviz.record(folder / "x.gradviz"):
+            differentiate()
+            shutil.rmtree(folder)
+            differentiate()
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        record()
+    (line,) = lines_of(capfd.readouterr().err)
+    assert line.startswith("gradviz: recording stopped (its file cannot be written: ")
+
+
+def test_a_block_whose_recording_failed_ends_as_it_would(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    with gradviz.record(folder / "x.gradviz"):
+        shutil.rmtree(folder)
+        differentiate()
+    assert len(lines_of(capfd.readouterr().err)) == 1
+
+
+def test_values_that_do_not_fit_in_memory_end_the_recording_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.gradviz"
+    with gradviz.record(path, values="full") as running:
+        differentiate(3)
+        running.recorder.flush()
+        whole = running.recorder.count
+
+        def keep(value: np.ndarray, whole: bool) -> bytes:
+            raise MemoryError
+
+        monkeypatch.setattr(READERS[np.ndarray], "keep", keep)
+        differentiate(3)
+    (line,) = lines_of(capfd.readouterr().err)
+    assert line == (
+        f"gradviz: recording stopped (out of memory): {path} is complete up to event {whole}, and the program goes on"
+    )
+    with open_trace(path) as trace:
+        assert (trace.count, len(trace.passes)) == (whole, 3)
+        assert trace.meta["stopped"] == f"out of memory; complete up to event {whole}"
+        assert trace.meta["ended"] == "ok"
+
+
+@pytest.mark.parametrize("number", [2**32, 2**40])
+def test_numbers_that_do_not_fit_end_the_recording_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: int
+) -> None:
+    path = tmp_path / "x.gradviz"
+    recorder = Recorder(path)
+    one = np.ones(1)
+    zero = [0]
+    recorder.op(None, "exp", "", NO_RULE, 0, True, [1], [2], [one], zero, zero, zero)
+    recorder.flush()
+    for tell in (
+        lambda: recorder.op(None, "exp", "", NO_RULE, 0, True, [1], [number], [one], zero, zero, zero),
+        lambda: recorder.differentiated(
+            None, "exp", "", NO_RULE, 0, [number], 3, one, 0, 0, 0, 1, "Exp", [0, 0, 0], []
+        ),
+        lambda: recorder.named(number, "x", ""),
+        lambda: recorder.received(number, "Exp", 0, [1], [one]),
+        lambda: recorder.produced(number, 0, [0, 1], [one]),
+        lambda: recorder.ran(number, "Exp", 0, 1, one, [0, 1], [one]),
+    ):
+        tell()
+    recorder.close(ended="ok")
+    (line,) = lines_of(capfd.readouterr().err)
+    assert "more than 2**32 tensors or events" in line
+    with open_trace(path) as trace:
+        assert trace.count == 1
+
+
+def test_a_full_disk_ends_the_recording_alone(tmp_path: Path, gradviz: Run, gradviz_here: Run) -> None:
+    """A limit of a file's size is to SQLite what a full disk is."""
+    (tmp_path / "fills.py").write_text(
+        textwrap.dedent("""
+        import resource
+        import gradviz.engine as torch
+        x = torch.ones(3, requires_grad=True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        for n in range(20_000):
+            (x * n).exp().sum().backward()
+        print("all of it")
+        raise SystemExit(3)
+        """)
+    )
+    done = gradviz("trace", "fills.py")
+    assert (done.returncode, done.stdout) == (3, "all of it\n")
+    (line,) = (line for line in done.stderr.splitlines() if "stopped" in line)
+    assert line.startswith("gradviz: recording stopped (its file cannot be written: ")
+    with open_trace(tmp_path / "fills.gradviz") as trace:
+        assert trace.meta["stopped"].endswith(f"complete up to event {trace.count}")
+        assert trace.meta["ended"] == "exit 3"
+        assert [event.index for event in trace] == list(range(trace.count))
+    assert "stopped" in gradviz_here("info", "fills.gradviz").stdout
+    assert "what came later" in gradviz_here("check", "fills.gradviz").stdout
+
+
+def test_a_reader_that_holds_the_file_does_not_stop_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "x.gradviz"
+    with gradviz.record(path) as running:
+        differentiate()
+        running.recorder.flush()
+        with sqlite3.connect(path) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM events").fetchone()
+            differentiate(2000)  # which is more than the writer may be behind; it would wait here for good
+            reader.execute("COMMIT")
+        reader.close()
+    with open_trace(path) as trace:
+        assert len(trace.passes) == 2001
+        assert "stopped" not in trace.meta
+
+
+def test_a_second_recording_to_the_same_name_is_refused(tmp_path: Path, gradviz_here: Run) -> None:
+    path = tmp_path / "script.gradviz"
+    (tmp_path / "script.py").write_text("print('ran')\n")
+    with gradviz.record(path):
+        differentiate()
+        refused = gradviz_here("trace", "script.py")
+        with pytest.raises(OSError, match="is being recorded by another run"), gradviz.record(path):
+            pass
+        differentiate()
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "gradviz: script.gradviz is being recorded by another run: choose another name for the trace\n"
+    )
+    with open_trace(path) as trace:
+        assert len(trace.passes) == 2
+    assert gradviz_here("trace", "script.py").returncode == 0  # now it is free
+
+
+def test_a_fork_in_a_recorded_block_leaves_the_file_to_the_parent(tmp_path: Path) -> None:
+    path = tmp_path / "x.gradviz"
+    with gradviz.record(path):
+        differentiate()
+        child = os.fork()
+        if not child:
+            differentiate(50)
+            os._exit(0)
+        os.waitpid(child, 0)
+        differentiate(2)
+    with open_trace(path) as trace:
+        assert len(trace.passes) == 3
+
+
+@pytest.mark.slow
+def test_children_of_a_training_thread_do_not_wait_for_its_locks(tmp_path: Path, gradviz: Run) -> None:
+    (tmp_path / "forks.py").write_text(
+        textwrap.dedent("""
+        import os, signal, threading, time
+        import gradviz.engine as torch
+        x = torch.ones(100_000, requires_grad=True)
+        def train():
+            while True:
+                (x * x).sum().backward()
+        threading.Thread(target=train, daemon=True).start()
+        ended = 0
+        for _ in range(40):
+            time.sleep(0.003)
+            pid = os.fork()
+            if not pid:
+                signal.alarm(10)  # a child that waits for good is killed
+                y = torch.rand(3, requires_grad=True)
+                (y * y).sum().backward()
+                (x * 2).sum().backward()
+                os._exit(0)
+            ended += os.waitpid(pid, 0)[1] == 0
+        print(ended, flush=True)
+        os._exit(0)
+        """)
+    )
+    assert gradviz("trace", "forks.py").stdout == "40\n"

@@ -23,6 +23,7 @@ from gradviz.events import kinds as k
 from gradviz.events.values import Stats, pack_stats, stats_of, stats_of_rows, unpack_stats
 from gradviz.sources.record import record
 from gradviz.tracefile import Trace, TraceError, open_trace, packing
+from gradviz.tracefile.batch import Renumbered
 
 
 def recorded(path: Path, **settings: object) -> record:
@@ -630,3 +631,27 @@ def test_arguments_that_no_caller_writes_are_not_shown(tmp_path: Path) -> None:
     for op in ("native_layer_norm", "native_batch_norm", "native_group_norm"):
         assert told[op] == "eps=1e-05, 1.0, 0.0", op  # without weight and bias
     assert told["upsample_bilinear2d"] == "size=(8, 8)"
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=40))
+def test_numbers_of_passes_are_found_though_only_their_distance_is_kept(told: list[tuple[int, bool]]) -> None:
+    """`told`: by how much the source's number grows, and whether the next one is told before it."""
+    numbers, last = [], 0
+    for step, swapped in told:
+        last += step
+        numbers.append(last)
+        if swapped and len(numbers) > 1:
+            numbers[-2:] = numbers[-1], numbers[-2]
+    known = Renumbered()
+    for own, number in enumerate(numbers, 1):
+        known.add(number, own)
+    assert [known.of(number) for number in numbers] == list(range(1, len(numbers) + 1))
+    assert {known.of(number) for number in range(last + 3) if number not in numbers} <= {0}
+
+
+def test_a_million_regular_passes_are_kept_as_one_distance() -> None:
+    known = Renumbered()
+    for number in range(7, 100_007):
+        known.add(number, number - 6)
+    assert (len(known.starts), len(known.late)) == (1, 0)
+    assert (known.of(6), known.of(7), known.of(100_006), known.of(100_007)) == (0, 1, 100_000, 0)

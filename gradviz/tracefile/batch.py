@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from typing import Any
 
@@ -32,6 +33,37 @@ class Interned:
     def take_new(self) -> list[tuple[int, Any]]:
         """What got a number since the last call."""
         return [self.new.popleft() for _ in range(len(self.new))]
+
+
+class Renumbered:
+    """The file's numbers of what the source numbers in ascending order. Both mostly grow together, so only where the
+    distance between them changes is kept: a run has millions of passes."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []  # the source's numbers from which on a distance holds
+        self.distances: list[int] = []
+        self.last = 0
+        self.late: dict[int, int] = {}  # what another thread told after a larger number
+
+    def add(self, number: int, own: int) -> None:
+        """The source's `number` is `own` in the file."""
+        if number < self.last:
+            self.late[number] = own
+            return
+        self.last = number
+        if not self.distances or self.distances[-1] != number - own:
+            self.starts.append(number)
+            self.distances.append(number - own)
+
+    def of(self, number: int) -> int:
+        """The file's number; 0 if it has none."""
+        at = bisect_right(self.starts, number) - 1
+        if number in self.late or at < 0 or number > self.last:
+            return self.late.get(number, 0)
+        own = number - self.distances[at]
+        following = at + 1 < len(self.starts) and self.starts[at + 1] - self.distances[at + 1]
+        is_anothers = (following and own >= following) or own in self.late.values()
+        return 0 if is_anothers else own
 
 
 class Batch:

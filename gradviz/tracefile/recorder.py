@@ -25,7 +25,7 @@ from gradviz.events.fields import Edge, Living, Rule, Saved
 from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.layout import LAYOUTS
 from gradviz.events.listener import State, Where
-from gradviz.tracefile.batch import Batch
+from gradviz.tracefile.batch import Batch, Renumbered
 from gradviz.tracefile.packing import FEW, Packing, pack_state, packed_links
 from gradviz.tracefile.schema import SKIPPED
 from gradviz.tracefile.sites import Sites
@@ -69,7 +69,7 @@ class Recorder(Packing):
         self.last_error: tuple[str, str] = ("", "")  # its type and message
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
-        self.ended_passes: dict[int, int] = {}  # the same, of the passes that have ended
+        self.all_passes = Renumbered()  # those that have ended, too
         self._preparations = {
             Kind.OP: self._prepare_op,
             Kind.PASS_BEGAN: self._prepare_pass,
@@ -146,8 +146,8 @@ class Recorder(Packing):
         return self.sites.number(where)
 
     def graphs_alive(self, in_pass: int, graphs: Sequence[Living]) -> None:
-        known = self.ended_passes
-        super().graphs_alive(in_pass, [Living(known.get(g.number, 0), g.nodes) for g in graphs])
+        known = self.all_passes
+        super().graphs_alive(in_pass, [Living(known.of(g.number), g.nodes) for g in graphs])
 
     # --- any event
 
@@ -215,12 +215,13 @@ class Recorder(Packing):
         """Number a pass, and decide whether it is recorded in detail; returns flags for its event."""
         self.passes_begun += 1
         self.open_passes[number] = self.passes_begun
+        self.all_passes.add(number, self.passes_begun)
         if self.passes is not None:
             self.detailed = self.passes_begun in self.passes
         return 0 if self.detailed and not self.partial else SKIPPED
 
     def _end_pass(self, number: int) -> None:
-        self.ended_passes[number] = self.open_passes.pop(number, 0)
+        self.open_passes.pop(number, None)
         if self.passes is not None and not self.open_passes:
             self.detailed = self.passes_begun + 1 in self.passes
 

@@ -8,6 +8,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from gradviz.errors import DEBUG
+
 Command = Callable[..., CompletedProcess[str]]
 
 STALE = """\
@@ -71,6 +73,7 @@ def test_a_rule_that_fails_does_not_change_how_the_run_ends(
     def fail(*_: object, **__: object) -> None:
         raise ValueError("a rule\nfailed")
 
+    monkeypatch.delenv(DEBUG)  # as for a user
     monkeypatch.setattr("gradviz.cli.findings.check", fail)
     done = gradviz_here("trace", "--engine", "numpy", written(STALE + "raise SystemExit(5)\n"))
     assert done.returncode == 5

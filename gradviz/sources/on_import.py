@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -41,17 +41,32 @@ class OnImport(MetaPathFinder):
             spec = find_spec(name)
         finally:
             self.looking = False
-        loader: Any = None if spec is None else spec.loader
-        if loader is None:
-            return spec
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
-            execute(module)
-            if self in sys.meta_path:  # else nobody waits any more
-                self.end()
-                self.start()
-
-        loader.exec_module = exec_module
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Watched(spec.loader, self._executed)
         return spec
+
+    def _executed(self) -> None:
+        if self in sys.meta_path:  # else nobody waits any more
+            self.end()
+            self.start()
+
+
+class _Watched(Loader):
+    """Stands for the loader of a module until the module is executed, and tells of it. The loader itself may be that of
+    other modules too."""
+
+    def __init__(self, loader: Any, executed: Callable[[], None]) -> None:
+        self.loader, self.executed = loader, executed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        self.executed()

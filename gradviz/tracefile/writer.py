@@ -217,9 +217,7 @@ class Writer:
                 return False
             with self.source.lock:
                 batch = self.source.take()
-                if (
-                    self.failure is not None
-                ):  # it was lost meanwhile: what came after the gap is worth nothing
+                if self.failure is not None:  # meanwhile: what came after the gap is worth nothing
                     self.connection.execute("ROLLBACK")
                     return True
                 waits = self.ring is not None or batch.bytes < _LARGE

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _HIGHEST = 700
@@ -35,14 +35,13 @@ def high_descriptors() -> Iterator[None]:
 
 def _take_low(taken: list[int]) -> None:
     """Take the numbers below HIGH that are free."""
-    try:
-        descriptor = os.open(os.devnull, os.O_RDONLY)
-        while descriptor < HIGH:
-            taken.append(descriptor)
-            descriptor = os.open(os.devnull, os.O_RDONLY)
-        taken.append(descriptor)
-    except OSError:  # there are not so many
-        return
+    with suppress(OSError):  # there may be fewer
+        _take_until_high(taken)
+
+
+def _take_until_high(taken: list[int]) -> None:
+    while not taken or taken[-1] < HIGH:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
 
 
 class Watched:

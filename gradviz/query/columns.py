@@ -242,7 +242,7 @@ class TraceColumns:
         names = ["", *sorted({self.trace.text(name_of[first]) for first, _, _ in spans})]
         known = {name: number for number, name in enumerate(names)}
         codes = np.zeros(self.count, np.int64)
-        threads = self.trace.events["head"] >> 16
+        threads = self.trace.threads
         for first, last, thread in spans:
             own = codes[first : last + 1]
             own[threads[first : last + 1] == thread] = known[self.trace.text(name_of[first])]

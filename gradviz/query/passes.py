@@ -81,7 +81,7 @@ class Passes:
         trace = self.trace
         found = np.zeros(trace.count, np.int32)
         spans = self.nesting.spans()
-        threads = trace.events["head"] >> 16
+        threads = trace.threads
         by_first = {run.first: run.number for run in trace.passes}
         for first, last, thread in spans:  # outer passes come before inner ones
             own = found[first : last + 1]

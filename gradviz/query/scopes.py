@@ -56,8 +56,12 @@ class Scopes:
         return scope.scope, scope.site
 
     def _at(self, event: int) -> _Open:
-        begins = self.nesting.around(event, int(self._threads[event]))
+        begins = self._begins(event)
         return self._open(begins) if begins else _NONE
+
+    def _begins(self, event: int) -> list[int]:
+        """The events that entered the scopes around an event, outermost first."""
+        return self.nesting.around(event, int(self.trace.threads[event]))
 
     def _open(self, begins: Sequence[int]) -> _Open:
         """The scope that the last of these events entered, inside those that the others did."""
@@ -68,15 +72,11 @@ class Scopes:
             found = self._known[begins[-1]] = _entered(entered, outer)
         return found
 
-    @cached_property
-    def _threads(self) -> np.ndarray:
-        return self.trace.events["head"] >> 16
-
     def visits(self, events: Iterable[int]) -> list[Visit]:
         """The visits to scopes during which some of these events happened, in order."""
         inside: dict[int, Sequence[int]] = {}
         for event in events:
-            begins = self.nesting.around(event, int(self._threads[event]))
+            begins = self._begins(event)
             inside.update({begin: begins[: level + 1] for level, begin in enumerate(begins)})
         table = self.trace.table(Kind.SCOPE_ENTERED)
         return [Visit(self._open(inside[first]).path, table.object(first).type) for first in sorted(inside)]
@@ -90,7 +90,7 @@ class Scopes:
         step[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]] = 1
         step[[Kind.SCOPE_LEFT, Kind.PASS_ENDED]] = -1
         steps = step[trace.kinds]
-        threads = trace.events["head"] >> 16
+        threads = trace.threads
         depths = np.zeros(trace.count, np.int32)
         for thread in distinct(threads).tolist():
             own = threads == thread

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.cells import cell_len, set_cell_size
+from rich.console import RenderResult
+from rich.segment import Segment
 from rich.text import Text
+
+
+def drawn_lines(lines: Iterable[Text]) -> RenderResult:
+    """What to print so that the lines stand below one another."""
+    for row, line in enumerate(lines):
+        if row:
+            # After a resize the screen is drawn while the terminal is in raw mode, where \n alone does not return.
+            yield Segment("\n\r")
+        line.end = ""
+        yield line
 
 
 def rule(words: str, width: int, right: str = "") -> Text:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.segment import Segment
 from rich.text import Text
 
 from gradviz.step.lanes import drawn
 from gradviz.step.leaves import WITH_TREND, View, leaves
-from gradviz.step.lines import beside, filled, rule
+from gradviz.step.lines import beside, drawn_lines, filled, rule
 from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapped
 from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
@@ -46,12 +45,7 @@ class Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width, height = options.size
-        for row, line in enumerate(self.lines(width, height)):
-            if row:
-                # After a resize the screen is drawn while the terminal is in raw mode, where \n alone does not return.
-                yield Segment("\n\r")
-            line.end = ""
-            yield line
+        yield from drawn_lines(self.lines(width, height))
 
     def lines(self, width: int, height: int) -> list[Text]:
         """The screen as `height` lines, none wider than `width`."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.segment import Segment
 from rich.text import Text
 
 from gradviz.query.ranks import label_of
-from gradviz.step.lines import filled
+from gradviz.step.lines import drawn_lines, filled
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.words.escape import clean
@@ -26,11 +25,7 @@ class Together:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width, height = options.size
-        for row, line in enumerate(self.lines(width, height)):
-            if row:
-                yield Segment("\n\r")  # as in Screen
-            line.end = ""
-            yield line
+        yield from drawn_lines(self.lines(width, height))
 
     def lines(self, width: int, height: int) -> list[Text]:
         """The screen as `height` lines, none wider than `width`."""

@@ -246,6 +246,11 @@ class Trace:
         """The kind of each event, as `Kind` numbers."""
         return kinds_of(self.events)
 
+    @cached_property
+    def threads(self) -> np.ndarray:
+        """The number of the thread of each event."""
+        return self.events["head"] >> 16
+
     def indices(self, *kinds: Kind) -> np.ndarray:
         """The indices of all events of these kinds."""
         order, ends = self._by_kind

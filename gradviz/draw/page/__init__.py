@@ -25,6 +25,19 @@ from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Words
 from gradviz.words.escape import plain
 
+# Pan and zoom, as released (vendor/LICENSE). In this order: each uses those before it.
+LIBRARIES = (
+    "d3-dispatch",
+    "d3-selection",
+    "d3-timer",
+    "d3-color",
+    "d3-interpolate",
+    "d3-ease",
+    "d3-drag",
+    "d3-transition",
+    "d3-zoom",
+)
+
 # In this order: a script may use those before it.
 SCRIPTS = (
     "state",
@@ -123,7 +136,7 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
     here = files(__name__)
     style = here.joinpath("page.css").read_text(encoding="utf-8")
     parts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    script = "'use strict';\n(() => {\n" + "\n".join(parts) + "\n})();\n"
+    script = libraries() + "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
     allowed = {
         "default-src": "none",
         "style-src": _hash(style),
@@ -144,6 +157,13 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
     }
     parts = here.joinpath("page.html").read_text(encoding="utf-8").split("@@")
     return "".join(part if position % 2 == 0 else filled[part] for position, part in enumerate(parts))
+
+
+def libraries() -> str:
+    """The libraries, with their licences, which go wherever they go."""
+    vendor = files(__name__).joinpath("vendor")
+    parts = [vendor.joinpath(f"{name}.min.js").read_text(encoding="utf-8") for name in LIBRARIES]
+    return "/*\n" + vendor.joinpath("LICENSE").read_text(encoding="utf-8") + "*/\n" + "".join(parts)
 
 
 def _hash(text: str) -> str:

@@ -36,20 +36,18 @@ function say(text) {
 // --- clicks
 
 function startClicks() {
-  const stage = $("stage");
-  stage.addEventListener("click", (event) => {
-    if (dragged) return;
+  $("stage").addEventListener("click", (event) => {
     const hit = event.target.closest("[data-id]");
     const id = hit ? hit.dataset.id : null;
     if (id && event.target.closest(".sign")) fold(id);
     else select(id);
   });
-  stage.addEventListener("dblclick", (event) => {
+  $("stage").addEventListener("dblclick", (event) => {
     const hit = event.target.closest("[data-id]");
     if (hit && app.view.groupOf.has(hit.dataset.id)) fold(hit.dataset.id);
   });
   const buttons = {
-    "zoom-in": () => zoomTo(eye.scale * 1.3), "zoom-out": () => zoomTo(eye.scale / 1.3), "zoom-all": () => fit(),
+    "zoom-in": () => zoomBy(1.3), "zoom-out": () => zoomBy(1 / 1.3), "zoom-all": () => fit(),
     "fold-all": () => foldAll(true), "unfold-all": () => foldAll(false), help: () => showHelp(),
     roll: () => rollAndFit(), theme: ACTS.t, link: ACTS.l, "first-nan": ACTS.n, "first-error": ACTS.e,
   };
@@ -108,11 +106,7 @@ function walk(direction) {
   if (edge) select(edge);
 }
 
-const move = (dx, dy) => () => {
-  eye.x += dx;
-  eye.y += dy;
-  look();
-};
+const move = (dx, dy) => () => moveBy(dx, dy);
 
 const isBackward = (step) => step.phase.startsWith("backward");
 
@@ -130,9 +124,9 @@ const ACTS = {
   "[": () => nextPass(-1),
   "]": () => nextPass(1),
   "/": () => $("search").focus(),
-  "+": () => zoomTo(eye.scale * 1.3),
-  "=": () => zoomTo(eye.scale * 1.3),
-  "-": () => zoomTo(eye.scale / 1.3),
+  "+": () => zoomBy(1.3),
+  "=": () => zoomBy(1.3),
+  "-": () => zoomBy(1 / 1.3),
   0: () => fit(),
   w: move(0, 80),
   a: move(80, 0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradviz.events.kinds import Produced, Received
+from gradviz.events.kinds import Produced, Received, TangentPushed
 from gradviz.step.breakpoints import predicate
 from gradviz.step.errors import CommandError
 from gradviz.step.lesson import LANGUAGES, Lesson, Question, is_right, is_word
@@ -44,6 +44,7 @@ class Exercise:
         self.index = 0  # of the open question
         self.right = 0
         session.exercise = self
+        session.words.language = language
         session.page = [lesson.title[language], f"  {lesson.about[language]}", "", f"  {self.say('begin')}"]
         session.page_keys = {"space": "question"}
 
@@ -126,6 +127,8 @@ def _expected(session: Session, question: Question) -> Snapshot | None:
         gradients = [
             flow.gradient for edge, flow in along if session.words.called(edge.tensor) == question.gradient
         ]
+    elif isinstance(event, TangentPushed) and session.words.called(event.tensor) == question.gradient:
+        gradients = [event.tangent]
     return stop.moment.value(gradients[0]) if gradients else None
 
 

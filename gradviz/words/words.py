@@ -23,6 +23,7 @@ class Words:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.query = Query(trace)
+        self.language = "en"  # of sentences; a lesson may have another
         self.called = lru_cache(maxsize=4096)(self._called)
         self.trend = lru_cache(maxsize=1024)(self._trend)
         self._root_of_one = lru_cache(maxsize=64)(self._find_root)

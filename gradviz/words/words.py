@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from typing import Any
 
 from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.moment import Moment
@@ -23,7 +24,10 @@ class Words:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.query = Query(trace)
-        self.language = "en"  # of sentences; a lesson may have another
+        self.language = "en"
+        self.sentences: Mapping[
+            type, Callable[[Any, Any], str]
+        ] = {}  # those in another language than English
         self.called = lru_cache(maxsize=4096)(self._called)
         self.trend = lru_cache(maxsize=1024)(self._trend)
         self._root_of_one = lru_cache(maxsize=64)(self._find_root)

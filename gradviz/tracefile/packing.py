@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 import sys
 import threading
-from array import array
 from collections.abc import Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -212,10 +211,6 @@ class Packing(Listener):
         if batch.bytes > PAYLOAD_LIMIT:
             self.limit = 0
         return ELEMENTS if whole else STATS, length
-
-
-def packed_links(numbers: Sequence[int]) -> bytes:
-    return array("I", numbers).tobytes()
 
 
 class _Whole:

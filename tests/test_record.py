@@ -369,11 +369,12 @@ import gradviz.engine as torch
 from gradviz.sources.record import record
 
 def interrupt(*_):
+    signal.setitimer(signal.ITIMER_REAL, 1)  # once more, but not before it is caught: a finalizer may swallow it
     raise KeyboardInterrupt
 
 def differentiate(seconds):
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)  # again and again: a finalizer may swallow one
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         while True:
             (x * c * c).backward(c)
     except KeyboardInterrupt:

@@ -51,6 +51,7 @@ class Packing(Listener):
         # numbers of rules by identity: to hash one takes as long as to pack it
         self.same_rules: dict[int, int] = {}
         self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
+        self.values = values
         self.keeps_values = values != "none"
         self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
         self.batch = Batch()

@@ -212,12 +212,15 @@ class Recorder(Packing):
         self.all_passes.add(number, self.passes_begun)
         if self.passes is not None:
             self.detailed = self.passes_begun in self.passes
+            self.keeps_values = self.detailed and self.values != "none"
         return 0 if self.detailed and not self.partial else SKIPPED
 
     def _end_pass(self, number: int) -> None:
         self.open_passes.pop(number, None)
         if self.passes is not None and not self.open_passes:
             self.detailed = self.passes_begun + 1 in self.passes
+            # What an optimizer makes of a pass is of interest with it, and what the next pass begins with.
+            self.keeps_values = self.values != "none" and (self.detailed or self.passes_begun in self.passes)
 
     # --- the frequent events, by hand
 

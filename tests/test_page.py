@@ -476,6 +476,19 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         assert float(told["model.0.weight"]) == pytest.approx(norm, rel=1e-3)
 
 
+def test_of_very_many_passes_the_page_says_which_it_holds(
+    traced: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with traced(training) as trace:
+        assert "passes are in this page" not in opened(trace).text("body")
+        monkeypatch.setattr(page_of, "MOST_PASSES", 4)
+        page = opened(trace)
+        assert page.count("#pass option") == 4
+        numbers = [text.split()[1] for text in page.tab.locator("#pass option").all_inner_texts()]
+        assert {numbers[0], numbers[-1]} == {"1", "6"}
+        assert f"4 of 6 passes are in this page: {', '.join(numbers)}" in page.text("#notes")
+
+
 # --- keyboard, themes, sizes
 
 

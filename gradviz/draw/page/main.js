@@ -176,11 +176,20 @@ function startKeys() {
 
 const counted = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 
+// Which passes the page holds, if there are more.
+function heldTold() {
+  const held = data.held.filter((pass) => pass !== null).sort((a, b) => a - b);
+  if (!held.length || held.length >= data.passes.length) return "";
+  const some = held.length > 6 ? [...held.slice(0, 4), "…", held.at(-1)] : held;
+  return `${held.length} of ${data.passes.length.toLocaleString("en")} passes are in this page: ${some.join(", ")}`;
+}
+
 function showNotes() {
   const view = app.view;
   const parts = [];
   if (view.error) parts.push(element("span", { class: "odd" }, view.error));
   if (view.leftOut) parts.push(element("span", {}, `${counted(view.leftOut, "operation")} of the run outside this pass`));
+  if (heldTold()) parts.push(element("span", {}, heldTold()));
   for (const note of view.notes) parts.push(element("span", {}, note));
   $("notes").replaceChildren(...parts);
   $("notes").hidden = !parts.length;

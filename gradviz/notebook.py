@@ -45,7 +45,7 @@ def draw(
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradviz"):
         frame = frame.f_back
-    names = {**frame.f_globals, **frame.f_locals, **(params or {})}
+    names = _with_parameters({**frame.f_globals, **frame.f_locals}, params or {})
     if is_module(thing) and inputs is None:
         raise TypeError("draw() of a module calls it: give its inputs, draw(model, inputs)")
     with tempfile.TemporaryDirectory() as folder:
@@ -65,6 +65,18 @@ def draw(
         return Picture(
             graph, lambda: _page(content, settings), theme, depth=depth, unfold=unfold, rolled=rolled
         )
+
+
+def _with_parameters(names: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables of a caller, with the parameters of the modules among them (`net.0.weight`), and then `params`: of
+    several names the last one counts."""
+    modules = {name: thing for name, thing in names.items() if name[:1] != "_" and is_module(thing)}
+    parts = {
+        f"{name}.{path}": parameter
+        for name, module in modules.items()
+        for path, parameter in module.named_parameters()
+    }
+    return {**parts, **names, **params}
 
 
 def show(trace: Trace | Path | str, passes: int | None = None) -> Page:

@@ -15,6 +15,9 @@ def holder_of(thing: Any, frame: FrameType | None) -> str:
     for _ in range(_DEEPEST):
         if frame is None:
             return ""
+        if f"{frame.f_globals.get('__name__')}.".startswith("gradviz."):
+            frame = frame.f_back  # as of `gradviz.draw(net, x)`: its variables are not the program's
+            continue
         spaces = [frame.f_locals, getattr(frame.f_locals.get("self"), "__dict__", {}), frame.f_globals]
         found = next((name for space in spaces if (name := _name_in(space, thing))), "")
         if found:

@@ -37,13 +37,15 @@ class Module(Tree, StateDict):
     _forward_hooks: dict[int, tuple[Callable, bool]]  # and whether it gets the keyword arguments
     _forward_pre_hooks: dict[int, tuple[Callable, bool]]
     _backward_hooks: dict[int, Callable]
-    _scope: tuple[int, str]  # the name that the listener knows, and of whom: a copy has its own
+    _scope: tuple[
+        tuple[int, int], str
+    ]  # the name that the listener knows; of whom (a copy has its own), and which one
 
     def __init__(self) -> None:
         for name in _DICTS:
             object.__setattr__(self, name, {})
         object.__setattr__(self, "_transient", set())
-        object.__setattr__(self, "_scope", (0, ""))
+        object.__setattr__(self, "_scope", ((0, 0), ""))
         object.__setattr__(self, "training", True)
 
     # --- attributes
@@ -241,7 +243,7 @@ class Module(Tree, StateDict):
             if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
                 return self._call_with_hooks(args, kwargs)
             return self.forward(*args, **kwargs)
-        if self._scope[0] != id(self):
+        if self._scope[0] != (id(self), state.first_number):
             self._name_all()
         with scope("module", self._scope[1], type(self).__name__, self.training):
             return self._call_with_hooks(args, kwargs)
@@ -286,7 +288,8 @@ class Module(Tree, StateDict):
         assert state.listener is not None
         root = holder_of(self, sys._getframe(2)) or type(self).__name__
         for path, module in self.named_modules():
-            object.__setattr__(module, "_scope", (id(module), f"{root}.{path}" if path else root))
+            known = id(module), state.first_number
+            object.__setattr__(module, "_scope", (known, f"{root}.{path}" if path else root))
         for path, parameter in self.named_parameters():
             state.listener.named(number_of(parameter), f"{root}.{path}")
         for path, buffer in self.named_buffers():

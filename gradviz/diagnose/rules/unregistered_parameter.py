@@ -27,7 +27,7 @@ def homeless(case: Case) -> list[int]:
 
 
 def _search(case: Case) -> Iterator[Found]:
-    below = Downstream(case.query)
+    below = case.downstream
     modules = {
         case.trace.parameters.get(tensor, "").partition(".")[0] for tensor in case.training.trained
     } - {""}

@@ -4,6 +4,7 @@ that is never reached."""
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,24 +82,27 @@ def _unreached(case: Case, run: PassInfo) -> Site | None:
         for number in distinct(table.sites).tolist()
         for caller in case.query.places.callers(number)
     }
-    calls = [node for node in ast.walk(tree) if _is_step(node) and node.lineno not in ran]
-    calls.sort(key=lambda node: (node.lineno < site.place.line, node.lineno))
-    for call in calls[:1]:
+    own = site.place.line
+    lines = sorted(set(_steps(tree)) - ran, key=lambda line: (line < own, line))
+    for line in lines[:1]:
         conditions = [
             node.lineno
             for node in ast.walk(tree)
-            if isinstance(node, ast.If)
-            and node.lineno <= call.lineno <= (node.end_lineno or 0)
-            and not node.lineno <= site.place.line <= (node.end_lineno or 0)
+            if isinstance(node, ast.If) and _spans(node, line) and not _spans(node, own)
         ]
-        return case.query.places.of_line(site.place.file, max(conditions, default=call.lineno))
+        return case.query.places.of_line(site.place.file, max(conditions, default=line))
     return None
 
 
-def _is_step(node: ast.AST) -> bool:
-    """Whether a node of a syntax tree is a call of the `step()` of an optimizer, by its name."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "step":
-        return False
-    return "opt" in ast.unparse(node.func.value).lower() or any(
-        "opt" in ast.unparse(a).lower() for a in node.args
-    )
+def _spans(node: ast.If, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
+def _steps(tree: ast.Module) -> Iterator[int]:
+    """The lines that call the `step()` of an optimizer, by its name, or a scaler's with an optimizer."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        named = any("opt" in ast.unparse(part).lower() for part in (node.func.value, *node.args))
+        if node.func.attr == "step" and named:
+            yield node.lineno

@@ -140,7 +140,6 @@ class _Used:
     """What becomes of results."""
 
     def __init__(self, case: Case) -> None:
-
         self.case = case
         self.below = case.downstream
         began = case.trace.table(Kind.PASS_BEGAN)

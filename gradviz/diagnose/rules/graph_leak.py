@@ -83,9 +83,15 @@ def _alive(case: Case) -> Iterator[Found]:
 
 
 def _graphs(case: Case, numbers: list[int]) -> int:
-    """How many graphs passes went through: several passes from one root go through the same graph."""
-    began = case.query.passes.began
-    return len({tuple(root.node for root in began(number).roots) for number in numbers})
+    """How many graphs passes went through: several passes from one root go through the same graph. Of a pass that is
+    not in the trace (`--last`) nothing is known but that it ran."""
+    passes = case.query.passes
+    return len(
+        {
+            tuple(root.node for root in passes.began(number).roots) if number in passes.by_number else number
+            for number in numbers
+        }
+    )
 
 
 def _keeping(case: Case, run: PassInfo) -> tuple[Site | None, str]:

@@ -29,7 +29,7 @@ def lost_changes(case: Case) -> list[LostChange]:
     _, written = case.query.tensors.all_writes
     found = []
     for own in case.by_site(events).values():
-        if len(own) < _LEAST:
+        if len(own) < _LEAST or not _changed(case, case.query.tensors.op(int(own[0]))):
             continue
         changed = [_changed(case, case.query.tensors.op(event)) for event in own.tolist()]
         leaves = tuple(dict.fromkeys(changed))

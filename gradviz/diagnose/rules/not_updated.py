@@ -14,6 +14,12 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.unregistered_parameter import homeless
 from gradviz.events.kinds import Kind
 
+_UNREACHED = (
+    "the step here is never reached",
+    "if (i + 1) % k == 0: optimizer.step()  # a condition that comes true",
+)
+_MISSING = "no step follows this pass", "optimizer.step()  # after backward()"
+
 
 def _search(case: Case) -> Iterator[Found]:
     told: set[int] = set()
@@ -50,11 +56,11 @@ def _lost(case: Case) -> Iterator[Found]:
 
 def _without_step(case: Case) -> Iterator[Found]:
     for idle in case.of(never_stepped):
-        why = "this step is never reached" if idle.unreached is not None else "no step follows"
+        why, cure = _UNREACHED if idle.unreached is not None else _MISSING
         yield Found(
             f"{why}: {idle.passes} passes give gradients to {case.called(idle.leaves)}, and their optimizer, made at "
             f"{case.at(idle.made)}, never steps",
-            "optimizer.step()  # after backward()",
+            cure,
             (idle.run.first, idle.made),
             site=idle.unreached or idle.run.site,
             number=idle.run.number,

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.sets import contained
@@ -33,9 +35,21 @@ def lost_changes(case: Case) -> list[LostChange]:
             continue
         changed = [_changed(case, case.query.tensors.op(event)) for event in own.tolist()]
         leaves = tuple(dict.fromkeys(changed))
-        if all(leaves) and not contained(leaves, written).any() and not _is_used(case, own.tolist()):
+        again = all(_gets_another(case, leaf, int(own[0])) for leaf in leaves)
+        if (
+            all(leaves)
+            and again
+            and not contained(leaves, written).any()
+            and not _is_used(case, own.tolist())
+        ):
             found.append(LostChange(tuple(own.tolist()), leaves))
     return found
+
+
+def _gets_another(case: Case, leaf: int, event: int) -> bool:
+    """Whether a leaf gets another gradient after an event: what was computed there was a step of a training."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    return bool(np.any(came["tensor"][came.events > event] == leaf))
 
 
 def _changed(case: Case, op: OpRan) -> int:

@@ -15,7 +15,7 @@ from gradviz.events.kinds import Kind
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 
-_CLEARED, _UNCLEARED = 3, 8  # passes without a step, if gradients are cleared between them, and if not
+_CLEARED, _UNCLEARED = 3, 6  # passes without a step, if gradients are cleared between them, and if not
 
 
 @dataclass(frozen=True, slots=True)

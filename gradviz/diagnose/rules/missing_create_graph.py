@@ -81,6 +81,8 @@ def _residual(case: Case, below: Downstream, run: PassInfo, gradient: int) -> in
     descent, and one that the program detaches is a constant."""
     began = case.query.passes.began(run.number)
     asked = {tensor for tensor in began.inputs if tensor}
+    if asked & case.training.trained:  # gradients of weights that are compared: one side is a constant
+        return -1
     trained: set[int] | None = None
     for tensor, readers in _without_graph(case, below, gradient).items():
         for event in readers:

@@ -38,15 +38,18 @@ class Labels:
         if differentiated:
             return f"gradient of {self.of(differentiated)}"
         owner, part = self._held.get(tensor, (0, ""))
-        return f"{self.of(owner)}.{part}" if owner else f"t{tensor}"
+        if not owner:
+            return f"t{tensor}"
+        called = self.of(owner) if owner < tensor else self.names.of(owner) or f"t{owner}"
+        return f"{called}.{part}"
 
     @cached_property
     def _held(self) -> dict[int, tuple[int, str]]:
-        """The tensors that are the `.grad` or the tangent of an older one at any time: of which, and what."""
+        """The tensors that are the `.grad` of an older one at any time, or the tangent of one: of which, and what."""
         found: dict[int, tuple[int, str]] = {}
         for log, part in ((self.tensors.tangents, "tangent"), (self.tensors.grads, "grad")):
             pairs = zip(log.values[::-1].tolist(), log.tensors[::-1].tolist(), strict=True)
-            found.update({held: (owner, part) for held, owner in pairs if held > owner})
+            found.update({held: (owner, part) for held, owner in pairs if held > owner or part == "tangent"})
         return found
 
     def _expression(self, site: int) -> str:

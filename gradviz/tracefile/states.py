@@ -18,11 +18,11 @@ from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a tensor was at an event. `array` is None where its elements were not kept, `stats` where no values
-    were. `dtype` is a name such as `float32`; the elements of bfloat16 come as float32. `base` is the tensor whose
-    memory it shares, 0 for none."""
+    """What a tensor was at an event. `array` is None where its elements were not kept; `told` are the statistics that
+    were kept in their place, None where no values were. `dtype` is a name such as `float32`; the elements of bfloat16
+    come as float32. `base` is the tensor whose memory it shares, 0 for none."""
 
     tensor: int
     version: int
@@ -32,7 +32,12 @@ class Snapshot:
     flags: int
     base: int
     array: np.ndarray | None
-    stats: Stats | None
+    told: Stats | None
+
+    @cached_property
+    def stats(self) -> Stats | None:
+        """The statistics of its elements, or those that were kept; None where no values were."""
+        return self.told if self.array is None else stats_of(self.array)
 
     @property
     def is_leaf(self) -> bool:
@@ -218,8 +223,7 @@ class States:
         array = elements_of(np.frombuffer(data, np.uint8), form.dtype)
         if array is None:
             return None, None
-        array = array.reshape(form.shape)
-        return array, stats_of(array)
+        return array.reshape(form.shape), None
 
     # --- all of them
 

@@ -46,17 +46,16 @@ def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> No
 
 
 def name_gradients(graph: Graph, query: Query) -> None:
-    """Name the gradients and tangents of tensors `x.grad` and `x.tangent`, if they have no name of their own."""
+    """Name the gradients and tangents that tensors hold, if they have no name of their own."""
     versions: dict[int, list[Node]] = {}
     for node in graph.nodes.values():
         if node.kind in (m.LEAF, m.TENSOR):
             versions.setdefault(node.number, []).append(node)
-    held = ((".grad", query.tensors.grads), (".tangent", query.tensors.tangents))
-    for suffix, log in held:
+    for log in (query.tensors.grads, query.tensors.tangents):
         for tensor, number in _standing(log, graph.at).items():
             for part in versions.get(number, ()) if tensor in versions else ():
                 if not part.name:
-                    part.name = part.called = f"{versions[tensor][0].label}{suffix}"
+                    part.name = part.called
 
 
 def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:

@@ -41,7 +41,11 @@ class Moment:
         self.query = query
         self.trace = query.trace
         self.k = k
-        self.thread = int(self.trace.events["head"][k]) >> 16
+
+    @property
+    def thread(self) -> int:
+        """The thread of event k."""
+        return int(self.trace.events["head"][self.k]) >> 16
 
     # --- tensors
 

@@ -18,7 +18,7 @@ from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """What a tensor was at an event. `array` is None where its elements were not kept; `told` are the statistics that
     were kept in their place, None where no values were. `dtype` is a name such as `float32`; the elements of bfloat16
@@ -181,9 +181,12 @@ class States:
 
     def valued(self, tensor: int, at: int) -> int:
         """The last state up to `at` that tells a tensor's shape and value; −1 for none."""
-        row = self.last(tensor, at)
+        return self.formed(self.last(tensor, at))
+
+    def formed(self, row: int) -> int:
+        """A state, or the last one of its tensor before it, that tells a shape and value; −1 for none."""
         while row >= 0 and not self.forms[row]:
-            row = self.last(tensor, int(self.events[row]) - 1)
+            row = self.last(int(self.tensors[row]), int(self.events[row]) - 1)
         return row
 
     # --- what it says

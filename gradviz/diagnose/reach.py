@@ -12,8 +12,9 @@ from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.cuts import Reason, why_no_node
+from gradviz.query.scopes import FUNCTION
 from gradviz.query.upstream import Downstream, Upstream
-from gradviz.sets import distinct
+from gradviz.sets import contained, distinct
 from gradviz.words.absence import NO_NODE
 from gradviz.words.escape import clean
 
@@ -21,6 +22,8 @@ PARAMETER = "Parameter"
 _WANTED = LEAF | REQUIRES_GRAD
 _LEAVES = 256  # the most leaves that are explained
 _NEW = {"randn", "rand", "zeros", "ones", "empty", "full", "arange", "randint", "gradient", PARAMETER}
+_CHECKPOINT = "CheckpointFunction"
+_NOT_REENTRANT = "checkpoint(..., use_reentrant=False); or an input that requires grad: x.requires_grad_()"
 _FROM_OUTSIDE = {"from_numpy", "tensor", "as_tensor", "asarray", "new_tensor", "FloatTensor", "Tensor"}
 _DETACHING = ("detach", "data")
 _COPY = "keep the tensor: torch.stack([...]) or the tensor itself, not .item(), .numpy() or torch.tensor(...)"
@@ -111,7 +114,10 @@ def _why(
     with_grad = [op for op in readers if case.query.tensors.op(op).grad_enabled]
     if not readers:
         return Lack.UNUSED, -1, 0
-    return (Lack.OFF_PATH, max(with_grad), 0) if with_grad else None
+    if with_grad:
+        return Lack.OFF_PATH, max(with_grad), 0
+    event = _function_without_node(case, min(readers))
+    return (Lack.CUT, event, above[-1][1]) if event >= 0 and above else None
 
 
 def _asked_of(case: Case, up: Upstream) -> tuple[int, ...]:
@@ -130,6 +136,20 @@ def _cut_at_a_leaf(case: Case, up: Upstream, results: dict[int, list[int]]) -> i
         if set(up.taken_by(maker)) & set(results):
             return maker.index
     return -1
+
+
+def _function_without_node(case: Case, event: int) -> int:
+    """The op of the custom Function around an event, if it made no node because none of its inputs requires grad, as a
+    checkpoint of a layer behind frozen ones; −1 if there is none."""
+    scopes = case.query.scopes.around(event, case.query.tensors.op(event).thread)
+    name = next((scope.name for scope in scopes if scope.kind == FUNCTION), None)
+    if name is None:
+        return -1
+    ops = case.trace.table(Kind.OP)
+    numbers = [number for number, text in case.trace.strings.items() if text == name]
+    later = ops.events[contained(ops["op"], numbers) & (ops.events > event)]
+    op = case.query.tensors.op(int(later[0])) if len(later) else None
+    return op.index if op is not None and op.grad_enabled and not case.query.nodes.of_op(op.index) else -1
 
 
 def _left_for_numpy(case: Case, up: Upstream, results: dict[int, list[int]]) -> int:
@@ -193,6 +213,8 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
     maker = case.trace.event(event)
     if isinstance(maker, OpRan):
         reason = why_no_node(case.query, maker)
+        if reason is Reason.NOTHING_REQUIRES_GRAD and maker.op == _CHECKPOINT:
+            return f"{NO_NODE[reason]}, and a reentrant checkpoint sees no other tensors", _NOT_REENTRANT
         return NO_NODE[reason], _CURES[reason]
     assert isinstance(maker, TensorMade)
     if case.query.trace.states.bases[case.query.trace.states.first(maker.tensor)]:

@@ -69,13 +69,15 @@ def _loaded_from_itself(case: Case) -> Iterator[Found]:
             continue
         made = int(states.events[row])
         site = case.site(made)
-        between = int(np.searchsorted(steps, event) - np.searchsorted(steps, made))
+        kept = states.events[states.bases == target]
+        kept = kept[case.trace.events["site"][kept] == site]  # at this line; the best may be the last
+        between = int(np.searchsorted(steps, event) - np.searchsorted(steps, kept.min(initial=made)))
         if site in seen or not between or target not in case.training.trained:
             continue
         seen.add(site)
         yield Found(
-            f"this state_dict shares the memory of the parameters: {between} steps have changed it too, and loading it "
-            f"at {case.at(event)} restores nothing",
+            f"this state_dict shares the memory of the parameters: {between} steps have changed what this line kept, "
+            f"and loading it at {case.at(event)} restores nothing",
             "best = copy.deepcopy(model.state_dict())  # or {k: v.clone() for k, v in model.state_dict().items()}",
             (made, event),
             site=site,

@@ -25,11 +25,13 @@ _RESHAPING = {
     "clone",
 }
 _PROBABILITIES = {"softmax", "sigmoid"}
-_LOSSES = {"cross_entropy", "nll_loss", "binary_cross_entropy_with_logits"}
+_LOSSES = {"cross_entropy", "nll_loss", "binary_cross_entropy_with_logits", "kl_div"}
+_OF_LOGARITHMS = {"nll_loss", "kl_div"}  # losses that expect log-probabilities
 _PREPARING = {"log_softmax"}  # what cross_entropy does before nll_loss, at the same site
 _CURES = {
     "cross_entropy": "F.cross_entropy(logits, target)  # without softmax: it is part of the loss",
     "nll_loss": "F.nll_loss(F.log_softmax(logits, dim=1), target)  # or F.cross_entropy(logits, target)",
+    "kl_div": "F.kl_div(F.log_softmax(logits, dim=1), target)  # logarithms first, probabilities second",
     "binary_cross_entropy_with_logits": "F.binary_cross_entropy_with_logits(logits, target)  # without sigmoid",
 }
 
@@ -45,8 +47,9 @@ def _search(case: Case) -> Iterator[Found]:
             loss, source = _loss_and_source(case, op)
             given = source.op if source is not None else "data"
             if given in _PROBABILITIES:
-                told = f"{loss} expects {'log-probabilities' if loss == 'nll_loss' else 'logits'} and gets the result "
-                yield Found(f"{told}of {given}", _CURES[loss], _events(op, source), site=op.site)
+                expected = "log-probabilities" if loss in _OF_LOGARITHMS else "logits"
+                told = f"{loss} expects {expected} and gets the result of {given}"
+                yield Found(told, _CURES[loss], _events(op, source), site=op.site)
             elif loss == "nll_loss" and _is_positive(case, op):
                 yield Found(
                     f"nll_loss expects log-probabilities, which are never above 0, and gets the result of {given} with "

@@ -250,7 +250,7 @@ class _Builder:
 
     def _op(self, event: int) -> Node:
         node = Node(self.ids.op[event], m.OP, event, scope=self.query.scopes.path(event))
-        if not self.tensors.is_op[event]:
+        if not self.tensors.is_op(event):
             node.name = node.op = self.tensors.writer(event)
             self._place(node, self.tensors.mutation(event).site)
             return node

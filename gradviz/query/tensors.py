@@ -4,7 +4,6 @@ event."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -50,15 +49,14 @@ class Tensors:
         """All OP events."""
         return self.trace.table(Kind.OP).events
 
-    @cached_property
-    def op(self) -> Callable[[int], OpRan]:
+    def op(self, event: int) -> OpRan:
         """The OP event with this index, decoded."""
-        return self.trace.table(Kind.OP).object
+        found: OpRan = self.trace.table(Kind.OP).object(event)
+        return found
 
-    @cached_property
-    def is_op(self) -> list[bool]:
-        """For each event, whether it is an OP event."""
-        return (self.trace.kinds == Kind.OP).tolist()  # a list, because single elements are read
+    def is_op(self, event: int) -> bool:
+        """Whether an event is an OP event."""
+        return bool(self.trace.kinds[event] == Kind.OP)
 
     @property
     def outputs(self) -> Lists:
@@ -76,13 +74,13 @@ class Tensors:
 
     # --- what made a tensor
 
-    @cached_property
-    def maker(self) -> Callable[[int], int | None]:
+    def maker(self, tensor: int) -> int | None:
         """The OP or TENSOR event that made a tensor; None if there is none."""
-        return self._makers.get
+        return self.makers.get(tensor)
 
     @cached_property
-    def _makers(self) -> dict[int, int]:
+    def makers(self) -> dict[int, int]:
+        """The event that made each tensor."""
         outputs, made = self.outputs, self.trace.table(Kind.TENSOR)
         new = ~self._is_write
         tensors = np.concatenate([outputs.values[new], made["tensor"]])
@@ -95,17 +93,17 @@ class Tensors:
         event = self.maker(tensor)
         if event is None:
             return None
-        return self.op(event) if self.is_op[event] else self.trace.table(Kind.TENSOR).object(event)
+        return self.op(event) if self.is_op(event) else self.trace.table(Kind.TENSOR).object(event)
 
     def op_that_made(self, state: State) -> int | None:
         """The OP event whose result this state is; None if there is none."""
         event = self.maker(state.tensor) if state.since == FIRST else state.since
-        if event is None or self.is_op[event]:
+        if event is None or self.is_op(event):
             return event
         if state.since == FIRST:
             return None
         mutated = self.mutation(event)
-        return mutated.op if mutated.op >= 0 and self.is_op[mutated.op] else None
+        return mutated.op if mutated.op >= 0 and self.is_op(mutated.op) else None
 
     def op_behind(self, state: State) -> OpRan | None:
         """The op whose result this state is, decoded; None if there is none."""
@@ -144,14 +142,14 @@ class Tensors:
         """The events that changed a tensor in place, in order."""
         return self._writes.get(tensor, [])
 
-    @cached_property
-    def mutation(self) -> Callable[[int], Mutated]:
+    def mutation(self, event: int) -> Mutated:
         """The MUTATED event with this index, decoded."""
-        return self.trace.table(Kind.MUTATED).object
+        found: Mutated = self.trace.table(Kind.MUTATED).object(event)
+        return found
 
     def writer(self, event: int) -> str:
         """The op or function that changed a tensor in place at an event: `add_`, `SGD`."""
-        return self.op(event).op if self.is_op[event] else self.mutation(event).how
+        return self.op(event).op if self.is_op(event) else self.mutation(event).how
 
     def before(self, tensor: int, event: int) -> State:
         """The state of a tensor just before `event`."""

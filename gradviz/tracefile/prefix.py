@@ -28,6 +28,9 @@ class Prefix(Trace):
     def _link_ends(self) -> np.ndarray:
         return self.whole._link_ends
 
+    def _load_links(self, chunk: int) -> np.ndarray:
+        return self.whole._links_of(chunk)
+
     @cached_property
     def states(self) -> States:
         """The states of the whole up to here."""

@@ -273,7 +273,7 @@ class Trace:
         row = self.events[index]
         chunk = bisect_right(self._firsts, index) - 1
         links = self._links_of(chunk)
-        end = int(self._link_ends[index]) - self._link_starts[chunk]
+        end = int(self._link_ends[index])
         layout = LAYOUTS[Kind(int(row["head"]) & 0xFF)]
         with told_of(self.path):
             return layout.unpack(index, row, links[end - int(row["links"]) : end].tolist(), self)
@@ -302,18 +302,16 @@ class Trace:
 
     @cached_property
     def _link_ends(self) -> np.ndarray:
-        """Where each event's links end, counted over the whole trace."""
-        return np.cumsum(self.events["links"], dtype=np.int64)
-
-    @cached_property
-    def _link_starts(self) -> list[int]:
-        """Where the links of each chunk begin, counted likewise."""
-        ends = self._link_ends
-        return [int(ends[first - 1]) if first else 0 for first in self._firsts]
+        """Where each event's links end among those of its chunk."""
+        links = self.events["links"]
+        ends = np.zeros(self.count, np.uint32)
+        for _, first, count, _ in self.chunks.list:
+            np.cumsum(links[first : first + count], dtype=np.uint32, out=ends[first : first + count])
+        return ends
 
     def _load_links(self, chunk: int) -> np.ndarray:
         _, first, count, _ = self.chunks.list[chunk]
-        due = int(self._link_ends[first + count - 1]) - self._link_starts[chunk] if count else 0
+        due = int(self.events["links"][first : first + count].sum(dtype=np.int64))
         with told_of(self.path):
             links = self.chunks.one("links", chunk)
             if len(links) != due:
@@ -329,7 +327,7 @@ class Trace:
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             chunk, own = int(chunks[begin]), counts[begin:end]
             links = self._links_of(chunk)  # first: that there are so many is known only then
-            starts = self._link_ends[indices[begin:end]] - own - self._link_starts[chunk]
+            starts = self._link_ends[indices[begin:end]] - own
             places = np.repeat(starts - (np.cumsum(own) - own), own) + np.arange(own.sum())
             parts.append(links[places])
         return np.concatenate(parts), counts

@@ -30,7 +30,7 @@ class Words:
         """Compute the tables of the whole trace now, so that later questions are answered at once."""
         query = self.query
         tables = (
-            query.tensors.leaf_flags, query.tensors.grads, query.tensors.tangents, query.tensors.maker,
+            query.tensors.leaf_flags, query.tensors.grads, query.tensors.tangents, query.tensors.makers,
             query.tensors.all_writes, query.passes.numbers, query.passes.nesting, query.scopes.nesting,
             query.scopes.depths, query.memory.shared, query.names.calls, query.names.last_ops,
             query.places.of_one_op, query.places.of_events, query.nodes.leaves,

@@ -75,7 +75,7 @@ def upstream(query: Query, run: PassInfo) -> Part:
 
     It stops at leaves that require grad (earlier optimizer steps are not shown). Beyond a cut, it also stops
     at what an earlier pass differentiated."""
-    earlier = max((p.last for p in query.trace.passes if p.last and p.last < run.first), default=-1)
+    earlier = query.trace.passes_ended_before(run.first)
     part = Part()
     roots = [
         query.tensors.before(root.tensor, run.first)

@@ -102,11 +102,11 @@ class Moment:
 
     def grad(self, tensor: int) -> int:
         """The tensor that is the `.grad` of `tensor`; 0 for None."""
-        return self.query.tensors.grads.last(tensor, self.k) or 0
+        return self.query.tensors.grad(tensor, self.k)
 
     def tangent(self, tensor: int) -> int:
         """The tensor that is the tangent of `tensor`; 0 if there is none."""
-        return self.query.tensors.tangents.last(tensor, self.k) or 0
+        return self.query.tensors.tangent(tensor, self.k)
 
     def value(self, tensor: int) -> Snapshot | None:
         """The value of a tensor; None if it is unknown."""

@@ -82,7 +82,7 @@ def leaves(query: Query) -> list[LeafInfo]:
             seen.add((name, place[1]))
         snapshot = trace.snapshot(tensor)
         if snapshot is not None:
-            has_grad = bool(query.tensors.grads.last(tensor, at))
+            has_grad = bool(query.tensors.grad(tensor, at))
             found.append(
                 LeafInfo(
                     tensor,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Mutated, OpRan, TensorMade
+from gradviz.query.lookup import Lookup
 from gradviz.query.tables import Log
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
@@ -34,11 +35,11 @@ class _Unwritten(dict[int, State]):
         return state
 
 
-class Tensors:
+class Tensors(Lookup):
     """Look-ups about the tensors of one trace. Events are decoded on demand."""
 
     def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+        super().__init__(trace)
         self._unwritten = _Unwritten()
         self._read: dict[int, list[State | None]] = {}
 
@@ -51,11 +52,13 @@ class Tensors:
 
     def op(self, event: int) -> OpRan:
         """The OP event with this index, decoded."""
+        self.trace.reach(event)
         found: OpRan = self.trace.table(Kind.OP).object(event)
         return found
 
     def is_op(self, event: int) -> bool:
         """Whether an event is an OP event."""
+        self.trace.reach(event)
         return bool(self.trace.kinds[event] == Kind.OP)
 
     @property
@@ -76,6 +79,7 @@ class Tensors:
 
     def maker(self, tensor: int) -> int | None:
         """The OP or TENSOR event that made a tensor; None if there is none."""
+        self.trace.reach_birth(tensor)
         return self.makers.get(tensor)
 
     @cached_property
@@ -140,10 +144,12 @@ class Tensors:
 
     def writes(self, tensor: int) -> list[int]:
         """The events that changed a tensor in place, in order."""
+        self.trace.reach_changes(tensor, self.trace.count)
         return self._writes.get(tensor, [])
 
     def mutation(self, event: int) -> Mutated:
         """The MUTATED event with this index, decoded."""
+        self.trace.reach(event)
         found: Mutated = self.trace.table(Kind.MUTATED).object(event)
         return found
 
@@ -153,6 +159,7 @@ class Tensors:
 
     def before(self, tensor: int, event: int) -> State:
         """The state of a tensor just before `event`."""
+        self.trace.reach_value(tensor, event - 1)
         earlier = self._writes.get(tensor)
         if not earlier:
             return self._unwritten[tensor]
@@ -165,23 +172,22 @@ class Tensors:
 
     def last_event(self, state: State, at: int) -> int:
         """The last event up to `at` during which the tensor is in this state."""
-        later = self.writes(state.tensor)
+        self.trace.reach_next_value(state.tensor, state.since, at)
+        later = self._writes.get(state.tensor, [])
         following = bisect_right(later, state.since)
         return min(at, later[following] - 1) if following < len(later) else at
-
-    def place_among_writes(self, state: State) -> int:
-        """How many times the tensor had been changed in place; 0 for its first state."""
-        return 0 if state.since == FIRST else bisect_left(self.writes(state.tensor), state.since) + 1
 
     # --- versions and flags
 
     def version(self, tensor: int, at: int) -> int:
         """A tensor's version just after event `at`."""
+        self.trace.reach_state(tensor, at)
         row = self.trace.states.last(tensor, at)
         return 0 if row < 0 else int(self.trace.states.versions[row])
 
     def flags(self, tensor: int, at: int) -> int:
         """A tensor's flags just after event `at`. If it did not exist yet, its first flags."""
+        self.trace.reach_state(tensor, at)
         states = self.trace.states
         row = states.last(tensor, at)
         row = row if row >= 0 else states.first(tensor)
@@ -194,6 +200,7 @@ class Tensors:
 
     def base(self, state: State) -> State | None:
         """The tensor whose memory a new tensor shares; None if there is none."""
+        self.trace.reach_birth(state.tensor)
         base = self._bases.get(state.tensor) if state.since == FIRST else None
         return self.before(*base) if base is not None else None
 
@@ -227,6 +234,27 @@ class Tensors:
             np.concatenate([part["grad"] for part in parts]),
         )
 
+    def grad(self, tensor: int, at: int) -> int:
+        """The tensor that is the `.grad` of a tensor just after event `at`; 0 for None."""
+        self.trace.reach_given(tensor, at)
+        return self.grads.last(tensor, at) or 0
+
+    def tangent(self, tensor: int, at: int) -> int:
+        """The tensor that is the tangent of a tensor just after event `at`; 0 if there is none."""
+        self.trace.reach_pushed(tensor, at)
+        return self.tangents.last(tensor, at) or 0
+
+    def is_retained(self, tensor: int, at: int) -> bool:
+        """Whether a non-leaf had kept its gradient by event `at`, because of retain_grad()."""
+        self.trace.reach_all_given(tensor, at)
+        return self._retained.get(tensor, at + 1) <= at
+
+    @cached_property
+    def _retained(self) -> dict[int, int]:
+        """The first event at which each tensor kept its gradient."""
+        kept = self.trace.table(Kind.RETAINED)
+        return dict(zip(kept["tensor"][::-1].tolist(), kept.events[::-1].tolist(), strict=True))
+
     @cached_property
     def tangents(self) -> Log:
         """The history of tangents: for each tensor, which tensor its tangent is."""
@@ -244,4 +272,5 @@ class Tensors:
 
     def value_events(self, tensor: int) -> np.ndarray:
         """The events that made a tensor or changed it in place, in order."""
+        self.trace.reach_changes(tensor, self.trace.count)
         return distinct(self.value_log.of(tensor)[0])

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from gradviz.tracefile.reader import ErrorInfo, PassInfo, Trace
+from gradviz.tracefile.reader import Trace
+from gradviz.tracefile.runs import ErrorInfo, PassInfo
 from gradviz.tracefile.states import States
 
 

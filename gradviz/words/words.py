@@ -80,7 +80,7 @@ class Words:
     def node_name(self, node: int) -> str:
         """A node as `PowBackward0`, or `AccumulateGrad of x`."""
         name = clean(self.query.nodes.name(node)) or (NOT_RECORDED if self.is_partial else ACCUMULATE)
-        leaf = self.query.nodes.leaves.get(node) if name == ACCUMULATE else None
+        leaf = self.query.nodes.leaf(node) if name == ACCUMULATE else None
         return f"{name} of {self.called(leaf)}" if leaf else name
 
     def expression_of(self, node: NodeMade | None, longest: int) -> str:

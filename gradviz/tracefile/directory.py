@@ -1,0 +1,69 @@
+"""What is told beside the chunks of a trace (contents.py), read to find the chunks that are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gradviz.tracefile.chunks import Chunks
+from gradviz.tracefile.contents import LISTS, unpacked
+from gradviz.tracefile.expected import NUMBER, expanded
+
+_COLUMNS = "chunk, since_event, highest_tensor, highest_node, ops, new_nodes, first_nan"
+
+
+class Directory:
+    """Finds chunks, by their places in the file. Raises ValueError where the file is damaged."""
+
+    def __init__(self, chunks: Chunks, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._rows = rows
+        self._last = chunks.list[-1].id if chunks.list else 0
+        found = rows(f"SELECT {_COLUMNS} FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
+        table = np.array(found, np.int64).reshape(len(found), len(_COLUMNS.split(",")))
+        self.firsts = np.array([chunk.first for chunk in chunks.list], np.int64)
+        _, self.since, self.tensors, self.nodes, ops, new_nodes, self.first_nans = table.T
+        if table[:, 0].tolist() != [chunk.id for chunk in chunks.list]:
+            raise ValueError("what is told beside a chunk is missing")
+        if np.any(self.since > self.firsts) or np.any(self.since < 0):
+            raise ValueError("a chunk is to be read from where it cannot")
+        if any(np.any(np.diff(highest) < 0) for highest in (self.since, self.tensors, self.nodes)):
+            raise ValueError("what is told beside the chunks is not in their order")
+        self.ops, self.new_nodes = int(ops.sum()), int(new_nodes.sum())
+
+    def place(self, event: int) -> int:
+        """The chunk with an event."""
+        return int(np.searchsorted(self.firsts, event, side="right")) - 1
+
+    def birth(self, tensor: int) -> int | None:
+        """The chunk that first told of a tensor, most likely; None if the trace has no such number."""
+        place = int(np.searchsorted(self.tensors, tensor))
+        return place if place < len(self.tensors) else None
+
+    def births(self, nodes: np.ndarray) -> np.ndarray:
+        """The chunks that made these nodes, most likely."""
+        return np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
+
+    def late(self, which: int, number: int) -> np.ndarray:
+        """The chunks that list an old tensor, or a node told of late, in order."""
+        numbers, places = self._listed[which]
+        return places[slice(*np.searchsorted(numbers, [number, number + 1]))]
+
+    def listed(self, which: int) -> tuple[np.ndarray, np.ndarray]:
+        """All numbers of a list of the chunks in ascending order, and the chunk of each."""
+        return self._listed[which]
+
+    @cached_property
+    def _listed(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        kept = self._rows("SELECT data FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
+        lists = [unpacked(np.frombuffer(expanded(data), NUMBER)) for (data,) in kept]
+        return [_sorted([own[which] for own in lists]) for which in range(LISTS)]
+
+
+def _sorted(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.concatenate([np.zeros(0, np.int64), *parts])
+    places = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    order = np.argsort(numbers, kind="stable")
+    return numbers[order], places[order]

@@ -58,8 +58,8 @@ def build(
 def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | None, str]:
     """The pass to show, and why it is this one, if the user did not say."""
     if number is None:
-        passes = query.trace.passes
-        if not passes or whole or _is_lesson(query):
+        if whole or not query.trace.pass_numbers or _is_lesson(query):
+            passes = query.trace.passes
             return (passes[-1], "") if passes else (None, "")
         return pass_of_interest(
             query, lambda run: _Builder(query, run, True, "forward", False).graph(values=False)
@@ -69,14 +69,12 @@ def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | N
         found = query.trace.pass_numbers
         have = ranges(found) if len(found) > 1 else f"only pass {found[0]}" if found else "none"
         raise GraphError(f"there is no pass {number} in {query.trace.path.name}: it has {have}")
-    query.trace.reach_pass(run)
     return run, ""
 
 
 def _is_lesson(query: Query) -> bool:
     """Whether the run is so small, and no loop, that all of it can be shown."""
-    passes = query.trace.passes
-    return len(query.tensors.ops) <= select.SMALL and not query.passes.are_a_loop(passes)
+    return query.trace.ops_told <= select.SMALL and not query.passes.are_a_loop(query.trace.passes)
 
 
 class _Builder:
@@ -85,6 +83,8 @@ class _Builder:
     def __init__(self, query: Query, run: PassInfo | None, asked_for: bool, show: str, whole: bool) -> None:
         self.query, self.trace, self.tensors = query, query.trace, query.tensors
         self.run, self.asked_for, self.show, self.whole = run, asked_for, show, whole
+        if run is not None:
+            self.trace.reach_pass(run)
         self.ids = Ids()
         self.at = self.trace.count - 1
         if run is not None and run.last is not None and not (whole and not asked_for):
@@ -135,7 +135,7 @@ class _Builder:
     def _part(self) -> Part:
         if self.whole or self.run is None:
             return select.everything(self.query, self.at, inner=self.whole)
-        if not self.asked_for and self.run.recorded and len(self.tensors.ops) <= 10 * select.SMALL:
+        if not self.asked_for and self.run.recorded and self.trace.ops_told <= 10 * select.SMALL:
             part = select.everything(self.query, self.at, inner=False)
             until = [run for run in self.trace.passes if run.number <= self.run.number]
             if len(part) <= select.SMALL and not self.query.passes.are_a_loop(until):

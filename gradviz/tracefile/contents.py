@@ -13,7 +13,7 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind
 from gradviz.sets import contained, distinct
-from gradviz.tracefile.expected import NUMBER, as_is
+from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, as_is, header_of
 from gradviz.tracefile.nans import with_nan
 
 # The lists of a chunk, in the order in which they are kept.
@@ -196,8 +196,11 @@ def _packed(lists: Sequence[np.ndarray]) -> bytes:
     return as_is(lengths.tobytes(), *(found.astype(NUMBER).tobytes() for found in lists))
 
 
-def unpacked(numbers: np.ndarray) -> list[np.ndarray]:
+def unpacked(data: bytes) -> list[np.ndarray]:
     """What `_packed` packed. Raises ValueError where it is damaged."""
+    if header_of(data).how != AS_IS:
+        raise ValueError("what is told beside a chunk is kept in a way that there is not")
+    numbers = np.frombuffer(data, NUMBER, offset=HEADER)
     lengths = numbers[:LISTS].astype(np.int64)
     if len(lengths) != LISTS or int(lengths.sum()) != len(numbers) - LISTS:
         raise ValueError("what is told beside a chunk does not add up")

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.contents import LISTS, unpacked
-from gradviz.tracefile.expected import NUMBER, expanded
+from gradviz.tracefile.errors import told_of
 
 _COLUMNS = "chunk, since_event, highest_tensor, highest_node, ops, new_nodes, first_nan"
 
 
 class Directory:
-    """Finds chunks, by their places in the file. Raises ValueError where the file is damaged."""
+    """Finds chunks, by their places in the file. Raises ValueError where the file is damaged, and TraceError where that
+    is seen later."""
 
-    def __init__(self, chunks: Chunks, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
-        self._rows = rows
+    def __init__(self, path: Path, chunks: Chunks, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._path, self._rows = path, rows
         self._last = chunks.list[-1].id if chunks.list else 0
         found = rows(f"SELECT {_COLUMNS} FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
         table = np.array(found, np.int64).reshape(len(found), len(_COLUMNS.split(",")))
@@ -58,7 +60,8 @@ class Directory:
     @cached_property
     def _listed(self) -> list[tuple[np.ndarray, np.ndarray]]:
         kept = self._rows("SELECT data FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
-        lists = [unpacked(np.frombuffer(expanded(data), NUMBER)) for (data,) in kept]
+        with told_of(self._path):
+            lists = [unpacked(data) for (data,) in kept]
         return [_sorted([own[which] for own in lists]) for which in range(LISTS)]
 
 

@@ -51,7 +51,7 @@ class Part(Trace):
         with told_of(self.path):
             if self.count * ROW.itemsize > most_unpacked(self._connection):
                 raise ValueError("it stands for more than its size allows")
-            self.directory = Directory(self.chunks, self._rows)
+            self.directory = Directory(self.path, self.chunks, self._rows)
             self._rows_read = np.zeros(self.count, ROW)
             self._kinds = np.zeros(self.count, np.uint8)
             self._ends = np.zeros(self.count, np.uint32)
@@ -192,7 +192,30 @@ class Part(Trace):
         told = self._rows("SELECT max(last) AS last FROM passes WHERE last < ? AND last > 0", event)
         return max([-1, *lasts, *(last for (last,) in told if last is not None)])
 
+    def pass_ending_from(self, event: int) -> PassInfo | None:
+        """The first pass that ended at an event or later, or that did not end; None if there is none."""
+        told = self._told_of_passes("last >= ? AND first < ? ORDER BY number LIMIT 1", event, self.count)
+        late = [run for run in self._open_passes.values() if run.last is None or run.last >= event]
+        numbers = [run.number for run in (*told, *late)]
+        return self.find_pass(min(numbers)) if numbers else None
+
+    def passes_by_shape(self, most: int) -> list[PassInfo]:
+        """The first pass of each structure, of up to so many."""
+        query = "SELECT min(number) AS number, digest FROM passes WHERE first < ? GROUP BY digest"
+        told = {digest: number for number, digest in self._rows(query, self.count) if digest}
+        found: dict[str, int] = {}
+        for run in self._open_passes.values():
+            found.setdefault(run.digest or "", run.number)
+        numbers = sorted({**found, **told}.values())[:most]
+        return [run for run in map(self.find_pass, numbers) if run is not None]
+
     # --- ops
+
+    @property
+    def first_nan(self) -> int | None:
+        """The first event with a NaN; None where none was recorded."""
+        events = self.directory.first_nans[self.directory.first_nans >= 0]
+        return int(events.min()) if len(events) else None
 
     @property
     def ops_told(self) -> int:

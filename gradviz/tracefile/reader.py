@@ -33,6 +33,9 @@ from gradviz.tracefile.sound import (
 from gradviz.tracefile.states import Snapshot, States
 from gradviz.tracefile.tables import Tables
 
+_MOST_STATES = 3_000_000  # in which a NaN is looked for
+_NAN = 4  # the column of the count of NaN in the statistics
+
 
 class Trace(Tables):
     """A recorded run, or the part of one that was recorded when it was opened: what is appended later is not seen.
@@ -93,6 +96,17 @@ class Trace(Tables):
     def passes_ended_before(self, event: int) -> int:
         """The last event of all passes that ended before an event; −1 for none."""
         return max((run.last for run in self.passes if run.last and run.last < event), default=-1)
+
+    def pass_ending_from(self, event: int) -> PassInfo | None:
+        """The first pass that ended at an event or later, or that did not end; None if there is none."""
+        return next((run for run in self.passes if run.last is None or run.last >= event), None)
+
+    def passes_by_shape(self, most: int) -> list[PassInfo]:
+        """The first pass of each structure, of up to so many."""
+        found: dict[str, PassInfo] = {}
+        for run in self.passes:
+            found.setdefault(run.digest or "", run)
+        return list(found.values())[:most]
 
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
         """The passes of a run that was killed: those that ended in its last moment had not been summed up."""
@@ -219,6 +233,15 @@ class Trace(Tables):
                 lambda: told_of(self.path),
             )
         return found
+
+    @property
+    def first_nan(self) -> int | None:
+        """The first event with a NaN; None where none was recorded, or too much to look for one."""
+        states = self.states
+        if len(states) > _MOST_STATES:
+            return None
+        events = states.events[states.stats[:, _NAN] > 0]
+        return int(events.min()) if len(events) else None
 
     @property
     def ops_told(self) -> int:

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from gradviz.tracefile import open_trace
-from gradviz.tracefile.contents import Contents
+from gradviz.tracefile.contents import NOT_PLAIN, Contents
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.schema import STATE
-from gradviz.tracefile.writer import NOT_PLAIN
 
 
 def recut(path: Path, to: Path, lengths: Sequence[int]) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradviz.cli.common import patience
-from gradviz.cli.findings import MOST_EVENTS, faults, mark
+from gradviz.cli.findings import faults, mark
 from gradviz.cli.page import write_page
 from gradviz.diagnose import Finding
 from gradviz.diagnose.settings_file import settings_at
@@ -20,7 +20,7 @@ from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
 from gradviz.query import Query
 from gradviz.query.ranks import label_of
-from gradviz.tracefile import Trace, part_of
+from gradviz.tracefile import Trace, if_long
 from gradviz.words.numbers import plural
 
 _PLAIN = (".json", ".mmd")  # formats without marks
@@ -100,9 +100,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
 
 def _read(trace: Trace, choice: Choice) -> Trace:
     """What a picture is drawn from: of a long run a part, unless the whole is asked for."""
-    if trace.count <= MOST_EVENTS or choice.whole:
-        return trace
-    part = part_of(trace)
+    part = trace if choice.whole else if_long(trace)
     return part if part.pass_numbers else trace
 
 

@@ -194,6 +194,12 @@ class Tensors(Lookup):
         flags = 0 if row < 0 else int(states.flags[row])
         return flags if flags & REQUIRES_GRAD else flags | LEAF  # events of gradients have no flags
 
+    def told_flags(self, tensor: int, at: int) -> int:
+        """A tensor's flags as they were last told up to event `at`; 0 if they were not."""
+        self.trace.reach_state(tensor, at)
+        row = self.trace.states.last(tensor, at)
+        return 0 if row < 0 else int(self.trace.states.flags[row])
+
     def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
         """Whether a tensor was a leaf requiring grad just after event `at`."""
         return self.flags(tensor, at) & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD

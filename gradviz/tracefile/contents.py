@@ -7,6 +7,7 @@ tells from which event on a reader has to read it, so that no scope or pass is o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from gradviz.tracefile.nans import with_nan
 # The lists of a chunk, in the order in which they are kept.
 VALUED, FLAGGED, GIVEN, PUSHED, LATE, LEAVES, PLACES = range(7)
 LISTS = 7
+
+NOT_PLAIN = ("gradient", "data")  # makers of tensors that are not shown as leaves
 
 _BEGIN, _END = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN), (Kind.SCOPE_LEFT, Kind.PASS_ENDED)
 # The kinds of events that give a tensor its `.grad`, and its tangent.
@@ -201,7 +204,7 @@ def unpacked(data: bytes) -> list[np.ndarray]:
     if header_of(data).how != AS_IS:
         raise ValueError("what is told beside a chunk is kept in a way that there is not")
     numbers = np.frombuffer(data, NUMBER, offset=HEADER)
-    lengths = numbers[:LISTS].astype(np.int64)
-    if len(lengths) != LISTS or int(lengths.sum()) != len(numbers) - LISTS:
+    ends = list(accumulate(numbers[:LISTS].tolist(), initial=LISTS))
+    if len(ends) != LISTS + 1 or ends[-1] != len(numbers):
         raise ValueError("what is told beside a chunk does not add up")
-    return np.split(numbers[LISTS:], np.cumsum(lengths)[:-1])
+    return [numbers[first:end] for first, end in pairwise(ends)]

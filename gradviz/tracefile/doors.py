@@ -3,6 +3,7 @@ only then what is asked about. A whole trace has read everything, and its doors 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from gradviz.tracefile.runs import PassInfo
@@ -35,6 +36,9 @@ class Doors:
 
     def reach_state(self, tensor: int, at: int) -> None:
         """What a tensor was at an event: the last that told its flags, and the last that told its value."""
+
+    def reach_states(self, tensors: Sequence[int], at: int) -> None:
+        """The same for many tensors at once."""
 
     def reach_value(self, tensor: int, at: int) -> None:
         """The last event up to `at` that gave a tensor a value."""

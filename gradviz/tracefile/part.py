@@ -1,39 +1,26 @@
 """A part of a trace: of a long run only the chunks are read that something is asked about.
 
 Events keep their places in the run, so all that is computed from a part is as if the whole had been read, if what it
-asks about has been *reached* (doors.py). What is read grows by *stretches* of events: around an event from where no
-scope and no pass is open to where none is, with the nodes of their ops. An array that has a place for each event of the
-run takes memory only where something has been written into it."""
+asks about has been *reached* (doors.py). Where that is the chunks tell (directory.py)."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import attrgetter
-from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import ROW
 from gradviz.sets import contained, distinct
-from gradviz.tracefile.contents import FLAGGED, GIVEN, GIVING, LATE, PUSHED, VALUED
-from gradviz.tracefile.database import most_unpacked
-from gradviz.tracefile.directory import Directory
-from gradviz.tracefile.doors import Watcher
+from gradviz.tracefile.contents import FLAGGED, GIVEN, GIVING, LATE, LEAVES, PLACES, PUSHED, VALUED
 from gradviz.tracefile.errors import told_of
+from gradviz.tracefile.growing import Growing
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.runs import PassInfo, SiteOps
-from gradviz.tracefile.schema import STATE
-from gradviz.tracefile.sound import check_heads, check_rows, check_states, kinds_of
-from gradviz.tracefile.states import States
 
-_FOLLOWING = (Kind.NODE, Kind.MUTATED, Kind.KERNEL)  # events that belong to the op before them
-_ENDS = (Kind.SCOPE_LEFT, Kind.PASS_ENDED)
-_UNREAD = 0  # in place of an event's kind
+LONG = 200_000  # events of a run of which parts are read
 
 
 def part_of(trace: Trace) -> Trace:
@@ -43,100 +30,17 @@ def part_of(trace: Trace) -> Trace:
     return Part(trace) if told and trace.count else trace
 
 
-class Part(Trace):
+def if_long(trace: Trace) -> Trace:
+    """A part of a trace that is long, else the trace itself."""
+    return part_of(trace) if trace.count > LONG else trace
+
+
+class Part(Growing):
     """A part of a trace, which grows with what is asked."""
 
     def __init__(self, trace: Trace) -> None:
-        super().__init__(trace.path, trace._connection, trace.chunks)
-        with told_of(self.path):
-            if self.count * ROW.itemsize > most_unpacked(self._connection):
-                raise ValueError("it stands for more than its size allows")
-            self.directory = Directory(self.path, self.chunks, self._rows)
-            self._rows_read = np.zeros(self.count, ROW)
-            self._kinds = np.zeros(self.count, np.uint8)
-            self._ends = np.zeros(self.count, np.uint32)
-        self._seen = self._kinds.data
-        self._chunks_read: set[int] = set()
-        self._stretches: list[tuple[int, int]] = []
+        super().__init__(trace)
         self._asked: set[tuple[object, ...]] = set()
-        self._watchers: WeakSet[Any] = WeakSet()
-        self._states_of = lru_cache(maxsize=256)(self._read_states)
-
-    # --- what is read
-
-    @property
-    def events(self) -> np.ndarray:
-        """The rows of the events that have been read, at their places in the run."""
-        return self._rows_read
-
-    @property
-    def kinds(self) -> np.ndarray:
-        """The kinds of the events that have been read, 0 for others."""
-        return self._kinds
-
-    @property
-    def _link_ends(self) -> np.ndarray:
-        return self._ends
-
-    @cached_property
-    def _by_kind(self) -> tuple[np.ndarray, np.ndarray]:
-        places = np.concatenate([np.zeros(0, np.int64), *(np.arange(*ends) for ends in self._stretches)])
-        kinds = self._kinds[places]
-        return places[np.argsort(kinds, kind="stable")], np.cumsum(np.bincount(kinds, minlength=256))
-
-    @cached_property
-    def states(self) -> States:
-        """The states of the events that have been read."""
-        places = self._places_read()
-        parts = [self._states_of(place) for place in places]
-
-        def values(number: int) -> bytes:
-            return self._values(places[number])
-
-        def value(number: int, offset: int, length: int) -> bytes:
-            return self._value(places[number], offset, length)
-
-        with told_of(self.path):
-            sizes = [self.chunks.size(place) for place in places]
-            states = States(parts, sizes, self.forms, values, value)
-            return states.of(self._kinds[states.events] != _UNREAD)
-
-    def _places_read(self) -> list[int]:
-        """The chunks with events of the stretches."""
-        found: dict[int, None] = {}
-        for first, end in self._stretches:
-            found.update(dict.fromkeys(range(self.directory.place(first), self.directory.place(end - 1) + 1)))
-        return list(found)
-
-    def _read_states(self, place: int) -> np.ndarray:
-        _, first, count, _ = self.chunks.list[place]
-        with told_of(self.path):
-            states = self.chunks.one("states", place).view(STATE)
-            bounds = np.array([0, len(states)])
-            check_states(states["tensor"], states["base"], states["event"], bounds, [first, first + count])
-        return states
-
-    def _read_chunk(self, place: int) -> None:
-        """Read the rows of a chunk, without taking its events for read."""
-        if place in self._chunks_read:
-            return
-        _, first, count, _ = self.chunks.list[place]
-        with told_of(self.path):
-            numbers = self.chunks.one("events", place)
-            if len(numbers) * numbers.itemsize != count * ROW.itemsize:
-                raise ValueError("there are fewer or more events than there should be")
-            check_heads(numbers)
-            rows = numbers.view(ROW)
-            check_rows(rows, kinds_of(rows), self._nameable, first)
-        here = slice(first, first + count)
-        self._rows_read[here] = rows
-        np.cumsum(rows["links"], dtype=np.uint32, out=self._ends[here])
-        self._chunks_read.add(place)
-
-    def _kind(self, event: int) -> int:
-        """The kind of any event."""
-        self._read_chunk(self.directory.place(event))
-        return int(self._rows_read["head"][event]) & 0xFF
 
     # --- passes
 
@@ -176,8 +80,7 @@ class Part(Trace):
     @cached_property
     def passes_begun(self) -> int:
         """How many passes had begun when the trace was written, those among them that it does not keep."""
-        last = self._told_of_passes("first < ? ORDER BY number DESC LIMIT 1", self.count)
-        return last[0].number if last else 0
+        return self.pass_numbers[-1] if self.pass_numbers else 0
 
     def find_pass(self, number: int) -> PassInfo | None:
         """A pass by its number; None if the trace has none of that number."""
@@ -209,6 +112,10 @@ class Part(Trace):
         numbers = sorted({**found, **told}.values())[:most]
         return [run for run in map(self.find_pass, numbers) if run is not None]
 
+    @property
+    def _passes_nameable(self) -> list[int]:
+        return self.pass_numbers
+
     # --- ops
 
     @property
@@ -222,57 +129,30 @@ class Part(Trace):
         """How many ops there are."""
         return self.directory.ops
 
+    @property
+    def nodes_told(self) -> int:
+        """How many nodes there are: those that were made, and those that received a gradient."""
+        return self.directory.new_nodes
+
+    @property
+    def shapes(self) -> int:
+        """How many structures the passes have."""
+        query = "SELECT DISTINCT digest FROM passes WHERE last < ?"
+        told = {digest for (digest,) in self._rows(query, self.count)}
+        return len({*told, *(run.digest for run in self._open_passes.values())} - {None, ""})
+
+    @property
+    def leaves_told(self) -> tuple[set[int], set[int]]:
+        """The first tensors that were made at each site other than by ops, and the tensors that were leaves that
+        require grad at some time."""
+        return set(self.directory.listed(PLACES)[0].tolist()), set(self.directory.listed(LEAVES)[0].tolist())
+
     @cached_property
     def site_ops(self) -> SiteOps:
         """Which ops ran at which sites."""
         rows = self._rows("SELECT site, op, is_last FROM site_ops")
         pairs = distinct(np.array([site << 32 | op for site, op, _ in rows], np.int64))
         return SiteOps(pairs, {site: op for site, op, is_last in rows if is_last})
-
-    # --- growing
-
-    def watch(self, watcher: Watcher) -> None:
-        """Tell someone when more has been read."""
-        self._watchers.add(watcher)
-
-    def reach(self, *events: int) -> None:
-        """These events, with the ops and nodes around them and the scopes that they are in."""
-        new = [event for event in events if not self._seen[event]]
-        for event in new:
-            if not self._seen[event]:
-                self._take(*self._around(event))
-        if new:
-            self._forget()
-
-    def _take(self, first: int, end: int) -> None:
-        for place in range(self.directory.place(first), self.directory.place(end - 1) + 1):
-            self._read_chunk(place)
-        self._kinds[first:end] = self._rows_read["head"][first:end] & 0xFF
-        apart = [ends for ends in self._stretches if ends[1] < first or ends[0] > end]
-        touching = [ends for ends in self._stretches if not (ends[1] < first or ends[0] > end)]
-        whole = min([first, *(a for a, _ in touching)]), max([end, *(b for _, b in touching)])
-        self._stretches = sorted([*apart, whole])
-
-    def _forget(self) -> None:
-        for known in ("_by_kind", "states", "passes"):
-            self.__dict__.pop(known, None)
-        self._tables.clear()
-        for watcher in list(self._watchers):
-            watcher.forget()
-
-    def _around(self, event: int) -> tuple[int, int]:
-        """The first event of the stretch around an event, and the one after its last."""
-        since, firsts = self.directory.since, self.directory.firsts
-        first = int(since[self.directory.place(event)])
-        while first > 0 and (self._kind(first) in _FOLLOWING or self._kind(first) in _ENDS):
-            first -= 1
-            if self._kind(first) in _ENDS:
-                first = int(since[self.directory.place(first)])
-        after = bisect_right(since, event, lo=self.directory.place(event) + 1)
-        end = int(since[after]) if after < len(firsts) else self.count
-        while end < self.count and self._kind(end) in _FOLLOWING:
-            end += 1
-        return first, end
 
     # --- doors
 
@@ -319,13 +199,15 @@ class Part(Trace):
     def reach_birth(self, tensor: int) -> None:
         """The event that first told of a tensor."""
         if tensor > 0 and self._is_new("birth", tensor):
-            for place in sorted(
-                {*self._chunks_telling(VALUED, tensor), *self._chunks_telling(FLAGGED, tensor)}
-            ):
-                told = [*self._told(place, VALUED, tensor), *self._told(place, FLAGGED, tensor)]
-                if told:
-                    self.reach(int(min(told)))
-                    return
+            self.reach(*self._birth(tensor))
+
+    def _birth(self, tensor: int) -> list[int]:
+        """The event that first told of a tensor, if there is one."""
+        for place in sorted({*self._chunks_telling(VALUED, tensor), *self._chunks_telling(FLAGGED, tensor)}):
+            told = [*self._told(place, VALUED, tensor), *self._told(place, FLAGGED, tensor)]
+            if told:
+                return [int(min(told))]
+        return []
 
     def reach_value(self, tensor: int, at: int) -> None:
         """The last event up to `at` that gave a tensor a value."""
@@ -334,9 +216,16 @@ class Part(Trace):
 
     def reach_state(self, tensor: int, at: int) -> None:
         """What a tensor was at an event: the last that told its flags, and the last that told its value."""
-        if tensor > 0 and self._is_new("state", tensor, at):
-            self.reach_birth(tensor)
-            self.reach(*self._last(VALUED, tensor, at), *self._last(FLAGGED, tensor, at))
+        self.reach_states([tensor], at)
+
+    def reach_states(self, tensors: Sequence[int], at: int) -> None:
+        """What many tensors were at an event, and where they were first told of."""
+        new = [tensor for tensor in tensors if tensor > 0 and self._is_new("state", tensor, at)]
+        events: set[int] = set()
+        for tensor in new:
+            events.update(self._birth(tensor) if self._is_new("birth", tensor) else ())
+            events.update(self._last(VALUED, tensor, at), self._last(FLAGGED, tensor, at))
+        self.reach(*events)
 
     def reach_next_value(self, tensor: int, after: int, at: int) -> None:
         """The first event after `after` that gave a tensor a value, if it is not after `at`."""

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gradviz.events.kinds import Event, Kind
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Event, Kind
 from gradviz.events.layout import LAYOUTS, ROW
-from gradviz.sets import distinct
+from gradviz.sets import contained, distinct
 from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
-from gradviz.tracefile.contents import SCOPE
+from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
 from gradviz.tracefile.digest import Digests, renumbered
 from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.runs import PassInfo, SiteOps
@@ -161,8 +161,12 @@ class Trace(Tables):
     @cached_property
     def _nameable(self) -> Known:
         """What events may name."""
-        passes = Numbers([number for (number,) in self._rows("SELECT number FROM passes")])
+        passes = Numbers(self._passes_nameable)
         return Known(Numbers(self._frames), Numbers(self.strings), Numbers(self.rules), passes)
+
+    @property
+    def _passes_nameable(self) -> list[int]:
+        return [run.number for run in self._passes_told]
 
     def _check_passes(self, passes: list[PassInfo], kinds: np.ndarray, firsts: np.ndarray) -> None:
         """Passes begin and end at events that say so; `firsts` are the first columns of the events."""
@@ -247,6 +251,31 @@ class Trace(Tables):
     def ops_told(self) -> int:
         """How many ops there are."""
         return len(self.table(Kind.OP))
+
+    @property
+    def nodes_told(self) -> int:
+        """How many nodes there are: those that were made, and those that received a gradient."""
+        nodes = [self.table(kind)["node"] for kind in (Kind.NODE, Kind.RECEIVED)]
+        return int(np.count_nonzero(distinct(np.concatenate(nodes))))
+
+    @property
+    def shapes(self) -> int:
+        """How many structures the passes have."""
+        return len({run.digest for run in self.passes if run.digest})
+
+    @property
+    def leaves_told(self) -> tuple[set[int], set[int]]:
+        """The first tensors that were made at each site other than by ops, and the tensors that were leaves that
+        require grad at some time."""
+        made, states = self.table(Kind.TENSOR), self.states
+        plain = ~contained(made["how"], [self._number_of(how) for how in NOT_PLAIN])
+        _, first = np.unique(made.sites[plain], return_index=True)
+        wanted = LEAF | REQUIRES_GRAD
+        required = distinct(states.tensors[states.flags & wanted == wanted])
+        return set(made["tensor"][plain][first].tolist()), set(required.tolist())
+
+    def _number_of(self, text: str) -> int:
+        return next((number for number, known in self.strings.items() if known == text), -1)
 
     @cached_property
     def site_ops(self) -> SiteOps:

@@ -22,7 +22,7 @@ from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
-from gradviz.tracefile.contents import Contents
+from gradviz.tracefile.contents import NOT_PLAIN, Contents
 from gradviz.tracefile.digest import Digests
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
@@ -39,7 +39,6 @@ _PATIENCE = 60  # seconds that another program may hold the file
 # Bytes of values in memory before they are written at once. As much may be on its way.
 PAYLOAD_LIMIT = 2 << 20
 _ROOM_WHILE_HELD = 256 << 20  # the same, while another program holds the file
-NOT_PLAIN = ("gradient", "data")  # makers of tensors that are not shown as leaves
 _LARGE = 1 << 20  # bytes of values, from which on they are written beside the program
 
 

@@ -70,14 +70,14 @@ class Part(Growing):
     @cached_property
     def pass_numbers(self) -> list[int]:
         """The numbers of the passes, in order."""
-        return [
-            number
-            for (number,) in self._rows(
-                "SELECT number FROM passes WHERE first < ? ORDER BY number", self.count
-            )
-        ]
+        told = "FROM passes WHERE first < ?"
+        ((count, last),) = self._rows(f"SELECT count(*) AS count, max(number) AS last {told}", self.count)
+        first = self._rows(f"SELECT number {told} ORDER BY number LIMIT 1", self.count)
+        if not first or first[0][0] == last - count + 1:  # all between them: so it is, mostly
+            return list(range(first[0][0], last + 1)) if first else []
+        return [number for (number,) in self._rows(f"SELECT number {told} ORDER BY number", self.count)]
 
-    @cached_property
+    @property
     def passes_begun(self) -> int:
         """How many passes had begun when the trace was written, those among them that it does not keep."""
         return self.pass_numbers[-1] if self.pass_numbers else 0

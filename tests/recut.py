@@ -41,7 +41,9 @@ def recut(path: Path, to: Path, lengths: Sequence[int]) -> Path:
             own = states[low:high]
             valued = np.flatnonzero(own["what"] >> 8 != 0) + low
             payload = [values[value_ends[at] : value_ends[at + 1]] for at in valued.tolist()]
-            connection.execute("INSERT INTO chunks VALUES (?, ?, ?, 0.0, ?)", (number, first, end - first, number))
+            connection.execute(
+                "INSERT INTO chunks VALUES (?, ?, ?, 0.0, ?)", (number, first, end - first, number)
+            )
             arrays = {
                 "events": rows[first:end].tobytes(),
                 "links": links[link_ends[first] : link_ends[end]].tobytes(),

@@ -59,6 +59,7 @@ def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | N
     """The pass to show, and why it is this one, if the user did not say."""
     if number is None:
         if whole or not query.trace.pass_numbers or _is_lesson(query):
+            query.trace.reach_all()
             passes = query.trace.passes
             return (passes[-1], "") if passes else (None, "")
         return pass_of_interest(
@@ -74,7 +75,10 @@ def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | N
 
 def _is_lesson(query: Query) -> bool:
     """Whether the run is so small, and no loop, that all of it can be shown."""
-    return query.trace.ops_told <= select.SMALL and not query.passes.are_a_loop(query.trace.passes)
+    if query.trace.ops_told > select.SMALL:
+        return False
+    query.trace.reach_all()
+    return not query.passes.are_a_loop(query.trace.passes)
 
 
 class _Builder:

@@ -29,6 +29,7 @@ def everything(query: Query, at: int, inner: bool) -> Part:
     """All ops and tensors up to event `at`. With `inner`, also ops inside a custom Function, and ops of a
     pass that records no graph."""
     trace, tensors, part = query.trace, query.tensors, Part()
+    trace.reach_all()
     ops = trace.table(Kind.OP)
     shown = ops.events <= at
     if not inner:

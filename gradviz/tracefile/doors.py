@@ -25,6 +25,9 @@ class Doors:
     def reach(self, *events: int) -> None:
         """These events, with the ops and nodes around them and the scopes that they are in."""
 
+    def reach_all(self) -> None:
+        """All events."""
+
     def reach_pass(self, run: PassInfo) -> None:
         """The events of a pass, and those that made its nodes."""
 

@@ -138,6 +138,12 @@ class Growing(Trace):
         if new:
             self._forget()
 
+    def reach_all(self) -> None:
+        """All events."""
+        if self._stretches != [(0, self.count)]:
+            self._take(0, self.count)
+            self._forget()
+
     def _take(self, first: int, end: int) -> None:
         for place in range(self.directory.place(first), self.directory.place(end - 1) + 1):
             self._read_chunk(place)

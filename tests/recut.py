@@ -53,7 +53,7 @@ def recut(path: Path, to: Path, lengths: Sequence[int]) -> Path:
             for table, data in arrays.items():
                 connection.execute(f"INSERT INTO {table} VALUES (?, ?)", (number, as_is(data)))
             told = contents.chunk(first, rows[first:end], own, payload, dtypes, plain)
-            connection.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (number, *told))
+            connection.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (number, *told))
             connection.executemany("INSERT INTO site_ops VALUES (?, ?, 0)", contents.new_ops)
             connection.executemany(
                 "UPDATE site_ops SET is_last = (op = ?2) WHERE site = ?1", contents.changed_ops

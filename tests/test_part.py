@@ -24,8 +24,11 @@ from gradviz.query import Query
 from gradviz.query.overview import overview
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
+from gradviz.step.described import describe
 from gradviz.tracefile import Trace, TraceError, open_trace, part_of
 from gradviz.tracefile.part import Part
+from gradviz.words.stop import Stop
+from gradviz.words.words import Words
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples" / "faults").glob("*.py")])
@@ -57,11 +60,20 @@ def check_same(path: Path, to: Path, lengths: Sequence[int], shows: Sequence[str
         assert overview(Query(part_of(other))) == overview(query)
 
 
+def check_same_stops(path: Path, to: Path, lengths: Sequence[int], each: int = 1) -> None:
+    """What the stepper shows at an event is the same, read from a part alone."""
+    with open_trace(path) as whole, open_trace(recut(path, to, lengths)) as other:
+        words = Words(whole)
+        for event in range(0, whole.count, each):
+            assert describe(Stop(Words(part_of(other)), event)) == describe(Stop(words, event)), event
+
+
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
 def test_a_part_is_as_the_whole_for_every_example(program: Path, tmp_path: Path) -> None:
     trace = recorded(program, tmp_path / "run.gradviz")
     for lengths in ([3], [40, 7], [10**9]):
         check_same(trace, tmp_path / "other.gradviz", lengths)
+    check_same_stops(trace, tmp_path / "other.gradviz", [9], each=7)
 
 
 @pytest.mark.slow
@@ -73,6 +85,7 @@ def test_a_part_is_as_the_whole_for_every_program_of_the_zoo(lengths: list[int],
             source.write_text(program.text)
             trace = recorded(source, tmp_path / f"{number}.gradviz")
             check_same(trace, tmp_path / "other.gradviz", lengths, ("both", "forward", "backward"))
+            check_same_stops(trace, tmp_path / "other.gradviz", lengths, each=29)
 
 
 @pytest.mark.slow
@@ -112,6 +125,7 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("lengths", [[1], [13], [100, 5], [999]], ids=str)
 def test_a_part_of_a_training_loop_is_as_the_whole(loop: Path, tmp_path: Path, lengths: list[int]) -> None:
     check_same(loop, tmp_path / "other.gradviz", lengths, ("both", "forward", "backward"))
+    check_same_stops(loop, tmp_path / "other.gradviz", lengths, each=17)
 
 
 def test_what_a_pass_needs_does_not_grow_with_the_run(tmp_path: Path) -> None:
@@ -170,7 +184,11 @@ def test_the_commands_read_a_long_run_in_parts(loop: Path, gradviz_here: object)
         assert done.returncode == 0, done.stderr
         return done.stdout, len(parts)
 
-    commands = (["info", loop], ["graph", loop, "--pass", 7, "-o", "a.json"])
+    commands = (
+        ["info", loop],
+        ["graph", loop, "--pass", 7, "-o", "a.json"],
+        ["step", loop, "--at", 200, "--commands", "next"],
+    )
     whole = [read(*command) for command in commands]
     assert [parts for _, parts in whole] == [0, 0]
     with mock.patch("gradviz.tracefile.part.LONG", 0):
@@ -181,7 +199,9 @@ LIES = {
     "a chunk is to be read from where it cannot": "UPDATE contents SET since_event = 999 WHERE chunk = 2",
     "what is told beside a chunk is missing": "DELETE FROM contents WHERE chunk = 2",
     "what is told beside the chunks is not in their order": "UPDATE contents SET highest_tensor = 0 WHERE chunk = 3",
-    "what is told beside a chunk does not add up": "UPDATE contents SET data = CAST(substr(data, 1, 44) || x'00000000' AS BLOB)",
+    "what is told beside a chunk does not add up": (
+        "UPDATE contents SET data = CAST(substr(data, 1, 44) || x'00000000' AS BLOB)"
+    ),
     "an array is missing": "UPDATE contents SET data = x''",
 }
 

@@ -47,6 +47,7 @@ class Labels:
         born = self.trace.born(gradient)
         event = None if born is None else self.trace.event(born)
         if isinstance(event, TensorMade) and event.how == "gradient":
+            self.trace.reach(*range(event.index, min(event.index + 64, self.trace.count)))
             following = np.flatnonzero(self.trace.kinds[event.index : event.index + 64] == Kind.PASS_BEGAN)
             event = self.trace.event(event.index + int(following[0])) if len(following) else None
         if isinstance(event, PassBegan):

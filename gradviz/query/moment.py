@@ -41,7 +41,9 @@ class Moment:
         self.query = query
         self.trace = query.trace
         self.k = k
-        self.thread = int(self.trace.events["head"][k]) >> 16
+        self.trace.reach(k)
+        self.trace.reach_leaves(k)
+        self.thread = self.trace.thread(k)
 
     # --- tensors
 

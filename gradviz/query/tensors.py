@@ -153,6 +153,11 @@ class Tensors(Lookup):
         found: Mutated = self.trace.table(Kind.MUTATED).object(event)
         return found
 
+    def is_written(self, tensor: int, event: int) -> bool:
+        """Whether an event changed a tensor in place."""
+        self.trace.reach(event)
+        return event in self._writes.get(tensor, ())
+
     def writer(self, event: int) -> str:
         """The op or function that changed a tensor in place at an event: `add_`, `SGD`."""
         return self.op(event).op if self.is_op(event) else self.mutation(event).how

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, WHOLE, Kind
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, as_is, header_of
 from gradviz.tracefile.nans import with_nan
 
 # The lists of a chunk, in the order in which they are kept.
-VALUED, FLAGGED, GIVEN, PUSHED, LATE, LEAVES, PLACES = range(7)
-LISTS = 7
+VALUED, FLAGGED, GIVEN, PUSHED, LATE, LEAVES, PLACES, HOLDERS, NEWEST, NEWEST_AT = range(10)
+LISTS = 10
 
 NOT_PLAIN = ("gradient", "data")  # makers of tensors that are not shown as leaves
 
@@ -33,7 +33,8 @@ _NEVER = -1
 
 class Told(NamedTuple):
     """What is told beside a chunk: the event from which on it can be read; the highest tensor and node so far; how many
-    ops ran and how many nodes were new; the first event with a NaN, −1 for none; and the lists."""
+    ops ran and how many nodes were new; the first event with a NaN, −1 for none; how many tensors were written that
+    are views of all of another, or got a tangent (a moment of such a run is known from the whole only); the lists."""
 
     since_event: int
     highest_tensor: int
@@ -41,6 +42,7 @@ class Told(NamedTuple):
     ops: int
     new_nodes: int
     first_nan: int
+    entangled: int
     lists: bytes
 
 
@@ -64,7 +66,7 @@ class Contents:
         self.highest_tensor = self.highest_node = 0
         self.open_since: int | None = None  # since when scopes and passes have been open without a break
         self.depths: dict[int, int] = {}  # of threads, in scopes and in passes, where not 0
-        self.nodes = _Seen()
+        self.nodes, self.views = _Seen(), _Seen()
         self.ops_at: set[int] = set()
         self.last_op: dict[int, int] = {}
         self.made_at: set[int] = set()  # sites of TENSOR events
@@ -89,6 +91,8 @@ class Contents:
             self._late(rows["a"][kinds == Kind.NODE]),
             self._leaves(states, kinds[states["event"] - first]),
             self._places(rows, kinds, not_plain),
+            self._holders(rows, kinds),
+            *self._newest(rows, states, first),
         ]
         told = Told(
             since,
@@ -97,6 +101,7 @@ class Contents:
             int(np.count_nonzero(kinds == Kind.OP)),
             self.nodes.add(rows["a"][(kinds == Kind.NODE) | (kinds == Kind.RECEIVED)]),
             int(bad.min()) if len(bad) else _NEVER,
+            self._writes_through_views(states) + int(np.count_nonzero(kinds == Kind.TANGENT)),
             _packed(lists),
         )
         self.highest_tensor, self.highest_node = told.highest_tensor, told.highest_node
@@ -117,10 +122,11 @@ class Contents:
         return distinct(nodes[nodes <= self.highest_node])
 
     def _leaves(self, states: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-        """The tensors that became leaves that require grad; `kinds` are those of the states' events."""
+        """The tensors that became leaves that require grad, or other leaves than before; `kinds` are those of the
+        states' events."""
         wanted = LEAF | REQUIRES_GRAD
         told = (states["what"] & wanted == wanted) & (kinds != Kind.MUTATED)
-        return distinct(states["tensor"][told])
+        return distinct(states["tensor"][told | ((states["form"] == 0) & (states["what"] & LEAF > 0))])
 
     def _places(self, rows: np.ndarray, kinds: np.ndarray, not_plain: Sequence[int]) -> np.ndarray:
         """The first tensors that were made at a site, other than by an op."""
@@ -134,6 +140,29 @@ class Contents:
         ]
         self.made_at.update(sites.tolist())
         return np.array(sorted(found), np.uint32)
+
+    @staticmethod
+    def _holders(rows: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        """The tensors that kept their gradient, or whose `.grad` was assigned and not to None."""
+        assigned = (kinds == Kind.GRAD_ASSIGNED) & (rows["b"] > 0)
+        return distinct(rows["a"][assigned | (kinds == Kind.RETAINED)])
+
+    def _newest(self, rows: np.ndarray, states: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
+        """The newest tensors of the chunk that each site made and that are leaves without `requires_grad`; and the
+        sites."""
+        plain = (states["what"] & (LEAF | REQUIRES_GRAD) == LEAF) & (states["tensor"] > self.highest_tensor)
+        newest = states[plain][::-1]
+        sites, at = np.unique(rows["site"][newest["event"] - first], return_index=True)
+        return newest["tensor"][at], sites
+
+    def _writes_through_views(self, states: np.ndarray) -> int:
+        """How many tensors were written that are views of all of another."""
+        self.views.add(states["tensor"][(states["what"] & WHOLE > 0) & (states["base"] > 0)])
+        if not self.views.pages:
+            return 0
+        tensors, counts = np.unique(states["tensor"][states["form"] > 0], return_counts=True)
+        again = tensors[(counts > 1) | (tensors <= self.highest_tensor)]
+        return int(np.count_nonzero(self.views.holds(again)))
 
     def _note_open(self, first: int, rows: np.ndarray, kinds: np.ndarray) -> None:
         """Note since when scopes and passes have been open at the end of a chunk."""
@@ -191,6 +220,15 @@ class _Seen:
             bits[own] = True
             self.pages[page] = np.packbits(bits)
         return new
+
+    def holds(self, numbers: np.ndarray) -> np.ndarray:
+        """For each of these numbers whether it is in the set."""
+        found = np.zeros(len(numbers), bool)
+        for page in distinct(numbers >> _PAGE).tolist():
+            own = numbers >> _PAGE == page
+            if page in self.pages:
+                found[own] = np.unpackbits(self.pages[page]).astype(bool)[numbers[own] & (1 << _PAGE) - 1]
+        return found
 
 
 def _packed(lists: Sequence[np.ndarray]) -> bytes:

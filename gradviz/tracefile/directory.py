@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from gradviz.tracefile.chunks import Chunks
-from gradviz.tracefile.contents import LISTS, unpacked
+from gradviz.tracefile.contents import LISTS, NEWEST, NEWEST_AT, unpacked
 from gradviz.tracefile.errors import told_of
 
-_COLUMNS = "chunk, since_event, highest_tensor, highest_node, ops, new_nodes, first_nan"
+_COLUMNS = "chunk, since_event, highest_tensor, highest_node, ops, new_nodes, first_nan, entangled"
+_NEWEST = (NEWEST, NEWEST_AT)
 
 
 class Directory:
@@ -26,7 +27,7 @@ class Directory:
         found = rows(f"SELECT {_COLUMNS} FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
         table = np.array(found, np.int64).reshape(len(found), len(_COLUMNS.split(",")))
         self.firsts = np.array([chunk.first for chunk in chunks.list], np.int64)
-        _, self.since, self.tensors, self.nodes, ops, new_nodes, self.first_nans = table.T
+        _, self.since, self.tensors, self.nodes, ops, new_nodes, self.first_nans, self.entangled = table.T
         if table[:, 0].tolist() != [chunk.id for chunk in chunks.list]:
             raise ValueError("what is told beside a chunk is missing")
         if np.any(self.since > self.firsts) or np.any(self.since < 0):
@@ -57,12 +58,32 @@ class Directory:
         """All numbers of a list of the chunks in ascending order, and the chunk of each."""
         return self._listed[which]
 
+    def up_to(self, which: int, place: int) -> set[int]:
+        """The numbers of a list of the chunks up to one."""
+        numbers, places = self._listed[which]
+        return set(numbers[places <= place].tolist())
+
+    def newest(self, place: int) -> set[int]:
+        """The newest leaves without `requires_grad` that each site made in the chunks before one."""
+        tensors, sites = (
+            np.concatenate([np.zeros(0, np.int64), *self._unsorted[which][:place]]) for which in _NEWEST
+        )
+        _, last = np.unique(sites[::-1], return_index=True)
+        return set(tensors[::-1][last].tolist())
+
     @cached_property
     def _listed(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [_sorted(lists) for lists in self._unsorted]
+
+    @cached_property
+    def _unsorted(self) -> list[list[np.ndarray]]:
+        """Each list of each chunk."""
         kept = self._rows("SELECT data FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
         with told_of(self._path):
             lists = [unpacked(data) for (data,) in kept]
-        return [_sorted([own[which] for own in lists]) for which in range(LISTS)]
+            if any(len(own[NEWEST]) != len(own[NEWEST_AT]) for own in lists):
+                raise ValueError("what is told beside a chunk does not add up")
+        return [[own[which] for own in lists] for which in range(LISTS)]
 
 
 def _sorted(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

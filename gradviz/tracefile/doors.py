@@ -43,6 +43,10 @@ class Doors:
     def reach_states(self, tensors: Sequence[int], at: int) -> None:
         """The same for many tensors at once."""
 
+    def reach_leaves(self, at: int) -> None:
+        """What all leaves that matter at an event were, with their `.grad`: those that require grad, the newest that do
+        not of each site, and other tensors with a `.grad`."""
+
     def reach_value(self, tensor: int, at: int) -> None:
         """The last event up to `at` that gave a tensor a value."""
 

@@ -12,15 +12,16 @@ from operator import attrgetter
 
 import numpy as np
 
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import LEAF, Kind
 from gradviz.sets import contained, distinct
-from gradviz.tracefile.contents import FLAGGED, GIVEN, GIVING, LATE, LEAVES, PLACES, PUSHED, VALUED
+from gradviz.tracefile.contents import FLAGGED, GIVEN, GIVING, HOLDERS, LATE, LEAVES, PLACES, PUSHED, VALUED
 from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.growing import Growing
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.runs import PassInfo, SiteOps
 
 LONG = 200_000  # events of a run of which parts are read
+_MANY_LEAVES = 5000
 
 
 def part_of(trace: Trace) -> Trace:
@@ -226,6 +227,30 @@ class Part(Growing):
             events.update(self._birth(tensor) if self._is_new("birth", tensor) else ())
             events.update(self._last(VALUED, tensor, at), self._last(FLAGGED, tensor, at))
         self.reach(*events)
+
+    def reach_leaves(self, at: int) -> None:
+        """What all leaves that matter at an event were, with their `.grad`: those that require grad, the newest that do
+        not of each site, and other tensors with a `.grad`. If they are too many, or if the run has tangents or writes
+        through views, all events are reached."""
+        if not self._is_new("leaves", at):
+            return
+        place = self.directory.place(at)
+        own = self._states_of(place)
+        own = own[(own["event"] <= at) & (own["what"] & LEAF > 0)]
+        holders = self.directory.up_to(LEAVES, place) | self.directory.up_to(HOLDERS, place)
+        leaves = {*holders, *self.parameters, *self.directory.newest(place), *own["tensor"].tolist()}
+        if len(leaves) > _MANY_LEAVES or self.directory.entangled.any():
+            self.reach_all()
+            return
+        self.reach_states(sorted(leaves), at)
+        self.reach_states(sorted(self._bases_of(leaves)), at)
+        self.reach(*(event for tensor in holders for event in self._last(GIVEN, tensor, at)))
+
+    def _bases_of(self, tensors: set[int]) -> set[int]:
+        """The tensors whose memory these share."""
+        states = self.states
+        rows = contained(states.tensors, list(tensors)) & (states.bases > 0)
+        return set(states.bases[rows].tolist())
 
     def reach_next_value(self, tensor: int, after: int, at: int) -> None:
         """The first event after `after` that gave a tensor a value, if it is not after `at`."""

@@ -37,7 +37,7 @@ CREATE TABLE chunks (
 CREATE TABLE contents (
     chunk INTEGER PRIMARY KEY, since_event INTEGER NOT NULL, highest_tensor INTEGER NOT NULL,
     highest_node INTEGER NOT NULL, ops INTEGER NOT NULL, new_nodes INTEGER NOT NULL, first_nan INTEGER NOT NULL,
-    data BLOB NOT NULL
+    entangled INTEGER NOT NULL, data BLOB NOT NULL
 );
 CREATE TABLE site_ops (
     site INTEGER NOT NULL, op INTEGER NOT NULL, is_last INTEGER NOT NULL, PRIMARY KEY (site, op)

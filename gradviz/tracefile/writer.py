@@ -320,7 +320,7 @@ class Writer:
             self.dtypes,
             [number for how in NOT_PLAIN if (number := self.source.strings.known.get(how)) is not None],
         )
-        cursor.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (self.chunks, *told))
+        cursor.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (self.chunks, *told))
         new, changed = self.contents.new_ops, self.contents.changed_ops
         cursor.executemany("INSERT INTO site_ops VALUES (?, ?, 0)", new)
         cursor.executemany("UPDATE site_ops SET is_last = (op = ?2) WHERE site = ?1", changed)

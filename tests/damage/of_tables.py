@@ -27,7 +27,8 @@ TABLES = {
     "errors": ("event", "type", "message", "node", "site"),
     "chunks": ("id", "first", "count", "time", "since"),
     "contents": (
-        "chunk", "since_event", "highest_tensor", "highest_node", "ops", "new_nodes", "first_nan", "data",
+        "chunk", "since_event", "highest_tensor", "highest_node", "ops", "new_nodes", "first_nan",
+        "entangled", "data",
     ),
     "site_ops": ("site", "op", "is_last"),
     "events": ("chunk", "data"),

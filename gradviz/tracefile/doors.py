@@ -19,6 +19,8 @@ class Watcher(Protocol):
 class Doors:
     """The doors of a whole trace. Times (`at`) are events, and include them."""
 
+    is_part = False  # whether only what is asked about is read
+
     def watch(self, watcher: Watcher) -> None:
         """Tell someone when more has been read."""
 

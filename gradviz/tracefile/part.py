@@ -39,6 +39,8 @@ def if_long(trace: Trace) -> Trace:
 class Part(Growing):
     """A part of a trace, which grows with what is asked."""
 
+    is_part = True
+
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
         self._asked: set[tuple[object, ...]] = set()

@@ -38,7 +38,7 @@ class Words:
         assert all(table is not None for table in tables)
 
     def _trend(self, leaf: int) -> Trend | None:
-        return trend(self.query, leaf)
+        return None if self.trace.is_part else trend(self.query, leaf)  # it is spread over the whole run
 
     @cached_property
     def has_tangents(self) -> bool:

@@ -76,17 +76,17 @@ def values_of(kind: Kind) -> st.SearchStrategy[tuple]:
 def test_what_is_packed_is_unpacked_alone_and_in_bulk(kind: Kind, data: st.DataObject) -> None:
     layout, table = LAYOUTS[kind], Table()
     told = data.draw(st.lists(values_of(kind), min_size=1, max_size=4))
-    packed = [layout.pack(values, table) for values in told]
-    rows = np.array(
-        [(kind | one.flags << 8 | 3 << 16, 7, *one.columns, len(one.links)) for one in packed], ROW
-    )
-    alone = [layout.unpack(INDEX, row, one.links, table) for row, one in zip(rows, packed, strict=True)]
+    packed = [layout.pack(values, table, 3 << 16, 7) for values in told]
+    rows = np.frombuffer(b"".join(row for row, _ in packed), ROW)
+    own = [np.frombuffer(links, "<u4").tolist() for _, links in packed]
+    assert rows["links"].tolist() == [len(links) for links in own]
+    alone = [layout.unpack(INDEX, row, links, table) for row, links in zip(rows, own, strict=True)]
     names = list(layout.fields)
     expected = [dict(zip(names, values, strict=True)) for values in told]
     assert [{name: getattr(event, name) for name in names} for event in alone] == expected
     assert {(event.thread, event.site, event.index) for event in alone} == {(3, 7, INDEX)}
-    links = np.array([link for one in packed for link in one.links], "<u4")
-    counts = np.array([len(one.links) for one in packed])
+    links = np.frombuffer(b"".join(links for _, links in packed), "<u4")
+    counts = rows["links"].astype(np.int64)
     bulk = layout.decoded(rows, links, counts, np.full(len(told), INDEX), table)
     assert {name: list(map(tuple_of, bulk[name])) for name in names} == {
         name: [tuple_of(values[name]) for values in expected] for name in names

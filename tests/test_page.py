@@ -697,7 +697,7 @@ def test_the_page_of_every_example_replays_to_its_end(
     example: Path, tmp_path: Path, opened: Callable
 ) -> None:
     path = tmp_path / "run.gradviz"
-    run(Target(str(example), False, ()), path, "stats", None)
+    run(Target(str(example), False, ()), path)
     with open_trace(path) as trace:
         page = opened(path, trace.passes[-1].number)
     page.press("Home")

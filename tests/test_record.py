@@ -214,7 +214,25 @@ def test_only_the_passes_asked_for_are_recorded_in_detail(tmp_path: Path) -> Non
         assert received
         assert all(second.first < index < second.last for index in received)
         accumulated = [event for event in trace if isinstance(event, k.Accumulated)]
-        assert [trace.snapshot(e.grad, e.index).array.tolist()[0] for e in accumulated] == [2.0, 4.0, 6.0]
+        grads = [trace.snapshot(event.grad, event.index) for event in accumulated]
+        assert [grad.shape for grad in grads] == [(2,)] * 3
+        assert [None if grad.array is None else grad.array.tolist() for grad in grads] == [None, [4.0, 4.0], None]
+
+
+def test_of_other_passes_no_values_are_kept_but_those_that_the_first_finds(tmp_path: Path) -> None:
+    w = torch.full((100,), 2.0, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    with recorded(tmp_path, passes={3}):
+        x = torch.arange(100.0)
+        for _ in range(4):
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            optimizer.step()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        steps = [trace.snapshot(w._number, event.index) for event in trace if isinstance(event, k.Mutated)]
+        assert trace.snapshot(x._number).stats.max == 99.0
+        # What pass 3 begins with, and what the optimizer made of it.
+        assert [step.stats is not None for step in steps] == [False, True, True, False]
 
 
 @pytest.mark.parametrize(("values", "small", "large"), [("none", 0, 0), ("stats", 1, 2), ("full", 1, 1)])
@@ -369,11 +387,12 @@ import gradviz.engine as torch
 from gradviz.sources.record import record
 
 def interrupt(*_):
+    signal.setitimer(signal.ITIMER_REAL, 1)  # once more, but not before it is caught: a finalizer may swallow it
     raise KeyboardInterrupt
 
 def differentiate(seconds):
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)  # again and again: a finalizer may swallow one
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         while True:
             (x * c * c).backward(c)
     except KeyboardInterrupt:

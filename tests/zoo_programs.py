@@ -50,7 +50,7 @@ def checked(program: Program, folder: Path, values: str = "stats", engine: str =
     """What `check` finds in a program, run on an engine. A sound program must not fail."""
     source, trace = folder / "program.py", folder / "run.gradviz"
     source.write_text(program.text, encoding="utf-8")
-    outcome = run(Target(str(source), False, []), trace, values, engine=engine)
+    outcome = run(Target(str(source), False, []), trace, values=values, engine=engine)
     assert outcome.status == 0 or program.state == "broken"
     own = program.name.partition(":")[0]
     return check(trace, select=[own] if own in OPT_IN else ())

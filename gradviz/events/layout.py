@@ -8,6 +8,7 @@ the last one, and then the lists' elements, part by part. Flags are bits of the 
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -23,6 +24,8 @@ from gradviz.events.kinds import EVENTS, Event, Kind
 ROW = np.dtype([(name, "<u4") for name in ("head", "site", "a", "b", "c", "d", "links")])
 COLUMNS = ("a", "b", "c", "d")
 _COMMON = {field.name for field in fields(Event)}
+_MANY = 64
+PACK_NUMBERS = [struct.Struct(f"<{n}I").pack for n in range(_MANY)]  # by how many there are
 
 
 class LayoutError(ValueError):
@@ -68,14 +71,6 @@ class Meanings(Protocol):
         """The rule of a number."""
 
 
-class Packed(NamedTuple):
-    """An event without its head: its flags, the four columns, and its links."""
-
-    flags: int
-    columns: tuple[int, int, int, int]
-    links: tuple[int, ...]
-
-
 @dataclass(frozen=True)
 class Layout:
     """How the events of one kind are packed."""
@@ -101,22 +96,35 @@ class Layout:
     # --- one event
 
     @cached_property
-    def pack(self) -> Callable[[Sequence[Any], Numbers], Packed]:
-        """Pack an event, whose field values come in the table's order.
+    def pack(self) -> Callable[[Sequence[Any], Numbers, int, int], tuple[bytes, bytes]]:
+        """Pack an event: the bytes of its row and those of its links. It takes the field values, in the table's order,
+        who gives numbers, what the head has beside the kind and its flags, and the site.
 
         The function is written out for the kind, as `dataclasses` does: a recorder calls it at every event."""
         names = ", ".join(self.fields)
-        flags = " | ".join(f"bool({field.name}) << {bit}" for bit, field in enumerate(self.flags)) or "0"
+        head = " | ".join(
+            [
+                str(int(self.kind)),
+                "head",
+                *(f"bool({f.name}) << {8 + bit}" for bit, f in enumerate(self.flags)),
+            ]
+        )
         columns = [_packer(field) for field in self.columns] + ["0"] * (len(COLUMNS) - len(self.columns))
         links = [f"*time_links({f.name})" if f.stored.how == "time" else _packer(f) for f in self.more]
         links += [f"len({field.name})" for field in self.lists[:-1]]
         links += [_packer(field) for field in self.lists]
+        varies = any(link.startswith("*") for link in links)
         lines = [
-            "def pack(values, numbers):",
+            "def pack(values, numbers, head, site):",
             f"    {names}, = values",
-            f"    return Packed({flags}, ({', '.join(columns)}), ({''.join(f'{link}, ' for link in links)}))",
+            f"    links = ({''.join(f'{link}, ' for link in links)})" if varies else "",
+            f"    return row({head}, site, {', '.join(columns)}, {'len(links)' if varies else len(links)}), "
+            + ("pack_numbers(links)" if varies else f"few[{len(links)}]({', '.join(links)})"),
         ]
-        scope: dict[str, Any] = {"Packed": Packed, "time_links": _time_links, "chain": chain.from_iterable}
+        scope: dict[str, Any] = {
+            "row": PACK_NUMBERS[7], "few": PACK_NUMBERS, "pack_numbers": packed_numbers,
+            "time_links": _time_links, "chain": chain.from_iterable,
+        }  # fmt: skip
         exec(compile("\n".join(lines), "<gradviz>", "exec"), scope)
         return scope["pack"]
 
@@ -217,6 +225,12 @@ class Layout:
         if np.any(at != starts + counts):
             raise LayoutError(f"{self.kind.name} events have links to spare")
         return found
+
+
+def packed_numbers(numbers: Sequence[int]) -> bytes:
+    """Any number of numbers as bytes."""
+    n = len(numbers)
+    return PACK_NUMBERS[n](*numbers) if n < _MANY else array("I", numbers).tobytes()
 
 
 def gathered(links: np.ndarray, at: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:

@@ -37,7 +37,7 @@ def stats_of(array: np.ndarray) -> Stats:
     flat = np.asarray(array).ravel(order="K")  # a transposed array is not copied
     if flat.size <= DEFERRED or flat.dtype.char not in "fd":
         return stats_of_rows(flat.reshape(1, -1))[0]
-    low, high = float(flat.min()), float(flat.max())
+    low, high = float(np.minimum.reduce(flat)), float(np.maximum.reduce(flat))
     if math.isfinite(low) and math.isfinite(high):
         return _of_large(flat, low, high)
     finite = flat[np.isfinite(flat)]
@@ -45,7 +45,7 @@ def stats_of(array: np.ndarray) -> Stats:
     return replace(stats_of(finite), nan=nan, inf=flat.size - finite.size - nan)
 
 
-_BLOCK = 32  # elements that are summed in the array's own precision; the sums are added as doubles
+_BLOCK = 128  # elements that are summed in the array's own precision; the sums are added as doubles
 _ONES = {char: np.ones(_BLOCK, char) for char in "fd"}
 _SQUARABLE = 1e-15, 1e15  # the squares of magnitudes between these neither vanish nor overflow in float32
 _CANCELLED = 1e-4  # a mean below this share of the rms has lost digits in float32
@@ -59,12 +59,19 @@ def _of_large(flat: np.ndarray, low: float, high: float) -> Stats:
         return stats_of_rows(flat.reshape(1, -1))[0]
     whole = flat.size // _BLOCK * _BLOCK
     sums = flat[:whole].reshape(-1, _BLOCK) @ _ONES[flat.dtype.char]
-    total = float(sums.sum(dtype=np.float64)) + float(flat[whole:].sum(dtype=np.float64))
+    total = float(np.add.reduce(sums, dtype=np.float64))
+    if whole < flat.size:
+        total += float(np.add.reduce(flat[whole:], dtype=np.float64))
     mean, rms = total / flat.size, math.sqrt(float(np.dot(flat, flat)) / flat.size)
     if abs(mean) < _CANCELLED * rms:
         mean = float(flat.mean(dtype=np.float64))
-    zeros = 0 if low > 0 or high < 0 else int(np.count_nonzero(flat == 0))
-    return Stats(low, high, mean, rms, 0, 0, zeros)
+    return Stats(low, high, mean, rms, 0, 0, 0 if low > 0 or high < 0 else _zeros_in(flat))
+
+
+def _zeros_in(flat: np.ndarray) -> int:
+    """How many elements are zero. To find the first takes half as long as to count them, and often there is none."""
+    are_zero = flat == 0
+    return int(np.count_nonzero(are_zero)) if are_zero.any() else 0
 
 
 def stats_of_rows(rows: np.ndarray) -> list[Stats]:

@@ -202,25 +202,12 @@ def make_room(caller: FrameType, running: Running) -> None:
     sys.setrecursionlimit(sys.getrecursionlimit() + 1 + len(frames) + entered)
 
 
-def run(
-    target: Target,
-    trace: Path | str,
-    values: str = "stats",
-    passes: Any = None,
-    companion: Companion | None = None,
-    engine: str = "numpy",
-    stopper: Stopper | None = None,
-    scope: str | None = None,
-    last: int | None = None,
-    aten: bool = False,
-) -> Outcome:
+def run(target: Target, trace: Path | str, **settings: Any) -> Outcome:
     """Run a script to its end inside a program that goes on, and record it; the settings are those of Running.
 
     The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
     `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
-    return run_inside(
-        Running(target, trace, values, passes, companion, engine, stopper, scope, last, aten=aten)
-    )
+    return run_inside(Running(target, trace, **settings))
 
 
 def run_inside(running: Running) -> Outcome:

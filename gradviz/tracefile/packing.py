@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 import sys
 import threading
-from array import array
 from collections.abc import Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -52,6 +51,7 @@ class Packing(Listener):
         # numbers of rules by identity: to hash one takes as long as to pack it
         self.same_rules: dict[int, int] = {}
         self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
+        self.values = values
         self.keeps_values = values != "none"
         self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
         self.batch = Batch()
@@ -212,10 +212,6 @@ class Packing(Listener):
         if batch.bytes > PAYLOAD_LIMIT:
             self.limit = 0
         return ELEMENTS if whole else STATS, length
-
-
-def packed_links(numbers: Sequence[int]) -> bytes:
-    return array("I", numbers).tobytes()
 
 
 class _Whole:

@@ -11,7 +11,6 @@ bytes (tests/test_layout_of_events.py).
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,10 +22,10 @@ import numpy as np
 
 from gradviz.events.fields import Edge, Living, Rule, Saved
 from gradviz.events.kinds import DETAILS, Kind
-from gradviz.events.layout import LAYOUTS
+from gradviz.events.layout import LAYOUTS, PACK_NUMBERS, packed_numbers
 from gradviz.events.listener import State, Where
 from gradviz.tracefile.batch import Batch, Renumbered
-from gradviz.tracefile.packing import FEW, Packing, pack_state, packed_links
+from gradviz.tracefile.packing import FEW, Packing, pack_state
 from gradviz.tracefile.schema import SKIPPED
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer
@@ -34,9 +33,7 @@ from gradviz.tracefile.writer import Writer
 _OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))
 _GRAD_ENABLED = 1 << 8  # OP's only flag
 _UNWRITTEN = 0.1  # the seconds that the writer may be behind
-_ROW, _TWO_ROWS = (struct.Struct(f"<{n}I").pack for n in (7, 14))
-_MANY = 64
-_LINKS = [struct.Struct(f"<{n}I").pack for n in range(_MANY)]  # by how many there are
+_ROW, _TWO_ROWS = PACK_NUMBERS[7], PACK_NUMBERS[14]
 _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
 _float32 = np.dtype(np.float32)
 
@@ -173,15 +170,12 @@ class Recorder(Packing):
                     flags, states = prepare(values, states)
                 if states:
                     self._states(states)
-                packed = _PACK[kind](values, self)
-                links = packed.links
-                n = len(links)
                 thread = self.last_thread if get_ident() == self.last_ident else self._thread()
-                head = kind | (packed.flags | flags) << 8 | thread
-                self._put(
-                    _ROW(head, site, *packed.columns, n),
-                    _LINKS[n](*links) if n < _MANY else packed_links(links),
-                )
+                row, links = _PACK[kind](values, self, flags << 8 | thread, site)
+                batch = self.batch
+                batch.rows += row
+                batch.links += links
+                self.count += 1
                 if kind == Kind.PASS_ENDED:
                     self._end_pass(values[0])
             except BaseException as error:
@@ -209,7 +203,7 @@ class Recorder(Packing):
     def _is_told(self, values: tuple[Any, ...], states: Sequence[State]) -> bool:
         """Whether what a leaf's `.grad` is now was told when the leaf received it."""
         *_, gradient, grad = values
-        return gradient == grad == self.last_leaf and not any(state.version for state in states)
+        return gradient == grad == self.last_leaf and not states[0].version
 
     def _begin_pass(self, number: int) -> int:
         """Number a pass, and decide whether it is recorded in detail; returns flags for its event."""
@@ -218,12 +212,15 @@ class Recorder(Packing):
         self.all_passes.add(number, self.passes_begun)
         if self.passes is not None:
             self.detailed = self.passes_begun in self.passes
+            self.keeps_values = self.detailed and self.values != "none"
         return 0 if self.detailed and not self.partial else SKIPPED
 
     def _end_pass(self, number: int) -> None:
         self.open_passes.pop(number, None)
         if self.passes is not None and not self.open_passes:
             self.detailed = self.passes_begun + 1 in self.passes
+            # What an optimizer makes of a pass is of interest with it, and what the next pass begins with.
+            self.keeps_values = self.values != "none" and (self.detailed or self.passes_begun in self.passes)
 
     # --- the frequent events, by hand
 
@@ -248,7 +245,7 @@ class Recorder(Packing):
         self.site = site
         self.last_gradient = None
         with self.turn(), self.whole:
-            links = packed_links((len(inputs), *inputs, *outputs))
+            links = packed_numbers((len(inputs), *inputs, *outputs))
             strings = self.strings.known
             for state in zip(outputs, values, flags, versions, bases):  # noqa: B905
                 self._state(*state)
@@ -309,7 +306,7 @@ class Recorder(Packing):
             self._give_way()
         with self.lock:
             try:  # as `whole` does, without its calls
-                packed = _LINKS[m](*links) if m < _MANY else packed_links(links)
+                packed = packed_numbers(links)
                 strings = self.strings.known
                 rule_number = self.same_rules.get(id(rule)) or self.rule(rule)
                 form = None
@@ -365,7 +362,7 @@ class Recorder(Packing):
                 0,
                 len(gradients),
             )
-            self._put(row, packed_links(gradients))
+            self._put(row, packed_numbers(gradients))
 
     def produced(self, node: int, in_pass: int, flows: Sequence[int], values: Sequence[Any]) -> None:
         if not self.detailed:
@@ -381,7 +378,7 @@ class Recorder(Packing):
                 0,
                 len(flows),
             )
-            self._put(row, packed_links(flows))
+            self._put(row, packed_numbers(flows))
 
     def ran(
         self,
@@ -400,7 +397,7 @@ class Recorder(Packing):
             self._give_way()
         with self.lock:
             try:  # as `whole` does, without its calls
-                packed = _LINKS[n + 1](gradient, *flows)  # one or two flows
+                packed = packed_numbers((gradient, *flows))
                 if self.keeps_values:
                     if value is not None:
                         self._state(gradient, value, 0, 0, 0)

@@ -28,6 +28,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from gradviz import engine
 from gradviz.engine.autograd import forward_ad
+from tests.torch_seeds import seed_no_absent_devices
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected.json"
@@ -456,6 +457,7 @@ def missing() -> list[str]:
 
 def run(names: list[str] | None = None, report: Callable | None = None) -> list[Result]:
     """The results of all entries (or those named)."""
+    seed_no_absent_devices()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         results = []

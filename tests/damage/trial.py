@@ -80,6 +80,7 @@ class Laboratory:
 
     def __init__(self, folder: Path, few: int | None = None) -> None:
         self.folder, self.few = folder, few
+        self.tried: dict[tuple[int, int], str] = {}  # the ways in which a trace was damaged
         sound = folder / "sound"
         sound.mkdir()
         self.sound = subjects.make_all(sound)
@@ -96,7 +97,9 @@ class Laboratory:
         rng = Random(f"{seed}/{number}")
         name = rng.choice(list(self.sound))
         _prepare(self.folder, name)
-        return name, mutations.mutate(rng, self.folder / "received" / f"{name}.gradviz")
+        ways = mutations.mutate(rng, self.folder / "received" / f"{name}.gradviz")
+        self.tried[seed, number] = ways
+        return name, ways
 
     def trial(self, seed: int, number: int) -> tuple[str, list[Violation]]:
         """Damage a trace and read it: how it was damaged, and what should not have happened."""

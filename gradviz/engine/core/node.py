@@ -49,6 +49,7 @@ class Node:
     runs_first = False  # it runs before all others (AccumulateGrad)
     saves = True  # whether it may have saved something
     takes_tensors = False  # its rule is the program's own, and gets Tensors
+    is_of_row = False  # of an op of the table with one output: nothing can happen while it runs
     number: int
     rare: NodeRare | None
 

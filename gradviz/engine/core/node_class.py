@@ -56,6 +56,7 @@ def make_node_class(op: Row) -> type[Node]:
         "op": op,
         "outputs": op.outputs,
         "arity": _ARITIES.get(base, 0),
+        "is_of_row": op.outputs == 1,
         "saves": op.saves_inputs or op.saves_out or op.frees_args,
         "vjp": compile_vjp(op, base, recorded=False),
         "vjp_recorded": compile_vjp(op, base, recorded=True),

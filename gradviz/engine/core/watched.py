@@ -139,8 +139,11 @@ class WatchedPass:
                 node = heappushpop(ready, (-following.number, following))[1]
             following = None
             self.current = node.number
-            if simple and node.arity and node.rare is None and node in buffers:
-                node, gradients, given = self._run_simple(node, waiting, alone=not ready)
+            if simple and node.is_of_row and node.rare is None and node in buffers:
+                if node.arity:
+                    node, gradients, given = self._run_simple(node, waiting, alone=not ready)
+                else:
+                    gradients, given = self._run_of_many(node)
             else:
                 gradients, given = self._run(node, needed)
             if node.saves and not self.retain_graph and (needed is None or node in needed):
@@ -255,6 +258,33 @@ class WatchedPass:
         listener: Any = self.listener
         listener.ran(node.number, node.label, self.number, number, fresh, (to_a, n, to_b, m), told)
         return n, m
+
+    def _run_of_many(self, node: Any) -> tuple[Sequence[Any], Sequence[int]]:
+        """Run a node with any number of inputs that has no hooks, and tell of both its events at once."""
+        listener: Any = self.listener
+        gradient, number = self.buffers.pop(node), self.numbers.pop(node)
+        fresh = None if number else gradient
+        number = number or next_tensor_number()
+        try:
+            result = node.vjp(gradient)
+        except BaseException:
+            listener.received(node.number, node.label, self.number, (number,), (fresh,))
+            raise
+        numbers = {id(gradient): number, id(None): 0}  # by identity: two inputs may get the same gradient
+        given: list[int] = []
+        told: list[Any] = []
+        flows: list[int] = []
+        for edge, produced in zip(node._edges, result, strict=True):
+            n, value = numbers.get(id(produced)), None
+            if n is None:
+                n = numbers[id(produced)] = next_tensor_number()
+                value = produced
+            given.append(n)
+            told.append(value)
+            target = edge.node if type(edge) is Output else edge
+            flows += (0 if target is None else target.number, n)
+        listener.ran(node.number, node.label, self.number, number, fresh, flows, told)
+        return result, given
 
     def _run(self, node: Any, needed: set[Node] | None) -> tuple[Sequence[Any], Sequence[int]]:
         """Run any node, with its hooks."""

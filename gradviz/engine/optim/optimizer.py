@@ -16,6 +16,7 @@ from gradviz.engine.core.tensor import Tensor, new_tensor, number_of
 from gradviz.engine.tensors.clearing import clear_grads
 from gradviz.engine.tensors.writing import overwrite
 from gradviz.events.fields import Group
+from gradviz.events.listener import Where
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # options of PyTorch that change its speed only
 
@@ -92,12 +93,13 @@ class Optimizer:
                 [p for p in group["params"] if p._rare is not None and p._rare.grad is not None]
                 for group in self.param_groups
             ]
-            self._tell(ready_by_group)
+            where = self._tell(ready_by_group)
             for group, ready in zip(self.param_groups, ready_by_group, strict=True):
                 for parameter in ready:
                     gradient = parameter._rare.grad.array
                     gradient = -gradient if group.get("maximize") else gradient
-                    overwrite(parameter, self.update(parameter, gradient, group), type(self).__name__)
+                    new = self.update(parameter, gradient, group)
+                    overwrite(parameter, new, type(self).__name__, where=where)
         return loss
 
     @property
@@ -121,19 +123,19 @@ class Optimizer:
             ]
             state.listener.holds(where, self.number, type(self).__name__, groups, [*map(number_of, held)])
 
-    def _tell(self, ready: list[list[Tensor]]) -> None:
-        """Tell the listener that a step begins, of the parameters of each group that have a gradient."""
+    def _tell(self, ready: list[list[Tensor]]) -> Where:
+        """Tell the listener that a step begins, of the parameters of each group that have a gradient. Returns where."""
         if state.listener is None:
-            return
-        self._tell_parameters(sys._getframe(2))
+            return None
+        where = state.listener.place(sys._getframe(2))
+        self._tell_parameters(where)
         groups = [
             Group(json.dumps(_settings(group), default=repr), len(parameters))
             for group, parameters in zip(self.param_groups, ready, strict=True)
         ]
         numbers = [number_of(parameter) for parameters in ready for parameter in parameters]
-        state.listener.stepped(
-            sys._getframe(2), self.number, type(self).__name__, time.time(), groups, numbers
-        )
+        state.listener.stepped(where, self.number, type(self).__name__, time.time(), groups, numbers)
+        return where
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:
         """The new value of a parameter, as an array. `gradient` is an array of its shape."""

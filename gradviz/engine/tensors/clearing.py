@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from gradviz.engine.core.state import state
 from gradviz.engine.core.tensor import Tensor, number_of
@@ -13,10 +14,15 @@ from gradviz.engine.tensors.writing import overwrite
 def clear_grads(owner: str, parameters: Iterable[Tensor], to_none: bool) -> None:
     """Set the `.grad` of parameters to None, or their elements to zero; `owner` is the class that does it."""
     with_grad = [p for p in parameters if p._rare is not None and p._rare.grad is not None]
-    if state.listener is not None:
-        state.listener.grads_cleared(sys._getframe(2), owner, to_none, [number_of(p) for p in with_grad])
+    listener = state.listener
+    where = None if listener is None else listener.place(sys._getframe(2))
+    if listener is not None:
+        listener.grads_cleared(where, owner, to_none, [number_of(p) for p in with_grad])
     for parameter in with_grad:
-        if to_none:
-            parameter.grad = None
-        elif parameter.grad is not None:
-            overwrite(parameter.grad, 0, "zero_")
+        rare: Any = parameter._rare
+        if not to_none:
+            overwrite(rare.grad, 0, "zero_", where=where)
+        else:
+            rare.grad = None
+            if listener is not None:
+                listener.grad_assigned(where, parameter._number, 0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.basics.scipy_later import Function
 from gradviz.engine.core.apply import as_tensor
 from gradviz.engine.core.forward_mode import tangent_of
 from gradviz.engine.core.state import state
@@ -20,7 +21,7 @@ from gradviz.engine.table.derivatives import TABLE
 UFUNCS: dict[Any, Callable] = {
     op.forward: ops.functions[op.name]
     for op in TABLE.values()
-    if isinstance(op.forward, np.ufunc) and op.name in ops.functions
+    if isinstance(op.forward, (np.ufunc, Function)) and op.name in ops.functions
 }
 _OTHERS: dict[Any, Callable] = {
     np.power: ops.pow,
@@ -32,6 +33,7 @@ _OTHERS: dict[Any, Callable] = {
     **{ufunc: ops.plain[name] for name, ufunc in ops.PLAIN_UNARY.items() if isinstance(ufunc, np.ufunc)},
 }
 UFUNCS |= _OTHERS
+_OF_SCIPY = {ufunc.__name__: ufunc for ufunc in UFUNCS if isinstance(ufunc, Function)}
 
 
 def _by_axis(function: Callable) -> Callable:
@@ -154,6 +156,9 @@ def _arrays(value: Any) -> Any:
 def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """Run the op for a NumPy ufunc. Where there is no op, run the ufunc on the values."""
     function = UFUNCS.get(ufunc)
+    later = _OF_SCIPY.get(ufunc.__name__)
+    if later is not None and later.loaded is ufunc:
+        function = UFUNCS[later]
     kwargs = {name: value for name, value in kwargs.items() if not (name == "out" and value is ...)}
     if function is not None and method == "__call__" and not kwargs:
         return function(*inputs)

@@ -22,6 +22,7 @@ from gradviz.engine.core.views import complaint, spoil, views_of
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import geometry_of
 from gradviz.engine.tensors.copy_slices import CopySlices
+from gradviz.events.listener import Where
 
 
 def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -> None:
@@ -124,15 +125,17 @@ def write(x: Tensor, array: Any) -> None:
     counter_of(x).n += 1
 
 
-def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None) -> Tensor:
-    """Write `array`, which is the value of `source`, to the memory of x other than by an op, and tell the listener."""
+def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None, where: Where = None) -> Tensor:
+    """Write `array`, which is the value of `source`, to the memory of x other than by an op, and tell the listener.
+    Whoever writes to many tensors at one place says which it is, so that it is looked for only once."""
     write(x, array)
     if state.listener is not None:
         number_of(x)
         running = state.modes.running
         in_pass = 0 if running is None else running.number
         number = 0 if source is None else number_of(source)
-        state.listener.mutated(sys._getframe(1), how, state_of(x), number, in_pass)
+        where = sys._getframe(1) if where is None else where
+        state.listener.mutated(where, how, state_of(x), number, in_pass)
     return x
 
 

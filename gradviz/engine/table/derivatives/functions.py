@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.special
 
+from gradviz.engine.basics.scipy_later import special
 from gradviz.engine.core.derivative import by, d
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives.rows import elementwise
@@ -31,10 +31,10 @@ elementwise("logaddexp", np.logaddexp,
 elementwise("logaddexp2", np.logaddexp2,
     x=d("1 / (1 + 2^(y − x))", lambda g, x, y: g / (1 + np.exp2(y - x))),
     y=d("1 / (1 + 2^(x − y))", lambda g, x, y: g / (1 + np.exp2(x - y))))
-elementwise("xlogy", scipy.special.xlogy,
+elementwise("xlogy", special.xlogy,
     x=d("ln y", lambda g, x, y: g * k.log_or_zero(y, (x == 0) & (y <= 0))),
     y=d("x / y", lambda g, x, y: g * (x / y)))
-elementwise("xlog1py", scipy.special.xlog1py, name="special_xlog1py", node_name="SpecialXlog1PyBackward0",
+elementwise("xlog1py", special.xlog1py, name="special_xlog1py", node_name="SpecialXlog1PyBackward0",
     x=d("ln(1 + y)", lambda g, x, y: g * k.log_or_zero(1 + y, (x == 0) & (y <= -1))),
     y=d("x / (1 + y)", lambda g, x, y: g * (x / (1 + y))))
 elementwise("sqrt", np.sqrt,
@@ -83,35 +83,35 @@ elementwise("logit", k.logit, args="eps",
 
 # Special functions
 
-elementwise("erf", scipy.special.erf,
+elementwise("erf", special.erf,
     x=d("2/√π · exp(−x²)", lambda g, x: g * (1.1283791670955126 * np.exp(-x * x))))
-elementwise("erfc", scipy.special.erfc,
+elementwise("erfc", special.erfc,
     x=d("−2/√π · exp(−x²)", lambda g, x: g * (-1.1283791670955126 * np.exp(-x * x))))
-elementwise("erfinv", scipy.special.erfinv,
+elementwise("erfinv", special.erfinv,
     x=d("√π/2 · exp(erfinv²(x))", lambda g, out: g * (0.8862269254527580 * np.exp(out * out))))
-elementwise("lgamma", scipy.special.gammaln,
-    x=d("digamma(x)", lambda g, x: g * scipy.special.psi(x)))
-elementwise("digamma", scipy.special.psi,
+elementwise("lgamma", special.gammaln,
+    x=d("digamma(x)", lambda g, x: g * special.psi(x)))
+elementwise("digamma", special.psi,
     x=d("polygamma(1, x)", lambda g, x: g * k.polygamma(x, 1)))
 elementwise("mvlgamma", k.mvlgamma, args="p",
     x=d("Σ digamma(x − i/2), i < p", lambda g, x, p: g * k.mvlgamma_slope(x, p)))
 elementwise("polygamma", k.polygamma, args="order",
     x=d("polygamma(order + 1, x)", lambda g, x, order: g * k.polygamma(x, order + 1)))
-elementwise("i0", scipy.special.i0,
-    x=d("I₁(x)", lambda g, x: g * scipy.special.i1(x)))
-elementwise("i0e", scipy.special.i0e, name="special_i0e", node_name="SpecialI0EBackward0",
-    x=d("I₁ₑ(x) − sign(x) I₀ₑ(x)", lambda g, x, out: g * (scipy.special.i1e(x) - np.sign(x) * out)))
-elementwise("i1", scipy.special.i1, name="special_i1",
+elementwise("i0", special.i0,
+    x=d("I₁(x)", lambda g, x: g * special.i1(x)))
+elementwise("i0e", special.i0e, name="special_i0e", node_name="SpecialI0EBackward0",
+    x=d("I₁ₑ(x) − sign(x) I₀ₑ(x)", lambda g, x, out: g * (special.i1e(x) - np.sign(x) * out)))
+elementwise("i1", special.i1, name="special_i1",
     x=d("I₀(x) − I₁(x) / x", lambda g, x, out: g * k.i1_slope(x, out)))
-elementwise("i1e", scipy.special.i1e, name="special_i1e", node_name="SpecialI1EBackward0",
+elementwise("i1e", special.i1e, name="special_i1e", node_name="SpecialI1EBackward0",
     x=d("I₀ₑ(x) − I₁ₑ(x) (sign(x) + 1/x)", lambda g, x, out: g * k.i1e_slope(x, out)))
-elementwise("entr", scipy.special.entr, name="special_entr",
+elementwise("entr", special.entr, name="special_entr",
     x=d("−1 − ln x", lambda g, x: g * (-(np.log(x)) - 1)))
-elementwise("ndtri", scipy.special.ndtri, name="special_ndtri",
+elementwise("ndtri", special.ndtri, name="special_ndtri",
     x=d("√(2π) · exp(ndtri²(x) / 2)", lambda g, out: g * (2.5066282746310002 * np.exp(out * out / 2))))
-elementwise("log_ndtr", scipy.special.log_ndtr, name="special_log_ndtr",
-    x=d("√(2/π) / erfcx(−x/√2)", lambda g, x: g * (0.7978845608028654 / scipy.special.erfcx(x * -0.7071067811865476))))
-elementwise("erfcx", scipy.special.erfcx, name="special_erfcx",
+elementwise("log_ndtr", special.log_ndtr, name="special_log_ndtr",
+    x=d("√(2/π) / erfcx(−x/√2)", lambda g, x: g * (0.7978845608028654 / special.erfcx(x * -0.7071067811865476))))
+elementwise("erfcx", special.erfcx, name="special_erfcx",
     x=d("2x erfcx(x) − 2/√π", lambda g, x, out: g * (2 * x * out - 1.1283791670955126)))
 
 # fmt: on

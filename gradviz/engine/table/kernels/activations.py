@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.special
 
+from gradviz.engine.basics.scipy_later import special
 from gradviz.engine.table.kernels.elementwise import sigmoid
 from gradviz.engine.table.kernels.indexing import at
 from gradviz.engine.table.kernels.row import raw, row
@@ -46,7 +46,7 @@ def celu(x: Any, alpha: float) -> Any:
 @row("normal_cdf")
 def normal_cdf(x: Any) -> Any:
     """Φ(x): the probability that a standard normal number is at most x."""
-    return scipy.special.ndtr(x).astype(x.dtype, copy=False)
+    return special.ndtr(x).astype(x.dtype, copy=False)
 
 
 def normal_density(x: Any) -> Any:

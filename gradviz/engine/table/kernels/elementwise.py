@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.special
 
+from gradviz.engine.basics.scipy_later import special
 from gradviz.engine.table.kernels.row import row
 
 
@@ -123,12 +123,12 @@ def copysign_slope(x: Any, out: Any) -> Any:
 def mvlgamma(x: Any, p: int) -> Any:
     """The logarithm of the multivariate gamma function of p dimensions."""
     constant = p * (p - 1) / 4 * math.log(math.pi)
-    return sum(scipy.special.gammaln(x - i / 2) for i in range(p)) + constant
+    return sum(special.gammaln(x - i / 2) for i in range(p)) + constant
 
 
 def mvlgamma_slope(x: Any, p: int) -> Any:
     """The derivative of `mvlgamma`."""
-    return sum(scipy.special.psi(x - i / 2) for i in range(p))
+    return sum(special.psi(x - i / 2) for i in range(p))
 
 
 def ldexp(x: Any, y: Any) -> Any:
@@ -139,7 +139,7 @@ def ldexp(x: Any, y: Any) -> Any:
 @row("polygamma")
 def polygamma(x: Any, order: int) -> Any:
     """The derivative of digamma of that order. Order 0 is digamma."""
-    return scipy.special.polygamma(order, x) if order else scipy.special.psi(x)
+    return special.polygamma(order, x) if order else special.psi(x)
 
 
 def sinc(x: Any, out: Any = None) -> Any:
@@ -155,13 +155,13 @@ def sinc_slope(x: Any) -> Any:
 
 def i1_slope(x: Any, out: Any) -> Any:
     """The derivative of the Bessel function I₁; ½ at 0."""
-    return np.where(x == 0, 0.5, scipy.special.i0(x) - out / np.where(x == 0, 1, x))
+    return np.where(x == 0, 0.5, special.i0(x) - out / np.where(x == 0, 1, x))
 
 
 def i1e_slope(x: Any, out: Any) -> Any:
     """The derivative of e^−|x| I₁(x); ½ at 0."""
     divisor = np.where(x == 0, 1, x)
-    return np.where(x == 0, 0.5, scipy.special.i0e(x) - out * (np.sign(x) + 1 / divisor))
+    return np.where(x == 0, 0.5, special.i0e(x) - out * (np.sign(x) + 1 / divisor))
 
 
 def frac(x: Any, out: Any = None) -> Any:

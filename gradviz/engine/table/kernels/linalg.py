@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.linalg.lapack
 
+from gradviz.engine.basics.scipy_later import lapack
 from gradviz.engine.basics.shape_errors import LinAlgError
 from gradviz.engine.table.kernels.indexing import in_order
 from gradviz.engine.table.kernels.row import row
@@ -87,17 +87,17 @@ def inv(x: Any) -> Any:
 
 _NO_ANSWER = {
     "inv": (
-        scipy.linalg.lapack.dgetrf,
+        lapack.dgetrf,
         "linalg.inv: {which}The diagonal element {at} is zero, the inversion could not be completed because the "
         "input matrix is singular.",
     ),
     "cholesky": (
-        scipy.linalg.lapack.dpotrf,
+        lapack.dpotrf,
         "linalg.cholesky: {which}The factorization could not be completed because the input is not "
         "positive-definite (the leading minor of order {at} is not positive-definite).",
     ),
     "solve": (
-        scipy.linalg.lapack.dgetrf,
+        lapack.dgetrf,
         "torch.linalg.solve: {which}The solver failed because the input matrix is singular.",
     ),
 }

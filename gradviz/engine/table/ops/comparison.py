@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from gradviz.engine.basics.dtypes import result_type
+from gradviz.engine.basics.scipy_later import special
 from gradviz.engine.basics.shape_errors import explained
 from gradviz.engine.core.apply import as_tensor, operands
 from gradviz.engine.core.state import state
@@ -55,7 +55,7 @@ PLAIN: dict[str, Callable] = {
     "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
     "logical_xor": np.logical_xor, "heaviside": np.heaviside,
     "bitwise_left_shift": np.left_shift, "bitwise_right_shift": np.right_shift, "gcd": np.gcd, "lcm": np.lcm,
-    "igamma": scipy.special.gammainc, "igammac": scipy.special.gammaincc,
+    "igamma": special.gammainc, "igammac": special.gammaincc,
 }  # fmt: skip
 PLAIN_UNARY: dict[str, Callable] = {
     "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "logical_not": np.logical_not,

@@ -27,7 +27,7 @@ _BEGIN, _END = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN), (Kind.SCOPE_LEFT, Kind.PAS
 # The kinds of events that give a tensor its `.grad`, and its tangent.
 GIVING = {GIVEN: (Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED), PUSHED: (Kind.TANGENT,)}
 SCOPE = 2**32 - 1  # stands for a scope among the ops of a site
-_PAGE = 16  # bits of a number within a page
+_PAGE = 13  # bits of a number within a page
 _NEVER = -1
 
 
@@ -160,9 +160,9 @@ class Contents:
         self.views.add(states["tensor"][(states["what"] & WHOLE > 0) & (states["base"] > 0)])
         if not self.views.pages:
             return 0
-        tensors, counts = np.unique(states["tensor"][states["form"] > 0], return_counts=True)
-        again = tensors[(counts > 1) | (tensors <= self.highest_tensor)]
-        return int(np.count_nonzero(self.views.holds(again)))
+        told = np.sort(states["tensor"][states["form"] > 0])
+        again = np.append(told[1:] == told[:-1], False)[: len(told)] | (told <= self.highest_tensor)
+        return int(np.count_nonzero(self.views.holds(told[again])))
 
     def _note_open(self, first: int, rows: np.ndarray, kinds: np.ndarray) -> None:
         """Note since when scopes and passes have been open at the end of a chunk."""

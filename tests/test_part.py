@@ -37,7 +37,7 @@ MANY = 3  # passes of a run that are compared
 
 def recorded(program: Path, trace: Path) -> Path:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        run(Target(str(program), False, []), trace, "stats", engine="numpy")
+        run(Target(str(program), False, []), trace, engine="numpy")
     return trace
 
 

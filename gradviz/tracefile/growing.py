@@ -131,6 +131,9 @@ class Growing(Trace):
 
     def reach(self, *events: int) -> None:
         """These events, with the ops and nodes around them and the scopes that they are in."""
+        with told_of(self.path):
+            if events and not 0 <= min(events) <= max(events) < self.count:
+                raise ValueError("it tells of an event that there is not")
         new = [event for event in events if not self._seen[event]]
         for event in new:
             if not self._seen[event]:

@@ -1,4 +1,5 @@
-"""Time to SVG: gradviz from a trace, torchviz and `dot` from a live graph, of the same networks.
+"""Time to SVG: gradviz from a trace, torchviz and `dot` from a live graph, of the same networks. Time to the page of a
+training loop, and its size.
 
     python benchmarks/pictures.py [SECONDS [GB]]      what torchviz and `dot` may take: 120 seconds, 4 GB
 
@@ -19,6 +20,7 @@ from common import machine, table
 from workloads.nets import WORKLOADS
 
 ROUNDS = 3
+PASSES = (12, 120, 600)  # of the training loop on a page
 
 RECORD = """
 import sys
@@ -41,6 +43,32 @@ start = time.perf_counter()
 with no_collection(), open_trace(sys.argv[2]) as trace:
     svg(folded(build(trace)))
 print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+TRAIN = """
+import sys
+import gradviz
+import gradviz.engine as torch
+torch.manual_seed(0)
+nn = torch.nn
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, y = torch.randn(32, 8), torch.randn(32, 1)
+with gradviz.record(sys.argv[2]):
+    for _ in range(int(sys.argv[1])):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+
+PAGE = """
+import os, subprocess, sys, time
+command = [sys.executable, "-m", "gradviz", "graph", sys.argv[1], "-o", sys.argv[2]]
+before = os.times()
+subprocess.run(command, check=True, capture_output=True)
+after = os.times()
+cpu = after.children_user + after.children_system - before.children_user - before.children_system
+print(cpu, os.path.getsize(sys.argv[2]))
 """
 
 THEIRS = """
@@ -124,6 +152,18 @@ def main() -> None:
             print(rows[-1], file=sys.stderr)
             trace.unlink()
     table("Time to SVG", rows, ("graph", "gradviz", "torchviz and dot", "ratio"))
+    table("The page of a training loop", [*map(page, PASSES)], ("passes", "CPU time of the command", "size"))
+
+
+def page(passes: int) -> tuple[str, ...]:
+    """The row of a page with so many passes of a network of three layers."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "run.gradviz")
+        done = run(TRAIN, passes, trace)
+        assert trace.exists(), done
+        found = best(PAGE, trace, Path(folder, "run.html"))
+        assert isinstance(found, list), found
+        return f"{passes}", f"{found[0]:.1f} s", f"{found[1] / 1e6:.1f} MB"
 
 
 if __name__ == "__main__":

@@ -112,6 +112,22 @@ def test_a_comment_on_the_line_ignores_a_rule(
     assert gradviz_here("check", stale.name).returncode == status
 
 
+def test_a_leaf_that_its_update_replaced_is_to_be_updated_in_place(
+    gradviz_here: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "by_hand.py").write_text(
+        "import gradviz.engine as torch\n"
+        "w = torch.tensor(2.0, requires_grad=True)\n"
+        "for _ in range(2):\n"
+        "    ((w * 3) ** 2).backward()\n"
+        "    w = w - 0.1 * w.grad\n"
+    )
+    gradviz_here("trace", "by_hand.py")
+    done = gradviz_here("check", "by_hand.gradviz", "--format", "json")
+    fixes = {one["rule"]: one["fix"] for one in json.loads(done.stdout)["findings"]}
+    assert fixes["nonleaf-grad-read"].startswith("with torch.no_grad(): w -= ...")
+
+
 def test_what_cannot_be_checked_is_said(gradviz_here: Command, stale: Path) -> None:
     stale.write_text("import torch\nx = torch.ones(2)\n")
     done = gradviz_here("check", stale.name)

@@ -182,6 +182,32 @@ def test_the_pictures_are_those_that_gradviz_draws_now(folder: Path) -> None:
         assert alike("\n".join(drawn_now), "\n".join(drawn_then)), f"draw it again: {picture.name}"
 
 
+NETWORKS = {
+    "MLP of three layers": "mlp",
+    "CNN": "cnn",
+    "GRU cell, ten steps": "gru",
+    "two transformer layers": "transformer",
+    "generator and discriminator": "gan",
+}
+
+
+def test_the_compared_pictures_have_the_sizes_that_the_table_says() -> None:
+    def area(network: str, tool: str) -> int:
+        picture = (ROOT / f"docs/images/compare/{network}-{tool}.svg").read_text()
+        size = re.search(r'<svg width="([0-9.]+)pt" height="([0-9.]+)pt"', picture)
+        assert size is not None
+        width, height = (round(float(one)) for one in size.groups())
+        assert f"{width} × {height}" in rows[network]
+        return width * height
+
+    told = re.findall(r"^\| ([^|]+) \| (\d.*)$", (ROOT / "docs/pictures.md").read_text(), re.MULTILINE)
+    rows = {NETWORKS[name]: sizes for name, sizes in told}
+    times = {name: area(name, "gradviz") / area(name, "torchview") for name in rows}
+    assert {name for name, ratio in times.items() if ratio > 2} == {"gru"}
+    assert "(2.6 times)" in (ROOT / "docs/pictures.md").read_text()
+    assert 2.55 < times["gru"] < 2.65
+
+
 def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -> None:
     explained = (ROOT / "docs/reading-the-graph.md").read_text()
     for words in (

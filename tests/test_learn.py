@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 
 from gradviz.cli.learn import _opened
+from gradviz.step import pages, screen
 from gradviz.step.errors import CommandError
 from gradviz.step.exercise import _expected
+from gradviz.step.korean import KOREAN
 from gradviz.step.lesson import LANGUAGES, Lesson, is_right, is_word, lesson_called, lessons
 from gradviz.step.state import Session
-from gradviz.step.verbs import obey
+from gradviz.step.verbs import GROUPS, obey
+from gradviz.words import Stop
+from gradviz.words.sentences import sentence
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -145,3 +152,80 @@ def test_answers_need_a_lesson() -> None:
         plain = Session(session.trace)
         with pytest.raises(CommandError, match="there is no lesson here: gradviz learn lists the lessons"):
             obey(plain, "answer 1")
+
+
+def is_korean(text: str) -> bool:
+    return any("가" <= character <= "힣" for character in text)
+
+
+@every
+def test_every_event_of_a_korean_lesson_has_a_korean_sentence(lesson: Lesson) -> None:
+    with _opened(lesson, "en") as english, _opened(lesson, "ko") as korean:
+        for k in range(korean.trace.count):
+            told, here = (sentence(Stop(session.words, k)) for session in (korean, english))
+            named = told.replace("실행", "").replace("오류", "")
+            assert is_korean(told) or "→" in told, told
+            assert told != here
+            assert not re.search(r"\b(made|ran|gives|receives|begins|ends|now|leads|inside)\b", named), told
+
+
+def test_numbers_of_a_korean_sentence_are_those_of_the_english_one() -> None:
+    with _opened(lesson_called("double_backward"), "en") as english:
+        expected = [sentence(Stop(english.words, k)) for k in range(english.trace.count)]
+    with _opened(lesson_called("double_backward"), "ko") as korean:
+        told = [sentence(Stop(korean.words, k)) for k in range(korean.trace.count)]
+    for here, there in zip(expected, told, strict=True):
+        assert Counter(re.findall(r"\d+\.\d+", here)) == Counter(re.findall(r"\d+\.\d+", there))
+    assert "AccumulateGrad of x에 도착: x의 gradient -0.12 = 0.24 + -0.36" in told
+    assert "PowBackward0의 결과: x의 gradient -0.36 (-0.0048 × 75)" in told
+
+
+def test_the_stepper_s_own_words_have_korean_ones() -> None:
+    words = [*GROUPS, *(verb.help for verbs in GROUPS.values() for verb in verbs)]
+    words += [word for _, word in (*screen._KEYS, screen._QUIT) if word != "NaN"]
+    words += [text for _, text in pages._BEGINNINGS]
+    words += [*pages._MORE_HELP, pages._SIGNS, pages._ANY_KEY]
+    for text in words:
+        assert is_korean(KOREAN[text]), text
+    for english, korean in KOREAN.items():
+        assert sorted(re.findall(r"{\w+}", english)) == sorted(re.findall(r"{\w+}", korean))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 34), (140, 50), (200, 60)], ids=str)
+def test_a_korean_lesson_fits_the_screen_and_has_korean_keys_and_help(size: tuple[int, int]) -> None:
+    width, height = size
+    with _opened(lesson_called("custom_function"), "ko") as session:
+        seen = []
+        for command in (
+            "help",
+            "first",
+            "next",
+            "question",
+            "answer 아니요",
+            "question",
+            "show-answer",
+            "last",
+        ):
+            obey(session, command)
+            lines = [line.plain for line in screen.Screen(session).lines(width, height)]
+            assert len(lines) == height
+            assert all(cell_len(line) <= width for line in lines)
+            seen.append("\n".join(lines))
+        helped, *_, ended = seen
+        assert "아무 키나 누르면 계속합니다." in helped
+        assert "n 다음" in seen[2]
+        assert not any("any key" in shown or "n next" in shown for shown in seen[1:])
+        obey(session, "help why")
+        assert session.page == [
+            "why [TENSOR]: 여기의 연쇄 법칙. why w.grad: 그 값이 나온 과정",
+            "  키: y",
+        ]
+        assert is_korean(ended)
+
+
+def test_an_english_lesson_after_a_korean_one_is_english() -> None:
+    with _opened(lesson_called("leaves"), "ko") as session:
+        assert is_korean(sentence(session.stop))
+    with _opened(lesson_called("leaves"), "en") as session:
+        assert not is_korean(sentence(session.stop))
+        assert not is_korean("\n".join(line.plain for line in screen.Screen(session).lines(100, 30)))

@@ -119,7 +119,7 @@ def test_a_tensor_without_a_name_is_called_the_same_in_every_view(tmp_path: Path
         graph = build(trace)
         drawn = {node.number: node.label for node in graph.nodes.values() if node.kind in ("leaf", "tensor")}
         picture = svg(graph)
-        page = views.view(graph, words, views.Sources(trace), trace.passes[0])
+        page = views.view(graph, trace.passes[0], views.Shared(words))
         asked = [subject(words, name, 0).tensor for name in drawn.values()]
     assert drawn == {tensor: words.called(tensor) for tensor in drawn}
     assert {"x", "x**3", "x**3 + torch.ones(2)"} <= set(drawn.values())

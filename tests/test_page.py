@@ -476,6 +476,19 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         assert float(told["model.0.weight"]) == pytest.approx(norm, rel=1e-3)
 
 
+def test_of_very_many_passes_the_page_says_which_it_holds(
+    traced: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with traced(training) as trace:
+        assert "passes are in this page" not in opened(trace).text("body")
+        monkeypatch.setattr(page_of, "MOST_PASSES", 4)
+        page = opened(trace)
+        assert page.count("#pass option") == 4
+        numbers = [text.split()[1] for text in page.tab.locator("#pass option").all_inner_texts()]
+        assert {numbers[0], numbers[-1]} == {"1", "6"}
+        assert f"4 of 6 passes are in this page: {', '.join(numbers)}" in page.text("#notes")
+
+
 # --- keyboard, themes, sizes
 
 
@@ -682,6 +695,7 @@ def test_a_hostile_name_is_data_in_the_file(tmp_path: Path, traced: Callable) ->
     assert text.count("</script>") == text.count("<script")
     assert "default-src 'none'" in text
     own = re.sub(r'<script type="application/json".*?</script>', "", text, flags=re.DOTALL)
+    own = own.replace(page_of.libraries(), "")
     assert set(re.findall(r"\w+://[^\s\"']*", own)) == {
         "http://www.w3.org/2000/svg"
     }  # a name, not an address
@@ -777,3 +791,5 @@ def test_of_very_many_gradients_on_their_way_only_the_number_is_told(traced: Cal
 def test_the_parts_of_a_page_are_in_the_package() -> None:
     here = Path(page_of.__file__).parent
     assert {f"{name}.js" for name in page_of.SCRIPTS} == {path.name for path in here.glob("*.js")}
+    vendored = {path.name for path in (here / "vendor").glob("*.js")}
+    assert {f"{name}.min.js" for name in page_of.LIBRARIES} == vendored

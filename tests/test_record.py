@@ -216,7 +216,11 @@ def test_only_the_passes_asked_for_are_recorded_in_detail(tmp_path: Path) -> Non
         accumulated = [event for event in trace if isinstance(event, k.Accumulated)]
         grads = [trace.snapshot(event.grad, event.index) for event in accumulated]
         assert [grad.shape for grad in grads] == [(2,)] * 3
-        assert [None if grad.array is None else grad.array.tolist() for grad in grads] == [None, [4.0, 4.0], None]
+        assert [None if grad.array is None else grad.array.tolist() for grad in grads] == [
+            None,
+            [4.0, 4.0],
+            None,
+        ]
 
 
 def test_of_other_passes_no_values_are_kept_but_those_that_the_first_finds(tmp_path: Path) -> None:

@@ -191,6 +191,32 @@ def test_a_graph_that_was_made_once_stays(torch: Any, tmp_path: Path) -> None:
         }  # fmt: skip
 
 
+def test_a_pass_that_runs_others_in_a_hook_stays_as_long_as_one_of_them(torch: Any, tmp_path: Path) -> None:
+    """A solver in a hook runs more passes than are kept before the pass around it ends."""
+    path = tmp_path / "run.gradviz"
+    with record(path, values="full", last=2) as running:
+        w = torch.ones(3, requires_grad=True)
+        for _ in range(2):
+            inner = (w * w).sum()
+
+            def solve(gradient: Any, root: Any = inner) -> Any:
+                for _ in range(12):
+                    torch.autograd.grad(root, w, retain_graph=True)
+                    running.recorder.flush()
+                return gradient
+
+            outer = w.sin()
+            outer.register_hook(solve)
+            outer.sum().backward()
+    trace = gradviz.open(path)
+    assert trace.meta["ended"] == "ok"
+    assert trace.passes_begun == 26
+    began = [event.number for event in of(trace, PassBegan)]
+    assert set(numbers(trace)) <= set(began)
+    assert {event.in_pass for event in of(trace, Received)} <= set(began)
+    assert gradviz.check(path).findings == ()
+
+
 def test_texts_that_only_old_events_have_go_too(torch: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(thinning, "FEW", 20)
     path = tmp_path / "run.gradviz"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gradviz.engine as torch
+from gradviz.engine.core.tensor import TensorRare
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 from gradviz.tracefile.sites import Sites
@@ -115,6 +117,22 @@ def test_hooks_run_in_the_thread_that_differentiates() -> None:
 
     together(work)
     assert [len(threads) for threads in seen.values()] == [1] * THREADS
+
+
+def test_no_gradient_is_lost_where_two_threads_differentiate_a_leaf_for_the_first_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once = threading.Barrier(THREADS)
+
+    def slowly_made() -> TensorRare:
+        with suppress(threading.BrokenBarrierError):
+            at_once.wait(timeout=0.2)
+        return TensorRare()
+
+    leaf = torch.zeros(3, requires_grad=True)
+    monkeypatch.setattr("gradviz.engine.core.tensor.TensorRare", slowly_made)
+    together(lambda k: (leaf * 2).sum().backward())
+    assert leaf.grad.tolist() == [2 * THREADS] * 3
 
 
 def test_gradients_are_recorded_whole_from_several_threads(tmp_path: Path) -> None:

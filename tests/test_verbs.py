@@ -14,6 +14,7 @@ from test_step import CUBE, EVERYTHING, LOOP, lesson
 from gradviz.events import kinds as k
 from gradviz.events.kinds import Kind
 from gradviz.query.changes import grad_changes, value_changes
+from gradviz.sources.script import Target, run
 from gradviz.step.described import describe
 from gradviz.step.leaves import leaf_rows
 from gradviz.step.plain import script
@@ -755,3 +756,27 @@ def test_where_shows_who_called(session: Sessions) -> None:
     obey(here, "where")
     text = "\n".join(here.page)
     assert text.index("return t * 2") < text.index("y = double(w)")
+
+
+def test_a_leaf_that_a_refused_backward_does_not_reach_tells_what_cuts_it_off(tmp_path: Path) -> None:
+    program = tmp_path / "lesson.py"
+    program.write_text(
+        "import gradviz.engine as torch\n"
+        "x = torch.tensor(5.0, requires_grad=True)\n"
+        "y = x * torch.tensor([2.0, 3.0, 5.0])\n"
+        "w = y.detach()\n"
+        "z = w @ torch.tensor([4.0, 7.0, 9.0])\n"
+        "z.backward()\n"
+    )
+    path = tmp_path / "run.gradviz"
+    run(Target(str(program), False, ()), path, engine="numpy")
+    with open_trace(path) as trace:
+        session = Session(trace)
+        obey(session, "last")
+        assert session.stop.event_kind == Kind.ERROR
+        for ask in ("why x.grad", "info x"):
+            assert "cut at event 5, line 4: y.detach(): detach() cut it off from the graph" in said(
+                session, ask
+            )
+        obey(session, "first")
+        assert "no backward pass has begun yet" in said(session, "why x.grad"), "the error is to come"

@@ -94,6 +94,28 @@ def test_a_watched_script_goes_on(gradviz: Command, tmp_path: Path) -> None:
     assert said < done.stderr.index("ended at 149")
 
 
+SLOW = """\
+import time, torch
+net = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-12)
+for step in range(300):
+    optimizer.zero_grad()
+    net(torch.randn(3, 4)).pow(2).mean().backward()
+    optimizer.step()
+    time.sleep(0.01)
+"""
+
+
+def test_a_file_of_the_last_passes_is_watched_for_the_passes_of_the_run(
+    gradviz: Command, tmp_path: Path
+) -> None:
+    """With --last the file never has twice as many passes as at the first check; the run has."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    done = gradviz("trace", "--engine", "numpy", "--stop-on", "warning", "--last", 4, "slow.py")
+    assert "stop because of update-ratio" in done.stderr
+    assert done.returncode == 3
+
+
 def test_warnings_do_not_end_a_run_that_is_to_end_on_errors(gradviz: Command, tmp_path: Path) -> None:
     (tmp_path / "sound.py").write_text(LONG.replace("w * 0 if step == 20 else w", "w"))
     done = gradviz("trace", "--engine", "numpy", "--stop-on", "error", "sound.py", 80)

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from gradviz.cli.moment import export_moment
 from gradviz.step.exercise import Exercise
+from gradviz.step.korean import said
 from gradviz.step.lesson import LANGUAGES, Lesson, lesson_called, lessons
 from gradviz.step.plain import commands, script, told
 from gradviz.step.state import Session
@@ -70,7 +71,7 @@ def learn(name: str | None, lang: str, text: str | None) -> None:
 def _list(lang: str) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("lesson", "", "questions"):
-        table.add_column(title)
+        table.add_column(said(lang, title))
     for lesson in lessons().values():
         table.add_row(lesson.name, lesson.title[lang], str(len(lesson.questions)))
     Console(highlight=False).print(table)

@@ -51,7 +51,7 @@ class Watch:
         self.stopper = Stopper()
         self.sure = Sure()
         self.said: list[Finding] = []
-        self.seen = 0  # events of the last check
+        self.seen = 0, 0  # events of the last check, and its last pass
         self.terminal = os.dup(sys.stderr.fileno())  # a script may close its own
         self.coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
@@ -86,10 +86,11 @@ class Watch:
 
     def _check(self) -> None:
         with open_trace(self.path) as trace:
-            if trace.count == self.seen:
+            last = max((run.number for run in trace.passes), default=0)  # with --last, passes leave the file
+            if (trace.count, last) == self.seen:
                 return
-            self.seen = trace.count
-            self._tell(self.sure.new(check(trace, settings=self.settings), len(trace.passes)))
+            self.seen = trace.count, last
+            self._tell(self.sure.new(check(trace, settings=self.settings), last))
 
     def _tell(self, findings: Iterable[Finding]) -> None:
         """Say what is new, up to the finding at which the run ends."""

@@ -211,7 +211,7 @@ class Present:
         if value.size <= SMALL:
             return value.copy()
         told = state.tensor, state.version, value.shape, value.dtype.name, "cpu", state.flags, state.base
-        return Snapshot(*told, array=None, stats=stats_of(value))
+        return Snapshot(*told, array=None, told=stats_of(value))
 
     def _note_bad(self, number: int, value: Any) -> None:
         values = elements_of(value)

@@ -14,6 +14,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure, failures
 from gradviz.query.query import Query
 from gradviz.query.training import Training
+from gradviz.query.upstream import Downstream
 from gradviz.tracefile import Site, Trace
 from gradviz.tracefile.columns import Table
 from gradviz.words.numbers import listed
@@ -57,6 +58,11 @@ class Case:
     def severity_of(self, failure: Failure) -> str:
         """An exception that the program caught is no more than a note: it may be meant."""
         return NOTE if failure.handled else ERROR
+
+    @cached_property
+    def downstream(self) -> Downstream:
+        """The ops that read each tensor."""
+        return Downstream(self.query)
 
     @property
     def scheduled(self) -> Table:

@@ -16,12 +16,14 @@ _RMS = 3
 @dataclass(frozen=True, slots=True)
 class Gain:
     """A line in a pass: the decimal logarithm of the gradient at its last node over that at its first (`total`), and
-    of what its nodes with one edge contribute themselves (`own`); how many nodes, and the first one's event."""
+    of what its nodes with one edge contribute themselves (`own`); how many nodes, how often the line ran (the nodes of
+    its most frequent kind), and the first one's event."""
 
     site: int
     total: float
     own: float
     count: int
+    rounds: int
     event: int
 
 
@@ -57,6 +59,7 @@ def gains(case: Case, number: int) -> list[Gain]:
                 float(np.log10(came[rows[-1]]) - np.log10(came[rows[0]])),
                 float(np.sum(local)) if local else 0.0,
                 len(rows),
+                int(np.unique(received["grad_fn"][own[rows]], return_counts=True)[1].max()),
                 int(events[rows[0]]),
             )
         )

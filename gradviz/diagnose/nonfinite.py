@@ -16,6 +16,7 @@ from gradviz.tracefile import PassInfo
 
 _MOST = 10_000  # ops that a search looks at
 _NAN, _INF = 4, 5  # columns of the statistics
+_SQUARING = ("pow", "square", "mul")
 
 
 class Source(Enum):
@@ -31,7 +32,7 @@ class Source(Enum):
 class Origin:
     """The event at which the first harmful bad number appeared. `tensor` has it. `harm` is the event that
     makes it matter: the beginning of a pass from a bad root, or the accumulation of a bad gradient. `zeros`
-    says of a node that gradients of 0 came to it."""
+    says of a node that gradients of 0 came to it, and not from a square of its result."""
 
     source: Source
     event: int
@@ -169,8 +170,23 @@ def _at_node(case: Case, produced: Produced, gradient: int, harm: int, run: Pass
         states.valued(g, produced.index) for g in (received.gradients if received is not None else ()) if g
     ]
     zeros = any(states.stats[row, 6] > 0 for row in came if row >= 0)
+    zeros = zeros and not _is_squared(case, produced.node, run.number)
     is_nan = _Bad(case).counts(gradient, produced.index)[0]
     return Origin(Source.NODE, produced.index, gradient, harm, run.number, is_nan, produced.node, zeros)
+
+
+def _is_squared(case: Case, node: int, number: int) -> bool:
+    """Whether a square of a node's own result gave it a gradient: where the result is 0 that is 0 without a mask."""
+    produced = case.trace.table(Kind.PRODUCED)
+    flows = produced.lists("flows")
+    own = (produced["in_pass"][flows.owners] == number) & (flows.elements[:, 0] == node)
+    results = set(case.query.nodes.outputs(node))
+    for above in produced["node"][flows.owners[own]].tolist():
+        event = case.query.nodes.op(above)
+        op = case.query.tensors.op(event) if event is not None else None
+        if op is not None and op.op in _SQUARING and {tensor for tensor in op.inputs if tensor} <= results:
+            return True
+    return False
 
 
 def _skipped(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:

@@ -27,6 +27,16 @@ def leaf_norms(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     return accumulated["tensor"], accumulated["in_pass"], rms, table[states.forms[rows]]
 
 
+def gradients_at(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """The root mean square of the `.grad` that each leaf has at an event; NaN where it has none or it is not known."""
+    log, states = case.query.tensors.grads, case.trace.states
+    keys = log.tensors << 32 | log.events
+    at = np.searchsorted(keys, leaves.astype(np.int64) << 32 | events, side="right") - 1
+    known = (at >= 0) & (log.tensors[at] == leaves) if len(keys) else np.zeros(len(leaves), bool)
+    rows = states.rows_of(np.where(known, log.values[at] if len(keys) else 0, 0), events)
+    return np.where(rows >= 0, states.stats[rows, _RMS], np.nan)
+
+
 def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
     """For each line that calls backward(), its passes and the norm of all gradients in each (NaN if one is not
     finite)."""

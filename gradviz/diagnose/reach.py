@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.upstream import Downstream, Upstream
@@ -21,6 +21,8 @@ PARAMETER = "Parameter"
 _WANTED = LEAF | REQUIRES_GRAD
 _LEAVES = 256  # the most leaves that are explained
 _NEW = {"randn", "rand", "zeros", "ones", "empty", "full", "arange", "randint", "gradient", PARAMETER}
+_FROM_OUTSIDE = {"from_numpy", "tensor", "as_tensor", "asarray", "new_tensor", "FloatTensor", "Tensor"}
+_DETACHING = ("detach", "data")
 _COPY = "keep the tensor: torch.stack([...]) or the tensor itself, not .item(), .numpy() or torch.tensor(...)"
 _CURES = {
     Reason.NOTHING_REQUIRES_GRAD: "make the leaf with requires_grad=True",
@@ -74,7 +76,7 @@ def lacking(case: Case) -> list[Lacking]:
         for made in map(case.query.tensors.made, up.leaves)
         if isinstance(made, TensorMade) and made.how not in _NEW
     }
-    below = Downstream(case.query)
+    below = case.downstream
     for leaf, severity in list(_candidates(case).items())[:_LEAVES]:
         why = _why(case, leaf, above, copies, below)
         if why is not None:
@@ -93,18 +95,56 @@ def _why(
     below: Downstream,
 ) -> tuple[Lack, int, int] | None:
     for up, root in reversed(above):  # a network that is cut off from several roots belongs to the last one
-        if leaf in up.came:
+        if leaf in up.came and leaf not in _asked_of(case, up):
             cut = up.cut(leaf)
             return (Lack.CUT, cut.index, root) if cut is not None else (Lack.NOT_ASKED, up.at, root)
     results = below.results(leaf)
     for event, source in copies.items():
         if source in results:
             return Lack.COPIED, event, above[0][1] if above else 0
+    for up, root in reversed(above):
+        event = _cut_at_a_leaf(case, up, results)
+        event = _left_for_numpy(case, up, results) if event < 0 else event
+        if event >= 0:
+            return Lack.CUT, event, root
     readers = [op for result in results.values() for op in result]
     with_grad = [op for op in readers if case.query.tensors.op(op).grad_enabled]
     if not readers:
         return Lack.UNUSED, -1, 0
     return (Lack.OFF_PATH, max(with_grad), 0) if with_grad else None
+
+
+def _asked_of(case: Case, up: Upstream) -> tuple[int, ...]:
+    """The tensors whose gradients the pass from a root was asked for: `autograd.grad` returns them."""
+    began = case.trace.event(up.at)
+    return began.inputs if isinstance(began, PassBegan) else ()
+
+
+def _cut_at_a_leaf(case: Case, up: Upstream, results: dict[int, list[int]]) -> int:
+    """The event that made a leaf behind a root outside of the graph, of one of these results: `h.detach()` and then
+    `requires_grad_()`; −1 if there is none."""
+    for leaf in up.came:
+        maker = case.query.tensors.made(leaf)
+        if maker is None or not case.query.tensors.is_leaf_that_requires_grad(leaf, up.at):
+            continue
+        if set(up.taken_by(maker)) & set(results):
+            return maker.index
+    return -1
+
+
+def _left_for_numpy(case: Case, up: Upstream, results: dict[int, list[int]]) -> int:
+    """The event that detached one of these results, if no op reads it and, before the root was computed, a tensor came
+    from outside: `torch.from_numpy(f(h.detach().numpy()))`; −1 if there is none."""
+    made = [case.query.tensors.made(leaf) for leaf in up.leaves]
+    outside = [m.index for m in made if isinstance(m, TensorMade) and m.how in _FROM_OUTSIDE]
+    earlier = max((run.first for run in case.trace.passes if run.first < up.at), default=-1)
+    for result, readers in results.items():
+        maker = case.query.tensors.made(result)
+        if readers or maker is None or not earlier < maker.index < max(outside, default=-1):
+            continue
+        if isinstance(maker, OpRan) and maker.op in _DETACHING and maker.inputs:
+            return maker.index
+    return -1
 
 
 def _candidates(case: Case) -> dict[int, str]:
@@ -116,7 +156,9 @@ def _candidates(case: Case) -> dict[int, str]:
     assigned = trace.table(Kind.GRAD_ASSIGNED)
     given = assigned["tensor"][assigned["grad"] > 0]
     got = set(np.union1d(trace.table(Kind.ACCUMULATED)["tensor"], given).tolist())
-    asked = set(distinct(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist())
+    stepping = set(case.training.stepped["optimizer"].tolist())
+    held = {tensor for tensor, holders in case.training.holders.items() if holders & stepping}
+    asked = set(distinct(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist()) - held
     learning = case.training.trained or got
     families = {_family(case, tensor) for tensor in learning} - {""}
     nothing_learns = len(case.training.stepped) > 0 and not families and not case.training.trained
@@ -125,7 +167,8 @@ def _candidates(case: Case) -> dict[int, str]:
         made = query.tensors.made(tensor)
         if tensor in got or tensor in asked or not isinstance(made, TensorMade) or made.how == "gradient":
             continue
-        found[tensor] = WARNING if nothing_learns else _severity(case, tensor, made, families)
+        sure = nothing_learns or tensor in held
+        found[tensor] = WARNING if sure else _severity(case, tensor, made, families)
     return found
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.failures import Failure
+from gradviz.query.refused import refused
 from gradviz.query.upstream import Upstream
 from gradviz.sets import contained
-
-_MESSAGE = "does not require grad and does not have a grad_fn"
-_CALL = re.compile(r"\s*([\w.]+)\.backward\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +26,15 @@ class Rootless:
 
 def rootless(case: Case) -> list[Rootless]:
     """The calls of backward() on roots that do not require grad. Use `case.of(rootless)`."""
-    return [_explained(case, failure) for failure in case.failures if _MESSAGE in failure.message]
+    return [_explained(case, failure, root) for failure, root in refused(case.query)]
 
 
-def _explained(case: Case, failure: Failure) -> Rootless:
-    root = _root(case, failure)
+def _explained(case: Case, failure: Failure, root: int) -> Rootless:
     if not root:
         return Rootless(failure, 0, None, ())
     up = Upstream(case.query, root, failure.event)
     cut = up.nearest_cut or _copy(case, up)
     return Rootless(failure, root, cut, () if cut is not None else _frozen(case, up))
-
-
-def _root(case: Case, failure: Failure) -> int:
-    """The tensor that backward() was called on: by its name in the source, else the last one made."""
-    line = case.line_of(failure.site)
-    call = _CALL.match(line)
-    named = case.query.names.tensor_called(call[1], failure.event) if call is not None else 0
-    if named:
-        return named
-    made = case.trace.indices(Kind.OP, Kind.TENSOR)
-    made = made[made <= failure.event]
-    event = case.trace.event(int(made[-1])) if len(made) else None
-    if isinstance(event, OpRan):
-        return event.outputs[0] if event.outputs else 0
-    return event.tensor if isinstance(event, TensorMade) else 0
 
 
 def _copy(case: Case, up: Upstream) -> TensorMade | None:

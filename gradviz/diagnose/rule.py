@@ -20,6 +20,7 @@ class Need(Enum):
     STEP = "no optimizer stepped"
     TRAINING = "nothing stepped on a gradient: no optimizer, and no update by hand"
     STEPS = "there are fewer than two steps of an optimizer"
+    START = "the beginning of the run is not in the trace (--last)"
     SCHEDULER = "there is no learning-rate scheduler"
 
 
@@ -65,5 +66,6 @@ _HAS: dict[Need, Callable[[Case], bool]] = {
     Need.STEP: lambda case: len(case.training.stepped) > 0,
     Need.TRAINING: lambda case: bool(case.training.trained),
     Need.STEPS: lambda case: len(case.training.stepped) > 1,
+    Need.START: lambda case: not case.trace.passes or case.trace.passes[0].number == 1,
     Need.SCHEDULER: lambda case: len(case.scheduled) > 0,
 }

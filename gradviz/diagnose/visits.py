@@ -140,10 +140,8 @@ class _Used:
     """What becomes of results."""
 
     def __init__(self, case: Case) -> None:
-        from gradviz.query.upstream import Downstream
-
         self.case = case
-        self.below = Downstream(case.query)
+        self.below = case.downstream
         began = case.trace.table(Kind.PASS_BEGAN)
         self.roots = set(began.lists("roots").elements[:, 2].tolist())
         self.ran = set(case.trace.table(Kind.RECEIVED)["node"].tolist())

@@ -28,7 +28,7 @@ GRAPH = {
     "labeljust": "l",
     "nodesep": "0.3",
     "ranksep": "0.32",
-    "pad": "0.2",
+    "pad": "0.1",
     "margin": "0",
     "splines": "spline",
 }
@@ -91,7 +91,7 @@ NODES: dict[str, dict[str, str]] = {
         "style": "filled",
         "fillcolor": "#e6fcf5",
         "color": "#087f5b",
-        "margin": "0.16,0.1",
+        "margin": "0.14,0.07",
     },
     "group module": {"shape": "box", "style": "rounded,filled", "penwidth": "1.6"},
     "group place": {

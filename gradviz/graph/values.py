@@ -39,17 +39,16 @@ def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> No
 
 
 def name_gradients(graph: Graph, query: Query) -> None:
-    """Name the gradients and tangents of tensors `x.grad` and `x.tangent`, if they have no name of their own."""
+    """Name the gradients and tangents that tensors hold, if they have no name of their own."""
     versions: dict[int, list[Node]] = {}
     for node in graph.nodes.values():
         if node.kind in (m.LEAF, m.TENSOR):
             versions.setdefault(node.number, []).append(node)
-    held = ((".grad", query.tensors.grad), (".tangent", query.tensors.tangent))
-    for suffix, of in held:
+    for of in (query.tensors.grad, query.tensors.tangent):
         for tensor in sorted(versions):
             for part in versions.get(of(tensor, graph.at), ()):
                 if not part.name:
-                    part.name = part.called = f"{versions[tensor][0].label}{suffix}"
+                    part.name = part.called
 
 
 def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:

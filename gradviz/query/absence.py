@@ -11,6 +11,7 @@ from gradviz.events.kinds import Accumulated, Kind, OpRan, TensorMade
 from gradviz.query.cuts import cut, shortest_way
 from gradviz.query.moment import Moment
 from gradviz.query.query import Query
+from gradviz.query.refused import refused
 
 
 class Why(Enum):
@@ -109,7 +110,7 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
     to_come = int(later[0]) if len(later) else -1
     begun = [run for run in trace.passes if run.first <= k]
     if not begun:
-        return Absence(Why.NO_PASS_YET, to_come=to_come)
+        return _cut_off(query, tensor, k) or Absence(Why.NO_PASS_YET, to_come=to_come)
     run = begun[-1]
     if (run.last is None or run.last > k) and to_come >= 0:
         return Absence(Why.PASS_UNDER_WAY, number=run.number, to_come=to_come)
@@ -124,6 +125,16 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
             return Absence(Why.CUT, number=run.number, root=root.tensor, cut=found, to_come=to_come)
     first = began.roots[0].tensor if began.roots else 0
     return Absence(Why.NOT_COMPUTED_FROM, number=run.number, root=first, to_come=to_come)
+
+
+def _cut_off(query: Query, tensor: int, k: int) -> Absence | None:
+    """Why no pass came from a backward() that was refused: what cuts a tensor off from the root. None if nothing
+    does."""
+    for failure, root in refused(query):
+        found = cut(query, tensor, root) if root and failure.event <= k else None
+        if found is not None:
+            return Absence(Why.CUT, root=root, cut=found)
+    return None
 
 
 def accumulations(query: Query, tensor: int, k: int, most: int) -> list[Accumulated]:

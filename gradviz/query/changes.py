@@ -23,6 +23,8 @@ def grad_changes(query: Query, tensor: int) -> np.ndarray:
 def _written(query: Query, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
     """The events that changed in place the tensor that was the `.grad` at that time; `grads[i]` is the
     `.grad` since `events[i]`."""
+    if not grads.any():
+        return events[:0]
     log = query.tensors.value_log
     own = contained(log.tensors, grads[grads > 0])
     # not the event that made it
@@ -33,7 +35,7 @@ def _written(query: Query, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
         pairs.append((np.full(len(through), grad), through))
     tensors, written = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     since = np.searchsorted(events, written, side="right") - 1
-    return written[(since >= 0) & (grads[since] == tensors)] if len(grads) else written[:0]
+    return written[(since >= 0) & (grads[since] == tensors)]
 
 
 def _ordered(*parts: object) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradviz.events.kinds import ErrorRaised, Kind
-from gradviz.events.site import Place
 from gradviz.query.query import Query
 from gradviz.tracefile import Site
 
@@ -43,10 +42,4 @@ def _told(query: Query, error: ErrorRaised) -> Failure:
 def _last_site(query: Query) -> Site | None:
     """The line that raised the exception that ended the program, as far as its source was kept."""
     file, number = query.trace.meta.get("error_file", ""), query.trace.meta.get("error_line", "")
-    lines = query.trace.source(file)
-    line = int(number) if number.isdecimal() else 0
-    if not 0 < line <= len(lines):
-        return None
-    text = lines[line - 1].split("#")[0].rstrip()
-    place = Place(file, line, len(text) - len(text.lstrip()), line, len(text), "", (), False)
-    return Site(0, 0, place, (), None)
+    return query.places.of_line(file, int(number) if number.isdecimal() else 0)

@@ -1,13 +1,14 @@
-"""What a tensor is called, in every view: its name in the source, else the expression that made it, else whose gradient
-it is, else `t` and its number."""
+"""What a tensor is called, in every view: its name in the source, else the expression that made it, else whose
+gradient, `.grad` or tangent it is, else `t` and its number."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from gradviz.events.kinds import Kind, OpRan, PassBegan, Produced, Received, TensorMade
+from gradviz.query.lookup import Lookup
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
 from gradviz.query.passes import Passes
@@ -17,12 +18,13 @@ from gradviz.sets import contained
 LONGEST = 32  # an expression up to this long may serve as the name of its result
 
 
-class Labels:
+class Labels(Lookup):
     """What the tensors of one trace are called."""
 
     def __init__(self, names: Names, nodes: Nodes, passes: Passes, places: Places) -> None:
         self.names, self.nodes, self.passes, self.places = names, nodes, passes, places
-        self.trace, self.tensors = names.trace, names.tensors
+        super().__init__(names.trace)
+        self.tensors = names.tensors
         self.of = lru_cache(maxsize=4096)(self._of)
         self._text = lru_cache(maxsize=None)(self._expression)
 
@@ -35,7 +37,22 @@ class Labels:
         if text:
             return text
         differentiated = self._differentiated(tensor)
-        return f"gradient of {self.of(differentiated)}" if differentiated else f"t{tensor}"
+        if differentiated:
+            return f"gradient of {self.of(differentiated)}"
+        owner, part = self._held.get(tensor, (0, ""))
+        if not owner:
+            return f"t{tensor}"
+        called = self.of(owner) if owner < tensor else self.names.of(owner) or f"t{owner}"
+        return f"{called}.{part}"
+
+    @cached_property
+    def _held(self) -> dict[int, tuple[int, str]]:
+        """The tensors that are the `.grad` of an older one at any time, or the tangent of one: of which, and what."""
+        found: dict[int, tuple[int, str]] = {}
+        for log, part in ((self.tensors.tangents, "tangent"), (self.tensors.grads, "grad")):
+            pairs = zip(log.values[::-1].tolist(), log.tensors[::-1].tolist(), strict=True)
+            found.update({held: (owner, part) for held, owner in pairs if held > owner or part == "tangent"})
+        return found
 
     def _expression(self, site: int) -> str:
         """The expression at a site where one op runs, if it is short; else empty."""

@@ -39,7 +39,7 @@ class Memory(Lookup):
         if other is None or np.prod(other.shape) != np.prod(own.shape):
             return own
         array = other.array.reshape(own.shape) if other.array is not None else None
-        return replace(own, array=array, stats=other.stats)
+        return replace(own, array=array, told=other.told)
 
     @cached_property
     def shared(self) -> frozenset[int]:

@@ -43,7 +43,11 @@ class Moment:
         self.k = k
         self.trace.reach(k)
         self.trace.reach_leaves(k)
-        self.thread = self.trace.thread(k)
+
+    @property
+    def thread(self) -> int:
+        """The thread of event k."""
+        return self.trace.thread(self.k)
 
     # --- tensors
 

@@ -9,15 +9,13 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from gradviz.events.fields import Root
-from gradviz.events.kinds import Kind, PassBegan
+from gradviz.events.kinds import Kind, PassBegan, PassEnded
 from gradviz.events.layout import LAYOUTS
 from gradviz.query.lookup import Lookup
 from gradviz.query.nodes import Nodes
 from gradviz.query.tables import Nesting
 from gradviz.sets import contained
 from gradviz.tracefile import PassInfo, Trace
-
-_BEGINNING = (Kind.PASS_BEGAN, Kind.PASS_ENDED)
 
 
 class Passes(Lookup):
@@ -100,9 +98,7 @@ class Passes(Lookup):
     def at(self, k: int) -> PassInfo | None:
         """The innermost pass that event k belongs to; None if there is none."""
         event = self.trace.event(k)
-        number = getattr(event, "in_pass", 0) or (
-            event.number if self.trace.kinds[k] in _BEGINNING else 0  # type: ignore[attr-defined]
-        )
+        number = event.number if isinstance(event, (PassBegan, PassEnded)) else getattr(event, "in_pass", 0)
         if not number:
             around = self.nesting.around(k, event.thread)
             number = self._by_first.get(around[-1], 0) if around else 0

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.events.site import Place
 from gradviz.query.lookup import Lookup
 from gradviz.tracefile import Site
 from gradviz.tracefile.contents import SCOPE
@@ -50,6 +51,15 @@ class Places(Lookup):
             return ""
         lines = self.trace.source(place.file)
         return lines[place.line - 1][place.col : place.end_col] if 0 < place.line <= len(lines) else ""
+
+    def of_line(self, file: str, line: int) -> Site | None:
+        """A line of a file at which nothing was recorded, as a site; None if its source was not kept."""
+        lines = self.trace.source(file)
+        if not 0 < line <= len(lines):
+            return None
+        text = lines[line - 1].split("#")[0].rstrip()
+        place = Place(file, line, len(text) - len(text.lstrip()), line, len(text), "", (), False)
+        return Site(0, 0, place, (), None)
 
     @cached_property
     def with_names(self) -> set[int]:

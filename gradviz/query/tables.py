@@ -33,8 +33,9 @@ class Log:
 
     def last(self, tensor: int, k: int) -> int | None:
         """The last value of a tensor up to event k; None if there is none."""
-        start, end = np.searchsorted(self.tensors, [tensor, tensor + 1])
-        position = int(start + np.searchsorted(self.events[start:end], k, side="right"))
+        tensors = self.tensors
+        start, end = int(tensors.searchsorted(tensor)), int(tensors.searchsorted(tensor, side="right"))
+        position = start + int(self.events[start:end].searchsorted(k, side="right"))
         return int(self.values[position - 1]) if position > start else None
 
     def standing(self, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -92,10 +93,10 @@ class Nesting:
         if thread not in self.depths:
             return []
         at, depth = self.depths[thread]
-        position = int(np.searchsorted(at, k, side="right")) - 1
+        position = int(at.searchsorted(k, side="right")) - 1
         levels = int(depth[position]) if position >= 0 else 0
         found = []
         for level in range(1, levels + 1):
             begins = self.begins[thread, level]
-            found.append(int(begins[np.searchsorted(begins, k, side="right") - 1]))
+            found.append(int(begins[begins.searchsorted(k, side="right") - 1]))
         return found

@@ -174,6 +174,16 @@ class Training:
             waiting += sources(self.query, tensor, through_memory=True)
         return False
 
+    def leaf_behind(self, tensor: int) -> int:
+        """The leaf that got a gradient and that a tensor is, or shares all the memory of; 0 if there is none."""
+        wanting = self._got
+        base = self._bases.get(tensor, 0)
+        return tensor if tensor in wanting else base if base in wanting else 0
+
+    @cached_property
+    def _got(self) -> set[int]:
+        return set(self._wanting.tolist())
+
     def stems_from_gradient(self, tensor: int, before: int) -> bool:
         """Whether a tensor was the `.grad` of a leaf before an event, or was computed from one."""
         waiting = [tensor]

@@ -16,7 +16,7 @@ _MOST = 64  # the most passes that are measured; they are spread over the run
 _LEAST = 3  # the fewest passes that make a trend
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trend:
     """The events that accumulated into a leaf, and the Euclidean norm of each gradient (NaN if it is not
     finite). If there are many, this is a sample; `passes` is the number of all."""

@@ -46,7 +46,7 @@ class Upstream:
         is none. The search is by distance from the root."""
         for tensor in self.came:
             maker = self._blocking(tensor)
-            if maker is not None and any(map(self._requires_grad, self._before(maker))):
+            if maker is not None and any(map(self._requires_grad, self.taken_by(maker))):
                 return maker
         return None
 
@@ -63,9 +63,9 @@ class Upstream:
         maker = self.query.tensors.made(tensor)
         if isinstance(maker, OpRan):
             return None if self.query.nodes.of_op(maker.index) else maker
-        return maker if self._before(maker) else None
+        return maker if self.taken_by(maker) else None
 
-    def _before(self, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
+    def taken_by(self, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
         """The tensors that an event took."""
         if isinstance(maker, OpRan):
             return maker.inputs

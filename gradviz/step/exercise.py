@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from gradviz.events.kinds import Produced, Received
+from gradviz.events.kinds import Produced, Received, TangentPushed
 from gradviz.step.breakpoints import predicate
 from gradviz.step.errors import CommandError
 from gradviz.step.lesson import LANGUAGES, Lesson, Question, is_right, is_word
 from gradviz.step.state import Session
 from gradviz.tracefile import Snapshot
+from gradviz.words.korean import KOREAN_SENTENCES
 from gradviz.words.numbers import value
 from gradviz.words.subject import subject
 
@@ -35,6 +38,9 @@ _SAID = {
 }
 
 
+SENTENCES_IN: dict[str, dict[type, Any]] = {"en": {}, "ko": KOREAN_SENTENCES}  # others stay English
+
+
 class Exercise:
     """The questions of a lesson on its trace. A session goes no further than the question that is open."""
 
@@ -44,6 +50,7 @@ class Exercise:
         self.index = 0  # of the open question
         self.right = 0
         session.exercise = self
+        session.words.language, session.words.sentences = language, SENTENCES_IN[language]
         session.page = [lesson.title[language], f"  {lesson.about[language]}", "", f"  {self.say('begin')}"]
         session.page_keys = {"space": "question"}
 
@@ -126,6 +133,8 @@ def _expected(session: Session, question: Question) -> Snapshot | None:
         gradients = [
             flow.gradient for edge, flow in along if session.words.called(edge.tensor) == question.gradient
         ]
+    elif isinstance(event, TangentPushed) and session.words.called(event.tensor) == question.gradient:
+        gradients = [event.tangent]
     return stop.moment.value(gradients[0]) if gradients else None
 
 

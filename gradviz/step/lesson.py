@@ -28,8 +28,8 @@ _NONE = ("none", "null", "nothing", "없음", "없다")
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked at the first event where `stop` is true, and shown at the first one after it where `shown` is. The
-    answer is the `value` of a tensor there (`x.grad`), the `gradient` that comes to one, or one of the words `expect`,
-    in the order of LANGUAGES."""
+    answer is the `value` of a tensor there (`x.grad`), the `gradient` that comes to one (in forward mode its tangent),
+    or one of the words `expect`, in the order of LANGUAGES."""
 
     stop: str
     shown: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from gradviz.step.korean import said
 from gradviz.step.lines import beside, fitted
 from gradviz.step.verbs import help_rows
 from gradviz.words.stop import Stop
@@ -13,7 +14,12 @@ WIDE = 110  # from this many columns on, the help has two columns
 
 
 def page_lines(
-    lines: list[str], width: int, height: int, scrolled: int = 0, goes_on: bool = False
+    lines: list[str],
+    width: int,
+    height: int,
+    scrolled: int = 0,
+    goes_on: bool = False,
+    language: str = "en",
 ) -> list[Text]:
     """The answer of a verb, shown instead of the stop. A long one is split into parts; `scrolled` selects
     one. `goes_on` says that Space after the last part shows another page."""
@@ -22,13 +28,14 @@ def page_lines(
     room = max(height - _AROUND, 1)
     count = parts(lines, width, height)
     scrolled = min(scrolled, count - 1)
-    end = "  Press any key to continue."
+    end = _ANY_KEY
     if count == 1 and goes_on:
-        end = "  Space goes on, any other key leaves."
+        end = "Space goes on, any other key leaves."
     elif count > 1:
         more = "Space for the next" if goes_on or scrolled < count - 1 else "b for the previous"
-        end = f"  Part {scrolled + 1} of {count}: {more}, any other key to leave."
-    return [Text(), *told[scrolled * room : (scrolled + 1) * room], Text(), Text(end, style="dim")][:height]
+        end = "Part {part} of {count}: " + more + ", any other key to leave."
+    last = "  " + said(language, end, part=scrolled + 1, count=count)
+    return [Text(), *told[scrolled * room : (scrolled + 1) * room], Text(), Text(last, style="dim")][:height]
 
 
 def parts(lines: list[str], width: int, height: int) -> int:
@@ -49,20 +56,29 @@ def wrapped(lines: list[str], width: int) -> list[Text]:
     return shown
 
 
-_SIGNS = Text("  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * bookmark  ~ in place")
+_ANY_KEY = "Press any key to continue."
+_SIGNS = "  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * bookmark  ~ in place"
 
 
 def first_lines(stop: Stop, width: int) -> list[Text]:
     """What to do first, shown at the first event."""
-    trace = stop.trace
-    passes, errors = len(trace.passes), len(trace.errors)
-    told = f"{trace.count} events, {passes} backward pass{'es' * (passes != 1)}"
-    if errors:
-        told += f", {errors} error{'s' * (errors != 1)}, the last at event {trace.errors[-1].event + 1}"
-    lines = [Text(f" {told}", style="bold")]
+    lines = [Text(f" {_size(stop)}", style="bold")]
     for command, words in _BEGINNINGS:
-        lines.append(Text(no_wrap=True).append(f"   {command:<13}", style="bold cyan").append(words))
+        line = Text(no_wrap=True).append(f"   {command:<13}", style="bold cyan")
+        lines.append(line.append(said(stop.words.language, words)))
     return [fitted(line, width) for line in lines]
+
+
+def _size(stop: Stop) -> str:
+    """How many events, passes and errors the run has."""
+    trace, language = stop.trace, stop.words.language
+    passes, errors = len(trace.passes), len(trace.errors)
+    many = "{events} events, {passes} backward pass" + "es" * (passes != 1)
+    told = said(language, many, events=trace.count, passes=passes)
+    if errors:
+        more = ", {errors} error" + "s" * (errors != 1) + ", the last at event {last}"
+        told += said(language, more, errors=errors, last=trace.errors[-1].event + 1)
+    return told
 
 
 _BEGINNINGS = (
@@ -74,9 +90,9 @@ _BEGINNINGS = (
 )
 
 
-def help_lines(width: int, height: int, in_lesson: bool = False) -> list[Text]:
+def help_lines(width: int, height: int, in_lesson: bool = False, language: str = "en") -> list[Text]:
     """The list of verbs. It has two columns if there is room, and only names and keys if it is too long."""
-    rows = help_rows(in_lesson)
+    rows = help_rows(in_lesson, language)
     lines = [_help_row(*row, width=width if width < WIDE else width // 2) for row in rows]
     room = height - 2
     if width >= WIDE:
@@ -84,8 +100,9 @@ def help_lines(width: int, height: int, in_lesson: bool = False) -> list[Text]:
         left, right = lines[:half], lines[half:]
         lines = [beside(left, right, row, width // 2 - 3) for row in range(half)]
     elif len(lines) > room:
-        return _compact_help(rows, width, height)
-    return [*lines[: room - 2], Text(), _SIGNS, Text("  Press any key to continue.", style="dim")]
+        return _compact_help(rows, width, height, language)
+    signs, any_key = Text(said(language, _SIGNS)), Text(f"  {said(language, _ANY_KEY)}", style="dim")
+    return [*lines[: room - 2], Text(), signs, any_key]
 
 
 def _help_row(usage: str, keys: str, words: str, width: int) -> Text:
@@ -99,21 +116,22 @@ def _few(keys: str) -> str:
     return " ".join(keys.split()[:3])
 
 
-def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int) -> list[Text]:
+def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int, language: str) -> list[Text]:
     """Only keys and names, in as many columns as fit."""
     verbs = [(usage.split()[0], keys.split()[0]) for usage, keys, _ in rows if keys]
     columns = max(width // 26, 1)
     per = -(-len(verbs) // columns)
-    lines = [Text(" Keys and commands", style="bold")]
+    lines = [Text(f" {said(language, 'Keys and commands')}", style="bold")]
     for row in range(per):
         line = Text()
         for name, key in verbs[row::per]:
             line.append(f"  {key:>5} ", style="bold cyan").append(f"{name:<18}")
         lines.append(line)
-    lines += [
-        Text(),
-        Text("  Type : and a command with its argument, such as :until grad.rms < 1e-7"),
-        Text("  :help VERB explains one verb, :help fields lists the fields of predicates"),
-        _SIGNS,
-    ]
-    return [*lines[: height - 1], Text("  Press any key to continue.", style="dim")]
+    lines += [Text(), *(Text(said(language, words)) for words in (*_MORE_HELP, _SIGNS))]
+    return [*lines[: height - 1], Text(f"  {said(language, _ANY_KEY)}", style="dim")]
+
+
+_MORE_HELP = (
+    "  Type : and a command with its argument, such as :until grad.rms < 1e-7",
+    "  :help VERB explains one verb, :help fields lists the fields of predicates",
+)

@@ -65,7 +65,7 @@ def script(session: Session, lines: list[str]) -> Iterator[str]:
 def told(session: Session, moved: bool = True) -> Iterator[str]:
     """The output after one command. It includes the stop if the session has `moved`, or has no message."""
     if session.help:
-        for usage, keys, words in help_rows():
+        for usage, keys, words in help_rows(language=session.words.language):
             yield f"  {usage:<21} {words}" if keys else f"{usage}"
         return
     if session.message:

@@ -74,13 +74,13 @@ class Screen:
         return [*([signs] if signs.plain else []), pass_line(session, width), whole]
 
     def _body(self, stop: Stop, width: int, height: int) -> list[Text]:
-        if self.session.help:
-            return help_lines(width, height, self.session.exercise is not None)
-        if self.session.page:
-            return page_lines(
-                self.session.page, width, height, self.session.scrolled, "space" in self.session.page_keys
-            )
-        return _body(stop, width, height, self.session.settings.leaves)
+        session, language = self.session, stop.words.language
+        if session.help:
+            return help_lines(width, height, session.exercise is not None, language)
+        if session.page:
+            goes_on = "space" in session.page_keys
+            return page_lines(session.page, width, height, session.scrolled, goes_on, language)
+        return _body(stop, width, height, session.settings.leaves)
 
     def _foot(self, width: int) -> list[Text]:
         """The prompt, else the message, else the keys."""
@@ -91,7 +91,7 @@ class Screen:
                 Console(width=width), max(width - 2, 1)
             )
             return [Text(" ").append_text(line) for line in list(words)[:_MESSAGE]]
-        return [_keys(width, self.session.live)]
+        return [_keys(width, self.session)]
 
 
 def has_more(session: Session, width: int, height: int) -> bool:
@@ -99,10 +99,12 @@ def has_more(session: Session, width: int, height: int) -> bool:
     return session.scrolled + 1 < parts(session.page, width, Screen(session)._room(width, height))
 
 
-def _keys(width: int, live: bool) -> Text:
-    line, last = Text(), _key(*(_LIVE_QUIT if live else _QUIT))
+def _keys(width: int, session: Session) -> Text:
+    live = session.live
+    key, word = _LIVE_QUIT if live else _QUIT
+    line, last = Text(), _key(key, session.say(word))
     for key, word in sorted(_KEYS, key=lambda pair: live and pair[0] not in _LIVE_FIRST):
-        told = _key(key, word)
+        told = _key(key, session.say(word))
         if cell_len(line.plain) + cell_len(told.plain) + cell_len(last.plain) > width:
             break
         line.append_text(told)

@@ -17,6 +17,7 @@ from gradviz.query.predicate import Predicate
 from gradviz.sets import distinct
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.errors import CommandError
+from gradviz.step.korean import said
 from gradviz.step.leaves import PLAIN, View
 from gradviz.tracefile import Trace, if_long
 from gradviz.words.stop import Stop
@@ -161,9 +162,13 @@ class Session:
             return
         self.go(min(max(wanted, 0), self.last))
         if wanted > self.last:
-            self.message = "this is the last event"
+            self.message = self.say("this is the last event")
         elif wanted < 0:
-            self.message = "this is the first event"
+            self.message = self.say("this is the first event")
+
+    def say(self, text: str, **parts: object) -> str:
+        """A text of the stepper, in the language of the session."""
+        return said(self.words.language, text, **parts)
 
     def go_on(self, resume: Resume) -> None:
         """End the session and let the script continue."""

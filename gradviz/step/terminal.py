@@ -112,7 +112,8 @@ class Terminal:
         elif key.isdigit():
             self._ask(key)
         else:
-            self.session.message = "" if key == "escape" else f"no such key: {key!r} (? for help)"
+            no_key = self.session.say("no such key: {key} (? for help)", key=repr(key))
+            self.session.message = "" if key == "escape" else no_key
 
     def _ask(self, text: str) -> None:
         self.prompt = Prompt(text, self.session.settings.history, self._names)

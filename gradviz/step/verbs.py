@@ -9,6 +9,7 @@ from gradviz.nearest import nearest
 from gradviz.step import check_node, elements, exercise, listing, moves, paused, tells
 from gradviz.step.errors import CommandError
 from gradviz.step.help import break_help, fields_help
+from gradviz.step.korean import said
 from gradviz.step.moves import count
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
@@ -45,7 +46,8 @@ def _help(session: Session, argument: str) -> None:
         session.page = fields_help()
     else:
         verb = named(argument.split()[0])
-        session.page = [f"{verb.usage}: {verb.help}", f"  keys: {' '.join(verb.keys) or 'none'}"]
+        keys = session.say("  keys: {keys}", keys=" ".join(verb.keys) or "–")
+        session.page = [f"{verb.usage}: {session.say(verb.help)}", keys]
         if verb.name == "break":
             session.page += break_help()
 
@@ -227,15 +229,15 @@ KEY_SIGNS = {
 }  # fmt: skip
 
 
-def help_rows(in_lesson: bool = True) -> list[tuple[str, str, str]]:
+def help_rows(in_lesson: bool = True, language: str = "en") -> list[tuple[str, str, str]]:
     """For each verb: its command, its keys and its help. A row with only a title begins a group. Those of lessons are
     left out where there is none."""
     rows = []
     for title, verbs in GROUPS.items():
         if not in_lesson and title == LESSON:
             continue
-        rows.append((title, "", ""))
+        rows.append((said(language, title), "", ""))
         for verb in verbs:
             keys = " ".join(KEY_SIGNS.get(key, key) for key in verb.keys) or ":"
-            rows.append((verb.usage, keys, verb.help))
+            rows.append((verb.usage, keys, said(language, verb.help)))
     return rows

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gradviz.errors import GradvizError
 
+UNREADABLE = (sqlite3.Error, ValueError, MemoryError)  # what reading a damaged trace raises
 _LONGEST = 120  # characters of a cause
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NOT_READ = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}
@@ -43,7 +44,12 @@ def told_of(path: Path) -> Iterator[None]:
     """Turn what a damaged trace raises into TraceError."""
     try:
         yield
-    except (sqlite3.Error, ValueError) as error:
-        raise damaged(path, error) from None
-    except MemoryError:
-        raise TraceError(f"{path} takes more memory to read than there is") from None
+    except UNREADABLE as error:
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: Path, error: Exception) -> TraceError:
+    """The error for what reading a damaged trace raised."""
+    if isinstance(error, MemoryError):
+        return TraceError(f"{path} takes more memory to read than there is")
+    return damaged(path, error)

@@ -18,7 +18,7 @@ from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
 from gradviz.tracefile.digest import Digests, renumbered
-from gradviz.tracefile.errors import told_of
+from gradviz.tracefile.errors import UNREADABLE, told_of, unreadable
 from gradviz.tracefile.runs import PassInfo, SiteOps
 from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sound import (
@@ -355,15 +355,19 @@ class Trace(Tables):
         until = self.count if at is None else at
         self.reach_state(tensor, until)
         states = self.states
-        row = states.last(tensor, until)
-        row = row if row >= 0 else states.first(tensor)
+        row = last = states.last(tensor, until)
         if row < 0:
-            return None
-        valued = states.valued(tensor, max(until, int(states.events[row])))
+            row = states.first(tensor)
+            if row < 0:
+                return None
+            last = states.last(tensor, int(states.events[row]))
+        valued = states.formed(last)
         if valued < 0:
             return None
-        with told_of(self.path):
+        try:  # not `told_of`, which takes longer than to find the snapshot
             return states.snapshot(row, valued)
+        except UNREADABLE as error:
+            raise unreadable(self.path, error) from None
 
     def born(self, tensor: int) -> int | None:
         """The event that first told of a tensor; None where nothing is known of it."""

@@ -146,7 +146,15 @@ def _standing(trace: Trace, whole: np.ndarray) -> np.ndarray:
     found[_last_of(events, gaps[events], states.tensors[of_interest].astype(np.int64))] = True
     for events in _graph(trace, whole):
         found[events] = True
+    found[_beginnings(trace, whole)] = True
     return found
+
+
+def _beginnings(trace: Trace, whole: np.ndarray) -> np.ndarray:
+    """The beginnings of passes that are under way, or whose end is kept: passes ran inside of them, in a hook."""
+    began, ended = trace.table(Kind.PASS_BEGAN), trace.table(Kind.PASS_ENDED)
+    gone = ended["number"][~whole[ended.events]]
+    return began.events[~contained(began["number"], gone)]
 
 
 def _left_out(trace: Trace, whole: np.ndarray, kind: Kind) -> np.ndarray:

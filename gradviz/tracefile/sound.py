@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -226,6 +227,7 @@ STATISTICS = 7  # of a value that is not kept in full
 _BRAIN_FLOAT = "bfloat16"
 
 
+@lru_cache(maxsize=256)
 def dtype_of(name: str) -> np.dtype | None:
     """NumPy's dtype for a name; that of the bytes for bfloat16. None where NumPy has none for plain numbers."""
     try:

@@ -22,11 +22,11 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a tensor was at an event. `array` is None where its elements were not kept, `stats` where no values
-    were. `dtype` is a name such as `float32`; the elements of bfloat16 come as float32. `base` is the tensor whose
-    memory it shares, 0 for none."""
+    """What a tensor was at an event. `array` is None where its elements were not kept; `told` are the statistics that
+    were kept in their place, None where no values were. `dtype` is a name such as `float32`; the elements of bfloat16
+    come as float32. `base` is the tensor whose memory it shares, 0 for none."""
 
     tensor: int
     version: int
@@ -36,7 +36,12 @@ class Snapshot:
     flags: int
     base: int
     array: np.ndarray | None
-    stats: Stats | None
+    told: Stats | None
+
+    @cached_property
+    def stats(self) -> Stats | None:
+        """The statistics of its elements, or those that were kept; None where no values were."""
+        return self.told if self.array is None else stats_of(self.array)
 
     @property
     def is_leaf(self) -> bool:
@@ -175,9 +180,12 @@ class States:
 
     def valued(self, tensor: int, at: int) -> int:
         """The last state up to `at` that tells a tensor's shape and value; −1 for none."""
-        row = self.last(tensor, at)
+        return self.formed(self.last(tensor, at))
+
+    def formed(self, row: int) -> int:
+        """A state, or the last one of its tensor before it, that tells a shape and value; −1 for none."""
         while row >= 0 and not self.forms[row]:
-            row = self.last(tensor, int(self.events[row]) - 1)
+            row = self.last(int(self.tensors[row]), int(self.events[row]) - 1)
         return row
 
     # --- what it says
@@ -214,8 +222,7 @@ class States:
         array = elements_of(np.frombuffer(data, np.uint8), form.dtype)
         if array is None:
             return None, None
-        array = array.reshape(form.shape)
-        return array, stats_of(array)
+        return array.reshape(form.shape), None
 
     # --- all of them
 

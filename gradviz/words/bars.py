@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,6 +15,7 @@ _NOT_FINITE = "!"
 _DECADES = 2.0  # heights are logarithmic if smallest and largest differ by at least this many powers of ten
 
 
+@lru_cache(maxsize=256)
 def bars(trend: Trend, width: int) -> str:
     """At most `width` bars; each shows the largest norm of its passes."""
     count = min(width, len(trend.norms))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,10 +16,15 @@ from gradviz.words.numbers import SHOWN, nested
 _LONGEST = 32  # names up to this long are put into formulas
 
 
-def formulas(rule: Rule, called: list[str]) -> list[tuple[str, str]]:
+def formulas(rule: Rule, called: Iterable[str]) -> Sequence[tuple[str, str]]:
     """For each input of an op, or edge of a node: its name in the formula, and the formula. The names of the
     inputs (`called`) replace the names used in the rule. An input that the rule does not mention gets empty
     texts. A rule with one formula applies to all inputs."""
+    return _formulas(rule, tuple(called))
+
+
+@lru_cache(maxsize=1024)
+def _formulas(rule: Rule, called: tuple[str, ...]) -> Sequence[tuple[str, str]]:
     known = [(clean(name), clean(text)) for name, text in rule.inputs]
     if len(known) == 1 and len(called) > 1:
         return [(name, known[0][1]) for name in called]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from gradviz.tracefile import Snapshot
 SHOWN = 6  # tensors with up to this many elements are written in full
 BRIEF = 4  # the same within a sentence
 _COMPACT = 30  # characters
+_KNOWN = 256  # snapshots whose texts are kept: one event after another speaks of the same
 
 
 def number(value: object, digits: int = 6) -> str:
@@ -36,6 +38,7 @@ def scalar(snapshot: Snapshot | None) -> float | None:
     return float(array.reshape(-1)[0])
 
 
+@lru_cache(maxsize=_KNOWN)
 def value(snapshot: Snapshot | None) -> str:
     """A tensor in one line: its elements if there are few, else shape and statistics."""
     if snapshot is None:
@@ -50,6 +53,7 @@ def value(snapshot: Snapshot | None) -> str:
     return brief(snapshot) + span
 
 
+@lru_cache(maxsize=_KNOWN)
 def brief(snapshot: Snapshot | None) -> str:
     """A tensor in a few words, for a sentence: its elements if there are very few, else shape and rms."""
     if snapshot is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -41,18 +40,18 @@ from gradviz.events.kinds import (
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.settings import rates_of, settings_of
 from gradviz.words.escape import clean
-from gradviz.words.formulas import formulas, is_whole_vjp, local_number
 from gradviz.words.jvp import in_numbers
-from gradviz.words.numbers import brief, listed, number, plural, scalar
+from gradviz.words.numbers import listed, number, plural
+from gradviz.words.parts import call_of, chain_rule, changes, flags_of, grad_before, padded
 from gradviz.words.stop import Stop
 
 _LONGEST = 44  # longer expressions are not quoted
-_LONGEST_RULE = 24  # nor longer formulas
 
 
 def sentence(stop: Stop) -> str:
     """What happens at a stop, in one sentence."""
-    return SENTENCES[type(stop.event)](stop, stop.event)
+    kind = type(stop.event)
+    return (stop.words.sentences.get(kind) or SENTENCES[kind])(stop, stop.event)
 
 
 # --- forward
@@ -81,40 +80,10 @@ def _op_ran(stop: Stop, event: OpRan) -> str:
     inside = f"inside {stop.running}: " if stop.running else ""
     node = stop.query.nodes.main_of_op(event.index)
     how = stop.words.node_name(node) if node else NO_NODE[why_no_node(stop.query, event)]
-    call = _call(stop, event)
+    call = call_of(stop, event)
     if stop.written:
-        return f"{inside}{call} changes {_changes(stop)} ({how})"
+        return f"{inside}{call} changes {changes(stop)} ({how})"
     return f"{inside}{call} ran ({how})" if call == outputs else f"{inside}{call} made {outputs} ({how})"
-
-
-def _changes(stop: Stop, through: str = "") -> str:
-    """The tensors that an event changed in place, each with its old and new value."""
-    return listed(_change(stop, tensor, through) for tensor in stop.written)
-
-
-def _change(stop: Stop, tensor: int, through: str) -> str:
-    name = stop.called(tensor)
-    owner = next((t for t in sorted(stop.touched) if t not in stop.written), 0)
-    if isinstance(stop.event, Mutated) and stop.event.op >= 0:  # the op's event was about the other tensor
-        name = stop.standing(tensor)
-    elif owner and stop.moment.grad(owner):
-        name = f"{stop.called(owner)}.grad"
-    elif owner:
-        name = stop.called(owner)
-    was, now = stop.brief_before(tensor), stop.brief(tensor)
-    change = f"{was} → {now}" if was != now else f"still {now}"
-    version = stop.query.tensors.version(tensor, stop.k)
-    return f"{name} in place{through}: {change}" + (f", version {version}" if version else "")
-
-
-def _call(stop: Stop, op: OpRan) -> str:
-    """An op as it is written in the source, else as a call."""
-    text = stop.words.expression(op.site, _LONGEST)
-    is_item = bool(stop.written) and text.endswith("]")  # from `x[0] = y`, the site covers only `x[0]`
-    if text and not is_item and op.site in stop.query.places.of_one_op:
-        return text
-    arguments = [stop.called(tensor) for tensor in op.inputs if tensor] + [clean(op.args)] * bool(op.args)
-    return f"{clean(op.op)}({', '.join(arguments)})"
 
 
 # Why an op made no node; shown in brackets after the op.
@@ -141,7 +110,7 @@ def leads_to(stop: Stop, node: NodeMade) -> str:
 
 def _mutated(stop: Stop, event: Mutated) -> str:
     through = f" through {stop.called(event.source)}" if event.op >= 0 and event.source else ""
-    return f"{clean(event.how)} changes {_changes(stop, through)}"
+    return f"{clean(event.how)} changes {changes(stop, through)}"
 
 
 def _requires_grad_changed(stop: Stop, event: RequiresGradChanged) -> str:
@@ -150,14 +119,9 @@ def _requires_grad_changed(stop: Stop, event: RequiresGradChanged) -> str:
 
 
 def _grad_assigned(stop: Stop, event: GradAssigned) -> str:
-    was = _grad_before(stop, event.tensor)
+    was = grad_before(stop, event.tensor)
     now = stop.brief(event.grad) if event.grad else "None"
     return f"{stop.called(event.tensor)}.grad is set to {now} (was {was})"
-
-
-def _grad_before(stop: Stop, tensor: int) -> str:
-    grad = stop.before.grad(tensor) if stop.before is not None else 0
-    return stop.brief_before(grad) if grad else "None"
 
 
 def _grad_read(stop: Stop, event: GradRead) -> str:
@@ -265,17 +229,11 @@ def _pass_began(stop: Stop, event: PassBegan) -> str:
     what = f"backward pass {event.number} begins at {roots}, with gradient {seeds}"
     if event.inputs:
         what += f", for {listed(map(stop.end, event.inputs))}"
-    return what + _kept(event, "; will keep the graph")
-
-
-def _kept(event: PassBegan, words: str) -> str:
-    if event.create_graph:
-        return f"{words} (create_graph)"
-    return f"{words} (retain_graph)" if event.retain_graph else ""
+    return what + flags_of(event, "; will keep the graph")
 
 
 def _received(stop: Stop, event: Received) -> str:
-    tensors = _padded(stop.node_tensors, len(event.gradients))
+    tensors = padded(stop.node_tensors, len(event.gradients))
     given = [(g, t) for g, t in zip(event.gradients, tensors, strict=True) if g]
     if not given:
         return f"{stop.node_name} receives no gradient"
@@ -283,10 +241,6 @@ def _received(stop: Stop, event: Received) -> str:
         f"{stop.brief(g)} as the gradient of {stop.called(t) if t else 'an output'}" for g, t in given
     )
     return f"{stop.node_name} receives {parts}{_sum(stop, event)}"
-
-
-def _padded(tensors: list[int], length: int) -> list[int]:
-    return [*tensors[:length], *[0] * (length - len(tensors))]
 
 
 def _sum(stop: Stop, event: Received) -> str:
@@ -310,43 +264,15 @@ def _given(stop: Stop, event: Produced, i: int) -> str:
     made = stop.node_made
     tensor = made.edges[i].tensor if made is not None and i < len(made.edges) else 0
     to = stop.called(tensor) if tensor else stop.words.node_name(flow.node)
-    rule = _product(stop, event, flow.gradient) or _rule(stop, i)
+    rule = chain_rule(stop, event, i)
     alone = sum(1 for other in event.flows if other.gradient) == 1
     return f"{stop.brief(flow.gradient)} to {to}" + (
         f": {rule}" if rule and alone else f" ({rule})" if rule else ""
     )
 
 
-def _rule(stop: Stop, i: int) -> str:
-    """The chain rule as a formula: upstream × local. Empty if the formula is unknown or long."""
-    made = stop.node_made
-    told = formulas(made.rule, stop.words.edges_called(made)) if made is not None else []
-    formula = told[i][1] if i < len(told) else ""
-    if not formula or len(formula) > _LONGEST_RULE:
-        return ""
-    if is_whole_vjp(formula):
-        return formula
-    if re.match(r"1($|, (?!for)| [a-z])", formula):  # `1, summed`, `1 where taken`
-        return f"upstream{formula[1:]}"
-    joined = re.search(r" [−+<>≤≥] |, | is | where ", formula)
-    return f"upstream × ({formula})" if joined else f"upstream × {formula}"
-
-
-def _product(stop: Stop, event: Produced, gradient: int) -> str:
-    """The chain rule in numbers, for scalars: upstream × local. Empty if it is unknown."""
-    received = stop.moment.received(event.node)
-    if received is None or len(received.gradients) != 1:
-        return ""
-    upstream = stop.moment.value(received.gradients[0])
-    downstream = stop.moment.value(gradient)
-    if scalar(upstream) is None or scalar(downstream) is None:
-        return ""
-    local = local_number(False, upstream, downstream)
-    return f"{brief(upstream)} × {local}" if local else ""
-
-
 def _accumulated(stop: Stop, event: Accumulated) -> str:
-    name, was = stop.called(event.tensor), _grad_before(stop, event.tensor)
+    name, was = stop.called(event.tensor), grad_before(stop, event.tensor)
     now = stop.brief(event.grad)
     if was == "None":
         return f"{name}.grad is now {now} (was None)"
@@ -368,8 +294,8 @@ def _pass_ended(stop: Stop, event: PassEnded) -> str:
     run = stop.moment.pass_info
     if stop.k and stop.trace.kinds[stop.k - 1] == Kind.ERROR:
         return f"the error ends backward pass {event.number}"
-    kept = _kept(stop.query.passes.began(run.number), "; the graph is kept") if run is not None else ""
-    return f"backward pass {event.number} ends{kept or '; its buffers are freed'}"
+    graph = flags_of(stop.query.passes.began(run.number), "; the graph is kept") if run is not None else ""
+    return f"backward pass {event.number} ends{graph or '; its buffers are freed'}"
 
 
 def _graphs_alive(stop: Stop, event: GraphsAlive) -> str:

@@ -40,9 +40,13 @@ class Stop:
         self.trace = words.trace
         self.k = k
         self.moment: Moment = self.query.at(k)
-        self.before: Moment | None = self.query.at(k - 1) if k else None
         event = self.trace.event(k)
         self.event: Event = self.query.passes.with_tensors(event) if isinstance(event, PassBegan) else event
+
+    @cached_property
+    def before(self) -> Moment | None:
+        """The moment before the event; None at the first."""
+        return self.query.at(self.k - 1) if self.k else None
 
     def other(self, k: int) -> Stop:
         """Another stop of the same trace."""

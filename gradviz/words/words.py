@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from typing import Any
 
 from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.moment import Moment
@@ -23,8 +24,13 @@ class Words:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.query = Query(trace)
+        self.language = "en"
+        self.sentences: Mapping[
+            type, Callable[[Any, Any], str]
+        ] = {}  # those in another language than English
         self.called = lru_cache(maxsize=4096)(self._called)
         self.trend = lru_cache(maxsize=1024)(self._trend)
+        self._root_of_one = lru_cache(maxsize=64)(self._find_root)
 
     def prepare(self) -> None:
         """Compute the tables of the whole trace now, so that later questions are answered at once."""
@@ -140,7 +146,11 @@ class Words:
 
     def _scalar_root(self, moment: Moment) -> int:
         run = moment.pass_info
-        roots = () if run is None else self.query.passes.began(run.number).roots
+        return self._root_of_one(run.number) if run is not None else 0
+
+    def _find_root(self, number: int) -> int:
+        """The root of a pass, if it is one scalar that is differentiated; else 0."""
+        roots = self.query.passes.began(number).roots
         if len(roots) != 1:
             return 0
         seed = self.trace.snapshot(roots[0].gradient)
@@ -156,6 +166,7 @@ def _plain_number(args: str) -> str:
     return f"{value:.6g}"
 
 
+@lru_cache(maxsize=1024)
 def _bracketed(name: str) -> str:
     """A name as it follows ∂: in brackets unless it is a plain name or a path."""
     return name if all(character.isalnum() or character in "_.#[]'\"" for character in name) else f"({name})"

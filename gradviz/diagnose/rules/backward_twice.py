@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rules.unregistered_parameter import leaves_beneath
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure
 
@@ -34,6 +35,7 @@ def _search(case: Case) -> Iterator[Found]:
                 severity=case.severity_of(error),
                 node=error.node,
                 number=error.number,
+                tensors=tuple(leaves_beneath(case, error.node)),
             )
 
 
@@ -45,4 +47,10 @@ def _earlier_pass(case: Case, error: Failure) -> int:
     return int(earlier[-1]) if len(earlier) else 0
 
 
-RULE = Rule("backward-twice", ERROR, "a second pass through a graph whose saved tensors are freed", _search)
+RULE = Rule(
+    "backward-twice",
+    ERROR,
+    "a second pass through a graph whose saved tensors are freed",
+    _search,
+    follows=("unregistered-parameter",),
+)

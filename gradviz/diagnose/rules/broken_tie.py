@@ -18,7 +18,7 @@ from gradviz.query.upstream import Downstream
 
 def _search(case: Case) -> Iterator[Found]:
     copies = [(leaf, source) for leaf in sorted(case.training.trained) if (source := _source(case, leaf))]
-    below = Downstream(case.query) if copies else None
+    below = case.downstream if copies else None
     for leaf, source in copies:
         assert below is not None
         if _alone(case, leaf) and _tied(case, below, leaf, source):

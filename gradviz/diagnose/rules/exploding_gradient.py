@@ -15,7 +15,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.words.numbers import number
 
 _SHARE = 0.5
-_NODES, _GAIN = 3, 3.0  # a line is blamed if that many of its nodes gain three powers of ten together
+_ROUNDS, _GAIN = 3, 3.0  # a line is blamed if it ran so often and its nodes gain three powers of ten together
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -24,7 +24,7 @@ def _search(case: Case) -> Iterator[Found]:
         if large.mean() < _SHARE or not large[0]:
             continue
         run = runs[0]
-        lines = [gain for gain in gains(case, run.number) if gain.count >= _NODES and gain.total >= _GAIN]
+        lines = [gain for gain in gains(case, run.number) if gain.rounds >= _ROUNDS and gain.total >= _GAIN]
         if not lines:
             continue
         line = max(lines, key=lambda gain: gain.total + gain.own)

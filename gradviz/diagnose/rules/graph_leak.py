@@ -12,7 +12,6 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.loops import keeping_lines
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.events.site import Place
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 
@@ -66,19 +65,32 @@ def _alive(case: Case) -> Iterator[Found]:
     """What the source itself tells of nodes that outlive their passes."""
     table = case.trace.table(Kind.ALIVE)
     own = ~contained(table["in_pass"], sorted(case.training.inside_steps))
-    counts = table.lists("graphs").counts[own]
-    if len(counts) < _LEAST or np.any(np.diff(counts[-_LEAST:]) <= 0):
+    lists = table.lists("graphs")
+    counts = [_graphs(case, lists.of(row)[:, 0].tolist()) for row in np.flatnonzero(own)[-_LEAST:].tolist()]
+    if len(counts) < _LEAST or np.any(np.diff(counts) <= 0):
         return
     number = int(table["in_pass"][own][-1])
     run = case.query.passes.by_number[number]
     line, name = _keeping(case, run)
     what = f"this line keeps {name}, and with it the graph" if name else "something keeps the graphs"
     yield Found(
-        f"{what} of each pass: at the end of pass {number}, those of {int(counts[-1])} earlier ones are still alive",
+        f"{what} of each pass: at the end of pass {number}, those of {counts[-1]} earlier ones are still alive",
         f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
         (int(table.events[own][-1]), run.first),
         site=line or run.site,
         number=number,
+    )
+
+
+def _graphs(case: Case, numbers: list[int]) -> int:
+    """How many graphs passes went through: several passes from one root go through the same graph. Of a pass that is
+    not in the trace (`--last`) nothing is known but that it ran."""
+    passes = case.query.passes
+    return len(
+        {
+            tuple(root.node for root in passes.began(number).roots) if number in passes.by_number else number
+            for number in numbers
+        }
     )
 
 
@@ -100,9 +112,7 @@ def _keeping(case: Case, run: PassInfo) -> tuple[Site | None, str]:
     if not found:
         return None, ""
     line, name = found[0]
-    text = case.trace.source(site.place.file)[line - 1].split("#")[0].rstrip()
-    place = Place(site.place.file, line, len(text) - len(text.lstrip()), line, len(text), "", (), False)
-    return Site(0, 0, place, (), None), name
+    return case.query.places.of_line(site.place.file, line), name
 
 
 RULE = Rule(

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct
@@ -42,13 +42,23 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _without_gradients(case: Case) -> Iterator[Found]:
-    """Calls of a function that clips, at a line where it never finds a gradient."""
+    """Calls of a function that clips, at a line where it never finds a gradient, or fails for want of one."""
     clipped = case.trace.table(Kind.CLIPPED)
     counts = clipped.lists("tensors").counts
-    for events in case.by_site(clipped.events).values():
+    for site, events in case.by_site(clipped.events).items():
         own = contained(clipped.events, events)
-        if len(events) >= _LEAST and not counts[own].any() and len(case.trace.passes) > 0:
+        often = len(events) >= _LEAST and len(case.trace.passes) > 0
+        if not counts[own].any() and (often or _failed_at(case, site)):
             yield _before(case, int(events[0]), ())
+
+
+def _failed_at(case: Case, site: int) -> bool:
+    """Whether the exception that ended the program came from a line."""
+    place = case.query.places.site(site)
+    return place is not None and any(
+        failure.site is not None and not failure.node and failure.site.place.line == place.place.line
+        for failure in case.failures
+    )
 
 
 def _before(case: Case, event: int, leaves: tuple[int, ...]) -> Found:
@@ -66,5 +76,4 @@ RULE = Rule(
     ERROR,
     "gradients that are clipped where it has no effect: before backward() or after the step",
     _search,
-    needs=(Need.TRAINING,),
 )

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.norms import gradients_at
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained, distinct
@@ -49,12 +50,7 @@ def _is_lost(same: np.ndarray, own: np.ndarray) -> bool:
 def has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
     """For each parameter, whether its gradient at a step is more than the rounding noise beside the largest one: that
     of a bias before batch norm is not."""
-    log, states = case.query.tensors.grads, case.trace.states
-    keys = log.tensors << 32 | log.events
-    at = np.searchsorted(keys, tensors.astype(np.int64) << 32 | events, side="right") - 1
-    known = (at >= 0) & (log.tensors[at] == tensors)
-    rows = states.rows_of(np.where(known, log.values[at], 0), events)
-    sizes = np.where(rows >= 0, np.nan_to_num(states.stats[rows, 3]), 0.0)
+    sizes = np.nan_to_num(gradients_at(case, tensors, events))
     steps, of_step = np.unique(events, return_inverse=True)
     largest = np.zeros(len(steps))
     np.maximum.at(largest, of_step, sizes)

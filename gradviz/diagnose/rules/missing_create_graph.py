@@ -1,5 +1,6 @@
-"""`missing-create-graph`: a gradient that autograd.grad returned without create_graph=True is added to a loss as a
-penalty: reduced to a scalar, it is a term of a root, and no gradient flows back through it."""
+"""`missing-create-graph`: a gradient that autograd.grad returned without create_graph=True becomes a term of a loss,
+and no gradient flows back through it: reduced to a scalar, as a penalty; or element by element, as a derivative in a
+residual, beside what was computed from the same parameters."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.upstream import Downstream
 from gradviz.sets import contained, distinct
+from gradviz.tracefile import PassInfo
 
-_ADDING = ("add", "add_", "sub", "sub_")
+_ADDING = ("add", "add_", "sub", "sub_", "rsub")
+_DETACHING = ("detach", "detach_", "data")
 _MOST = 64  # results of a gradient that are looked at
 
 
@@ -24,12 +27,14 @@ def _search(case: Case) -> Iterator[Found]:
     runs = [run for run in case.trace.passes if run.number in numbers]
     if not runs:
         return
-    below = Downstream(case.query)
+    below = case.downstream
     failed = {call.root for call in case.of(rootless)}
     for site in dict.fromkeys(run.site for run in runs):
         run = next(run for run in runs if run.site == site)
         for gradient in _returned(case, run.first, case.query.passes.last(run)):
             term = _term(case, below, gradient, failed)
+            if term < 0:
+                term = _residual(case, below, run, gradient)
             if term >= 0:
                 yield Found(
                     f"the gradient of pass {run.number} is a term of a loss ({case.at(term)}), but it was made without "
@@ -48,7 +53,7 @@ def _returned(case: Case, first: int, last: int) -> list[int]:
     flows = produced.lists("flows")
     events = produced.events[flows.owners]
     inside = (events >= first) & (events <= last)
-    return distinct(flows.elements[inside, 1]).tolist()
+    return [tensor for tensor in distinct(flows.elements[inside, 1]).tolist() if tensor]
 
 
 def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int:
@@ -68,6 +73,61 @@ def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int
             if op.op in _ADDING and _is_scalar(case, tensor) and _makes_graph(case, op):
                 return event
     return -1
+
+
+def _residual(case: Case, below: Downstream, run: PassInfo, gradient: int) -> int:
+    """The op that adds what was computed from a gradient to a result that was computed from the same parameters, on the
+    way to a root; −1 if there is none. A gradient that is added to the tensor that it is the gradient of is a step of
+    descent, and one that the program detaches is a constant."""
+    began = case.query.passes.began(run.number)
+    asked = {tensor for tensor in began.inputs if tensor}
+    if asked & case.training.trained:  # gradients of weights that are compared: one side is a constant
+        return -1
+    trained: set[int] | None = None
+    for tensor, readers in _without_graph(case, below, gradient).items():
+        for event in readers:
+            op = case.query.tensors.op(event)
+            if op.op in _DETACHING:
+                return -1
+            others = [t for t in op.inputs if t and t != tensor]
+            if op.op not in _ADDING or not others or asked & set(others) or not _makes_graph(case, op):
+                continue
+            trained = _trained_behind(case, [r.node for r in began.roots]) if trained is None else trained
+            beside = _trained_behind(case, [n for t in others for n in _nodes_of(case, t)])
+            if trained & beside and _reaches_a_root(case, below, op.outputs):
+                return event
+    return -1
+
+
+def _without_graph(case: Case, below: Downstream, gradient: int) -> dict[int, list[int]]:
+    """What is computed from a gradient without a graph, and the ops that read each of these tensors."""
+    found: dict[int, list[int]] = {}
+    waiting = [gradient]
+    while waiting and len(found) < _MOST:
+        tensor = waiting.pop(0)
+        if tensor in found or case.query.tensors.flags(tensor, case.trace.count) & REQUIRES_GRAD:
+            continue
+        found[tensor] = below.readers(tensor)
+        waiting += [output for event in found[tensor] for output in case.query.tensors.op(event).outputs]
+    return found
+
+
+def _nodes_of(case: Case, tensor: int) -> tuple[int, ...]:
+    """The nodes of the op that made a tensor."""
+    maker = case.query.tensors.maker(tensor)
+    return tuple(case.query.nodes.of_op(maker)) if maker is not None else ()
+
+
+def _trained_behind(case: Case, nodes: list[int]) -> set[int]:
+    """The trained leaves that the graph leads to from nodes."""
+    made = map(case.query.nodes.event, case.query.nodes.walk(nodes))
+    return {edge.tensor for node in made if node is not None for edge in node.edges} & case.training.trained
+
+
+def _reaches_a_root(case: Case, below: Downstream, results: tuple[int, ...]) -> bool:
+    """Whether something that was computed from results is the root of a pass."""
+    roots = set(case.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2].tolist())
+    return any(roots & set(below.results(result, _MOST)) for result in results)
 
 
 def _is_scalar(case: Case, tensor: int) -> bool:

@@ -24,10 +24,19 @@ def _search(case: Case) -> Iterator[Found]:
         place = f": it was computed at {case.at(made)}" if made is not None else ""
         yield Found(
             f"{name}.grad is read and is None, because {name} is not a leaf{place}",
-            f"{name}.retain_grad()  # before backward(); or read .grad of the leaf that {name} is computed from",
+            _cure(case, name, made),
             (event, *((made,) if made is not None else ())),
             tensors=(tensor,),
         )
+
+
+def _cure(case: Case, name: str, made: int | None) -> str:
+    site = None if made is None else case.query.places.site(int(case.trace.events["site"][made]))
+    if f"{name}.grad" in case.line_of(site):  # `w = w - lr * w.grad` is meant as an update of the leaf
+        return f"with torch.no_grad(): {name} -= ...  # update the leaf in place: it stays the leaf"
+    return (
+        f"{name}.retain_grad()  # before backward(); or read .grad of the leaf that {name} is computed from"
+    )
 
 
 RULE = Rule(

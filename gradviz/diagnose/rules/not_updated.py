@@ -1,19 +1,32 @@
-"""`not-updated`: a leaf gets gradients in two passes or more, and no step ever changes it, while others are
-trained. It may be meant (only the head is trained), so it is a note."""
+"""`not-updated`: leaves get gradients in two passes or more, and nothing ever changes them. It is an error if the
+program computes the change and loses it (`p = p - lr * p.grad`), a warning if their optimizer never steps. If others
+are trained it may be meant (only the head is trained), so it is a note."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import NOTE
+from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.lost_change import lost_changes
+from gradviz.diagnose.never_stepped import never_stepped
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.unregistered_parameter import homeless
 from gradviz.events.kinds import Kind
 
+_UNREACHED = (
+    "the step here is never reached",
+    "if (i + 1) % k == 0: optimizer.step()  # a condition that comes true",
+)
+_MISSING = "no step follows this pass", "optimizer.step()  # after backward()"
+
 
 def _search(case: Case) -> Iterator[Found]:
-    leaves = case.of(homeless)
+    told: set[int] = set()
+    for found in (*_lost(case), *_without_step(case)):
+        told.update(found.tensors)
+        yield found
+    leaves = [leaf for leaf in case.of(homeless) if leaf not in told]
     if not leaves or not case.training.trained:
         return
     came = case.trace.table(Kind.ACCUMULATED)
@@ -28,11 +41,39 @@ def _search(case: Case) -> Iterator[Found]:
     )
 
 
+def _lost(case: Case) -> Iterator[Found]:
+    for change in case.of(lost_changes):
+        what = case.words.expression(case.site(change.events[0]), 40) or "the result"
+        one = len(change.leaves) == 1
+        yield Found(
+            f"{what} is a new tensor that nothing reads: {case.called(change.leaves)} never change{'s' * one}",
+            "with torch.no_grad(): p -= lr * p.grad  # in place",
+            change.events[:2],
+            tensors=change.leaves,
+            severity=ERROR,
+        )
+
+
+def _without_step(case: Case) -> Iterator[Found]:
+    for idle in case.of(never_stepped):
+        why, cure = _UNREACHED if idle.unreached is not None else _MISSING
+        yield Found(
+            f"{why}: {idle.passes} passes give gradients to {case.called(idle.leaves)}, and their optimizer, made at "
+            f"{case.at(idle.made)}, never steps",
+            cure,
+            (idle.run.first, idle.made),
+            site=idle.unreached or idle.run.site,
+            number=idle.run.number,
+            tensors=idle.leaves,
+            severity=WARNING,
+        )
+
+
 RULE = Rule(
     "not-updated",
     NOTE,
     "leaves that get gradients and are never changed",
     _search,
-    needs=(Need.TRAINING, Need.PASSES),
-    follows=("unregistered-parameter", "stale-optimizer", "recreated-parameter"),
+    needs=(Need.PASSES,),
+    follows=("unregistered-parameter", "stale-optimizer", "recreated-parameter", "late-clip"),
 )

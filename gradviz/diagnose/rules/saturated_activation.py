@@ -92,7 +92,7 @@ def _feeds_a_loss(case: Case, result: int) -> bool:
 
 
 def _below(case: Case) -> Downstream:
-    return Downstream(case.query)
+    return case.downstream
 
 
 def _sizes(case: Case, rows: np.ndarray) -> np.ndarray:

@@ -79,5 +79,5 @@ RULE = Rule(
     WARNING,
     "a scheduler that is stepped before the optimizer, or too often",
     _search,
-    needs=(Need.SCHEDULER, Need.STEP),
+    needs=(Need.SCHEDULER, Need.STEP, Need.START),
 )

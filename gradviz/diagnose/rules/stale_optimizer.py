@@ -38,8 +38,25 @@ def _search(case: Case) -> Iterator[Found]:
         f"get{'s' * (len(leaves) == 1)} gradients and {'is' if len(leaves) == 1 else 'are'} in no optimizer",
         "make the optimizer after the last change of the model: torch.optim.SGD(model.parameters(), ...)",
         (step,) if made is None else (made, step),
+        site=0 if made is None else _replacing(case, made),
         tensors=tuple(leaves),
     )
+
+
+def _replacing(case: Case, made: int) -> int:
+    """The line that made a parameter, and none of those that an optimizer holds: the call, if the same function made
+    both."""
+    site = case.site(made)
+    held = {
+        (caller.place.file, caller.place.line)
+        for tensor in case.training.holders
+        if (maker := case.query.tensors.maker(tensor)) is not None
+        for caller in case.query.places.callers(case.site(maker))
+    }
+    for caller in case.query.places.callers(site):
+        if (caller.place.file, caller.place.line) not in held:
+            return caller.number
+    return site
 
 
 def _holds_any(case: Case, optimizer: int, got: set[int]) -> bool:

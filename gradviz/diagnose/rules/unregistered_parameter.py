@@ -4,6 +4,7 @@ plain list or dict, or was made by an op on a Parameter."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,9 +12,10 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, TensorMade
-from gradviz.query.upstream import Downstream
+from gradviz.events.kinds import Kind, ScopeEntered, TensorMade
 from gradviz.sets import contained
+
+_NEAR = 64  # results of a leaf, and ops on them, that are looked at
 
 
 def homeless(case: Case) -> list[int]:
@@ -27,21 +29,26 @@ def homeless(case: Case) -> list[int]:
 
 
 def _search(case: Case) -> Iterator[Found]:
-    below = Downstream(case.query)
     modules = {
         case.trace.parameters.get(tensor, "").partition(".")[0] for tensor in case.training.trained
     } - {""}
     found: dict[int, list[int]] = {}
-    for leaf in case.of(homeless):
+    around: dict[int, ScopeEntered] = {}
+    for leaf in dict.fromkeys([*case.of(homeless), *_beneath_failures(case)]):
         made = case.query.tensors.made(leaf)
-        module = _module_around(case, below, leaf)
+        scopes = _modules_around(case, leaf)
+        if not scopes or not isinstance(made, TensorMade):
+            continue
+        module = _outermost(scopes)
         name = case.trace.parameters.get(leaf, "")
-        if module in modules and not name.startswith(f"{module}.") and isinstance(made, TensorMade):
-            found.setdefault(made.site, []).append(leaf)
+        if module in modules and not name.startswith(f"{module}."):
+            site = _in_the_making_of(case, made.site, scopes)
+            found.setdefault(site, []).append(leaf)
+            around.setdefault(site, scopes[0])
     for site, leaves in found.items():
-        module = _module_around(case, below, leaves[0])
         yield Found(
-            f"{case.called(leaves)} get{'s' * (len(leaves) == 1)} gradients in the forward of {module}, but "
+            f"{case.called(leaves)} get{'s' * (len(leaves) == 1)} gradients in the forward of "
+            f"{_outermost([around[site]])}, but "
             f"{'is' if len(leaves) == 1 else 'are'} not among its parameters(): no step changes "
             f"{'it' if len(leaves) == 1 else 'them'}",
             "use nn.ModuleList, nn.ModuleDict or nn.Parameter(...) as an attribute of the module",
@@ -51,13 +58,54 @@ def _search(case: Case) -> Iterator[Found]:
         )
 
 
-def _module_around(case: Case, below: Downstream, leaf: int) -> str:
-    """The outermost module in whose forward a leaf is read first; empty if there is none."""
-    for op in below.readers(leaf)[:1]:
+def _beneath_failures(case: Case) -> list[int]:
+    """The leaves in no optimizer that a node leads to which a second pass failed at: their part of the graph was made
+    once, as that of `self.scale = nn.Parameter(...) * 2` is."""
+    return [
+        leaf
+        for failure in case.failures
+        if failure.node and not failure.handled
+        for leaf in leaves_beneath(case, failure.node)
+        if leaf not in case.training.trained
+    ]
+
+
+def leaves_beneath(case: Case, node: int) -> list[int]:
+    """The leaves that the graph leads to from a node."""
+    made = map(case.query.nodes.event, case.query.nodes.walk([node]))
+    tensors = dict.fromkeys(
+        edge.tensor for node_made in made if node_made is not None for edge in node_made.edges
+    )
+    return [t for t in tensors if t and case.query.tensors.is_leaf_that_requires_grad(t, case.trace.count)]
+
+
+def _modules_around(case: Case, leaf: int) -> list[ScopeEntered]:
+    """The modules in whose forward a leaf, or what was computed from it before, is read first, outermost first."""
+    if not case.downstream.readers(leaf):
+        return []
+    readers = sorted({op for ops in case.downstream.results(leaf, _NEAR).values() for op in ops})
+    for op in readers[:_NEAR]:
         scopes = case.query.scopes.around(op, case.query.tensors.op(op).thread)
-        if scopes and case.query.tensors.flags(leaf, op) & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD:
-            return scopes[0].name.partition(".")[0]
-    return ""
+        if scopes:
+            return scopes if case.query.tensors.is_leaf_that_requires_grad(leaf, op) else []
+    return []
+
+
+def _outermost(scopes: list[ScopeEntered]) -> str:
+    return scopes[0].name.partition(".")[0]
+
+
+def _in_the_making_of(case: Case, site: int, scopes: list[ScopeEntered]) -> int:
+    """The line in `__init__` of the innermost registered module around that made a leaf, itself or by a call: it is
+    there that a plain list got the layer. The site of the leaf, if there is no such line."""
+    root = _outermost(scopes)
+    registered = [scope.type for scope in scopes if f"{scope.name}.".startswith(f"{root}.")]
+    for type_ in registered[::-1]:
+        making = re.compile(rf"(^|\.){re.escape(type_)}\.__init__(\.|$)")
+        for caller in case.query.places.callers(site):
+            if making.search(caller.place.function):
+                return caller.number
+    return site
 
 
 RULE = Rule(

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.norms import gradients_at
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.lost_update import has_gradient
 from gradviz.events.kinds import Kind
@@ -53,8 +54,10 @@ def _search(case: Case) -> Iterator[Found]:
             tensors=tuple(high),
         )
     moving = usable & has_gradient(case, tensors, stepped.events[at])
-    most = np.array([_at_most(case, int(stepped.events[i]), int(t)) if u else np.nan
-                     for i, t, u in zip(at, tensors, moving, strict=True)], float)  # fmt: skip
+    gradients = gradients_at(case, tensors, stepped.events[at])
+    most = np.full(len(tensors), np.nan)
+    for row in np.flatnonzero(moving).tolist():
+        most[row] = _at_most(case, int(stepped.events[at[row]]), int(tensors[row]), float(gradients[row]))
     small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & _are_wide(case, before)
     low = _found(case, tensors, moving, small)
     if low and not high:
@@ -94,8 +97,9 @@ def _are_wide(case: Case, rows: np.ndarray) -> np.ndarray:
     return table[case.trace.states.forms[rows]]
 
 
-def _at_most(case: Case, step: int, tensor: int) -> float:
-    """The root mean square of the change of a tensor in a step, at most; NaN where that is not known."""
+def _at_most(case: Case, step: int, tensor: int, gradient: float) -> float:
+    """The root mean square of the change of a tensor in a step, at most, from that of its gradient; NaN where that is
+    not known."""
     event = case.training.stepped.object(step)
     place = event.parameters.index(tensor) if tensor in event.parameters else -1
     for group in event.groups:
@@ -105,16 +109,9 @@ def _at_most(case: Case, step: int, tensor: int) -> float:
             if event.type in _ADAPTIVE:
                 return _SLACK * rate
             plain = event.type == "SGD" and not settings.get("momentum") and not settings.get("weight_decay")
-            return rate * _gradient(case, tensor, step) if plain else np.nan
+            return rate * gradient if plain else np.nan
         place -= group.size
     return np.nan
-
-
-def _gradient(case: Case, tensor: int, step: int) -> float:
-    """The root mean square of the gradient of a leaf at a step."""
-    grad = case.query.tensors.grads.last(tensor, step)
-    row = case.trace.states.last(grad, step) if grad else -1
-    return float(case.trace.states.stats[row, _RMS]) if row >= 0 else np.nan
 
 
 RULE = Rule(

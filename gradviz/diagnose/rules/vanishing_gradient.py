@@ -13,11 +13,13 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.gains import gains
 from gradviz.diagnose.norms import leaf_norms
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.cuts import sources
 from gradviz.sets import contained
 from gradviz.words.numbers import number
 
 _RATIO, _SHARE = 1e4, 0.5
-_NODES, _LOSS = 3, -2.0  # a line is blamed if so many of its nodes lose two powers of ten
+_BESIDE = 1e3  # a gradient so much larger than that of a leaf which the same op reads
+_ROUNDS, _LOSS = 3, -2.0  # a line is blamed if it ran so often and its nodes lose two powers of ten
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -38,10 +40,11 @@ def _search(case: Case) -> Iterator[Found]:
     of_all = np.bincount(leaves[known], minlength=len(counts))[: len(counts)]
     small = np.flatnonzero((counts > 0) & (counts >= _SHARE * of_all))
     small = np.intersect1d(small, leaves[tiny & (passes == passes.min())])
+    small = _not_cancelled(case, small, _largest(leaves[known], rms[known]))
     if not len(small):
         return
     first = int(passes[tiny & contained(leaves, small)][0])
-    lines = [gain for gain in gains(case, first) if gain.count >= _NODES and gain.total <= _LOSS]
+    lines = [gain for gain in gains(case, first) if gain.rounds >= _ROUNDS and gain.total <= _LOSS]
     if not lines:
         return
     line = min(lines, key=lambda gain: gain.total + gain.own)
@@ -55,6 +58,31 @@ def _search(case: Case) -> Iterator[Found]:
         site=line.site,
         number=first,
         tensors=tuple(small.tolist()),
+    )
+
+
+def _largest(leaves: np.ndarray, rms: np.ndarray) -> dict[int, float]:
+    """The largest gradient of each leaf."""
+    order = np.argsort(rms, kind="stable")
+    return dict(zip(leaves[order].tolist(), rms[order].tolist(), strict=True))
+
+
+def _not_cancelled(case: Case, small: np.ndarray, largest: dict[int, float]) -> np.ndarray:
+    """The leaves without those that an op reads together with a leaf whose gradient is sound: a bias in front of a
+    normalisation gets nothing but rounding errors, the weight beside it learns."""
+    below = case.downstream
+    return np.array(
+        [
+            leaf
+            for leaf in small.tolist()
+            if not any(
+                largest.get(other, 0.0) >= _BESIDE * largest[leaf]
+                for event in below.readers(leaf)[:1]
+                for read in case.query.tensors.op(event).inputs
+                for other in (read, *sources(case.query, read, through_memory=True))
+            )
+        ],
+        np.int64,
     )
 
 

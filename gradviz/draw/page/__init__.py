@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from gradviz.draw.page.firsts import firsts, places
 from gradviz.draw.page.norms import norms
-from gradviz.draw.page.views import Sources, view
+from gradviz.draw.page.views import Shared, view
 from gradviz.draw.render import DrawError
 from gradviz.graph.build import GraphError
 from gradviz.graph.model import Graph
@@ -24,6 +24,19 @@ from gradviz.graph.slices import SliceError
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Words
 from gradviz.words.escape import plain
+
+# Pan and zoom, as released (vendor/LICENSE). In this order: each uses those before it.
+LIBRARIES = (
+    "d3-dispatch",
+    "d3-selection",
+    "d3-timer",
+    "d3-color",
+    "d3-interpolate",
+    "d3-ease",
+    "d3-drag",
+    "d3-transition",
+    "d3-zoom",
+)
 
 # In this order: a script may use those before it.
 SCRIPTS = (
@@ -59,9 +72,9 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
             f"a page of {len(first.nodes):,} nodes is too large (at most {MOST_NODES:,}): select a part of it "
             "(--around, --from and --to, --only-grad), or save it as .svg, which is folded"
         )
-    sources, found = Sources(trace), firsts(words)
-    explained = set(found.values())
-    views = [view(first, words, sources, _run(trace, first.pass_number), explained)]
+    found = firsts(words)
+    shared = Shared(words, set(found.values()))
+    views = [view(first, _run(trace, first.pass_number), shared)]
     room = MOST_NODES - len(first.nodes) - len(views[0]["steps"])
     for other in _order(trace, first.pass_number):
         if room <= 0 or len(views) >= MOST_PASSES:
@@ -72,7 +85,7 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
             continue  # that pass has nothing of the requested slice
         room -= len(graph.nodes)
         if room > 0:
-            views.append(view(graph, words, sources, _run(trace, other), explained))
+            views.append(view(graph, _run(trace, other), shared))
             room -= len(views[-1]["steps"])
     data = {
         "script": plain(Path(trace.meta.get("script", "")).name, 80),
@@ -85,8 +98,8 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
         "values": trace.meta.get("values") != "none",
         "norms": norms(trace, words.called),
         "backward": [[run.first, trace.count - 1 if run.last is None else run.last] for run in trace.passes],
-        "sites": sources.sites,
-        "files": sources.data(),
+        "sites": shared.sources.sites,
+        "files": shared.sources.data(),
     }
     return _written(data, views)
 
@@ -123,7 +136,7 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
     here = files(__name__)
     style = here.joinpath("page.css").read_text(encoding="utf-8")
     parts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    script = "'use strict';\n(() => {\n" + "\n".join(parts) + "\n})();\n"
+    script = libraries() + "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
     allowed = {
         "default-src": "none",
         "style-src": _hash(style),
@@ -146,15 +159,18 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
     return "".join(part if position % 2 == 0 else filled[part] for position, part in enumerate(parts))
 
 
+def libraries() -> str:
+    """The libraries, with their licences, which go wherever they go."""
+    vendor = files(__name__).joinpath("vendor")
+    parts = [vendor.joinpath(f"{name}.min.js").read_text(encoding="utf-8") for name in LIBRARIES]
+    return "/*\n" + vendor.joinpath("LICENSE").read_text(encoding="utf-8") + "*/\n" + "".join(parts)
+
+
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-_HARMLESS = str.maketrans(
-    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-)
-
-
 def _json(data: Any) -> str:
     """Data as JSON that cannot end the HTML element that contains it."""
-    return json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False).translate(_HARMLESS)
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

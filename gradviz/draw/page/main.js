@@ -36,20 +36,18 @@ function say(text) {
 // --- clicks
 
 function startClicks() {
-  const stage = $("stage");
-  stage.addEventListener("click", (event) => {
-    if (dragged) return;
+  $("stage").addEventListener("click", (event) => {
     const hit = event.target.closest("[data-id]");
     const id = hit ? hit.dataset.id : null;
     if (id && event.target.closest(".sign")) fold(id);
     else select(id);
   });
-  stage.addEventListener("dblclick", (event) => {
+  $("stage").addEventListener("dblclick", (event) => {
     const hit = event.target.closest("[data-id]");
     if (hit && app.view.groupOf.has(hit.dataset.id)) fold(hit.dataset.id);
   });
   const buttons = {
-    "zoom-in": () => zoomTo(eye.scale * 1.3), "zoom-out": () => zoomTo(eye.scale / 1.3), "zoom-all": () => fit(),
+    "zoom-in": () => zoomBy(1.3), "zoom-out": () => zoomBy(1 / 1.3), "zoom-all": () => fit(),
     "fold-all": () => foldAll(true), "unfold-all": () => foldAll(false), help: () => showHelp(),
     roll: () => rollAndFit(), theme: ACTS.t, link: ACTS.l, "first-nan": ACTS.n, "first-error": ACTS.e,
   };
@@ -108,11 +106,7 @@ function walk(direction) {
   if (edge) select(edge);
 }
 
-const move = (dx, dy) => () => {
-  eye.x += dx;
-  eye.y += dy;
-  look();
-};
+const move = (dx, dy) => () => moveBy(dx, dy);
 
 const isBackward = (step) => step.phase.startsWith("backward");
 
@@ -130,9 +124,9 @@ const ACTS = {
   "[": () => nextPass(-1),
   "]": () => nextPass(1),
   "/": () => $("search").focus(),
-  "+": () => zoomTo(eye.scale * 1.3),
-  "=": () => zoomTo(eye.scale * 1.3),
-  "-": () => zoomTo(eye.scale / 1.3),
+  "+": () => zoomBy(1.3),
+  "=": () => zoomBy(1.3),
+  "-": () => zoomBy(1 / 1.3),
   0: () => fit(),
   w: move(0, 80),
   a: move(80, 0),
@@ -182,11 +176,20 @@ function startKeys() {
 
 const counted = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 
+// Which passes the page holds, if there are more.
+function heldTold() {
+  const held = data.held.filter((pass) => pass !== null).sort((a, b) => a - b);
+  if (!held.length || held.length >= data.passes.length) return "";
+  const some = held.length > 6 ? [...held.slice(0, 4), "…", held.at(-1)] : held;
+  return `${held.length} of ${data.passes.length.toLocaleString("en")} passes are in this page: ${some.join(", ")}`;
+}
+
 function showNotes() {
   const view = app.view;
   const parts = [];
   if (view.error) parts.push(element("span", { class: "odd" }, view.error));
   if (view.leftOut) parts.push(element("span", {}, `${counted(view.leftOut, "operation")} of the run outside this pass`));
+  if (heldTold()) parts.push(element("span", {}, heldTold()));
   for (const note of view.notes) parts.push(element("span", {}, note));
   $("notes").replaceChildren(...parts);
   $("notes").hidden = !parts.length;

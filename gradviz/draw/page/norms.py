@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradviz.draw.page.states import norm
-from gradviz.events.kinds import Accumulated, Kind
+from gradviz.events.kinds import Kind
 from gradviz.tracefile import Trace
 from gradviz.words.escape import plain
 
@@ -19,13 +19,13 @@ def norms(trace: Trace, called: Callable[[int], str]) -> dict[str, Any]:
     `leaves` a list of {name, norms}. A norm is None if the pass did not reach the leaf or the value was not
     kept, and "odd" if it has NaN or inf."""
     passes = trace.passes[:: -(-len(trace.passes) // MOST_PASSES) or 1]
-    told = trace.indices(Kind.ACCUMULATED)
+    told = trace.table(Kind.ACCUMULATED)
     leaves: dict[str, list[float | str | None]] = {}
     for position, run in enumerate(passes):
         last = trace.count if run.last is None else run.last
-        for k in told[(told >= run.first) & (told <= last)].tolist():
-            event = trace.event(k)
-            assert isinstance(event, Accumulated)
+        first, end = told.events.searchsorted([run.first, last + 1])
+        for k in told.events[first:end].tolist():
+            event = told.object(k)
             name = plain(called(event.tensor), 40)
             if name not in leaves and len(leaves) == MOST_LEAVES:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,13 @@ Entry = list[Any]  # [event, text, text for a node, norm or None, 1 if NaN or in
 
 
 class States:
-    """Follows tensors over a range of events."""
+    """Follows tensors over ranges of events."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
         self.trace = query.trace
+        self.value_changes = lru_cache(maxsize=4096)(partial(value_changes, query))
+        self.grad_changes = lru_cache(maxsize=4096)(partial(grad_changes, query))
 
     def of(self, tensors: set[int], first: int, last: int) -> dict[int, dict[str, list[Entry]]]:
         """For each tensor its values (`v`) and the values of its `.grad` (`g`). An entry is valid from its
@@ -36,14 +39,14 @@ class States:
     def _values(self, tensor: int, first: int, last: int) -> list[Entry]:
         born = self.trace.born(tensor)
         found: list[Entry] = []
-        for k in _within(value_changes(self.query, tensor), first, last):
+        for k in _within(self.value_changes(tensor), first, last):
             there = born is not None and born <= k
             _add(found, self._entry(k, self.query.memory.value(tensor, k) if there else None))
         return found
 
     def _grads(self, tensor: int, first: int, last: int) -> list[Entry]:
         found: list[Entry] = []
-        for k in _within(grad_changes(self.query, tensor), first, last):
+        for k in _within(self.grad_changes(tensor), first, last):
             moment = self.query.at(k)
             _add(found, self._entry(k, moment.value(moment.grad(tensor))))
         return found

@@ -2,25 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from gradviz.draw.boxes import of_inside
 from gradviz.graph.fold import closed_by_default, closed_places, fold
 from gradviz.graph.groups import Group, ancestors, groups
-from gradviz.graph.model import GROUP, Graph
+from gradviz.graph.model import GRAD_FN, GROUP, OP, Graph, Node
 from gradviz.graph.rolling import places
 from gradviz.words.escape import plain
 
 Tree = dict[str, Group]
 
+# What passes of one structure do not share: numbers, ids, values.
+_OWN = (
+    "id", "number", "visit", "since", "version", "called", "base", "pair", "maker",
+    "value", "grad", "tangent", "upstream", "held", "box",
+)  # fmt: skip
+_shared = attrgetter(*(field.name for field in fields(Node) if field.name not in _OWN))
 
-def tree_of_steps(graph: Graph) -> dict[str, Any]:
+
+class Trees:
+    """The groups of the graphs of a page. The graphs of a training loop have one structure, and so the same groups of
+    other nodes: these are found once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[list[str], dict[str, Any]]] = {}
+
+    def of(self, graph: Graph) -> dict[str, Any]:
+        """The groups of steps (`each`), and those of places (`rolled`)."""
+        structure = _structure(graph)
+        if structure not in self._known:
+            self._known[structure] = [*graph.nodes], {"each": _of_steps(graph), "rolled": _of_places(graph)}
+        nodes, trees = self._known[structure]
+        now = dict(zip(nodes, graph.nodes, strict=True))
+        return {name: _renamed(tree, now) for name, tree in trees.items()}
+
+
+def _structure(graph: Graph) -> Hashable:
+    """All of a graph that its groups depend on, the same for graphs that differ only in ids and values."""
+    place = {name: number for number, name in enumerate(graph.nodes)}
+    order = _ranks([(_counter(node), node.number) for node in graph.nodes.values()])
+    visits = _ranks([node.visit for node in graph.nodes.values()])
+    nodes = [
+        (_shared(node), place.get(node.pair, -1), place.get(node.maker, -1), rank, visit)
+        for node, rank, visit in zip(graph.nodes.values(), order, visits, strict=True)
+    ]
+    edges = [
+        (place[edge.source], place[edge.target], edge.kind, edge.label, edge.cut, edge.count, edge.again)
+        for edge in graph.edges
+    ]
+    return graph.show, tuple(graph.scopes.items()), tuple(nodes), tuple(edges)
+
+
+def _counter(node: Node) -> str:
+    """What a node's number counts."""
+    return node.kind if node.kind in (OP, GRAD_FN) else "tensor"
+
+
+def _ranks(values: list[Any]) -> list[int]:
+    """For each value its rank among those that there are."""
+    rank = {value: number for number, value in enumerate(sorted(set(values)))}
+    return [rank[value] for value in values]
+
+
+def _renamed(tree: dict[str, Any], now: dict[str, str]) -> dict[str, Any]:
+    """Groups with other members."""
+    return {
+        "groups": [
+            {**group, "members": [now[name] for name in group["members"]]} for group in tree["groups"]
+        ],
+        "closed": tree["closed"],
+    }
+
+
+def _of_steps(graph: Graph) -> dict[str, Any]:
     """The groups of scopes, repetitions and chains, and which are closed at first."""
     tree = groups(graph)
     return {"groups": _groups(graph, tree), "closed": sorted(closed_by_default(graph, tree))}
 
 
-def tree_of_places(graph: Graph) -> dict[str, Any]:
+def _of_places(graph: Graph) -> dict[str, Any]:
     """The groups of modules and places, and which are closed at first."""
     tree = places(graph)
     return {"groups": _groups(graph, tree), "closed": sorted(closed_places(graph, tree))}

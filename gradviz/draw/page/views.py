@@ -11,7 +11,7 @@ import numpy as np
 
 from gradviz.draw.page.firsts import reasons
 from gradviz.draw.page.states import States, spans
-from gradviz.draw.page.trees import tree_of_places, tree_of_steps
+from gradviz.draw.page.trees import Trees
 from gradviz.events import kinds as e
 from gradviz.events.fields import Rule
 from gradviz.events.kinds import Kind
@@ -64,10 +64,17 @@ class Sources:
         ]
 
 
-def view(
-    graph: Graph, words: Words, sources: Sources, run: PassInfo | None, explained: Collection[int] = ()
-) -> dict[str, Any]:
-    """One graph with its events, as plain data. The `explained` events have the words of `why`."""
+class Shared:
+    """What the views of one page share. The `explained` events have the words of `why`."""
+
+    def __init__(self, words: Words, explained: Collection[int] = ()) -> None:
+        self.words, self.explained = words, explained
+        self.sources, self.states, self.trees = Sources(words.trace), States(words.query), Trees()
+
+
+def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
+    """One graph with its events, as plain data."""
+    words, sources, states = shared.words, shared.sources, shared.states
     trace = words.trace
     events = _events(graph, trace, run)
     steps = _thinned(events, trace)
@@ -75,7 +82,6 @@ def view(
     last = int(events[-1]) if len(events) else max(trace.count - 1, 0)
     there = spans(graph, words.query)
     tensors = {node.number for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
-    states = States(words.query)
     notes = list(graph.notes)
     if len(steps) < len(events):
         notes.append(f"replay shows {len(steps):,} of {len(events):,} events")
@@ -91,10 +97,10 @@ def view(
             [edge.source, edge.target, edge.kind, plain(edge.label), plain(edge.cut)] for edge in graph.edges
         ],
         "rolled": is_clearer_rolled(graph),
-        "trees": {"each": tree_of_steps(graph), "rolled": tree_of_places(graph)},
+        "trees": shared.trees.of(graph),
         "tensors": states.of(tensors, first, last) if trace.count else {},
         "flows": states.along(graph, first if run is None else run.first, last),
-        "steps": [_step(k, words, sources, k in explained) for k in steps],
+        "steps": [_step(k, words, sources, k in shared.explained) for k in steps],
         "why": reasons(graph, words, last) if trace.count else {},
         "ran": _ran(graph, events, trace),
     }

@@ -17,6 +17,7 @@ import numpy as np
 
 from gradviz.engine.basics.missing import TENSOR_LACKS
 from gradviz.engine.basics.printing import format_array, format_with_spec
+from gradviz.engine.basics.turns import new_own_turn
 from gradviz.engine.core.node import (
     AccumulateGrad,
     Edge,
@@ -315,10 +316,16 @@ def new_tensor(array: np.ndarray, edge: Any = None, cls: type[Tensor] = Tensor) 
     return tensor
 
 
+_making = new_own_turn()  # of what tensors get later: two threads may want it at once
+
+
 def tensor_rare(tensor: Tensor) -> TensorRare:
     """The tensor's rare part. It is made if it is missing."""
     if tensor._rare is None:
-        tensor._rare = TensorRare()
+        rare = TensorRare()
+        with _making:
+            if tensor._rare is None:
+                tensor._rare = rare
     return tensor._rare
 
 
@@ -328,10 +335,13 @@ def counter_of(tensor: Tensor) -> Counter:
     A node that saved the tensor as its output gets the counter too, so that it notices a later modification."""
     rare = tensor_rare(tensor)
     if rare.counter is None:
-        rare.counter = Counter()
-        node = node_of(tensor)
-        if node is not None and hasattr(node, "out"):
-            node.out_counter, node.out_version = rare.counter, 0  # type: ignore[attr-defined]
+        counter = Counter()
+        with _making:
+            if rare.counter is None:
+                rare.counter = counter
+                node = node_of(tensor)
+                if node is not None and hasattr(node, "out"):
+                    node.out_counter, node.out_version = rare.counter, 0  # type: ignore[attr-defined]
     return rare.counter
 
 
@@ -347,8 +357,12 @@ def accumulator(leaf: Tensor) -> AccumulateGrad:
     rare = tensor_rare(leaf)
     node = rare.accumulator() if rare.accumulator is not None else None
     if node is None:
-        node = AccumulateGrad(leaf)
-        rare.accumulator = weakref.ref(node)
+        made = AccumulateGrad(leaf)
+        with _making:
+            node = rare.accumulator() if rare.accumulator is not None else None
+            if node is None:
+                node = made
+                rare.accumulator = weakref.ref(node)
     return node
 
 

@@ -1,0 +1,72 @@
+"""Changes of leaves that never reach them: `p = p - lr * p.grad`, `p.sub(lr * p.grad)`. The result is a new tensor that
+no op reads, and the leaf stays as it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import Kind, OpRan
+from gradviz.sets import contained
+
+_CHANGING = ("sub", "add", "addcmul", "addcdiv", "lerp", "subtract")
+_LEAST = 2  # times that the line ran
+
+
+@dataclass(frozen=True, slots=True)
+class LostChange:
+    """A line that computes what leaves are to become, and writes it nowhere: its events and the leaves."""
+
+    events: tuple[int, ...]
+    leaves: tuple[int, ...]
+
+
+def lost_changes(case: Case) -> list[LostChange]:
+    """The lines whose changes never reach a leaf. Use `case.of(lost_changes)`."""
+    ops = case.trace.table(Kind.OP)
+    wanted = [number for number, text in case.trace.strings.items() if text in _CHANGING]
+    events = ops.events[contained(ops["op"], wanted)]
+    _, written = case.query.tensors.all_writes
+    found = []
+    for own in case.by_site(events).values():
+        if len(own) < _LEAST or not _changed(case, case.query.tensors.op(int(own[0]))):
+            continue
+        changed = [_changed(case, case.query.tensors.op(event)) for event in own.tolist()]
+        leaves = tuple(dict.fromkeys(changed))
+        again = all(_gets_another(case, leaf, int(own[0])) for leaf in leaves)
+        if (
+            all(leaves)
+            and again
+            and not contained(leaves, written).any()
+            and not _is_used(case, own.tolist())
+        ):
+            found.append(LostChange(tuple(own.tolist()), leaves))
+    return found
+
+
+def _gets_another(case: Case, leaf: int, event: int) -> bool:
+    """Whether a leaf gets another gradient after an event: what was computed there was a step of a training."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    return bool(np.any(came["tensor"][came.events > event] == leaf))
+
+
+def _changed(case: Case, op: OpRan) -> int:
+    """The leaf that an op adds something from a gradient to, in a tensor of the same shape; 0 if there is none."""
+    leaf = case.training.leaf_behind(op.inputs[0]) if op.inputs else 0
+    if not leaf or not op.outputs or op.outputs[0] in op.inputs:
+        return 0
+    added = any(case.training.stems_from_gradient(t, op.index) for t in op.inputs[1:] if t)
+    forms = [case.trace.states.form(case.trace.states.first(t)) for t in (leaf, op.outputs[0])]
+    same = None not in forms and forms[0].shape == forms[1].shape  # type: ignore[union-attr]
+    return leaf if added and same else 0
+
+
+def _is_used(case: Case, events: list[int]) -> bool:
+    """Whether an op reads a result of these events, or something takes its value or its memory."""
+    results = {output for event in events for output in case.query.tensors.op(event).outputs}
+    mutated, made = case.trace.table(Kind.MUTATED), case.trace.table(Kind.TENSOR)
+    taken = set(mutated["source"].tolist()) | set(made["source"].tolist())
+    taken |= set(case.trace.states.bases[case.trace.states.bases > 0].tolist())
+    return bool(results & taken) or any(case.downstream.readers(result) for result in results)

@@ -1,0 +1,108 @@
+"""Optimizers that were made and never step, though passes go on computing gradients for them; and the line of the step
+that is never reached."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.loops import trees
+from gradviz.events.kinds import Kind
+from gradviz.sets import contained, distinct
+from gradviz.tracefile import PassInfo, Site
+
+_CLEARED, _UNCLEARED = 3, 6  # passes without a step, if gradients are cleared between them, and if not
+
+
+@dataclass(frozen=True, slots=True)
+class NeverStepped:
+    """An optimizer that never steps: the event at which it was made, its leaves with gradients, the last pass that gave
+    them some, how many passes did, and the line of the step that is never reached, if there is one."""
+
+    made: int
+    leaves: tuple[int, ...]
+    run: PassInfo
+    passes: int
+    unreached: Site | None
+
+
+def never_stepped(case: Case) -> list[NeverStepped]:
+    """The optimizers that never step, of a run that came to its end. Use `case.of(never_stepped)`."""
+    if case.trace.meta.get("error") or case.trace.meta.get("stopped"):
+        return []
+    held, came = case.trace.table(Kind.HOLDS), case.trace.table(Kind.ACCUMULATED)
+    _, written = case.query.tensors.all_writes
+    stepping = set(case.training.stepped["optimizer"].tolist())
+    found = []
+    for row in np.unique(held["optimizer"], return_index=True)[1].tolist():
+        event = int(held.events[row])
+        if int(held["optimizer"][row]) in stepping:
+            continue
+        got = contained(came["tensor"], held.lists("parameters").of(row)) & (came.events > event)
+        leaves, passes = distinct(came["tensor"][got]), distinct(came["in_pass"][got])
+        if (
+            len(passes) < _least(case, leaves)
+            or contained(leaves, written).any()
+            or _stepped_on(case, leaves)
+        ):
+            continue
+        run = case.query.passes.by_number[int(passes[-1])]
+        found.append(NeverStepped(event, tuple(leaves.tolist()), run, len(passes), _unreached(case, run)))
+    return found
+
+
+def _least(case: Case, leaves: np.ndarray) -> int:
+    """How many passes are enough to miss a step."""
+    assigned = case.trace.table(Kind.GRAD_ASSIGNED)
+    cleared = case.trace.table(Kind.GRADS_CLEARED).lists("tensors").values
+    has = contained(leaves, cleared).any() or contained(leaves, assigned["tensor"]).any()
+    return _CLEARED if has else _UNCLEARED
+
+
+def _stepped_on(case: Case, leaves: np.ndarray) -> bool:
+    """Whether another optimizer, or the program itself, steps on some of the leaves."""
+    return bool(set(leaves.tolist()) & (set(case.training.owners) | set(case.training.by_hand[1].tolist())))
+
+
+def _unreached(case: Case, run: PassInfo) -> Site | None:
+    """The first call of `step()` in the file of a pass that never ran: the line of the condition in front of it, if it
+    has one that the pass is not under; None if there is no such call."""
+    site = case.query.places.site(run.site)
+    tree = case.of(trees).get(site.place.file) if site is not None else None
+    if site is None or tree is None:
+        return None
+    kinds = (case.training.stepped, case.scheduled)
+    ran = {
+        caller.place.line
+        for table in kinds
+        for number in distinct(table.sites).tolist()
+        for caller in case.query.places.callers(number)
+    }
+    own = site.place.line
+    lines = sorted(set(_steps(tree)) - ran, key=lambda line: (line < own, line))
+    for line in lines[:1]:
+        conditions = [
+            node.lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and _spans(node, line) and not _spans(node, own)
+        ]
+        return case.query.places.of_line(site.place.file, max(conditions, default=line))
+    return None
+
+
+def _spans(node: ast.If, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
+def _steps(tree: ast.Module) -> Iterator[int]:
+    """The lines that call the `step()` of an optimizer, by its name, or a scaler's with an optimizer."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        named = any("opt" in ast.unparse(part).lower() for part in (node.func.value, *node.args))
+        if node.func.attr == "step" and named:
+            yield node.lineno

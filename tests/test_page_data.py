@@ -1,0 +1,85 @@
+"""The data of a page, without a browser: what its views share stays true of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gradviz
+import gradviz.engine as torch
+from gradviz.draw.page.trees import Trees
+from gradviz.graph.build import build
+from gradviz.query import Query
+
+
+def trained(steps: int) -> None:
+    """A network with a loop in it. Its third step has another structure, its fourth a NaN and no other."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    weights = list(model.parameters())
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    x = torch.randn(2, 3)
+    for step in range(steps):
+        h = x
+        for _ in range(3 if step == 2 else 2):
+            h = torch.tanh(model(h))
+        loss = h.sum() * (float("nan") if step == 3 else 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def query(tmp_path_factory: pytest.TempPathFactory) -> Query:
+    path = tmp_path_factory.mktemp("page") / "run.gradviz"
+    with gradviz.record(path):
+        trained(6)
+    return Query(gradviz.open(path))
+
+
+def test_the_groups_of_a_pass_are_those_that_it_has_alone(query: Query) -> None:
+    shared, asked = Trees(), []
+    for number in range(1, 7):
+        graph = build(query, number)
+        assert shared.of(graph) == Trees().of(graph)
+        asked.append(graph)
+    members = {name for group in shared.of(asked[1])["each"]["groups"] for name in group["members"]}
+    assert members <= set(asked[1].nodes)
+    assert len(members) > 20
+
+
+def test_graphs_of_one_structure_are_grouped_once(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gradviz.draw.page.trees as trees
+
+    times = []
+    known = trees.groups
+    monkeypatch.setattr(trees, "groups", lambda graph: times.append(graph.pass_number) or known(graph))
+    shared = Trees()
+    for number in range(1, 7):
+        shared.of(build(query, number))
+    assert times == [1, 2, 3, 4]  # 1 is before the first step of SGD; 5 and 6 are like 2
+
+
+def test_a_name_that_differs_is_another_structure(query: Query) -> None:
+    shared = Trees()
+    graph = build(query, 1)
+    shared.of(graph)
+    op = next(node for node in graph.nodes.values() if node.op == "sum")
+    op.name = "total"
+    assert shared.of(graph) == Trees().of(graph)
+
+
+def test_a_page_of_many_passes_is_the_same_when_made_again(tmp_path: Path) -> None:
+    from gradviz.draw.page import html
+
+    path = tmp_path / "run.gradviz"
+    with gradviz.record(path):
+        trained(4)
+
+    def page() -> str:
+        with gradviz.open(path) as trace:
+            asking = Query(trace)
+            return html(trace, lambda number: build(asking, number))
+
+    assert page() == page()

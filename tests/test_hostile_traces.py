@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from contextlib import closing
@@ -240,6 +242,20 @@ def test_a_reader_never_holds_the_file(trace: Path) -> None:
             read.snapshot(tensor)
             writer.execute("BEGIN EXCLUSIVE")
             writer.execute("ROLLBACK")
+
+
+def test_to_open_a_trace_takes_no_locks_from_a_commit_of_this_process(tmp_path: Path) -> None:
+    """POSIX takes all locks of a process from a file when the process closes it, through whichever descriptor."""
+    path = tmp_path / "run.gradviz"
+    write = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+    with recording(path) as (recorder, step):
+        step(2)
+        recorder.flush()
+        recorder.writer.connection.execute("BEGIN IMMEDIATE")
+        open_trace(path).close()
+        other = subprocess.run([sys.executable, "-c", write, path], capture_output=True, text=True)
+        recorder.writer.connection.execute("ROLLBACK")
+    assert "database is locked" in other.stderr
 
 
 def test_a_trace_that_is_recorded_is_read_as_it_was_when_it_was_opened(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
 from gradviz.query import Query
 from gradviz.query.ranks import label_of
-from gradviz.tracefile import Trace
+from gradviz.tracefile import Trace, if_long
 from gradviz.words.numbers import plural
 
 _PLAIN = (".json", ".mmd")  # formats without marks
@@ -80,14 +80,15 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 path,
             )
         is_json = path.suffix.lower() == ".json"
-        graph = _sliced(Query(traces[0]), choice.number, choice, not is_json, found[0])
+        first, *others = (_read(trace, choice) for trace in traces)
+        graph = _sliced(Query(first), choice.number, choice, not is_json, found[0])
         if len(traces) > 1:  # the same pass of all
             number = graph.pass_number
-            others = [
+            graphs = [
                 _sliced(Query(trace), number, choice, not is_json, known)
-                for trace, known in zip(traces[1:], found[1:], strict=True)
+                for trace, known in zip(others, found[1:], strict=True)
             ]
-            graph = beside([graph, *others], [label_of(trace) for trace in traces])
+            graph = beside([graph, *graphs], [label_of(trace) for trace in traces])
         asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")
@@ -95,6 +96,12 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
         save(graph, path, choice.theme, choice.rankdir)
     return _told(graph, path)
+
+
+def _read(trace: Trace, choice: Choice) -> Trace:
+    """What a picture is drawn from: of a long run a part, unless the whole is asked for."""
+    part = trace if choice.whole else if_long(trace)
+    return part if part.pass_numbers else trace
 
 
 def _sliced(

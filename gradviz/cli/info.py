@@ -14,7 +14,7 @@ from gradviz.cli.common import all_opened, traces_argument
 from gradviz.query import Query
 from gradviz.query.overview import Overview, overview
 from gradviz.query.ranks import differences, label_of
-from gradviz.tracefile import Trace
+from gradviz.tracefile import Trace, if_long
 from gradviz.words.escape import clean, json_text
 from gradviz.words.numbers import brief, plural
 
@@ -28,12 +28,12 @@ def info(traces: tuple[Path, ...], as_json: bool) -> None:
     Several traces are shown side by side, with the gradients that should be the same in all, and are not.
     """
     with all_opened(traces) as recorded:
-        queries = [Query(trace) for trace in recorded]
+        queries = [Query(if_long(trace) if len(recorded) == 1 else trace) for trace in recorded]
         if as_json:
             found = [as_dict(trace, overview(query)) for trace, query in zip(recorded, queries, strict=True)]
             click.echo(json_text(found if len(found) > 1 else found[0]))
         else:
-            _print(recorded, [overview(query) for query in queries])
+            _print([query.trace for query in queries], [overview(query) for query in queries])
             _print_differences(recorded, queries)
 
 

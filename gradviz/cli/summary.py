@@ -10,7 +10,7 @@ from rich.text import Text
 from gradviz.query import Query
 from gradviz.query.overview import LeafInfo, Overview, overview
 from gradviz.sources.script import Outcome
-from gradviz.tracefile import Trace
+from gradviz.tracefile import Trace, if_long
 from gradviz.words.escape import clean
 from gradviz.words.numbers import plural
 
@@ -19,6 +19,7 @@ _NAMED = 6  # the most leaves that are listed by name
 
 def summary(trace: Trace, outcome: Outcome) -> Group:
     """A summary of the recording, and commands to continue with."""
+    trace = if_long(trace)
     found = overview(Query(trace))
     lines = [_counts(trace, found), *_leaves(found)]
     if outcome.error is not None:

@@ -100,7 +100,7 @@ def _above(case: Case, bad: _Bad, root: int, run: PassInfo) -> Origin:
     event = run.first
     for _ in range(_MOST):
         event = state.since if state.since >= 0 else tensors.maker(state.tensor) or 0
-        op = tensors.op(event) if tensors.is_op[event] else None
+        op = tensors.op(event) if tensors.is_op(event) else None
         if op is None:
             break
         carrier = _carrier(case, bad, op)
@@ -108,7 +108,7 @@ def _above(case: Case, bad: _Bad, root: int, run: PassInfo) -> Origin:
             break
         state, at = carrier, event - 1
     source = Source.OP
-    if not tensors.is_op[event]:
+    if not tensors.is_op(event):
         source = Source.STEP if case.trace.kinds[event] == Kind.MUTATED else Source.DATA
     return Origin(source, event, state.tensor, run.first, run.number, bad.counts(state.tensor, at)[0])
 

@@ -69,7 +69,7 @@ def visits(case: Case) -> list[Visit]:
         own = set(np.concatenate([outputs.of(row)[:, 0] for row in rows.tolist()]).tolist())
         outside = [t for t in dict.fromkeys(taken.tolist()) if t and t not in own]
         held = tuple(t for t in outside if t in case.trace.parameters)
-        told = case.query.names.told
+        told = case.trace.variables
         data = tuple(t for t in outside if t not in case.trace.parameters and not told.get(t))
         found.append(
             Visit(

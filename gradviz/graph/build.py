@@ -57,24 +57,28 @@ def build(
 
 def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | None, str]:
     """The pass to show, and why it is this one, if the user did not say."""
-    passes = query.trace.passes
-    found = {run.number: run for run in passes}
     if number is None:
-        if not passes or whole or _is_lesson(query):
+        if whole or not query.trace.pass_numbers or _is_lesson(query):
+            query.trace.reach_all()
+            passes = query.trace.passes
             return (passes[-1], "") if passes else (None, "")
         return pass_of_interest(
             query, lambda run: _Builder(query, run, True, "forward", False).graph(values=False)
         )
-    if number not in found:
-        have = ranges(found) if len(found) > 1 else f"only pass {min(found)}" if found else "none"
+    run = query.trace.find_pass(number)
+    if run is None:
+        found = query.trace.pass_numbers
+        have = ranges(found) if len(found) > 1 else f"only pass {found[0]}" if found else "none"
         raise GraphError(f"there is no pass {number} in {query.trace.path.name}: it has {have}")
-    return found[number], ""
+    return run, ""
 
 
 def _is_lesson(query: Query) -> bool:
     """Whether the run is so small, and no loop, that all of it can be shown."""
-    passes = query.trace.passes
-    return len(query.tensors.ops) <= select.SMALL and not query.passes.are_a_loop(passes)
+    if query.trace.ops_told > select.SMALL:
+        return False
+    query.trace.reach_all()
+    return not query.passes.are_a_loop(query.trace.passes)
 
 
 class _Builder:
@@ -83,7 +87,9 @@ class _Builder:
     def __init__(self, query: Query, run: PassInfo | None, asked_for: bool, show: str, whole: bool) -> None:
         self.query, self.trace, self.tensors = query, query.trace, query.tensors
         self.run, self.asked_for, self.show, self.whole = run, asked_for, show, whole
-        self.ids = Ids(self.tensors)
+        if run is not None:
+            self.trace.reach_pass(run)
+        self.ids = Ids()
         self.at = self.trace.count - 1
         if run is not None and run.last is not None and not (whole and not asked_for):
             self.at = run.last
@@ -110,6 +116,7 @@ class _Builder:
         else:
             part = self._part()
             nodes = self._nodes_of(part) if self.show == "both" else []
+        self.ids = Ids(part.states)
         self._note_accumulators(part, nodes)
         self._add_tensors_and_ops(part)
         self._add_grad_fns(nodes)
@@ -122,7 +129,7 @@ class _Builder:
         self._mark_error()
         self.result.scopes = self._scopes(part)
         if self.show != "backward":
-            self.result.left_out = len(self.tensors.ops) - len(part.ops)
+            self.result.left_out = self.trace.ops_told - len(part.ops)
         if values and len(self.result.nodes) <= MOST_VALUES:
             fill_values(self.result, self.query, self.states, self.run)
         return self.result
@@ -132,7 +139,7 @@ class _Builder:
     def _part(self) -> Part:
         if self.whole or self.run is None:
             return select.everything(self.query, self.at, inner=self.whole)
-        if not self.asked_for and self.run.recorded and len(self.tensors.ops) <= 10 * select.SMALL:
+        if not self.asked_for and self.run.recorded and self.trace.ops_told <= 10 * select.SMALL:
             part = select.everything(self.query, self.at, inner=False)
             until = [run for run in self.trace.passes if run.number <= self.run.number]
             if len(part) <= select.SMALL and not self.query.passes.are_a_loop(until):
@@ -160,7 +167,7 @@ class _Builder:
         for node in sorted(all_nodes):
             event = known.op(node)
             for edge in known.edges(node):
-                if edge.node and edge.tensor and edge.node in known.leaves:
+                if edge.node and edge.tensor and known.leaf(edge.node):
                     state = self.tensors.before(edge.tensor, event if event is not None else self.at)
                     self.accumulators[state] = edge.node
 
@@ -212,7 +219,7 @@ class _Builder:
             is_leaf=is_leaf,
             requires_grad=wanted,
             parameter=tensor in self.trace.parameters,
-            buffer=tensor in self.query.names.buffers,
+            buffer=tensor in self.trace.buffers,
             scope=self._scope_of(op, made),
         )
         self.states[node.id], node.since = state, since
@@ -250,7 +257,7 @@ class _Builder:
 
     def _op(self, event: int) -> Node:
         node = Node(self.ids.op[event], m.OP, event, scope=self.query.scopes.path(event))
-        if not self.tensors.is_op[event]:
+        if not self.tensors.is_op(event):
             node.name = node.op = self.tensors.writer(event)
             self._place(node, self.tensors.mutation(event).site)
             return node
@@ -276,8 +283,8 @@ class _Builder:
                 node.op, node.scope = op.op, self.query.scopes.path(event)
                 node.maker = self.ids.op[event]
                 self._place(node, op.site)
-            elif number in nodes.leaves:
-                node.base = self.query.labels.of(nodes.leaves[number])
+            elif leaf := nodes.leaf(number):
+                node.base = self.query.labels.of(leaf)
                 node.name = node.grad_fn = ACCUMULATE
             self.result.nodes[node.id] = node
 

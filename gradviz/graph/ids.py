@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gradviz.query import FIRST, State
-from gradviz.query.tensors import Tensors
+from collections.abc import Iterable
+
+from gradviz.query import State
 
 
 class _Made(dict[int, str]):
@@ -19,16 +20,18 @@ class _Made(dict[int, str]):
 
 
 class Ids:
-    """`op7` is the op or write of event 7, `n5` a node, `t12` a tensor, and `t12v1` the tensor after its
-    first write."""
+    """`op7` is the op or write of event 7, `n5` a node, `t12` a tensor as the graph shows it first, and `t12v1` the
+    same tensor after the first write that the graph shows. `states` are those of the graph."""
 
-    def __init__(self, tensors: Tensors) -> None:
-        self._tensors = tensors
-        self._unwritten = _Made("t")
+    def __init__(self, states: Iterable[State] = ()) -> None:
         self.op, self.node = _Made("op"), _Made("n")
+        self._tensors: dict[State, str] = {}
+        tensor = version = 0
+        for state in sorted(states):
+            version = version + 1 if state.tensor == tensor else 0
+            tensor = state.tensor
+            self._tensors[state] = f"t{tensor}v{version}" if version else f"t{tensor}"
 
     def tensor(self, state: State) -> str:
-        """The id of a tensor in a given state."""
-        if state.since == FIRST:
-            return self._unwritten[state.tensor]
-        return f"t{state.tensor}v{self._tensors.place_among_writes(state)}"
+        """The id of a tensor in a given state; of one that is not in the graph, no id of the graph."""
+        return self._tensors.get(state) or f"t{state.tensor}@{state.since}"

@@ -35,7 +35,7 @@ class Node:
     A tensor is one leaf: its kind is `leaf` at the first version that the graph has, and `tensor` at later ones, and
     so is that of what an op made without a gradient. `is_leaf` is PyTorch's answer for each.
 
-    Ids are `t12` (`t12v1` after a write in place), `op7` (an event's number), `n5` and `g3`; the same run
+    Ids are `t12` (`t12v1` after a write in place that it shows), `op7` (an event's number), `n5` and `g3`; the same run
     always gives the same ids. Attributes that do not apply to a kind are None or empty. A group's `count` is
     the number of its repetitions."""
 

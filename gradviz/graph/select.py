@@ -29,6 +29,7 @@ def everything(query: Query, at: int, inner: bool) -> Part:
     """All ops and tensors up to event `at`. With `inner`, also ops inside a custom Function, and ops of a
     pass that records no graph."""
     trace, tensors, part = query.trace, query.tensors, Part()
+    trace.reach_all()
     ops = trace.table(Kind.OP)
     shown = ops.events <= at
     if not inner:
@@ -75,7 +76,7 @@ def upstream(query: Query, run: PassInfo) -> Part:
 
     It stops at leaves that require grad (earlier optimizer steps are not shown). Beyond a cut, it also stops
     at what an earlier pass differentiated."""
-    earlier = max((p.last for p in query.trace.passes if p.last and p.last < run.first), default=-1)
+    earlier = query.trace.passes_ended_before(run.first)
     part = Part()
     roots = [
         query.tensors.before(root.tensor, run.first)

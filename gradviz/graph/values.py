@@ -11,7 +11,6 @@ from gradviz.graph import model as m
 from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Graph, Node
 from gradviz.query import Query, State
-from gradviz.query.tables import Log
 from gradviz.tracefile import PassInfo
 
 
@@ -23,26 +22,20 @@ def fill_values(graph: Graph, query: Query, states: Mapping[str, State], run: Pa
         _fill_gradients(graph, query, run)
 
 
-def _standing(log: Log, at: int) -> dict[int, int]:
-    return dict(zip(*(part.tolist() for part in log.standing(at)), strict=True))
-
-
 def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> None:
-    trace, at = query.trace, graph.at
-    grads, tangents = _standing(query.tensors.grads, at), _standing(query.tensors.tangents, at)
-    kept = trace.table(Kind.RETAINED)
-    retained = set(kept["tensor"][kept.events <= at].tolist())
+    trace, tensors, at = query.trace, query.tensors, graph.at
     last_version: dict[int, Node] = {}
     for node in graph.nodes.values():
         if node.kind not in (m.LEAF, m.TENSOR):
             continue
-        node.value = trace.snapshot(node.number, query.tensors.last_event(states[node.id], at))
+        node.value = trace.snapshot(node.number, tensors.last_event(states[node.id], at))
         last_version[node.number] = node
     for tensor, node in last_version.items():
-        node.grad = trace.snapshot(grads.get(tensor, 0), at)
-        node.has_grad = bool(grads.get(tensor))
-        node.tangent = trace.snapshot(tangents.get(tensor, 0), at)
-        node.retained = tensor in retained and not node.is_leaf
+        grad = tensors.grad(tensor, at)
+        node.grad = trace.snapshot(grad, at)
+        node.has_grad = bool(grad)
+        node.tangent = trace.snapshot(tensors.tangent(tensor, at), at)
+        node.retained = not node.is_leaf and tensors.is_retained(tensor, at)
 
 
 def name_gradients(graph: Graph, query: Query) -> None:
@@ -51,16 +44,16 @@ def name_gradients(graph: Graph, query: Query) -> None:
     for node in graph.nodes.values():
         if node.kind in (m.LEAF, m.TENSOR):
             versions.setdefault(node.number, []).append(node)
-    for log in (query.tensors.grads, query.tensors.tangents):
-        for tensor, number in _standing(log, graph.at).items():
-            for part in versions.get(number, ()) if tensor in versions else ():
+    for of in (query.tensors.grad, query.tensors.tangent):
+        for tensor in sorted(versions):
+            for part in versions.get(of(tensor, graph.at), ()):
                 if not part.name:
                     part.name = part.called
 
 
 def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
     """Fill in the gradient that moved along each edge in a pass."""
-    trace, ids = query.trace, Ids(query.tensors).node
+    trace, ids = query.trace, Ids().node
     edges: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         if edge.kind == m.GRAD:

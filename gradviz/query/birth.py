@@ -31,7 +31,7 @@ def birth(query: Query, moment: Moment) -> Birth | None:
     A NaN is explained only by an input with NaN: a NaN computed from infinities is new. An infinity is
     explained by either."""
     took, gave = taken_and_given(query, moment)
-    before = Moment(query, moment.k - 1) if moment.k and query.tensors.is_op[moment.k] else moment
+    before = Moment(query, moment.k - 1) if moment.k and query.tensors.is_op(moment.k) else moment
     for what, carried_by in ((NAN, (NAN,)), (INF, (INF, NAN))):
         tensor = next((tensor for tensor in gave if _holds(moment, tensor, what)), 0)
         if tensor:

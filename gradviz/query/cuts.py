@@ -69,7 +69,7 @@ def sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]:
         base = query.tensors.base(query.tensors.before(tensor, maker.index))
         found = (base.tensor if base is not None else maker.source,)
     for event in query.tensors.writes(tensor):
-        if query.tensors.is_op[event]:
+        if query.tensors.is_op(event):
             found += query.tensors.op(event).inputs
         elif through_memory:
             found += (query.tensors.mutation(event).source,)

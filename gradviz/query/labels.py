@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from gradviz.events.kinds import Kind, OpRan, PassBegan, Produced, Received, TensorMade
+from gradviz.query.lookup import Lookup
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
 from gradviz.query.passes import Passes
@@ -17,12 +18,13 @@ from gradviz.sets import contained
 LONGEST = 32  # an expression up to this long may serve as the name of its result
 
 
-class Labels:
+class Labels(Lookup):
     """What the tensors of one trace are called."""
 
     def __init__(self, names: Names, nodes: Nodes, passes: Passes, places: Places) -> None:
         self.names, self.nodes, self.passes, self.places = names, nodes, passes, places
-        self.trace, self.tensors = names.trace, names.tensors
+        super().__init__(names.trace)
+        self.tensors = names.tensors
         self.of = lru_cache(maxsize=4096)(self._of)
         self._text = lru_cache(maxsize=None)(self._expression)
 
@@ -62,6 +64,7 @@ class Labels:
         born = self.trace.born(gradient)
         event = None if born is None else self.trace.event(born)
         if isinstance(event, TensorMade) and event.how == "gradient":
+            self.trace.reach(*range(event.index, min(event.index + 64, self.trace.count)))
             following = np.flatnonzero(self.trace.kinds[event.index : event.index + 64] == Kind.PASS_BEGAN)
             event = self.trace.event(event.index + int(following[0])) if len(following) else None
         if isinstance(event, PassBegan):

@@ -65,4 +65,6 @@ class Lookups:
 
     def _flow(self, number: int) -> Flow:
         """How gradients moved from node to node in a pass."""
-        return Flow(self.trace, self.passes.by_number[number])
+        run = self.trace.find_pass(number)
+        assert run is not None
+        return Flow(self.trace, run)

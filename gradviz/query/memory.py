@@ -15,18 +15,16 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import WHOLE, Kind
+from gradviz.query.lookup import Lookup
 from gradviz.query.tables import Log
 from gradviz.sets import contained, distinct
-from gradviz.tracefile import Snapshot, Trace
+from gradviz.tracefile import Snapshot
 
 _SHARE, _WRITE = range(2)
 
 
-class Memory:
+class Memory(Lookup):
     """The memory of each tensor of one trace over time, and the writes into it."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
 
     def value(self, tensor: int, at: int) -> Snapshot | None:
         """The value of a tensor just after event `at`; None if it is unknown."""

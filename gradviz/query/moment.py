@@ -41,11 +41,13 @@ class Moment:
         self.query = query
         self.trace = query.trace
         self.k = k
+        self.trace.reach(k)
+        self.trace.reach_leaves(k)
 
     @property
     def thread(self) -> int:
         """The thread of event k."""
-        return int(self.trace.events["head"][self.k]) >> 16
+        return self.trace.thread(self.k)
 
     # --- tensors
 
@@ -106,11 +108,11 @@ class Moment:
 
     def grad(self, tensor: int) -> int:
         """The tensor that is the `.grad` of `tensor`; 0 for None."""
-        return self.query.tensors.grads.last(tensor, self.k) or 0
+        return self.query.tensors.grad(tensor, self.k)
 
     def tangent(self, tensor: int) -> int:
         """The tensor that is the tangent of `tensor`; 0 if there is none."""
-        return self.query.tensors.tangents.last(tensor, self.k) or 0
+        return self.query.tensors.tangent(tensor, self.k)
 
     def value(self, tensor: int) -> Snapshot | None:
         """The value of a tensor; None if it is unknown."""

@@ -9,25 +9,31 @@ from itertools import chain, pairwise
 import numpy as np
 
 from gradviz.events.kinds import Event, Kind, OpRan, TensorMade
+from gradviz.query.lookup import Lookup
 from gradviz.query.scopes import Scopes
 from gradviz.query.tensors import Tensors
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 
 
-class Names:
+class Names(Lookup):
     """The names of one trace's tensors.
 
     A parameter is named by its path in its module. Any other tensor has the name of the variable that it was
     first assigned to (`y = x ** 3`); this may be a variable of the caller (`y = model(x)`)."""
 
     def __init__(self, trace: Trace, tensors: Tensors, scopes: Scopes) -> None:
-        self.trace, self.tensors, self.scopes = trace, tensors, scopes
+        super().__init__(trace)
+        self.tensors, self.scopes = tensors, scopes
 
     def of(self, tensor: int) -> str | None:
         """The tensor's name in the source; None if it has none."""
-        told = self.trace.parameters.get(tensor) or self.told.get(tensor)
-        return told or self.given(tensor, self.tensors.made(tensor)) or self.changed.get(tensor)
+        told = self.trace.parameters.get(tensor) or self.trace.variables.get(tensor)
+        return told or self.given(tensor, self.tensors.made(tensor)) or self._changed(tensor)
+
+    def _changed(self, tensor: int) -> str | None:
+        self.trace.reach_changes(tensor, self.trace.count)
+        return self.changed.get(tensor)
 
     @cached_property
     def changed(self) -> dict[int, str]:
@@ -46,25 +52,6 @@ class Names:
             if len(names) == 1:
                 found.setdefault(tensor, names[0])
         return found
-
-    @cached_property
-    def told(self) -> dict[int, str]:
-        """The names that NAMED events give to tensors other than parameters."""
-        named = self.trace.table(Kind.NAMED)
-        return {
-            tensor: self.trace.text(name)
-            for tensor, name, role in zip(
-                *(named[field].tolist() for field in ("tensor", "name", "role")), strict=True
-            )
-            if not role
-        }
-
-    @cached_property
-    def buffers(self) -> set[int]:
-        """The buffers of modules."""
-        named = self.trace.table(Kind.NAMED)
-        roles = zip(named["tensor"].tolist(), named["role"].tolist(), strict=True)
-        return {tensor for tensor, role in roles if self.trace.text(role) == "buffer"}
 
     def given(self, tensor: int, maker: Event | None) -> str | None:
         """The name of the variable that a tensor made by event `maker` was first assigned to; None if there
@@ -118,20 +105,17 @@ class Names:
     @cached_property
     def last_ops(self) -> dict[int, str]:
         """For each site the name of its last op."""
-        ops = self.trace.table(Kind.OP)
-        sites, last = np.unique(ops.sites[::-1], return_index=True)
-        names = ops["op"][::-1][last]
-        return {int(site): self.trace.text(name) for site, name in zip(sites, names, strict=True)}
+        return {site: self.trace.text(op) for site, op in self.trace.site_ops.last.items()}
 
     @cached_property
     def labels(self) -> list[str]:
         """All names that tensors may have: names of variables and of parameters."""
         names = [name for site in self.trace.sites.values() for name in site.names]
-        return list(dict.fromkeys([*names, *self.trace.parameters.values(), *self.told.values()]))
+        return list(dict.fromkeys([*names, *self.trace.parameters.values(), *self.trace.variables.values()]))
 
     def tensor_called(self, name: str, k: int) -> int:
         """The newest tensor of a name at event k, else the first later one; 0 if there is none."""
-        known = chain(self.trace.parameters.items(), self.told.items())
+        known = chain(self.trace.parameters.items(), self.trace.variables.items())
         parameter = next((t for t, told in known if told == name), 0)
         sites = [number for number, site in self.trace.sites.items() if name in site.names]
         if parameter or not sites:
@@ -167,7 +151,11 @@ class AllNames:
         self.tensors, first = np.unique(tensors, return_index=True)
         self.born = made[first]
         self.codes = self._codes_of(made[first], positions[first], counts[first])
-        for known, is_later in ((names.changed, True), (names.told, False), (self.trace.parameters, False)):
+        for known, is_later in (
+            (names.changed, True),
+            (self.trace.variables, False),
+            (self.trace.parameters, False),
+        ):
             for tensor, name in known.items():
                 at = int(np.searchsorted(self.tensors, tensor))
                 if (

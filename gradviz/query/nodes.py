@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
 
 from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, NodeMade
+from gradviz.query.lookup import Lookup
 from gradviz.query.tables import Log
 from gradviz.sets import contained, distinct
-from gradviz.tracefile import Trace
+from gradviz.tracefile.columns import Table
 
 ACCUMULATE = "AccumulateGrad"
 
 
-class Nodes:
+class Nodes(Lookup):
     """Look-ups about the nodes of one trace. A node without a NODE event is a leaf's AccumulateGrad, or was
     made before the recording."""
 
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        self.table = trace.table(Kind.NODE)
+    @property
+    def table(self) -> Table:
+        """All NODE events."""
+        return self.trace.table(Kind.NODE)
 
     @cached_property
     def _at(self) -> dict[int, int]:
@@ -32,15 +33,23 @@ class Nodes:
     def _ops(self) -> list[int]:
         return self.table["op"].tolist()
 
-    @cached_property
-    def made(self) -> Callable[[int], int | None]:
+    def made(self, node: int) -> int | None:
         """The NODE event of a node; None if the trace has none."""
-        return dict(zip(self.table["node"].tolist(), self.table.events.tolist(), strict=True)).get
+        self.trace.reach_node(node)
+        return self._made.get(node)
 
     @cached_property
-    def event(self) -> Callable[[int], NodeMade | None]:
+    def _made(self) -> dict[int, int]:
+        return dict(zip(self.table["node"].tolist(), self.table.events.tolist(), strict=True))
+
+    def event(self, node: int) -> NodeMade | None:
         """The NODE event of a node, decoded; None if the trace has none."""
-        return _Decoded(self).__getitem__
+        self.trace.reach_node(node)
+        return self._decoded[node]
+
+    @cached_property
+    def _decoded(self) -> _Decoded:
+        return _Decoded(self)
 
     @cached_property
     def _grad_fns(self) -> list[int]:
@@ -48,11 +57,13 @@ class Nodes:
 
     def op(self, node: int) -> int | None:
         """The OP event that made a node; None for an AccumulateGrad, or if it is unknown."""
+        self.trace.reach_node(node)
         at = self._at.get(node)
         return self._ops[at] if at is not None and self._ops[at] >= 0 else None
 
     def of_op(self, event: int) -> list[int]:
         """The nodes that an op made, in order."""
+        self.trace.reach(event)
         return self._of_ops.get(event, [])
 
     def main_of_op(self, event: int) -> int:
@@ -91,10 +102,11 @@ class Nodes:
 
     def name(self, node: int) -> str:
         """The name of a node; empty if it is unknown."""
+        self.trace.reach_node(node)
         at = self._at.get(node)
         if at is not None:
             return self.trace.text(self._grad_fns[at])
-        return self._received_names.get(node) or (ACCUMULATE if node in self.leaves else "")
+        return self._received_names.get(node) or (ACCUMULATE if self.leaf(node) else "")
 
     @cached_property
     def _received_names(self) -> dict[int, str]:
@@ -104,32 +116,51 @@ class Nodes:
         pairs = _distinct_pairs(received["node"][others], received["grad_fn"][others])
         return {node: self.trace.text(name) for node, name in pairs.tolist()}
 
+    def leaf(self, node: int) -> int:
+        """The leaf of an AccumulateGrad; 0 if the node is none."""
+        if node in self._accumulated:
+            return self._accumulated[node]
+        candidates = self._led_to.get(node, ()) if node else ()
+        if not candidates or self.made(node) is not None:
+            return 0
+        return next((tensor for tensor in candidates if self._is_leaf(tensor)), 0)
+
     @cached_property
     def leaves(self) -> dict[int, int]:
         """The leaf of each AccumulateGrad."""
+        found = {node: self.leaf(node) for node in (*self._accumulated, *self._led_to) if node}
+        return {node: leaf for node, leaf in found.items() if leaf}
+
+    @cached_property
+    def _accumulated(self) -> dict[int, int]:
+        """The leaf that each node accumulated into."""
         accumulated = self.trace.table(Kind.ACCUMULATED)
-        found = dict(_distinct_pairs(accumulated["node"], accumulated["tensor"]).tolist())
+        return dict(_distinct_pairs(accumulated["node"], accumulated["tensor"]).tolist())
+
+    @cached_property
+    def _led_to(self) -> dict[int, list[int]]:
+        """The tensors whose gradients were to go to a node that no NODE event tells of, as far as is known."""
         edges = self.table.lists("edges").elements
         roots = self.trace.table(Kind.PASS_BEGAN).lists("roots").elements
         nodes, tensors = (np.concatenate([edges[:, part], roots[:, part]]) for part in (0, 2))
         others = (nodes > 0) & (tensors > 0) & ~contained(nodes, self.table["node"])
+        found: dict[int, list[int]] = {}
         for node, tensor in _distinct_pairs(nodes[others], tensors[others]).tolist():
-            if self._is_leaf(tensor):
-                found.setdefault(node, tensor)
-        found.pop(0, None)
+            found.setdefault(node, []).append(tensor)
         return found
 
     def _is_leaf(self, tensor: int) -> bool:
         """Whether a tensor was a leaf when it was first told of. Else its node was not recorded (`--scope`)."""
+        self.trace.reach_birth(tensor)
         states = self.trace.states
         first = states.first(tensor)
         return first < 0 or bool(states.flags[first] & LEAF) or not states.flags[first] & REQUIRES_GRAD
 
     def tensors(self, node: int) -> list[int]:
         """The tensors whose gradients a node receives: the outputs of its op, or the leaf."""
-        if node in self._at:
+        if self.made(node) is not None:
             return list(self.outputs(node))
-        leaf = self.leaves.get(node, 0)
+        leaf = self.leaf(node)
         return [leaf] if leaf else []
 
     @cached_property
@@ -145,7 +176,10 @@ class Nodes:
         made for it; 0 if there is none. The result does not say whether the tensor is a leaf by now: check
         its flags."""
         op_nodes = [node for node in self.of_op(at) if tensor in self.outputs(node)]
-        return op_nodes[-1] if op_nodes else self.of_tensors.last(tensor, at) or 0
+        if op_nodes:
+            return op_nodes[-1]
+        self.trace.reach_changes(tensor, at)
+        return self.of_tensors.last(tensor, at) or 0
 
     def walk(self, roots: list[int]) -> list[int]:
         """The nodes reachable from `roots` through `next_functions`, roots first."""
@@ -176,7 +210,8 @@ class _Decoded(dict[int, NodeMade | None]):
 
     def __missing__(self, node: int) -> NodeMade | None:
         made = self.nodes.made(node)
-        event = self[node] = None if made is None else self.nodes.table.object(made)
+        event = None if made is None else self.nodes.table.object(made)
+        self[node] = event
         return event
 
 

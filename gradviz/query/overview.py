@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, TensorMade
 from gradviz.query.passes import ranges
 from gradviz.query.query import Query
-from gradviz.sets import contained, distinct
+from gradviz.tracefile.contents import NOT_PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +48,14 @@ class Overview:
 def overview(query: Query) -> Overview:
     """Compute the overview of a trace."""
     trace = query.trace
-    nodes = distinct(np.concatenate([trace.table(kind)["node"] for kind in (Kind.NODE, Kind.RECEIVED)]))
+    numbers = trace.pass_numbers
     return Overview(
         events=trace.count,
-        ops=len(query.tensors.ops),
-        nodes=int(np.count_nonzero(nodes)),
-        passes=len(trace.passes),
-        kept="" if len(trace.passes) == trace.passes_begun else ranges(run.number for run in trace.passes),
-        shapes=len({run.digest for run in trace.passes if run.digest}),
+        ops=trace.ops_told,
+        nodes=trace.nodes_told,
+        passes=len(numbers),
+        kept="" if len(numbers) == trace.passes_begun else ranges(numbers),
+        shapes=trace.shapes,
         leaves=leaves(query),
         error=error(query),
         stopped=trace.meta.get("stopped", ""),
@@ -65,7 +63,8 @@ def overview(query: Query) -> Overview:
 
 
 def leaves(query: Query) -> list[LeafInfo]:
-    """The leaves of a run: all that require grad, and those with a name that do not, one for each site."""
+    """The leaves of a run: all that require grad, and those with a name that do not, one for each line and name. Of
+    those that a site makes again and again it is the first."""
     trace, names = query.trace, query.names
     at = trace.count - 1
     found: list[LeafInfo] = []
@@ -82,7 +81,7 @@ def leaves(query: Query) -> list[LeafInfo]:
             seen.add((name, place[1]))
         snapshot = trace.snapshot(tensor)
         if snapshot is not None:
-            has_grad = bool(query.tensors.grads.last(tensor, at))
+            has_grad = bool(query.tensors.grad(tensor, at))
             found.append(
                 LeafInfo(
                     tensor,
@@ -98,18 +97,23 @@ def leaves(query: Query) -> list[LeafInfo]:
 
 
 def _candidates(query: Query) -> list[int]:
-    """Leaves made by TENSOR events, except gradient roots and results of `.data`; and all leaves that require
-    grad."""
-    trace = query.trace
-    made = trace.table(Kind.TENSOR)
-    seeds = [number for number, text in trace.strings.items() if text in ("gradient", "data")]
-    tensors, flags = query.tensors.leaf_flags.standing(trace.count - 1)
-    wanted = tensors[flags & LEAF > 0]
-    plain = made["tensor"][~contained(made["how"], seeds)]
-    with_grad = tensors[flags & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD]
-    ordered = dict.fromkeys([*plain.tolist(), *with_grad.tolist()])
-    standing = set(wanted.tolist())
-    return [tensor for tensor in ordered if tensor in standing]
+    """Leaves made by TENSOR events, except gradient roots and results of `.data`: those with a name, and the first of
+    each site; and all leaves that require grad."""
+    trace, at = query.trace, query.trace.count - 1
+    first_made, required = trace.leaves_told
+    trace.reach_states([*first_made, *trace.parameters, *trace.variables, *required], at)
+    plain = {}
+    for tensor in {*first_made, *trace.parameters, *trace.variables}:
+        made = query.tensors.made(tensor)
+        if isinstance(made, TensorMade) and made.how not in NOT_PLAIN:
+            plain[tensor] = made.index
+    ordered = dict.fromkeys([*sorted(plain, key=plain.__getitem__), *sorted(required)])
+    flags = {tensor: query.tensors.told_flags(tensor, at) for tensor in ordered}
+    return [
+        tensor
+        for tensor in ordered
+        if flags[tensor] & LEAF and (tensor in plain or flags[tensor] & REQUIRES_GRAD)
+    ]
 
 
 def error(query: Query) -> dict[str, Any] | None:

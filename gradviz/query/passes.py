@@ -11,17 +11,19 @@ import numpy as np
 from gradviz.events.fields import Root
 from gradviz.events.kinds import Kind, PassBegan, PassEnded
 from gradviz.events.layout import LAYOUTS
+from gradviz.query.lookup import Lookup
 from gradviz.query.nodes import Nodes
 from gradviz.query.tables import Nesting
 from gradviz.sets import contained
 from gradviz.tracefile import PassInfo, Trace
 
 
-class Passes:
+class Passes(Lookup):
     """Look-ups about the passes of one trace."""
 
     def __init__(self, trace: Trace, nodes: Nodes) -> None:
-        self.trace, self.nodes = trace, nodes
+        super().__init__(trace)
+        self.nodes = nodes
         self.began = lru_cache(maxsize=64)(self._began)
         """The event that began a pass, by its number, with the tensors of its roots."""
 
@@ -31,7 +33,9 @@ class Passes:
         return {run.number: run for run in self.trace.passes}
 
     def _began(self, number: int) -> PassBegan:
-        found = self.trace.event(self.by_number[number].first)
+        run = self.trace.find_pass(number)
+        assert run is not None
+        found = self.trace.event(run.first)
         assert isinstance(found, PassBegan)
         return self.with_tensors(found)
 
@@ -49,7 +53,7 @@ class Passes:
         that received a gradient which no recorded node produced."""
         roots = self.began(number).roots
         if not roots or any(
-            self.nodes.made(root.node) is not None or root.node in self.nodes.leaves for root in roots
+            self.nodes.made(root.node) is not None or self.nodes.leaf(root.node) for root in roots
         ):
             return roots
         received, produced = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.PRODUCED)
@@ -98,7 +102,7 @@ class Passes:
         if not number:
             around = self.nesting.around(k, event.thread)
             number = self._by_first.get(around[-1], 0) if around else 0
-        return self.by_number.get(number)
+        return self.trace.find_pass(number) if number else None
 
     @cached_property
     def _by_first(self) -> dict[int, int]:

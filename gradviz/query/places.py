@@ -8,15 +8,13 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
-from gradviz.sets import distinct
-from gradviz.tracefile import Site, Trace
+from gradviz.query.lookup import Lookup
+from gradviz.tracefile import Site
+from gradviz.tracefile.contents import SCOPE
 
 
-class Places:
+class Places(Lookup):
     """Look-ups about the sites of one trace."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
 
     def site(self, number: int) -> Site | None:
         """The site with this number, or its nearest caller whose source was kept."""
@@ -71,11 +69,10 @@ class Places:
     @cached_property
     def of_one_op(self) -> set[int]:
         """The sites at which only one op runs."""
-        ops = self.trace.table(Kind.OP)
-        pairs = distinct(ops.sites.astype(np.int64) << 32 | ops["op"])
-        sites, counts = np.unique(pairs >> 32, return_counts=True)
-        scoped = distinct(self.trace.table(Kind.SCOPE_ENTERED).sites)
-        return set(sites[counts == 1].tolist()) - set(scoped.tolist())
+        pairs = self.trace.site_ops.pairs
+        sites, first, counts = np.unique(pairs >> 32, return_index=True, return_counts=True)
+        of_one = (counts == 1) & (pairs[first] & SCOPE != SCOPE)
+        return set(sites[of_one].tolist())
 
     @cached_property
     def of_events(self) -> np.ndarray:

@@ -52,4 +52,4 @@ def _apart(query: Query, tensor: int) -> bool:
     states = query.trace.states
     row = states.first(tensor)
     made = query.tensors.maker(tensor)
-    return row >= 0 and bool(states.bases[row]) and made is not None and not query.tensors.is_op[made]
+    return row >= 0 and bool(states.bases[row]) and made is not None and not query.tensors.is_op(made)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind, ScopeEntered
+from gradviz.query.lookup import Lookup
 from gradviz.query.tables import Nesting
 from gradviz.sets import distinct
 from gradviz.tracefile import Trace
@@ -23,12 +24,12 @@ class Visit(NamedTuple):
     type: str
 
 
-class Scopes:
+class Scopes(Lookup):
     """The scopes of one trace. The *path* of a scope consists of the names from the outermost inwards:
     `net/0`."""
 
     def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+        super().__init__(trace)
         self._known: dict[int, _Open] = {}  # by the events that entered them
 
     @cached_property
@@ -61,7 +62,8 @@ class Scopes:
 
     def _begins(self, event: int) -> list[int]:
         """The events that entered the scopes around an event, outermost first."""
-        return self.nesting.around(event, int(self.trace.threads[event]))
+        self.trace.reach(event)
+        return self.nesting.around(event, self.trace.thread(event))
 
     def _open(self, begins: Sequence[int]) -> _Open:
         """The scope that the last of these events entered, inside those that the others did."""

@@ -4,13 +4,13 @@ event."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Mutated, OpRan, TensorMade
+from gradviz.query.lookup import Lookup
 from gradviz.query.tables import Log
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
@@ -35,11 +35,11 @@ class _Unwritten(dict[int, State]):
         return state
 
 
-class Tensors:
+class Tensors(Lookup):
     """Look-ups about the tensors of one trace. Events are decoded on demand."""
 
     def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+        super().__init__(trace)
         self._unwritten = _Unwritten()
         self._read: dict[int, list[State | None]] = {}
 
@@ -50,15 +50,16 @@ class Tensors:
         """All OP events."""
         return self.trace.table(Kind.OP).events
 
-    @cached_property
-    def op(self) -> Callable[[int], OpRan]:
+    def op(self, event: int) -> OpRan:
         """The OP event with this index, decoded."""
-        return self.trace.table(Kind.OP).object
+        self.trace.reach(event)
+        found: OpRan = self.trace.table(Kind.OP).object(event)
+        return found
 
-    @cached_property
-    def is_op(self) -> list[bool]:
-        """For each event, whether it is an OP event."""
-        return (self.trace.kinds == Kind.OP).tolist()  # a list, because single elements are read
+    def is_op(self, event: int) -> bool:
+        """Whether an event is an OP event."""
+        self.trace.reach(event)
+        return bool(self.trace.kinds[event] == Kind.OP)
 
     @property
     def outputs(self) -> Lists:
@@ -76,13 +77,14 @@ class Tensors:
 
     # --- what made a tensor
 
-    @cached_property
-    def maker(self) -> Callable[[int], int | None]:
+    def maker(self, tensor: int) -> int | None:
         """The OP or TENSOR event that made a tensor; None if there is none."""
-        return self._makers.get
+        self.trace.reach_birth(tensor)
+        return self.makers.get(tensor)
 
     @cached_property
-    def _makers(self) -> dict[int, int]:
+    def makers(self) -> dict[int, int]:
+        """The event that made each tensor."""
         outputs, made = self.outputs, self.trace.table(Kind.TENSOR)
         new = ~self._is_write
         tensors = np.concatenate([outputs.values[new], made["tensor"]])
@@ -95,17 +97,17 @@ class Tensors:
         event = self.maker(tensor)
         if event is None:
             return None
-        return self.op(event) if self.is_op[event] else self.trace.table(Kind.TENSOR).object(event)
+        return self.op(event) if self.is_op(event) else self.trace.table(Kind.TENSOR).object(event)
 
     def op_that_made(self, state: State) -> int | None:
         """The OP event whose result this state is; None if there is none."""
         event = self.maker(state.tensor) if state.since == FIRST else state.since
-        if event is None or self.is_op[event]:
+        if event is None or self.is_op(event):
             return event
         if state.since == FIRST:
             return None
         mutated = self.mutation(event)
-        return mutated.op if mutated.op >= 0 and self.is_op[mutated.op] else None
+        return mutated.op if mutated.op >= 0 and self.is_op(mutated.op) else None
 
     def op_behind(self, state: State) -> OpRan | None:
         """The op whose result this state is, decoded; None if there is none."""
@@ -142,19 +144,27 @@ class Tensors:
 
     def writes(self, tensor: int) -> list[int]:
         """The events that changed a tensor in place, in order."""
+        self.trace.reach_changes(tensor, self.trace.count)
         return self._writes.get(tensor, [])
 
-    @cached_property
-    def mutation(self) -> Callable[[int], Mutated]:
+    def mutation(self, event: int) -> Mutated:
         """The MUTATED event with this index, decoded."""
-        return self.trace.table(Kind.MUTATED).object
+        self.trace.reach(event)
+        found: Mutated = self.trace.table(Kind.MUTATED).object(event)
+        return found
+
+    def is_written(self, tensor: int, event: int) -> bool:
+        """Whether an event changed a tensor in place."""
+        self.trace.reach(event)
+        return event in self._writes.get(tensor, ())
 
     def writer(self, event: int) -> str:
         """The op or function that changed a tensor in place at an event: `add_`, `SGD`."""
-        return self.op(event).op if self.is_op[event] else self.mutation(event).how
+        return self.op(event).op if self.is_op(event) else self.mutation(event).how
 
     def before(self, tensor: int, event: int) -> State:
         """The state of a tensor just before `event`."""
+        self.trace.reach_value(tensor, event - 1)
         earlier = self._writes.get(tensor)
         if not earlier:
             return self._unwritten[tensor]
@@ -167,28 +177,33 @@ class Tensors:
 
     def last_event(self, state: State, at: int) -> int:
         """The last event up to `at` during which the tensor is in this state."""
-        later = self.writes(state.tensor)
+        self.trace.reach_next_value(state.tensor, state.since, at)
+        later = self._writes.get(state.tensor, [])
         following = bisect_right(later, state.since)
         return min(at, later[following] - 1) if following < len(later) else at
-
-    def place_among_writes(self, state: State) -> int:
-        """How many times the tensor had been changed in place; 0 for its first state."""
-        return 0 if state.since == FIRST else bisect_left(self.writes(state.tensor), state.since) + 1
 
     # --- versions and flags
 
     def version(self, tensor: int, at: int) -> int:
         """A tensor's version just after event `at`."""
+        self.trace.reach_state(tensor, at)
         row = self.trace.states.last(tensor, at)
         return 0 if row < 0 else int(self.trace.states.versions[row])
 
     def flags(self, tensor: int, at: int) -> int:
         """A tensor's flags just after event `at`. If it did not exist yet, its first flags."""
+        self.trace.reach_state(tensor, at)
         states = self.trace.states
         row = states.last(tensor, at)
         row = row if row >= 0 else states.first(tensor)
         flags = 0 if row < 0 else int(states.flags[row])
         return flags if flags & REQUIRES_GRAD else flags | LEAF  # events of gradients have no flags
+
+    def told_flags(self, tensor: int, at: int) -> int:
+        """A tensor's flags as they were last told up to event `at`; 0 if they were not."""
+        self.trace.reach_state(tensor, at)
+        row = self.trace.states.last(tensor, at)
+        return 0 if row < 0 else int(self.trace.states.flags[row])
 
     def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
         """Whether a tensor was a leaf requiring grad just after event `at`."""
@@ -196,6 +211,7 @@ class Tensors:
 
     def base(self, state: State) -> State | None:
         """The tensor whose memory a new tensor shares; None if there is none."""
+        self.trace.reach_birth(state.tensor)
         base = self._bases.get(state.tensor) if state.since == FIRST else None
         return self.before(*base) if base is not None else None
 
@@ -229,6 +245,27 @@ class Tensors:
             np.concatenate([part["grad"] for part in parts]),
         )
 
+    def grad(self, tensor: int, at: int) -> int:
+        """The tensor that is the `.grad` of a tensor just after event `at`; 0 for None."""
+        self.trace.reach_given(tensor, at)
+        return self.grads.last(tensor, at) or 0
+
+    def tangent(self, tensor: int, at: int) -> int:
+        """The tensor that is the tangent of a tensor just after event `at`; 0 if there is none."""
+        self.trace.reach_pushed(tensor, at)
+        return self.tangents.last(tensor, at) or 0
+
+    def is_retained(self, tensor: int, at: int) -> bool:
+        """Whether a non-leaf had kept its gradient by event `at`, because of retain_grad()."""
+        self.trace.reach_all_given(tensor, at)
+        return self._retained.get(tensor, at + 1) <= at
+
+    @cached_property
+    def _retained(self) -> dict[int, int]:
+        """The first event at which each tensor kept its gradient."""
+        kept = self.trace.table(Kind.RETAINED)
+        return dict(zip(kept["tensor"][::-1].tolist(), kept.events[::-1].tolist(), strict=True))
+
     @cached_property
     def tangents(self) -> Log:
         """The history of tangents: for each tensor, which tensor its tangent is."""
@@ -246,4 +283,5 @@ class Tensors:
 
     def value_events(self, tensor: int) -> np.ndarray:
         """The events that made a tensor or changed it in place, in order."""
+        self.trace.reach_changes(tensor, self.trace.count)
         return distinct(self.value_log.of(tensor)[0])

@@ -159,7 +159,7 @@ class Training:
 
     def _comes_from_gradient(self, event: int) -> bool:
         """Whether what an event writes was computed from the `.grad` of a leaf."""
-        if self.query.tensors.is_op[event]:
+        if self.query.tensors.is_op(event):
             waiting = list(self.query.tensors.op(event).inputs[1:])
         else:
             waiting = [self.query.tensors.mutation(event).source]

@@ -159,7 +159,7 @@ class _Backward:
             return f"{name} = {stop.compact(gradients[0])}" if len(gradients) == 1 else ""
         came = stop.moment.arrivals(node)
         if not came:
-            is_leaf = node in stop.query.nodes.leaves
+            is_leaf = bool(stop.query.nodes.leaf(node))
             return stop.words.called(tensor) if tensor and not is_leaf else ""
         waiting = " + ".join(stop.brief(delivery.gradient) for delivery in came)
         return f"waiting: {name} = {waiting}"

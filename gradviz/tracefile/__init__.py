@@ -3,8 +3,10 @@
 from gradviz.tracefile.chosen import Passes, passes_of
 from gradviz.tracefile.errors import TraceError
 from gradviz.tracefile.opening import open_trace
-from gradviz.tracefile.reader import ErrorInfo, PassInfo, Trace
+from gradviz.tracefile.part import if_long, part_of
+from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.recorder import Recorder
+from gradviz.tracefile.runs import ErrorInfo, PassInfo
 from gradviz.tracefile.sites import Site, Sites
 from gradviz.tracefile.states import Snapshot
 
@@ -18,6 +20,8 @@ __all__ = [
     "Snapshot",
     "Trace",
     "TraceError",
+    "if_long",
     "open_trace",
+    "part_of",
     "passes_of",
 ]

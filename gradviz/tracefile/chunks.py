@@ -96,7 +96,11 @@ class Chunks:
 
     def sizes(self) -> list[int]:
         """How many bytes of values each chunk has."""
-        return [self._header(place)[1] for place in range(len(self))]
+        return [self.size(place) for place in range(len(self))]
+
+    def size(self, place: int) -> int:
+        """How many bytes of values a chunk has."""
+        return self._header(place)[1]
 
     def value(self, place: int, offset: int, length: int) -> bytes:
         """A part of the values of a chunk."""

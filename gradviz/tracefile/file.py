@@ -30,6 +30,8 @@ class TraceFile:
             with high_descriptors():
                 self.lock = _locked(self.path)
                 self.connection = _connected(self.path)
+            self.identity = _identity(os.fstat(self.lock))
+            _recorded[self.identity] = self.lock
             self.connection.executemany("INSERT INTO meta VALUES (?, ?)", storable_items(meta))
             self.descriptors = Watched(self.path)
         except sqlite3.Error as error:
@@ -64,13 +66,36 @@ class TraceFile:
         if not self.descriptors.are_ours:
             self.abandon()
             return
+        _recorded.pop(self.identity, None)
         with suppress(sqlite3.Error):
             self.connection.close()
         os.close(self.lock)
 
     def abandon(self) -> None:
         """Never touch it again, not even when the process ends: SQLite would roll back and close what is not ours."""
+        _recorded.pop(self.identity, None)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.connection))
+
+
+_Identity = tuple[int, int]
+_recorded: dict[_Identity, int] = {}  # the files that this process records, and a descriptor of each
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino
+
+
+def first_bytes(path: Path, size: int) -> bytes:
+    """The first bytes of a file. One that this process records is not opened for them: when it is closed again, POSIX
+    takes the locks of a commit that is under way."""
+    identity = _identity(path.stat())
+    descriptor = _recorded.get(identity)
+    if descriptor is not None:
+        with suppress(OSError):  # the program may have closed it
+            if _identity(os.fstat(descriptor)) == identity:
+                return os.pread(descriptor, size, 0)
+    with path.open("rb") as file:
+        return file.read(size)
 
 
 def _check_replaceable(path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gradviz.tracefile.database import Database, bound, opened, rows_of
 from gradviz.tracefile.errors import TraceError, code_of, damaged
+from gradviz.tracefile.file import first_bytes
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import APPLICATION_ID, VERSION
 
@@ -50,8 +51,7 @@ def _header_of(path: Path) -> bytes:
     if not path.is_file():
         raise TraceError(f"{path} is not a regular file, so it is no trace")
     try:
-        with path.open("rb") as file:
-            return file.read(_HEADER.size)
+        return first_bytes(path, _HEADER.size)
     except PermissionError:
         raise TraceError(f"{path} may not be read: permission denied") from None
 

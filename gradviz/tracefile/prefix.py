@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from gradviz.tracefile.reader import ErrorInfo, PassInfo, Trace
+from gradviz.tracefile.reader import Trace
+from gradviz.tracefile.runs import ErrorInfo, PassInfo
 from gradviz.tracefile.states import States
 
 
@@ -27,6 +28,9 @@ class Prefix(Trace):
     @cached_property
     def _link_ends(self) -> np.ndarray:
         return self.whole._link_ends
+
+    def _load_links(self, chunk: int) -> np.ndarray:
+        return self.whole._links_of(chunk)
 
     @cached_property
     def states(self) -> States:

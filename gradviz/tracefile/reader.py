@@ -5,149 +5,55 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from gradviz.events.fields import Rule
-from gradviz.events.handles import Form
-from gradviz.events.kinds import Event, Kind
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Event, Kind
 from gradviz.events.layout import LAYOUTS, ROW
-from gradviz.events.site import Place
+from gradviz.sets import contained, distinct
 from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
-from gradviz.tracefile.database import rows_of
+from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
 from gradviz.tracefile.digest import Digests, renumbered
 from gradviz.tracefile.errors import UNREADABLE, told_of, unreadable
+from gradviz.tracefile.runs import PassInfo, SiteOps
 from gradviz.tracefile.schema import STATE
-from gradviz.tracefile.sites import Frame, Site, joined
 from gradviz.tracefile.sound import (
     Known,
     Numbers,
     check_heads,
     check_marks,
-    check_numbers,
     check_rows,
     check_states,
-    form_of,
     kinds_of,
-    names_of,
-    pairs_of,
 )
 from gradviz.tracefile.states import Snapshot, States
+from gradviz.tracefile.tables import Tables
+
+_MOST_STATES = 3_000_000  # in which a NaN is looked for
+_NAN = 4  # the column of the count of NaN in the statistics
 
 
-@dataclass(frozen=True, slots=True)
-class PassInfo:
-    """One backward pass: its first and last event (None: it did not end), how many nodes ran, and a digest that
-    passes of the same structure share."""
-
-    number: int
-    first: int
-    last: int | None
-    thread: int
-    site: int
-    nodes: int | None
-    digest: str | None
-    recorded: int
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
-    """An exception that left a backward pass, or ended the program (node 0)."""
-
-    event: int
-    type: str
-    message: str
-    node: int
-    site: int
-
-
-class Trace:
+class Trace(Tables):
     """A recorded run, or the part of one that was recorded when it was opened: what is appended later is not seen.
 
     `event(k)` is an event as an object, `table(kind)` all of a kind as columns, `states` what tensors were. Numbers of
     tensors, nodes and sites are those of `gradviz.events`. Reading raises TraceError where the file is damaged."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self._connection = connection
-        self.meta: dict[str, str] = dict(self._rows("SELECT key, value FROM meta"))
+    def __init__(self, path: Path, connection: sqlite3.Connection, chunks: Chunks | None = None) -> None:
+        super().__init__(path, connection)
         with told_of(path):
-            self.chunks = Chunks(connection, self._rows)
+            self.chunks = Chunks(connection, self._rows) if chunks is None else chunks
         self._firsts = [chunk.first for chunk in self.chunks.list]
         self.count: int = self.chunks.events
         self._links_of = lru_cache(maxsize=6)(self._load_links)
         self._known_event = lru_cache(maxsize=4096)(self._event)
         self._tables: dict[Kind, Table] = {}
 
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
-
-    def __enter__(self) -> Trace:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """What a query gives, every value of its column's type."""
-        with told_of(self.path):
-            return rows_of(self._connection, query, *values)
-
-    # --- tables
-
-    @cached_property
-    def strings(self) -> dict[int, str]:
-        """Names and other text, by number."""
-        return dict(self._rows("SELECT id, text FROM strings"))
-
-    def text(self, number: int) -> str:
-        """One string by its number."""
-        return self.strings.get(int(number), "")
-
-    @cached_property
-    def rules(self) -> dict[int, Rule]:
-        """The derivatives of operations as text, by number."""
-        rows = self._rows("SELECT id, inputs, elementwise FROM rules")
-        with told_of(self.path):
-            return {number: Rule(pairs_of(inputs), bool(elementwise)) for number, inputs, elementwise in rows}
-
-    def rule(self, number: int) -> Rule:
-        """One rule by its number."""
-        return self.rules.get(int(number)) or Rule(())
-
-    @cached_property
-    def forms(self) -> dict[int, Form]:
-        """The shapes, dtypes and devices of tensors, by number."""
-        rows = self._rows("SELECT id, shape, dtype, device FROM forms")
-        with told_of(self.path):
-            check_numbers([number for number, *_ in rows], "forms")
-            return {number: form_of(*form) for number, *form in rows}
-
-    @cached_property
-    def sites(self) -> dict[int, Site]:
-        """Places in the source, by number."""
-        frames = self._frames
-        return {number: joined(number, frames.get) for number in frames}
-
-    @cached_property
-    def _frames(self) -> dict[int, Frame]:
-        columns = "id, parent, file, line, col, end_line, end_col, function, names, library"
-        rows = self._rows(f"SELECT {columns} FROM sites")
-        with told_of(self.path):
-            check_numbers([number for number, *_ in rows], "places")
-            return {row[0]: _frame_of(*row) for row in rows}
-
-    @lru_cache(maxsize=64)  # noqa: B019  (a trace lives as long as its program)
-    def source(self, file: str) -> list[str]:
-        """The lines of a source file as they were when the run was recorded; none where it was not kept."""
-        rows = self._rows("SELECT text FROM sources WHERE file = ?", file)
-        return rows[0][0].splitlines() if rows else []
+    # --- passes
 
     @cached_property
     def passes(self) -> list[PassInfo]:
@@ -163,14 +69,44 @@ class Trace:
 
     @cached_property
     def _passes_told(self) -> list[PassInfo]:
+        return self._told_of_passes("first < ? ORDER BY number", self.count)
+
+    def _told_of_passes(self, where: str, *values: int) -> list[PassInfo]:
         columns = "number, first, last, thread, site, nodes, digest, recorded"
-        query = f"SELECT {columns} FROM passes WHERE first < ? ORDER BY number"
-        return [PassInfo(*row) for row in self._rows(query, self.count)]
+        return [PassInfo(*row) for row in self._rows(f"SELECT {columns} FROM passes WHERE {where}", *values)]
+
+    @property
+    def pass_numbers(self) -> list[int]:
+        """The numbers of the passes, in order."""
+        return [run.number for run in self.passes]
 
     @property
     def passes_begun(self) -> int:
         """How many passes had begun when the trace was written, those among them that it does not keep."""
         return self.passes[-1].number if self.passes else 0
+
+    def find_pass(self, number: int) -> PassInfo | None:
+        """A pass by its number; None if the trace has none of that number."""
+        return self._passes_by_number.get(number)
+
+    @cached_property
+    def _passes_by_number(self) -> dict[int, PassInfo]:
+        return {run.number: run for run in self.passes}
+
+    def passes_ended_before(self, event: int) -> int:
+        """The last event of all passes that ended before an event; −1 for none."""
+        return max((run.last for run in self.passes if run.last and run.last < event), default=-1)
+
+    def pass_ending_from(self, event: int) -> PassInfo | None:
+        """The first pass that ended at an event or later, or that did not end; None if there is none."""
+        return next((run for run in self.passes if run.last is None or run.last >= event), None)
+
+    def passes_by_shape(self, most: int) -> list[PassInfo]:
+        """The first pass of each structure, of up to so many."""
+        found: dict[str, PassInfo] = {}
+        for run in self.passes:
+            found.setdefault(run.digest or "", run)
+        return list(found.values())[:most]
 
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
         """The passes of a run that was killed: those that ended in its last moment had not been summed up."""
@@ -195,17 +131,6 @@ class Trace:
             for run in passes
         ]
 
-    @cached_property
-    def errors(self) -> list[ErrorInfo]:
-        """The exceptions that left a backward pass or ended the program."""
-        query = "SELECT event, type, message, node, site FROM errors WHERE event < ? ORDER BY event"
-        return [ErrorInfo(*row) for row in self._rows(query, self.count)]
-
-    @cached_property
-    def parameters(self) -> dict[int, str]:
-        """The names that modules gave their parameters and buffers, by tensor."""
-        return dict(self._rows("SELECT tensor, name FROM parameters"))
-
     # --- events
 
     @cached_property
@@ -227,19 +152,35 @@ class Trace:
 
     def _check(self, rows: np.ndarray) -> None:
         """All events, and what tables say of them, fit together."""
-        passes = self._passes_told
-        numbers = [run.number for run in passes]
-        sites = Numbers(self._frames)
         kinds = kinds_of(rows)
-        check_rows(rows, kinds, Known(sites, Numbers(self.strings), Numbers(self.rules), Numbers(numbers)))
-        places = [run.site for run in passes] + [error.site for error in self.errors]
-        if not sites.include(np.array(places, np.int64)):
-            raise ValueError("a pass or an error is at a place that there is not")
-        ended = [run for run in passes if run.last is not None and run.last < len(rows)]
-        check_marks(kinds, rows["a"], Kind.PASS_BEGAN, [run.first for run in passes], numbers)
-        lasts = [run.last or 0 for run in ended]
-        check_marks(kinds, rows["a"], Kind.PASS_ENDED, lasts, [run.number for run in ended])
+        check_rows(rows, kinds, self._nameable)
+        self._check_passes(self._passes_told, kinds, rows["a"])
+        self._check_places([error.site for error in self.errors])
         check_marks(kinds, rows["a"], Kind.ERROR, [error.event for error in self.errors], [])
+
+    @cached_property
+    def _nameable(self) -> Known:
+        """What events may name."""
+        passes = Numbers(self._passes_nameable)
+        return Known(Numbers(self._frames), Numbers(self.strings), Numbers(self.rules), passes)
+
+    @property
+    def _passes_nameable(self) -> list[int]:
+        return [run.number for run in self._passes_told]
+
+    def _check_passes(self, passes: list[PassInfo], kinds: np.ndarray, firsts: np.ndarray) -> None:
+        """Passes begin and end at events that say so; `firsts` are the first columns of the events."""
+        self._check_places([run.site for run in passes])
+        ended = [run for run in passes if run.last is not None and run.last < len(kinds)]
+        check_marks(
+            kinds, firsts, Kind.PASS_BEGAN, [run.first for run in passes], [run.number for run in passes]
+        )
+        lasts = [run.last or 0 for run in ended]
+        check_marks(kinds, firsts, Kind.PASS_ENDED, lasts, [run.number for run in ended])
+
+    def _check_places(self, sites: list[int]) -> None:
+        if not self._nameable.sites.include(np.array(sites, np.int64)):
+            raise ValueError("a pass or an error is at a place that there is not")
 
     @cached_property
     def kinds(self) -> np.ndarray:
@@ -250,6 +191,10 @@ class Trace:
     def threads(self) -> np.ndarray:
         """The number of the thread of each event."""
         return self.events["head"] >> 16
+
+    def thread(self, event: int) -> int:
+        """The number of the thread of one event."""
+        return int(self.events["head"][event]) >> 16
 
     def indices(self, *kinds: Kind) -> np.ndarray:
         """The indices of all events of these kinds."""
@@ -267,13 +212,14 @@ class Trace:
         """One event. Raises IndexError where there is none."""
         if not 0 <= index < self.count:
             raise IndexError(f"there is no event {index}: the trace has {self.count}")
+        self.reach(index)
         return self._known_event(index)
 
     def _event(self, index: int) -> Event:
         row = self.events[index]
         chunk = bisect_right(self._firsts, index) - 1
         links = self._links_of(chunk)
-        end = int(self._link_ends[index]) - self._link_starts[chunk]
+        end = int(self._link_ends[index])
         layout = LAYOUTS[Kind(int(row["head"]) & 0xFF)]
         with told_of(self.path):
             return layout.unpack(index, row, links[end - int(row["links"]) : end].tolist(), self)
@@ -292,6 +238,53 @@ class Trace:
             )
         return found
 
+    @property
+    def first_nan(self) -> int | None:
+        """The first event with a NaN; None where none was recorded, or too much to look for one."""
+        states = self.states
+        if len(states) > _MOST_STATES:
+            return None
+        events = states.events[states.stats[:, _NAN] > 0]
+        return int(events.min()) if len(events) else None
+
+    @property
+    def ops_told(self) -> int:
+        """How many ops there are."""
+        return len(self.table(Kind.OP))
+
+    @property
+    def nodes_told(self) -> int:
+        """How many nodes there are: those that were made, and those that received a gradient."""
+        nodes = [self.table(kind)["node"] for kind in (Kind.NODE, Kind.RECEIVED)]
+        return int(np.count_nonzero(distinct(np.concatenate(nodes))))
+
+    @property
+    def shapes(self) -> int:
+        """How many structures the passes have."""
+        return len({run.digest for run in self.passes if run.digest})
+
+    @property
+    def leaves_told(self) -> tuple[set[int], set[int]]:
+        """The first tensors that were made at each site other than by ops, and the tensors that were leaves that
+        require grad at some time."""
+        made, states = self.table(Kind.TENSOR), self.states
+        plain = ~contained(made["how"], [self._number_of(how) for how in NOT_PLAIN])
+        _, first = np.unique(made.sites[plain], return_index=True)
+        wanted = LEAF | REQUIRES_GRAD
+        required = distinct(states.tensors[states.flags & wanted == wanted])
+        return set(made["tensor"][plain][first].tolist()), set(required.tolist())
+
+    def _number_of(self, text: str) -> int:
+        return next((number for number, known in self.strings.items() if known == text), -1)
+
+    @cached_property
+    def site_ops(self) -> SiteOps:
+        """Which ops ran at which sites."""
+        ops, scopes = self.table(Kind.OP), distinct(self.table(Kind.SCOPE_ENTERED).sites).astype(np.int64)
+        pairs = distinct(np.concatenate([ops.sites.astype(np.int64) << 32 | ops["op"], scopes << 32 | SCOPE]))
+        sites, last = np.unique(ops.sites[::-1], return_index=True)
+        return SiteOps(pairs, dict(zip(sites.tolist(), ops["op"][::-1][last].tolist(), strict=True)))
+
     def __len__(self) -> int:
         return self.count
 
@@ -302,18 +295,16 @@ class Trace:
 
     @cached_property
     def _link_ends(self) -> np.ndarray:
-        """Where each event's links end, counted over the whole trace."""
-        return np.cumsum(self.events["links"], dtype=np.int64)
-
-    @cached_property
-    def _link_starts(self) -> list[int]:
-        """Where the links of each chunk begin, counted likewise."""
-        ends = self._link_ends
-        return [int(ends[first - 1]) if first else 0 for first in self._firsts]
+        """Where each event's links end among those of its chunk."""
+        links = self.events["links"]
+        ends = np.zeros(self.count, np.uint32)
+        for _, first, count, _ in self.chunks.list:
+            np.cumsum(links[first : first + count], dtype=np.uint32, out=ends[first : first + count])
+        return ends
 
     def _load_links(self, chunk: int) -> np.ndarray:
         _, first, count, _ = self.chunks.list[chunk]
-        due = int(self._link_ends[first + count - 1]) - self._link_starts[chunk] if count else 0
+        due = int(self.events["links"][first : first + count].sum(dtype=np.int64))
         with told_of(self.path):
             links = self.chunks.one("links", chunk)
             if len(links) != due:
@@ -329,7 +320,7 @@ class Trace:
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             chunk, own = int(chunks[begin]), counts[begin:end]
             links = self._links_of(chunk)  # first: that there are so many is known only then
-            starts = self._link_ends[indices[begin:end]] - own - self._link_starts[chunk]
+            starts = self._link_ends[indices[begin:end]] - own
             places = np.repeat(starts - (np.cumsum(own) - own), own) + np.arange(own.sum())
             parts.append(links[places])
         return np.concatenate(parts), counts
@@ -359,10 +350,11 @@ class Trace:
     def snapshot(self, tensor: int, at: int | None = None) -> Snapshot | None:
         """What a tensor was just after event `at` (default: at the end), or when it was first told of, if that is
         later; None where nothing is known of it."""
-        states = self.states
         if tensor <= 0:
             return None
         until = self.count if at is None else at
+        self.reach_state(tensor, until)
+        states = self.states
         row = last = states.last(tensor, until)
         if row < 0:
             row = states.first(tensor)
@@ -379,21 +371,13 @@ class Trace:
 
     def born(self, tensor: int) -> int | None:
         """The event that first told of a tensor; None where nothing is known of it."""
+        self.reach_birth(tensor)
         row = self.states.first(tensor) if tensor > 0 else -1
         return None if row < 0 else int(self.states.events[row])
 
     def shape(self, tensor: int) -> tuple[tuple[int, ...], str] | None:
         """A tensor's shape and dtype when it was first told of; None where nothing is known of it."""
+        self.reach_birth(tensor)
         row = self.states.first(tensor)
         form = self.states.form(row) if row >= 0 else None
         return None if form is None else (form.shape, form.dtype)
-
-
-def _frame_of(
-    number: int, parent: int, file: str, line: int, col: int, end_line: int, end_col: int, function: str, names: str,
-    library: int,
-) -> Frame:  # fmt: skip
-    """A frame as its row tells it. Raises ValueError where that cannot be."""
-    named = names_of(names)
-    place = Place(file, line, col, end_line, end_col, function, named, False)
-    return Frame(number, parent if 0 <= parent < number else 0, place, named, bool(library))

@@ -16,14 +16,13 @@ from gradviz.events.kinds import Kind
 from gradviz.events.layout import ROW
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.batch import Batch
+from gradviz.tracefile.nans import with_nan
 from gradviz.tracefile.reader import Trace
-from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
-from gradviz.tracefile.sound import elements_of
+from gradviz.tracefile.schema import STATE
 
 BEFORE, AFTER = 2, 1  # segments that are kept around trouble
 MOST_TROUBLES = 8
 _LEAST = BEFORE + 1  # while it runs: trouble is seen only afterwards
-_NAN = 4  # among the seven statistics
 
 # Events that say something of a thing (column `a`: a tensor, an optimizer) until the next of their kind does.
 _STANDING = (
@@ -56,7 +55,9 @@ class Ring:
         kinds = np.frombuffer(batch.rows, ROW)["head"] & 0xFF
         self.ended += int(np.count_nonzero(kinds == Kind.PASS_ENDED))
         errors = batch.first + np.flatnonzero(kinds == Kind.ERROR)
-        self.bad = np.concatenate([self.bad, errors, distinct(_with_nan(batch, dtypes))])
+        self.bad = np.concatenate(
+            [self.bad, errors, distinct(with_nan(np.frombuffer(batch.states, STATE), batch.payload, dtypes))]
+        )
 
     def kept(self, trace: Trace, at_end: bool) -> tuple[np.ndarray, np.ndarray]:
         """Which events of a trace stay; and which of them as they are, in their segments."""
@@ -209,24 +210,3 @@ def _graph(trace: Trace, whole: np.ndarray) -> Iterator[np.ndarray]:
     yield made.events[earlier]
     ops = made["op"][earlier]
     yield ops[ops >= 0]
-
-
-# --- trouble
-
-
-def _with_nan(batch: Batch, dtypes: Mapping[int, str]) -> np.ndarray:
-    """The events of a batch at which some tensor's value has a NaN."""
-    states = np.frombuffer(batch.states, STATE)
-    valued = states[states["what"] >> 8 != 0]
-    grades = valued["what"] >> 8
-    bad = np.zeros(len(valued), bool)
-    of_stats = np.flatnonzero(grades == STATS)
-    packed = b"".join([batch.payload[at] for at in of_stats.tolist()])
-    bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, 7)[:, _NAN] > 0
-    in_full = np.flatnonzero(grades == ELEMENTS)
-    for form in distinct(valued["form"][in_full]).tolist():
-        own = in_full[valued["form"][in_full] == form]
-        for at in own.tolist():
-            elements = elements_of(np.frombuffer(batch.payload[at], np.uint8), dtypes.get(form, ""))
-            bad[at] = elements is not None and elements.dtype.kind in "fc" and bool(np.isnan(elements).any())
-    return valued["event"][bad].astype(np.int64)

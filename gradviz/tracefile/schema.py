@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 APPLICATION_ID = 0x67726476  # "grdv", in the database's header
-VERSION = 3
+VERSION = 4
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -24,7 +24,8 @@ CREATE TABLE passes (
     number INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER, thread INTEGER NOT NULL,
     site INTEGER NOT NULL, nodes INTEGER, digest TEXT, recorded INTEGER NOT NULL
 );
-CREATE TABLE parameters (tensor INTEGER PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE parameters (tensor INTEGER PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL);
+CREATE TABLE variables (tensor INTEGER PRIMARY KEY, name TEXT NOT NULL);
 CREATE TABLE errors (
     event INTEGER PRIMARY KEY, type TEXT NOT NULL, message TEXT NOT NULL, node INTEGER NOT NULL,
     site INTEGER NOT NULL
@@ -33,6 +34,14 @@ CREATE TABLE chunks (
     id INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, time REAL NOT NULL,
     since INTEGER NOT NULL
 );
+CREATE TABLE contents (
+    chunk INTEGER PRIMARY KEY, since_event INTEGER NOT NULL, highest_tensor INTEGER NOT NULL,
+    highest_node INTEGER NOT NULL, ops INTEGER NOT NULL, new_nodes INTEGER NOT NULL, first_nan INTEGER NOT NULL,
+    entangled INTEGER NOT NULL, data BLOB NOT NULL
+);
+CREATE TABLE site_ops (
+    site INTEGER NOT NULL, op INTEGER NOT NULL, is_last INTEGER NOT NULL, PRIMARY KEY (site, op)
+) WITHOUT ROWID;
 CREATE TABLE events (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE links (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE states (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);

@@ -147,8 +147,8 @@ _ANY = 2**32 - 1
 _BLOCK = 1 << 15  # rows that are checked together: they stay in the processor's cache
 
 
-def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known) -> None:
-    """The rows of a run's events fit together, and what they name is there."""
+def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0) -> None:
+    """The rows of a run's events, from event `first` on, fit together, and what they name is there."""
     numbers = rows.view(np.uint32).reshape(len(rows), len(_PLACES))
     if len(kinds) and not _FIRST <= kinds.min() <= kinds.max() <= _LAST:
         raise ValueError("an event of a kind that there is not")
@@ -160,7 +160,7 @@ def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known) -> None:
     if not (known.sites.are_all or known.sites.include(numbers[:, _SITE])):
         raise ValueError("an event is at a place that there is not")
     for kind in LAYOUTS:
-        _check_kind(kind, numbers, kinds, known)
+        _check_kind(kind, numbers, kinds, known, first)
 
 
 def _bounds(known: Known) -> np.ndarray:
@@ -177,7 +177,7 @@ def _bounds(known: Known) -> np.ndarray:
     return most
 
 
-def _check_kind(kind: Kind, numbers: np.ndarray, kinds: np.ndarray, known: Known) -> None:
+def _check_kind(kind: Kind, numbers: np.ndarray, kinds: np.ndarray, known: Known, first: int) -> None:
     """What bounds do not say of the events of a kind."""
     layout = LAYOUTS[kind]
     width = layout.lists[0].width if len(layout.lists) == 1 else 1
@@ -194,17 +194,17 @@ def _check_kind(kind: Kind, numbers: np.ndarray, kinds: np.ndarray, known: Known
         raise ValueError("an event has links to spare")
     for column, how, there in unsure:
         if there is None:
-            _check_earlier(numbers[places, column], places, kinds)
+            _check_earlier(numbers[places, column], places, kinds, first)
         elif not there.include(numbers[places, column]):
             raise ValueError(f"an event names a {how} that there is not")
 
 
-def _check_earlier(distances: np.ndarray, places: np.ndarray, kinds: np.ndarray) -> None:
-    """Events so far back from these places are ops."""
+def _check_earlier(distances: np.ndarray, places: np.ndarray, kinds: np.ndarray, first: int) -> None:
+    """Events so far back from these places are ops, if they are not before event `first`."""
     targets = places - distances.astype(np.int64)
-    if targets.min(initial=0) < 0:
+    if targets.min(initial=0) < -first:
         raise ValueError("an event names one before the first")
-    if np.any(kinds[targets[distances > 0]] != Kind.OP):
+    if np.any(kinds[targets[(distances > 0) & (targets >= 0)]] != Kind.OP):
         raise ValueError("an event names one that is no op")
 
 

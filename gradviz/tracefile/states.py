@@ -17,6 +17,10 @@ from gradviz.sets import distinct
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
 
+_COLUMNS = (
+    "tensors", "events", "versions", "bases", "forms", "flags", "_grades", "_lengths", "_offsets",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
@@ -97,23 +101,18 @@ class States:
 
     def until(self, count: int) -> States:
         """The states at the first `count` events."""
+        return self.of(slice(int(np.searchsorted(self.events, count))))
+
+    def of(self, rows: np.ndarray | slice) -> States:
+        """Some of the states: those that a mask has, or a stretch of them."""
         part = copy(self)
-        kept = int(np.searchsorted(self.events, count))
-        for name in (
-            "tensors",
-            "events",
-            "versions",
-            "bases",
-            "forms",
-            "flags",
-            "_grades",
-            "_lengths",
-            "_offsets",
-        ):
-            setattr(part, name, getattr(self, name)[:kept])
+        for name in _COLUMNS:
+            setattr(part, name, getattr(self, name)[rows])
         for known in ("_order", "_sorted_keys", "_formed", "_formed_keys", "stats", "checksums"):
             part.__dict__.pop(known, None)
-        part.firsts_of_chunks = np.minimum(self.firsts_of_chunks, kept)
+        kept = np.zeros(len(self), bool)
+        kept[rows] = True
+        part.firsts_of_chunks = np.concatenate([[0], np.cumsum(kept)])[self.firsts_of_chunks]
         part.snapshot = lru_cache(maxsize=4096)(part._snapshot)
         return part
 

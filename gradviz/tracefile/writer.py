@@ -22,6 +22,7 @@ from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
+from gradviz.tracefile.contents import NOT_PLAIN, Contents
 from gradviz.tracefile.digest import Digests
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
@@ -90,7 +91,7 @@ class Writer:
         self.texts: list[str] = []
         self.digests = Digests(self.texts)
         self.ring = None if last is None else Ring(last)
-        self.squeezer = Squeezer()
+        self.squeezer, self.contents = Squeezer(), Contents()
         self.dtypes: dict[int, str] = {}  # of forms, by their numbers
         linecache.checkcache()  # a file may have been edited since another recording
         self.file = TraceFile(self.path, meta)
@@ -298,6 +299,7 @@ class Writer:
         count = len(batch.rows) // ROW.itemsize
         arrays = bytes(batch.rows), bytes(batch.links), bytes(batch.states)
         if self.ring is None:
+            self._write_contents(cursor, batch)
             kept = self.squeezer.chunk(self.chunks, batch.first + count, *arrays, batch.payload)
             since = self.squeezer.group
             batch.payload.clear()  # not both in memory while they are written
@@ -307,6 +309,21 @@ class Writer:
         cursor.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", row)
         for table, packed in kept._asdict().items():
             cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
+
+    def _write_contents(self, cursor: sqlite3.Cursor, batch: Batch) -> None:
+        """Write what is told beside a chunk. A ring, whose events are taken out, does without."""
+        told = self.contents.chunk(
+            batch.first,
+            np.frombuffer(batch.rows, ROW),
+            np.frombuffer(batch.states, STATE),
+            batch.payload,
+            self.dtypes,
+            [number for how in NOT_PLAIN if (number := self.source.strings.known.get(how)) is not None],
+        )
+        cursor.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (self.chunks, *told))
+        new, changed = self.contents.new_ops, self.contents.changed_ops
+        cursor.executemany("INSERT INTO site_ops VALUES (?, ?, 0)", new)
+        cursor.executemany("UPDATE site_ops SET is_last = (op = ?2) WHERE site = ?1", changed)
 
     def _write_tables(self, cursor: sqlite3.Cursor, first: int, events: np.ndarray) -> None:
         """Write what a person would query: passes, parameters, errors."""
@@ -319,9 +336,11 @@ class Writer:
                 "INSERT INTO passes (number, first, thread, site, recorded) VALUES (?, ?, ?, ?, ?)", began
             )
         for _, row in _of_kind(Kind.NAMED, first, events, kinds):
-            if text(row["role"]):
-                named = (row["tensor"], text(row["name"]))
-                cursor.execute("INSERT OR REPLACE INTO parameters VALUES (?, ?)", named)
+            tensor, name, role = row["tensor"], text(row["name"]), text(row["role"])
+            if role:
+                cursor.execute("INSERT OR REPLACE INTO parameters VALUES (?, ?, ?)", (tensor, name, role))
+            else:
+                cursor.execute("INSERT OR REPLACE INTO variables VALUES (?, ?)", (tensor, name))
         for index, row in _of_kind(Kind.ERROR, first, events, kinds):
             error = (index, text(row["type"]), text(row["message"]), row["node"], row["site"])
             cursor.execute("INSERT INTO errors VALUES (?, ?, ?, ?, ?)", error)

@@ -167,7 +167,7 @@ class Stop:
     def written(self) -> list[int]:
         """The tensors that this event changed in place."""
         if isinstance(self.event, OpRan):
-            return [t for t in self.event.outputs if self.k in self.query.tensors.writes(t)]
+            return [t for t in self.event.outputs if self.query.tensors.is_written(t, self.k)]
         return [self.event.tensor] if self.event_kind == Kind.MUTATED else []  # type: ignore[attr-defined]
 
     @cached_property
@@ -184,6 +184,7 @@ class Stop:
     def _shared_leaf(self, tensor: int) -> int:
         """The base of a view that covers all of its base; a write to one changes the other. 0 if there is
         none."""
+        self.trace.reach_birth(tensor)
         states = self.trace.states
         base = int(states.bases[states.first(tensor)])
         return base if base and self.query.memory.share(tensor, base, self.k) else 0

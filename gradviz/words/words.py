@@ -36,7 +36,7 @@ class Words:
         """Compute the tables of the whole trace now, so that later questions are answered at once."""
         query = self.query
         tables = (
-            query.tensors.leaf_flags, query.tensors.grads, query.tensors.tangents, query.tensors.maker,
+            query.tensors.leaf_flags, query.tensors.grads, query.tensors.tangents, query.tensors.makers,
             query.tensors.all_writes, query.passes.numbers, query.passes.nesting, query.scopes.nesting,
             query.scopes.depths, query.memory.shared, query.names.calls, query.names.last_ops,
             query.places.of_one_op, query.places.of_events, query.nodes.leaves,
@@ -44,7 +44,7 @@ class Words:
         assert all(table is not None for table in tables)
 
     def _trend(self, leaf: int) -> Trend | None:
-        return trend(self.query, leaf)
+        return None if self.trace.is_part else trend(self.query, leaf)  # it is spread over the whole run
 
     @cached_property
     def has_tangents(self) -> bool:
@@ -86,7 +86,7 @@ class Words:
     def node_name(self, node: int) -> str:
         """A node as `PowBackward0`, or `AccumulateGrad of x`."""
         name = clean(self.query.nodes.name(node)) or (NOT_RECORDED if self.is_partial else ACCUMULATE)
-        leaf = self.query.nodes.leaves.get(node) if name == ACCUMULATE else None
+        leaf = self.query.nodes.leaf(node) if name == ACCUMULATE else None
         return f"{name} of {self.called(leaf)}" if leaf else name
 
     def expression_of(self, node: NodeMade | None, longest: int) -> str:

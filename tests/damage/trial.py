@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 from gradviz.cli.main import main
 from tests.damage import mutations, subjects
@@ -62,6 +63,7 @@ def commands(name: str) -> dict[str, tuple[list[str], set[int]]]:
         "check": (["check", trace], {0, 1, 2}),
         "check --format json": (["check", trace, "--format", "json"], {0, 1, 2}),
         "graph": (["graph", trace, "-o", "o.svg"], {0, 2}),
+        "graph --pass": (["graph", trace, "--pass", "1", "-o", "o.svg"], {0, 2}),
         "graph --all": (["graph", trace, "--all", "-o", "o.json"], {0, 2}),
         "page": (["graph", trace, "-o", "o.html"], {0, 2}),
         "why": (["why", trace, tensor], {0, 2}),
@@ -188,7 +190,8 @@ def _environment(folder: Path) -> Iterator[None]:
     os.environ.update(NO_COLOR="1", COLUMNS="100", GRADVIZ_LAYOUT="rows", GRADVIZ_DEBUG="1")
     tempfile.tempdir = str(folder / "tmp")
     try:
-        yield
+        with mock.patch("gradviz.tracefile.part.LONG", 0):  # `info`, and pictures of a pass, read parts
+            yield
     finally:
         os.chdir(here)
         os.environ.clear()

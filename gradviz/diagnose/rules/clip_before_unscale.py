@@ -64,7 +64,7 @@ def _unscales(case: Case, event: int) -> bool:
     name = _writer(case, event)
     if name == _UNSCALING:
         return True
-    if name not in ("div_", "mul_", "__itruediv__") or not case.query.tensors.is_op[event]:
+    if name not in ("div_", "mul_", "__itruediv__") or not case.query.tensors.is_op(event):
         return False
     factor = _constant(case, case.query.tensors.op(event))
     scale = _scale(case, event)

@@ -45,7 +45,7 @@ def _replaces(case: Case, event: int) -> bool:
         return not case.training.stems_from_gradient(assigned.grad, event)
     if case.query.tensors.writer(event) not in _REPLACING:
         return False
-    if case.query.tensors.is_op[event]:
+    if case.query.tensors.is_op(event):
         sources = case.query.tensors.op(event).inputs[1:]
     else:
         sources = (case.query.tensors.mutation(event).source,)

@@ -1,0 +1,61 @@
+"""Where values that are being recorded have a NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gradviz.sets import distinct
+from gradviz.tracefile.schema import ELEMENTS, STATS
+from gradviz.tracefile.sound import STATISTICS, elements_of
+
+_NAN = 4  # among the seven statistics
+_GLANCE = 1 << 20  # bytes of all values together
+_SMALL = 1 << 12  # bytes of a value; larger ones are looked at one by one, and not copied
+
+
+def with_nan(states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, str]) -> np.ndarray:
+    """The events at which a tensor's value has a NaN, in order, one for each such value. `payload` has the values of
+    the states that have one; `dtypes` are those of forms, by their numbers."""
+    valued = states[states["what"] >> 8 != 0]
+    grades = valued["what"] >> 8
+    bad = np.zeros(len(valued), bool)
+    of_stats = np.flatnonzero(grades == STATS)
+    packed = b"".join([payload[at] for at in of_stats.tolist()])
+    bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, STATISTICS)[:, _NAN] > 0
+    in_full = np.flatnonzero(grades == ELEMENTS)
+    if _are_sound(
+        [payload[at] for at in in_full.tolist()],
+        {dtypes.get(form) for form in distinct(valued["form"]).tolist()},
+    ):
+        in_full = in_full[:0]
+    forms = valued["form"][in_full]
+    for form in distinct(forms).tolist():
+        own = in_full[forms == form].tolist()
+        bad[own] = _are_nan([payload[at] for at in own], dtypes.get(form, ""))
+    return valued["event"][bad].astype(np.int64)
+
+
+def _are_sound(values: Sequence[bytes], dtypes: set[str | None]) -> bool:
+    """Whether it is seen at a glance that none of many values has a NaN: so it is, mostly."""
+    if not dtypes <= {"float32"} or sum(map(len, values)) > _GLANCE:
+        return False
+    return not np.isnan(np.frombuffer(b"".join(values), "<f4")).any()
+
+
+def _are_nan(values: Sequence[bytes], dtype: str) -> list[bool] | np.ndarray:
+    """For each of several values of one form whether it has a NaN."""
+    size = len(values[0])
+    if not 0 < size <= _SMALL or any(len(value) != size for value in values):
+        return [_has_nan(np.frombuffer(value, np.uint8), dtype) for value in values]
+    elements = elements_of(np.frombuffer(b"".join(values), np.uint8), dtype)
+    if elements is None or elements.dtype.kind not in "fc":
+        return [False] * len(values)
+    found: np.ndarray = np.isnan(elements).reshape(len(values), -1).any(axis=1)
+    return found
+
+
+def _has_nan(value: np.ndarray, dtype: str) -> bool:
+    elements = elements_of(value, dtype)
+    return elements is not None and elements.dtype.kind in "fc" and bool(np.isnan(elements).any())

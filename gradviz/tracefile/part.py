@@ -1,0 +1,315 @@
+"""A part of a trace: of a long run only the chunks are read that something is asked about.
+
+Events keep their places in the run, so all that is computed from a part is as if the whole had been read, if what it
+asks about has been *reached* (doors.py). Where that is the chunks tell (directory.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from operator import attrgetter
+
+import numpy as np
+
+from gradviz.events.kinds import LEAF, Kind
+from gradviz.sets import contained, distinct
+from gradviz.tracefile.contents import FLAGGED, GIVEN, GIVING, HOLDERS, LATE, LEAVES, PLACES, PUSHED, VALUED
+from gradviz.tracefile.errors import told_of
+from gradviz.tracefile.growing import Growing
+from gradviz.tracefile.reader import Trace
+from gradviz.tracefile.runs import PassInfo, SiteOps
+
+LONG = 200_000  # events of a run of which parts are read
+_MANY_LEAVES = 5000
+
+
+def part_of(trace: Trace) -> Trace:
+    """A part of a trace, in which nothing has been read yet; the trace itself where it does not tell what its chunks
+    hold (`--last`). It shares the file of the trace, which has to stay open."""
+    told = trace._rows("SELECT chunk FROM contents LIMIT 1")
+    return Part(trace) if told and trace.count else trace
+
+
+def if_long(trace: Trace) -> Trace:
+    """A part of a trace that is long, else the trace itself."""
+    return part_of(trace) if trace.count > LONG else trace
+
+
+class Part(Growing):
+    """A part of a trace, which grows with what is asked."""
+
+    is_part = True
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
+        self._asked: set[tuple[object, ...]] = set()
+
+    # --- passes
+
+    @cached_property
+    def passes(self) -> list[PassInfo]:
+        """The passes that begin in what has been read."""
+        found = [
+            run
+            for first, end in self._stretches
+            for run in self._told_of_passes("first >= ? AND first < ? ORDER BY number", first, end)
+        ]
+        with told_of(self.path):
+            self._check_passes(found, self._kinds, self._rows_read["a"])
+        return sorted((self._open_passes.get(run.number, run) for run in found), key=attrgetter("number"))
+
+    @cached_property
+    def _open_passes(self) -> dict[int, PassInfo]:
+        """The passes that are not told to have ended, as they were when the trace was opened."""
+        told = self._told_of_passes("first < ?1 AND (last IS NULL OR last >= ?1) ORDER BY number", self.count)
+        found = [replace(run, last=None, nodes=None, digest=None) for run in told]
+        if not found:
+            return {}
+        for place in range(self.directory.place(found[0].first), len(self.chunks)):
+            self._read_chunk(place)
+        return {run.number: run for run in self._completed(found, found[0].first)}
+
+    @cached_property
+    def pass_numbers(self) -> list[int]:
+        """The numbers of the passes, in order."""
+        told = "FROM passes WHERE first < ?"
+        ((count, last),) = self._rows(f"SELECT count(*) AS count, max(number) AS last {told}", self.count)
+        first = self._rows(f"SELECT number {told} ORDER BY number LIMIT 1", self.count)
+        if not first or first[0][0] == last - count + 1:  # all between them: so it is, mostly
+            return list(range(first[0][0], last + 1)) if first else []
+        return [number for (number,) in self._rows(f"SELECT number {told} ORDER BY number", self.count)]
+
+    @property
+    def passes_begun(self) -> int:
+        """How many passes had begun when the trace was written, those among them that it does not keep."""
+        return self.pass_numbers[-1] if self.pass_numbers else 0
+
+    def find_pass(self, number: int) -> PassInfo | None:
+        """A pass by its number; None if the trace has none of that number."""
+        for run in self._told_of_passes("number = ? AND first < ?", number, self.count):
+            self.reach(run.first)
+            return next((found for found in self.passes if found.number == run.number), None)
+        return None
+
+    def passes_ended_before(self, event: int) -> int:
+        """The last event of all passes that ended before an event; −1 for none."""
+        lasts = [run.last for run in self._open_passes.values() if run.last and run.last < event]
+        told = self._rows("SELECT max(last) AS last FROM passes WHERE last < ? AND last > 0", event)
+        return max([-1, *lasts, *(last for (last,) in told if last is not None)])
+
+    def pass_ending_from(self, event: int) -> PassInfo | None:
+        """The first pass that ended at an event or later, or that did not end; None if there is none."""
+        told = self._told_of_passes("last >= ? AND first < ? ORDER BY number LIMIT 1", event, self.count)
+        late = [run for run in self._open_passes.values() if run.last is None or run.last >= event]
+        numbers = [run.number for run in (*told, *late)]
+        return self.find_pass(min(numbers)) if numbers else None
+
+    def passes_by_shape(self, most: int) -> list[PassInfo]:
+        """The first pass of each structure, of up to so many."""
+        query = "SELECT min(number) AS number, digest FROM passes WHERE first < ? GROUP BY digest"
+        told = {digest: number for number, digest in self._rows(query, self.count) if digest}
+        found: dict[str, int] = {}
+        for run in self._open_passes.values():
+            found.setdefault(run.digest or "", run.number)
+        numbers = sorted({**found, **told}.values())[:most]
+        return [run for run in map(self.find_pass, numbers) if run is not None]
+
+    @property
+    def _passes_nameable(self) -> list[int]:
+        return self.pass_numbers
+
+    # --- ops
+
+    @property
+    def first_nan(self) -> int | None:
+        """The first event with a NaN; None where none was recorded."""
+        events = self.directory.first_nans[self.directory.first_nans >= 0]
+        return int(events.min()) if len(events) else None
+
+    @property
+    def ops_told(self) -> int:
+        """How many ops there are."""
+        return self.directory.ops
+
+    @property
+    def nodes_told(self) -> int:
+        """How many nodes there are: those that were made, and those that received a gradient."""
+        return self.directory.new_nodes
+
+    @property
+    def shapes(self) -> int:
+        """How many structures the passes have."""
+        query = "SELECT DISTINCT digest FROM passes WHERE last < ?"
+        told = {digest for (digest,) in self._rows(query, self.count)}
+        return len({*told, *(run.digest for run in self._open_passes.values())} - {None, ""})
+
+    @property
+    def leaves_told(self) -> tuple[set[int], set[int]]:
+        """The first tensors that were made at each site other than by ops, and the tensors that were leaves that
+        require grad at some time."""
+        return set(self.directory.listed(PLACES)[0].tolist()), set(self.directory.listed(LEAVES)[0].tolist())
+
+    @cached_property
+    def site_ops(self) -> SiteOps:
+        """Which ops ran at which sites."""
+        rows = self._rows("SELECT site, op, is_last FROM site_ops")
+        pairs = distinct(np.array([site << 32 | op for site, op, _ in rows], np.int64))
+        return SiteOps(pairs, {site: op for site, op, is_last in rows if is_last})
+
+    # --- doors
+
+    def _is_new(self, *question: object) -> bool:
+        """Whether this is asked for the first time."""
+        if question in self._asked:
+            return False
+        self._asked.add(question)
+        return True
+
+    def _told(self, place: int, which: int, tensor: int) -> np.ndarray:
+        """The events of a chunk that tell of a tensor what the chunk's list `which` is about, in order."""
+        if which in GIVING:
+            self._read_chunk(place)
+            _, first, count, _ = self.chunks.list[place]
+            rows = self._rows_read[first : first + count]
+            own = np.flatnonzero(rows["a"] == tensor)
+            return first + own[contained(rows["head"][own] & 0xFF, GIVING[which])]
+        states = self._states_of(place)
+        own = states[states["tensor"] == tensor]
+        return own["event"][(own["form"] > 0) == (which == VALUED)]
+
+    def _chunks_telling(self, which: int, tensor: int) -> list[int]:
+        """The chunks that may tell so of a tensor, in order."""
+        places = self.directory.late(which, tensor).tolist()
+        birth = self.directory.birth(tensor)
+        return places if birth is None or birth in places else sorted([birth, *places])
+
+    def _last(self, which: int, tensor: int, at: int) -> Iterator[int]:
+        for place in reversed(self._chunks_telling(which, tensor)):
+            if self.directory.firsts[place] <= at:
+                events = self._told(place, which, tensor)
+                events = events[events <= at]
+                if len(events):
+                    yield int(events[-1])
+                    return
+
+    def _all(self, which: int, tensor: int, at: int) -> Iterator[int]:
+        for place in self._chunks_telling(which, tensor):
+            if self.directory.firsts[place] <= at:
+                events = self._told(place, which, tensor)
+                yield from events[events <= at].tolist()
+
+    def reach_birth(self, tensor: int) -> None:
+        """The event that first told of a tensor."""
+        if tensor > 0 and self._is_new("birth", tensor):
+            self.reach(*self._birth(tensor))
+
+    def _birth(self, tensor: int) -> list[int]:
+        """The event that first told of a tensor, if there is one."""
+        for place in sorted({*self._chunks_telling(VALUED, tensor), *self._chunks_telling(FLAGGED, tensor)}):
+            told = [*self._told(place, VALUED, tensor), *self._told(place, FLAGGED, tensor)]
+            if told:
+                return [int(min(told))]
+        return []
+
+    def reach_value(self, tensor: int, at: int) -> None:
+        """The last event up to `at` that gave a tensor a value."""
+        if tensor > 0 and self._is_new(VALUED, tensor, at):
+            self.reach(*self._last(VALUED, tensor, at))
+
+    def reach_state(self, tensor: int, at: int) -> None:
+        """What a tensor was at an event: the last that told its flags, and the last that told its value."""
+        self.reach_states([tensor], at)
+
+    def reach_states(self, tensors: Sequence[int], at: int) -> None:
+        """What many tensors were at an event, and where they were first told of."""
+        new = [tensor for tensor in tensors if tensor > 0 and self._is_new("state", tensor, at)]
+        events: set[int] = set()
+        for tensor in new:
+            events.update(self._birth(tensor) if self._is_new("birth", tensor) else ())
+            events.update(self._last(VALUED, tensor, at), self._last(FLAGGED, tensor, at))
+        self.reach(*events)
+
+    def reach_leaves(self, at: int) -> None:
+        """What all leaves that matter at an event were, with their `.grad`: those that require grad, the newest that do
+        not of each site, and other tensors with a `.grad`. If they are too many, or if the run has tangents or writes
+        through views, all events are reached."""
+        if not self._is_new("leaves", at):
+            return
+        place = self.directory.place(at)
+        own = self._states_of(place)
+        own = own[(own["event"] <= at) & (own["what"] & LEAF > 0)]
+        holders = self.directory.up_to(LEAVES, place) | self.directory.up_to(HOLDERS, place)
+        leaves = {*holders, *self.parameters, *self.directory.newest(place), *own["tensor"].tolist()}
+        if len(leaves) > _MANY_LEAVES or self.directory.entangled.any():
+            self.reach_all()
+            return
+        self.reach_states(sorted(leaves), at)
+        self.reach_states(sorted(self._bases_of(leaves)), at)
+        self.reach(*(event for tensor in holders for event in self._last(GIVEN, tensor, at)))
+
+    def _bases_of(self, tensors: set[int]) -> set[int]:
+        """The tensors whose memory these share."""
+        states = self.states
+        rows = contained(states.tensors, list(tensors)) & (states.bases > 0)
+        return set(states.bases[rows].tolist())
+
+    def reach_next_value(self, tensor: int, after: int, at: int) -> None:
+        """The first event after `after` that gave a tensor a value, if it is not after `at`."""
+        if not (tensor > 0 and self._is_new("next", tensor, after, at)):
+            return
+        for place in self._chunks_telling(VALUED, tensor):
+            first, count = self.chunks.list[place][1:3]
+            if first + count > after:
+                events = self._told(place, VALUED, tensor)
+                later = events[events > after]
+                if len(later) or first > at:
+                    self.reach(*later[:1][later[:1] <= at].tolist())
+                    return
+
+    def reach_changes(self, tensor: int, at: int) -> None:
+        """All events up to `at` that told a tensor's value or flags."""
+        if tensor > 0 and self._is_new("changes", tensor, at):
+            self.reach(*self._all(VALUED, tensor, at), *self._all(FLAGGED, tensor, at))
+
+    def reach_given(self, tensor: int, at: int) -> None:
+        """The last event up to `at` that gave a tensor its `.grad`."""
+        if tensor > 0 and self._is_new(GIVEN, tensor, at):
+            self.reach(*self._last(GIVEN, tensor, at))
+
+    def reach_pushed(self, tensor: int, at: int) -> None:
+        """The last event up to `at` that gave a tensor a tangent."""
+        if tensor > 0 and self._is_new(PUSHED, tensor, at):
+            self.reach(*self._last(PUSHED, tensor, at))
+
+    def reach_all_given(self, tensor: int, at: int) -> None:
+        """All events up to `at` that gave a tensor its `.grad`."""
+        if tensor > 0 and self._is_new("given", tensor, at):
+            self.reach(*self._all(GIVEN, tensor, at))
+
+    def reach_node(self, node: int) -> None:
+        """The event that made a node."""
+        if node > 0 and self._is_new("node", node):
+            likely = self.directory.births(np.array([node])).tolist()
+            for place in dict.fromkeys([*likely, *self.directory.late(LATE, node).tolist()]):
+                made = self._made(place, np.array([node]))
+                if len(made):
+                    self.reach(*made.tolist())
+                    return
+
+    def reach_pass(self, run: PassInfo) -> None:
+        """The events of a pass, and those that made its nodes, at once."""
+        self.reach(*range(run.first, self.count if run.last is None else run.last + 1))
+        received = self.table(Kind.RECEIVED)
+        nodes = distinct(received["node"][received["in_pass"] == run.number])
+        places = self.directory.births(nodes)
+        parts = [self._made(place, nodes[places == place]) for place in distinct(places).tolist()]
+        self.reach(*(event for part in parts for event in part.tolist()))
+
+    def _made(self, place: int, nodes: np.ndarray) -> np.ndarray:
+        """The events of a chunk that made these nodes."""
+        self._read_chunk(place)
+        _, first, count, _ = self.chunks.list[place]
+        rows = self._rows_read[first : first + count]
+        made = np.flatnonzero(rows["head"] & 0xFF == Kind.NODE)
+        return first + made[contained(rows["a"][made], nodes)]

@@ -1,0 +1,123 @@
+"""The tables of a trace: what a person would query, a row each."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+from gradviz.events.fields import Rule
+from gradviz.events.handles import Form
+from gradviz.events.site import Place
+from gradviz.tracefile.database import rows_of
+from gradviz.tracefile.doors import Doors
+from gradviz.tracefile.errors import told_of
+from gradviz.tracefile.runs import ErrorInfo
+from gradviz.tracefile.sites import Frame, Site, joined
+from gradviz.tracefile.sound import check_numbers, form_of, names_of, pairs_of
+
+
+class Tables(Doors):
+    """The tables of one trace. Reading raises TraceError where the file is damaged."""
+
+    count: int  # the events
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self.meta: dict[str, str] = dict(self._rows("SELECT key, value FROM meta"))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """What a query gives, every value of its column's type."""
+        with told_of(self.path):
+            return rows_of(self._connection, query, *values)
+
+    @cached_property
+    def strings(self) -> dict[int, str]:
+        """Names and other text, by number."""
+        return dict(self._rows("SELECT id, text FROM strings"))
+
+    def text(self, number: int) -> str:
+        """One string by its number."""
+        return self.strings.get(int(number), "")
+
+    @cached_property
+    def rules(self) -> dict[int, Rule]:
+        """The derivatives of operations as text, by number."""
+        rows = self._rows("SELECT id, inputs, elementwise FROM rules")
+        with told_of(self.path):
+            return {number: Rule(pairs_of(inputs), bool(elementwise)) for number, inputs, elementwise in rows}
+
+    def rule(self, number: int) -> Rule:
+        """One rule by its number."""
+        return self.rules.get(int(number)) or Rule(())
+
+    @cached_property
+    def forms(self) -> dict[int, Form]:
+        """The shapes, dtypes and devices of tensors, by number."""
+        rows = self._rows("SELECT id, shape, dtype, device FROM forms")
+        with told_of(self.path):
+            check_numbers([number for number, *_ in rows], "forms")
+            return {number: form_of(*form) for number, *form in rows}
+
+    @cached_property
+    def sites(self) -> dict[int, Site]:
+        """Places in the source, by number."""
+        frames = self._frames
+        return {number: joined(number, frames.get) for number in frames}
+
+    @cached_property
+    def _frames(self) -> dict[int, Frame]:
+        columns = "id, parent, file, line, col, end_line, end_col, function, names, library"
+        rows = self._rows(f"SELECT {columns} FROM sites")
+        with told_of(self.path):
+            check_numbers([number for number, *_ in rows], "places")
+            return {row[0]: _frame_of(*row) for row in rows}
+
+    @lru_cache(maxsize=64)  # noqa: B019  (a trace lives as long as its program)
+    def source(self, file: str) -> list[str]:
+        """The lines of a source file as they were when the run was recorded; none where it was not kept."""
+        rows = self._rows("SELECT text FROM sources WHERE file = ?", file)
+        return rows[0][0].splitlines() if rows else []
+
+    @cached_property
+    def errors(self) -> list[ErrorInfo]:
+        """The exceptions that left a backward pass or ended the program."""
+        query = "SELECT event, type, message, node, site FROM errors WHERE event < ? ORDER BY event"
+        return [ErrorInfo(*row) for row in self._rows(query, self.count)]
+
+    @cached_property
+    def parameters(self) -> dict[int, str]:
+        """The names that modules gave their parameters and buffers, by tensor."""
+        return dict(self._rows("SELECT tensor, name FROM parameters"))
+
+    @cached_property
+    def buffers(self) -> set[int]:
+        """The buffers of modules."""
+        return {tensor for (tensor,) in self._rows("SELECT tensor FROM parameters WHERE role = 'buffer'")}
+
+    @cached_property
+    def variables(self) -> dict[int, str]:
+        """The names that tensors got other than as parameters and buffers."""
+        return dict(self._rows("SELECT tensor, name FROM variables"))
+
+
+def _frame_of(
+    number: int, parent: int, file: str, line: int, col: int, end_line: int, end_col: int, function: str, names: str,
+    library: int,
+) -> Frame:  # fmt: skip
+    """A frame as its row tells it. Raises ValueError where that cannot be."""
+    named = names_of(names)
+    place = Place(file, line, col, end_line, end_col, function, named, False)
+    return Frame(number, parent if 0 <= parent < number else 0, place, named, bool(library))

@@ -1,0 +1,225 @@
+"""A part of a trace answers as the whole does, however its events lie in chunks, and reads only what it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sqlite3
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from random_programs import drawn, ran
+from recut import recut
+from zoo_programs import ALL
+
+import gradviz.engine as torch
+from gradviz import engine
+from gradviz.graph.build import build
+from gradviz.graph.model import Graph
+from gradviz.query import Query
+from gradviz.query.overview import overview
+from gradviz.sources.record import record
+from gradviz.sources.script import Target, run
+from gradviz.step.described import describe
+from gradviz.tracefile import Trace, TraceError, open_trace, part_of
+from gradviz.tracefile.part import Part
+from gradviz.words.stop import Stop
+from gradviz.words.words import Words
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples" / "faults").glob("*.py")])
+MANY = 3  # passes of a run that are compared
+
+
+def recorded(program: Path, trace: Path) -> Path:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        run(Target(str(program), False, []), trace, engine="numpy")
+    return trace
+
+
+def told(graph: Graph) -> list[str]:
+    """All that a graph says, line by line."""
+    about = (graph.script, graph.pass_number, graph.passes, graph.at, graph.why, graph.title, graph.error)
+    nodes = [repr(node) for node in graph.nodes.values()]
+    return [repr(about), repr(graph.left_out), repr(graph.scopes), *nodes, *map(repr, graph.edges)]
+
+
+def check_same(path: Path, to: Path, lengths: Sequence[int], shows: Sequence[str] = ("both",)) -> None:
+    """Every graph of a part, and the overview, are those of the whole."""
+    with open_trace(path) as whole, open_trace(recut(path, to, lengths)) as other:
+        query = Query(whole)
+        numbers = whole.pass_numbers
+        chosen: list[int | None] = [*dict.fromkeys([*numbers[:MANY], *numbers[-MANY:]])]
+        for number in [*chosen, None]:
+            for show in shows:
+                assert told(build(part_of(other), number, show)) == told(build(query, number, show))
+        assert overview(Query(part_of(other))) == overview(query)
+
+
+def check_same_stops(path: Path, to: Path, lengths: Sequence[int], each: int = 1) -> None:
+    """What the stepper shows at an event is the same, read from a part alone, but for what spans the whole run."""
+    with open_trace(path) as whole, open_trace(recut(path, to, lengths)) as other:
+        words = Words(whole)
+        for event in range(0, whole.count, each):
+            shown, lines = (
+                describe(Stop(known, event)).splitlines() for known in (Words(part_of(other)), words)
+            )
+            assert shown == [line for line in lines if not line.startswith("  passes ")], event
+
+
+@pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
+def test_a_part_is_as_the_whole_for_every_example(program: Path, tmp_path: Path) -> None:
+    trace = recorded(program, tmp_path / "run.gradviz")
+    for lengths in ([3], [40, 7]):
+        check_same(trace, tmp_path / "other.gradviz", lengths)
+    check_same_stops(trace, tmp_path / "other.gradviz", [9], each=13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lengths", [[1], [11, 2, 60]], ids=str)
+def test_a_part_is_as_the_whole_for_every_program_of_the_zoo(lengths: list[int], tmp_path: Path) -> None:
+    for number, program in enumerate(ALL):
+        if not program.needs_torch:
+            source = tmp_path / f"{number}.py"
+            source.write_text(program.text)
+            trace = recorded(source, tmp_path / f"{number}.gradviz")
+            check_same(trace, tmp_path / "other.gradviz", lengths, ("both", "forward", "backward"))
+            check_same_stops(trace, tmp_path / "other.gradviz", lengths, each=29)
+
+
+@pytest.mark.slow
+def test_a_part_is_as_the_whole_for_programs_drawn_at_random(tmp_path: Path) -> None:
+    for seed in range(60):
+        path = tmp_path / f"{seed}.gradviz"
+        with record(path):
+            ran(engine, drawn(seed), seed)
+        check_same(path, tmp_path / "other.gradviz", [1 + seed % 7, 30])
+
+
+def trained(path: Path, steps: int) -> Path:
+    """A training loop with a frozen parameter, a kept gradient and a running mean."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    net[0].bias.requires_grad_(False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with record(path):
+        mean = torch.zeros(1)
+        for _ in range(steps):
+            x = torch.randn(5, 3)
+            hidden = net(x)
+            hidden.retain_grad()
+            loss = (hidden - mean).pow(2).mean()
+            mean = 0.9 * mean + 0.1 * loss.detach()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return path
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("loop") / "loop.gradviz", 12)
+
+
+@pytest.mark.parametrize("lengths", [[13], [100, 5]], ids=str)
+def test_a_part_of_a_training_loop_is_as_the_whole(loop: Path, tmp_path: Path, lengths: list[int]) -> None:
+    check_same(loop, tmp_path / "other.gradviz", lengths)
+    check_same_stops(loop, tmp_path / "other.gradviz", lengths, each=41)
+
+
+def test_what_a_pass_needs_does_not_grow_with_the_run(tmp_path: Path) -> None:
+    read = []
+    for steps in (20, 200):
+        path = tmp_path / f"{steps}.gradviz"
+        net = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        with record(path):
+            for _ in range(steps):
+                net(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+        with open_trace(recut(path, tmp_path / "other.gradviz", [20])) as trace:
+            part = part_of(trace)
+            assert isinstance(part, Part)
+            build(part, steps - 2)
+            read.append(len(part._chunks_read))
+            assert len(part._chunks_read) < len(trace.chunks) / 2
+            assert overview(Query(part)).passes == steps
+    assert read[0] == read[1]
+
+
+def test_a_run_that_was_killed_has_the_passes_that_ended(loop: Path, tmp_path: Path) -> None:
+    killed = recut(loop, tmp_path / "killed.gradviz", [50])
+    with closing(sqlite3.connect(killed)) as connection, connection:
+        connection.execute("UPDATE passes SET last = NULL, nodes = NULL, digest = NULL WHERE number > 10")
+        connection.execute("UPDATE meta SET value = '' WHERE key = 'ended'")
+    with open_trace(killed) as whole:
+        part = part_of(whole)
+        assert [part.find_pass(number) for number in part.pass_numbers] == whole.passes
+        assert part.shapes == whole.shapes
+    check_same(killed, tmp_path / "other.gradviz", [50])
+
+
+def test_a_ring_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "ring.gradviz"
+    w = torch.ones(2, requires_grad=True)
+    with record(path, last=2):
+        for _ in range(9):
+            (w * w).sum().backward()
+    with open_trace(path) as trace:
+        assert part_of(trace) is trace
+
+
+def test_the_commands_read_a_long_run_in_parts(loop: Path, gradviz_here: object) -> None:
+    def read(*arguments: object) -> tuple[list[str], int]:
+        parts: list[Part] = []
+        made = Part.__init__
+
+        def noted(self: Part, trace: Trace) -> None:
+            made(self, trace)
+            parts.append(self)
+
+        with mock.patch.object(Part, "__init__", noted):
+            done = gradviz_here(*arguments)  # type: ignore[operator]
+        assert done.returncode == 0, done.stderr
+        return done.stdout, len(parts)
+
+    commands = (
+        ["info", loop],
+        ["graph", loop, "--pass", 7, "-o", "a.json"],
+        ["step", loop, "--at", 200, "--commands", "next"],
+    )
+    whole = [read(*command) for command in commands]
+    assert [parts for _, parts in whole] == [0, 0, 0]
+    with mock.patch("gradviz.tracefile.part.LONG", 0):
+        assert [read(*command) for command in commands] == [(text, 1) for text, _ in whole]
+
+
+LIES = {
+    "a chunk is to be read from where it cannot": "UPDATE contents SET since_event = 999 WHERE chunk = 2",
+    "what is told beside a chunk is missing": "DELETE FROM contents WHERE chunk = 2",
+    "what is told beside the chunks is not in their order": "UPDATE contents SET highest_tensor = 0 WHERE chunk = 3",
+    "what is told beside a chunk does not add up": (
+        "UPDATE contents SET data = CAST(substr(data, 1, 44) || x'00000000' AS BLOB)"
+    ),
+    "an array is missing": "UPDATE contents SET data = x''",
+}
+
+
+@pytest.mark.parametrize("why", LIES)
+def test_what_a_chunk_cannot_hold_is_refused(loop: Path, tmp_path: Path, why: str) -> None:
+    path = recut(loop, tmp_path / "lies.gradviz", [50])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(LIES[why])
+    with open_trace(path) as trace, pytest.raises(TraceError, match=why):
+        build(part_of(trace), 7)
+
+
+@pytest.fixture(autouse=True)
+def no_leftovers() -> Iterator[None]:
+    modules = set(sys.modules)
+    yield
+    assert "torch" not in set(sys.modules) - modules

@@ -24,11 +24,8 @@ from gradviz.query import Query
 from gradviz.query.overview import overview
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
-from gradviz.step.described import describe
 from gradviz.tracefile import Trace, TraceError, open_trace, part_of
 from gradviz.tracefile.part import Part
-from gradviz.words.stop import Stop
-from gradviz.words.words import Words
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples" / "faults").glob("*.py")])
@@ -60,44 +57,39 @@ def check_same(path: Path, to: Path, lengths: Sequence[int], shows: Sequence[str
         assert overview(Query(part_of(other))) == overview(query)
 
 
-def check_same_stops(path: Path, to: Path, lengths: Sequence[int], each: int = 1) -> None:
-    """What the stepper shows at an event is the same, read from a part alone, but for what spans the whole run."""
-    with open_trace(path) as whole, open_trace(recut(path, to, lengths)) as other:
-        words = Words(whole)
-        for event in range(0, whole.count, each):
-            shown, lines = (
-                describe(Stop(known, event)).splitlines() for known in (Words(part_of(other)), words)
-            )
-            assert shown == [line for line in lines if not line.startswith("  passes ")], event
-
-
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
 def test_a_part_is_as_the_whole_for_every_example(program: Path, tmp_path: Path) -> None:
     trace = recorded(program, tmp_path / "run.gradviz")
     for lengths in ([3], [40, 7]):
         check_same(trace, tmp_path / "other.gradviz", lengths)
-    check_same_stops(trace, tmp_path / "other.gradviz", [9], each=13)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lengths", [[1], [11, 2, 60]], ids=str)
-def test_a_part_is_as_the_whole_for_every_program_of_the_zoo(lengths: list[int], tmp_path: Path) -> None:
-    for number, program in enumerate(ALL):
+def test_a_part_is_as_the_whole_for_programs_of_the_zoo(lengths: list[int], tmp_path: Path) -> None:
+    for number, program in enumerate(ALL[len(lengths) :: 12]):
         if not program.needs_torch:
             source = tmp_path / f"{number}.py"
             source.write_text(program.text)
             trace = recorded(source, tmp_path / f"{number}.gradviz")
             check_same(trace, tmp_path / "other.gradviz", lengths, ("both", "forward", "backward"))
-            check_same_stops(trace, tmp_path / "other.gradviz", lengths, each=29)
 
 
 @pytest.mark.slow
 def test_a_part_is_as_the_whole_for_programs_drawn_at_random(tmp_path: Path) -> None:
-    for seed in range(60):
+    for seed in range(30):
         path = tmp_path / f"{seed}.gradviz"
         with record(path):
             ran(engine, drawn(seed), seed)
         check_same(path, tmp_path / "other.gradviz", [1 + seed % 7, 30])
+
+
+def test_a_tensor_that_a_graph_kept_has_the_value_that_it_had_then(tmp_path: Path) -> None:
+    """Its first value gave way in a chunk that nothing else is asked about."""
+    program = next(one for one in ALL if "a scale that is derived once" in one.name)
+    source = tmp_path / "program.py"
+    source.write_text(program.text)
+    check_same(recorded(source, tmp_path / "run.gradviz"), tmp_path / "other.gradviz", [11, 2, 60])
 
 
 def trained(path: Path, steps: int) -> Path:
@@ -128,7 +120,6 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("lengths", [[13], [100, 5]], ids=str)
 def test_a_part_of_a_training_loop_is_as_the_whole(loop: Path, tmp_path: Path, lengths: list[int]) -> None:
     check_same(loop, tmp_path / "other.gradviz", lengths)
-    check_same_stops(loop, tmp_path / "other.gradviz", lengths, each=41)
 
 
 def test_what_a_pass_needs_does_not_grow_with_the_run(tmp_path: Path) -> None:
@@ -190,10 +181,9 @@ def test_the_commands_read_a_long_run_in_parts(loop: Path, gradviz_here: object)
     commands = (
         ["info", loop],
         ["graph", loop, "--pass", 7, "-o", "a.json"],
-        ["step", loop, "--at", 200, "--commands", "next"],
     )
     whole = [read(*command) for command in commands]
-    assert [parts for _, parts in whole] == [0, 0, 0]
+    assert [parts for _, parts in whole] == [0, 0]
     with mock.patch("gradviz.tracefile.part.LONG", 0):
         assert [read(*command) for command in commands] == [(text, 1) for text, _ in whole]
 

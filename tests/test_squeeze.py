@@ -196,6 +196,9 @@ def test_a_chunk_is_read_as_it_was_told_in_any_order(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Squeezer, "chunk", told_first)
     monkeypatch.setattr("gradviz.tracefile.squeeze.GROUP", 3)
+    monkeypatch.setattr(
+        "gradviz.tracefile.writer.INTERVAL", 2
+    )  # chunks of several periods on a busy machine, too
     path = recorded(tmp_path / "run.gradviz", 300)
     assert UNEXPECTED in blobs(path, "events")
     for whole_first in (True, False):

@@ -19,7 +19,7 @@ from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.errors import CommandError
 from gradviz.step.korean import said
 from gradviz.step.leaves import PLAIN, View
-from gradviz.tracefile import Trace, if_long
+from gradviz.tracefile import Trace
 from gradviz.words.stop import Stop
 from gradviz.words.words import Words
 
@@ -86,19 +86,12 @@ class Session:
         self.help = ""
         self.over = False
         self._stop = lru_cache(maxsize=64)(lambda k: Stop(self.words, k))
-        self._near = Words(if_long(trace))
-        self._shown = lru_cache(maxsize=64)(lambda k: Stop(self._near, k))
         self.go(position)
 
     @property
     def stop(self) -> Stop:
         """The stop at the present position."""
         return self._stop(self.position)
-
-    @property
-    def shown(self) -> Stop:
-        """The same, to be shown alone: of a long run it is found without reading the whole."""
-        return self.stop if self.live else self._shown(self.position)
 
     @property
     def last(self) -> int:

@@ -19,8 +19,6 @@ class Watcher(Protocol):
 class Doors:
     """The doors of a whole trace. Times (`at`) are events, and include them."""
 
-    is_part = False  # whether only what is asked about is read
-
     def watch(self, watcher: Watcher) -> None:
         """Tell someone when more has been read."""
 
@@ -53,7 +51,7 @@ class Doors:
         """The last event up to `at` that gave a tensor a value."""
 
     def reach_next_value(self, tensor: int, after: int, at: int) -> None:
-        """The first event after `after` that gave a tensor a value, if it is not after `at`."""
+        """The first event after `after`, and after its birth, that gave a tensor a value, if it is not after `at`."""
 
     def reach_changes(self, tensor: int, at: int) -> None:
         """All events up to `at` that told a tensor's value or flags."""

@@ -39,8 +39,6 @@ def if_long(trace: Trace) -> Trace:
 class Part(Growing):
     """A part of a trace, which grows with what is asked."""
 
-    is_part = True
-
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
         self._asked: set[tuple[object, ...]] = set()
@@ -255,9 +253,10 @@ class Part(Growing):
         return set(states.bases[rows].tolist())
 
     def reach_next_value(self, tensor: int, after: int, at: int) -> None:
-        """The first event after `after` that gave a tensor a value, if it is not after `at`."""
+        """The first event after `after`, and after its birth, that gave a tensor a value, if it is not after `at`."""
         if not (tensor > 0 and self._is_new("next", tensor, after, at)):
             return
+        after = max([after, *self._birth(tensor)])  # what it was first gives way to no other
         for place in self._chunks_telling(VALUED, tensor):
             first, count = self.chunks.list[place][1:3]
             if first + count > after:

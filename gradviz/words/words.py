@@ -44,7 +44,7 @@ class Words:
         assert all(table is not None for table in tables)
 
     def _trend(self, leaf: int) -> Trend | None:
-        return None if self.trace.is_part else trend(self.query, leaf)  # it is spread over the whole run
+        return trend(self.query, leaf)
 
     @cached_property
     def has_tangents(self) -> bool:

@@ -135,6 +135,17 @@ def test_events_that_do_not_come_again_have_no_period() -> None:
     assert period_of(rows_of([])) == 0
 
 
+def test_a_period_that_the_first_chunk_does_not_have_is_found_soon() -> None:
+    squeezer = Squeezer()
+    chunks = [rows_of([9, 8, 7, 6]), *[rows_of([1, 2, 2, 3, 1, 2, 5] * 40)] * 3]
+    periods, end = [], 0
+    for number, rows in enumerate(chunks, 1):
+        end += len(rows)
+        squeezer.chunk(number, end, rows.tobytes(), b"", b"", [])
+        periods.append(squeezer.period)
+    assert periods == [0, 7, 7, 7]
+
+
 TRAINING = """
 import gradviz.engine as torch
 from gradviz.engine import nn

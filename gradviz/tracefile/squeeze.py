@@ -19,7 +19,7 @@ GROUP = 64  # chunks
 _HISTORY = 1 << 15  # events that are looked at for a period, which has at most half as many
 _ALIKE = 0.9  # the share of the events that come again after a period
 _VALUES = 64  # bytes of values an event: more are large arrays, which zlib packs slowly and badly
-_PATIENCE = 16  # chunks until a period is looked for again
+_PATIENCE = 16  # the most chunks until a period is looked for again
 _HEAD, _SITE, _LINKS = (ROW.names.index(name) for name in ("head", "site", "links"))  # type: ignore[union-attr]
 _LENGTH, _EVENT = (STATE.names.index(name) for name in ("length", "event"))  # type: ignore[union-attr]
 _WIDTH = 7  # numbers of an event's row, and of a state
@@ -39,6 +39,7 @@ class Squeezer:
 
     def __init__(self) -> None:
         self.group = self.period = self.tired = 0
+        self.patience = 1  # twice as long after each time that there was no period
         self._begin(0)
 
     def _begin(self, group: int) -> None:
@@ -76,7 +77,9 @@ class Squeezer:
             return
         self.tired -= 1
         if self.period or self.tired <= 0:
-            self.period, self.tired = period_of(self.events[-_HISTORY:]), _PATIENCE
+            self.period = period_of(self.events[-_HISTORY:])
+            self.tired = self.patience
+            self.patience = 1 if self.period else min(2 * self.patience, _PATIENCE)
 
     def _of_last(self, events: int, end: int) -> tuple[int, np.ndarray]:
         """How many links the last events have, and their states."""

@@ -67,7 +67,8 @@ def test_contributions_are_those_of_all_paths_and_add_up(tmp_path_factory, graph
         for op, a, b in graph:
             made.append(OPS[op][0](made[a % len(made)], made[b % len(made)]))
         made[-1].backward()
-    assume(math.isfinite(x.grad.item()) and all(abs(tensor.item()) < 700 for tensor in made))  # what exp can take
+    # What exp can take.
+    assume(math.isfinite(x.grad.item()) and all(abs(tensor.item()) < 700 for tensor in made))
     expected = contributions(graph, [float(tensor.detach()) for tensor in made])
     with open_trace(file) as trace:
         reason, few = why(trace, "x", most=5000), why(trace, "x", most=2)

@@ -25,23 +25,23 @@ class _Array:
     """The packed array of one chunk, to be changed in a `with` block."""
 
     def __init__(self, rng: Random, path: Path, table: str) -> None:
-        self.table = table
-        self.connection = opened(path)
-        numbers = [number for (number,) in self.connection.execute(f"SELECT chunk FROM {table}")]
-        self.chunk = rng.choice(numbers or [0])
+        self.rng, self.path, self.table = rng, path, table
 
     def __enter__(self) -> np.ndarray:
         dtype = {"events": ROW, "states": STATE, "links": np.dtype("<u4")}[self.table]
+        self.connection = opened(self.path)
         try:
+            numbers = [number for (number,) in self.connection.execute(f"SELECT chunk FROM {self.table}")]
+            self.chunk = self.rng.choice(numbers or [0])
             self.array = np.frombuffer(packed(self.connection, self.table, self.chunk), dtype).copy()
-        except ValueError:
+        except BaseException:
             self.connection.close()
             raise
         return self.array
 
     def __exit__(self, *_: object) -> None:
-        _pack(self.connection, self.table, self.chunk, self.array.tobytes())
-        self.connection.close()
+        with closing(self.connection):
+            _pack(self.connection, self.table, self.chunk, self.array.tobytes())
 
 
 def packed(connection: sqlite3.Connection, table: str, chunk: int) -> bytes:

@@ -28,7 +28,11 @@ def way(name: str) -> Callable[[Mutation], Mutation]:
 def opened(path: Path) -> sqlite3.Connection:
     """A connection that writes at once, and does not wait for the disk."""
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA synchronous = OFF")
+    try:
+        connection.execute("PRAGMA synchronous = OFF")
+    except sqlite3.Error:  # else it is closed while a trial looks at what files there are
+        connection.close()
+        raise
     return connection
 
 

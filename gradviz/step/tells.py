@@ -35,7 +35,10 @@ def why(session: Session, argument: str) -> None:
     # the tensor does not exist yet: answer for the end of the trace
     if born is not None and born > session.position:
         until_end = session.stop.other(session.last)
-        session.page = [f"event {born + 1} makes {about.called}; at the end:", *_why_grad(until_end, about)]
+        told = until_end.say(
+            "{event} makes {name}; at the end:", event=until_end.event_of(born), name=about.called
+        )
+        session.page = [told, *_why_grad(until_end, about)]
     else:
         session.page = _why_grad(session.stop, about)
 
@@ -49,10 +52,10 @@ def _why_grad(stop: Stop, about: Subject) -> list[str]:
     lines = [f"{name}.grad = {stop.value(grad)}"]
     for event in accumulations(stop.query, about.tensor, stop.k, 8):
         then = stop.other(event.index)
-        lines.append(f"  event {event.index + 1}: {sentence(then)}")
+        lines.append(f"  {stop.event_of(event.index)}: {sentence(then)}")
     if zero := zero_told(stop, about.tensor, name):
         lines.append(f"  {zero}")
-    return [*lines, f"  (who {name}.grad goes to its last change)"]
+    return [*lines, stop.say("  (who {name}.grad goes to its last change)", name=name)]
 
 
 def info(session: Session, argument: str) -> None:

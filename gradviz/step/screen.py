@@ -18,7 +18,7 @@ from gradviz.words.rows import Row, rows
 from gradviz.words.sentences import sentence
 from gradviz.words.source import source, title
 from gradviz.words.stop import Stop
-from gradviz.words.why import explains, why
+from gradviz.words.why import why_if_any
 
 WIDE = 140  # from this many columns on, source and graph are on the left and the rest on the right
 TALL = 30  # from this many lines on, there are two timelines and a legend
@@ -181,7 +181,7 @@ def _explained(stop: Stop, width: int, height: int) -> list[Text]:
     only if it fits."""
     told: list[Text] = []
     for heading, lines in (
-        ("why", why(stop) if explains(stop) else []),
+        ("why", why_if_any(stop)),
         ("forward and reverse", both_modes(stop)),
     ):
         shown = wrapped(lines, width)

@@ -34,6 +34,28 @@ def no_grad_told(stop: Stop, tensor: int, name: str) -> str:
     return say("{name}.grad is None: {reason}", name=name, reason=reason) + later
 
 
+def without_grad_told(stop: Stop) -> list[str]:
+    """The leaves that require grad and have none at a stop, and why: those with one reason together."""
+    names: dict[str, list[str]] = {}
+    missing = [leaf for leaf in stop.moment.newest_leaves if not stop.moment.grad(leaf)]
+    for leaf in missing[:_MOST]:
+        name = stop.called(leaf)
+        absence = why_no_grad(stop.query, leaf, stop.moment)
+        reason = _REASONS[absence.why](stop, leaf, name, absence)
+        names.setdefault(reason, []).append(name)
+    lines = []
+    for reason, (first, *others) in names.items():
+        lines.append(stop.say("{name}.grad is None: {reason}", name=first, reason=reason))
+        if others:
+            lines.append(stop.say("  and so are those of {names}", names=stop.listed(others)))
+    if len(missing) > _MOST:
+        lines.append(stop.say("… and {count} more", count=len(missing) - _MOST))
+    return lines
+
+
+_MOST = 12  # leaves
+
+
 def zero_told(stop: Stop, tensor: int, name: str) -> str:
     """Why a tensor's `.grad` is 0 at a stop; empty if it is not 0, or if that is not known."""
     zero = why_zero(stop.query, tensor, stop.moment)

@@ -247,6 +247,18 @@ KOREAN = {
     "torch.autograd.grad() returns the gradients and does not change .grad": (
         "torch.autograd.grad()는 gradient를 돌려줄 뿐 .grad를 바꾸지 않습니다"
     ),
+    "  and so are those of {names}": "  다음도 같습니다: {names}",
+    "… and {count} more": "… 외 {count}개",
+    "each leaf that requires grad has a gradient": "grad를 요구하는 leaf에 모두 gradient가 있습니다",
+    "  {name} has not changed since {event}, although a gradient came to it {count}×": (
+        "  {name}: gradient가 왔지만 ({count}번), {event} 뒤로 값이 바뀌지 않았습니다"
+    ),
+    "NaN or inf in the gradient of {names}: ! goes to where it begins": (
+        "{names}의 gradient에 NaN/inf가 있습니다: !로 처음 나온 곳에 갑니다"
+    ),
+    "  {name}.grad is the sum over {count} passes since {event}: nothing cleared it between them": (
+        "  {name}.grad: {event}부터 pass {count}개의 합입니다. 그 사이에 비워지지 않았습니다"
+    ),
     # forward and reverse mode side by side
     (
         "forward sweep {sweep} of {sweeps} (events {first} to {last}) beside backward pass {run} of {runs} "

@@ -9,6 +9,8 @@ from gradviz.events.kinds import (
     REQUIRES_GRAD,
     Accumulated,
     ErrorRaised,
+    GradAssigned,
+    GradsCleared,
     Hooked,
     Mutated,
     NodeMade,
@@ -20,37 +22,42 @@ from gradviz.events.kinds import (
     Retained,
     TangentPushed,
 )
+from gradviz.query.absence import accumulations
 from gradviz.query.birth import NAN, birth
-from gradviz.query.changes import value_changes
+from gradviz.query.changes import added_up, value_changes
 from gradviz.query.cuts import why_no_node
-from gradviz.words.absence import NO_NODE
+from gradviz.words.absence import NO_NODE, without_grad_told
 from gradviz.words.escape import clean
 from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
 from gradviz.words.jvp import in_numbers, pushed_through, terms
-from gradviz.words.numbers import scalar
+from gradviz.words.numbers import has_odd, scalar
 from gradviz.words.parts import LONGEST, derivative_at, ended_by_error, saved_by
 from gradviz.words.rows import needed_by, origin
 from gradviz.words.sentences import sentence
 from gradviz.words.source import title
 from gradviz.words.stop import Stop
 
+_MOST = 12  # leaves
+_MANY = 1000  # accumulations
+
 
 def why(stop: Stop) -> list[str]:
     """What the chain rule means at an event, as lines of text."""
     if isinstance(stop.event, PassEnded) and ended_by_error(stop):
         return why(stop.other(stop.k - 1))
+    nothing = stop.say("{sentence}: no derivative is involved", sentence=sentence(stop))
+    return [*(_explained(stop) or [nothing]), *_bad(stop)]
+
+
+def why_if_any(stop: Stop) -> list[str]:
+    """The same; empty where there is nothing to explain."""
+    lines = _explained(stop)
+    return [*lines, *_bad(stop)] if lines else []
+
+
+def _explained(stop: Stop) -> list[str]:
     explain = EXPLAINED.get(type(stop.event))
-    lines = (
-        list(explain(stop, stop.event))
-        if explain is not None
-        else [stop.say("{sentence}: no derivative is involved", sentence=sentence(stop))]
-    )
-    return [*lines, *_bad(stop)]
-
-
-def explains(stop: Stop) -> bool:
-    """Whether the chain rule applies to the event of a stop."""
-    return type(stop.event) in EXPLAINED
+    return list(explain(stop, stop.event)) if explain is not None else []
 
 
 # --- backward
@@ -183,6 +190,38 @@ def _pass_began(stop: Stop, event: PassBegan) -> Iterator[str]:
     )
 
 
+def _pass_ended(stop: Stop, event: PassEnded) -> Iterator[str]:
+    """Which leaves have no gradient after the pass, and why."""
+    yield sentence(stop)
+    told = without_grad_told(stop) or [stop.say("each leaf that requires grad has a gradient")]
+    odd = [leaf for leaf in stop.moment.newest_leaves if has_odd(stop.moment.value(stop.moment.grad(leaf)))]
+    if odd:
+        names = stop.listed(map(stop.called, odd[:_MOST]))
+        told.append(stop.say("NaN or inf in the gradient of {names}: ! goes to where it begins", names=names))
+    yield from (f"  {line}" for line in told)
+
+
+def _cleared(stop: Stop, event: GradAssigned | GradsCleared) -> Iterator[str]:
+    """A gradient that goes although its leaf was never updated by it."""
+    leaves = (event.tensor,) if isinstance(event, GradAssigned) else event.tensors
+    told = [line for leaf in leaves[:_MOST] if (line := _never_updated(stop, leaf))]
+    if told:
+        yield sentence(stop)
+        yield from told
+
+
+def _never_updated(stop: Stop, leaf: int) -> str:
+    """That a leaf has not changed since it was made, if gradients have come to it; else empty."""
+    born = stop.trace.born(leaf)
+    changed = value_changes(stop.query, leaf)
+    came = len(accumulations(stop.query, leaf, stop.k, _MANY))
+    if born is None or not came or ((changed > born) & (changed <= stop.k)).any():
+        return ""
+    many = f"{came:,}" if came < _MANY else f"{came:,}+"
+    told = "  {name} has not changed since {event}, although a gradient came to it {count}×"
+    return stop.say(told, name=stop.called(leaf), event=stop.event_of(born), count=many)
+
+
 def _retained(stop: Stop, event: Retained) -> Iterator[str]:
     told = "{name} is a non-leaf, but retain_grad() made it keep its gradient: {value}"
     yield stop.say(told, name=stop.called(event.tensor), value=stop.value(event.grad))
@@ -264,6 +303,11 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
 def _mutated(stop: Stop, event: Mutated) -> Iterator[str]:
     yield sentence(stop)
     yield from _overwritten(stop, event.tensor)
+    added = added_up(stop.query, event.tensor, stop.k)
+    if len(added) > 1:
+        told = "  {name}.grad is the sum over {count} passes since {event}: nothing cleared it between them"
+        event_of = stop.event_of(int(added[0]))
+        yield stop.say(told, name=stop.called(event.tensor), count=len(added), event=event_of)
 
 
 def _overwritten(stop: Stop, tensor: int) -> Iterator[str]:
@@ -323,6 +367,9 @@ EXPLAINED: dict[type, Callable[[Stop, Any], Iterator[str]]] = {
     Produced: _node,
     Accumulated: _accumulated,
     PassBegan: _pass_began,
+    PassEnded: _pass_ended,
+    GradAssigned: _cleared,
+    GradsCleared: _cleared,
     Retained: _retained,
     Hooked: _hooked,
     OpRan: _op,

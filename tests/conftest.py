@@ -74,9 +74,10 @@ def gradviz_here(
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Calls the command `gradviz` in a fresh directory, in this process: for what needs no process of its own."""
 
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("NO_COLOR", "1")
+        for name, value in {"COLUMNS": "100", "NO_COLOR": "1", **(env or {})}.items():
+            monkeypatch.setenv(name, value)
         # It would end us rather than wait for threads, and those of pytest are no script's.
         monkeypatch.setattr("gradviz.cli.debug._others_run", lambda: False)
         linecache.clearcache()  # of another script of the same name

@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import settings
+# Before NumPy and PyTorch look: workers share the processors, on which pools of threads would wait for each other.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
-from gradviz.cli.main import main
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+from gradviz.cli.main import main  # noqa: E402
 
 os.environ.setdefault("GRADVIZ_DEBUG", "1")  # an error that nobody foresaw is seen, not told in one line
 

@@ -175,7 +175,7 @@ def _candidates(case: Case) -> dict[int, str]:
     wanting = tensors[flags & _WANTED == _WANTED]
     assigned = trace.table(Kind.GRAD_ASSIGNED)
     given = assigned["tensor"][assigned["grad"] > 0]
-    got = set(np.union1d(trace.table(Kind.ACCUMULATED)["tensor"], given).tolist())
+    got = {*trace.table(Kind.ACCUMULATED)["tensor"].tolist(), *given.tolist()}
     stepping = set(case.training.stepped["optimizer"].tolist())
     held = {tensor for tensor, holders in case.training.holders.items() if holders & stepping}
     asked = set(distinct(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist()) - held

@@ -206,7 +206,16 @@ class Said(dict[str, str]):
         return super().get(text, instead)
 
 
-TERMS = {"upstream", "local", "downstream", "root", "NaN"}  # Korean courses say them in English
+TERMS = {
+    "upstream",
+    "local",
+    "downstream",
+    "root",
+    "tangent",
+    "grad_fn",
+    ".grad",
+    "NaN",
+}  # Korean courses say them in English
 
 
 @every
@@ -218,10 +227,15 @@ def test_all_that_a_korean_lesson_shows_is_korean(lesson: Lesson) -> None:
             session.go(k)
             screen.Screen(session).lines(160, 50)
             assert describe(session.stop).startswith(f"이벤트 {k + 1}/{session.trace.count} · ")
-            for command in ("why", *(f"why {session.words.called(one)}" for one in session.stop.tabled)):
+            names = [session.words.called(one) for one in session.stop.tabled]
+            for command in ("why", "info", *(f"{verb} {name}" for name in names for verb in ("why", "info"))):
                 obey(session, command)
                 assert is_korean("\n".join(session.page)), session.page
                 session.page = []
+            for command in (*(f"who {name}" for name in names), "nan"):
+                obey(session, command)
+                assert is_korean(session.message), session.message
+                session.go(k)
         assert texts.missing <= TERMS
 
 

@@ -29,9 +29,18 @@ def no_grad_told(stop: Stop, tensor: int, name: str) -> str:
         return say(
             "{name}.grad is not None here: {value}", name=name, value=stop.value(stop.moment.grad(tensor))
         )
-    later = say("; {event} will set it", event=stop.event_of(absence.to_come)) if absence.to_come >= 0 else ""
-    reason = _REASONS[absence.why](stop, tensor, name, absence)
-    return say("{name}.grad is None: {reason}", name=name, reason=reason) + later
+    return say("{name}.grad is None: {reason}", name=name, reason=_reason(stop, tensor, name, absence))
+
+
+def no_grad_reason(stop: Stop, tensor: int, name: str) -> str:
+    """Why the `.grad` of a tensor that exists is None at a stop."""
+    return _reason(stop, tensor, name, why_no_grad(stop.query, tensor, stop.moment))
+
+
+def _reason(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    to_come = absence.to_come
+    later = stop.say("; {event} will set it", event=stop.event_of(to_come)) if to_come >= 0 else ""
+    return _REASONS[absence.why](stop, tensor, name, absence) + later
 
 
 def without_grad_told(stop: Stop) -> list[str]:

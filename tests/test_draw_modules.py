@@ -129,3 +129,14 @@ def test_names_that_are_given_come_before_those_of_the_variable(torch: Any) -> N
     shown = texts(gradviz.draw(loss, params=dict(net.named_parameters())))
     assert "0.weight" in shown
     assert not NAMES & shown
+
+
+def test_where_the_recording_cannot_be_written_a_loss_is_drawn_as_it_is_at_hand(
+    torch: Any, tmp_path: Path
+) -> None:
+    net = network(torch)
+    with gradviz.record(tmp_path / "run.gradviz") as recording:
+        loss = net(torch.ones(4, 2)).sum()
+        recording.recorder.writer.give_up(OSError("the disk is full"))
+        picture = gradviz.draw(loss)
+    assert texts(picture) >= {*NAMES, "loss", NOT_RECORDED}

@@ -133,11 +133,14 @@ class record:
 
     def up_to_here(self, tensor: Any) -> Numbers | None:
         """The numbers of a recording that is under way, which is now in its file up to here; None if a tensor is not in
-        it. Raises OSError where the file cannot be written."""
+        it, or the file could not be written, of which the recording tells by itself."""
         numbers = numbers_now(self.engine, self.attachment)
         if self.recorder is None or not numbers.of(tensor):
             return None
-        self.recorder.flush()
+        try:
+            self.recorder.flush()
+        except OSError:
+            return None
         return numbers
 
     @contextmanager

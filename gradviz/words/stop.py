@@ -7,6 +7,7 @@ from functools import cached_property
 from gradviz.events.kinds import (
     Accumulated,
     Event,
+    FunctionCompared,
     Hooked,
     KernelRan,
     Kind,
@@ -28,7 +29,7 @@ from gradviz.tracefile import Site
 from gradviz.words.numbers import brief, compact, value
 from gradviz.words.words import Words
 
-AtNode = (Received, Produced, Accumulated, Retained, Hooked)
+AtNode = (Received, Produced, Accumulated, Retained, Hooked, FunctionCompared)
 
 
 class Stop:

@@ -301,6 +301,8 @@ class Pass:
                     self._tell_derivative(produced, received)
                 flows, given = self._flows(targets, produced)
             self.listener.produced(record.number, self.number, flows, given)
+            if record.call is not None:
+                self.source.ran_backward(record, self.number, received, produced)
 
         return after
 

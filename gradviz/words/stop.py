@@ -8,6 +8,7 @@ from gradviz.events.kinds import (
     Accumulated,
     Event,
     FunctionCompared,
+    GraphsAlive,
     Hooked,
     KernelRan,
     Kind,
@@ -144,7 +145,7 @@ class Stop:
             return event.site, ""
         if isinstance(event, AtNode) or (isinstance(event, KernelRan) and event.node):
             return self._node_place()
-        if isinstance(event, PassEnded) and self.moment.pass_info is not None:
+        if isinstance(event, (PassEnded, GraphsAlive)) and self.moment.pass_info is not None:
             return self.moment.pass_info.site, "where the pass began"
         if isinstance(event, ScopeLeft) and self.scope is not None:
             return self.scope.site, "where it was entered"

@@ -26,7 +26,7 @@ def _search(case: Case) -> Iterator[Found]:
     moving = np.array([case.training.rate(event) > 0 for event in stepped.events.tolist()], bool)[at]
     moving &= has_gradient(case, tensors, stepped.events[at])
     states = case.trace.states
-    before, after = states.rows_of(tensors, events - 1), states.rows_of(tensors, events)
+    before, after = states.rows_of(tensors, stepped.events[at]), states.rows_of(tensors, events)
     known = moving & (before >= 0) & (after >= 0)
     same = known & (states.stats[before] == states.stats[after]).all(axis=1)
     lost = [t for t in distinct(tensors[same]).tolist() if _is_lost(same, known & (tensors == t))]

@@ -68,5 +68,5 @@ RULE = Rule(
     ERROR,
     "a saved tensor, or a leaf, changed in place",
     _search,
-    follows=("missing-detach",),  # without that graph, nothing would have been saved
+    follows=("missing-detach", "stale-graph"),  # without that graph, nothing would have been saved
 )

@@ -82,6 +82,23 @@ def test_one_call_of_each_form_is_compared(compared: Any) -> None:
     assert [verdict for *_, verdict in compared(PRODUCT + text)] == ["right", "right", "right", "wrong"]
 
 
+def test_a_class_that_is_made_anew_for_each_call_is_compared_once(compared: Any) -> None:
+    text = """
+def double(x):
+    class Double(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+    return Double.apply(x)
+for _ in range(3):
+    double(torch.randn(4, requires_grad=True)).sum().backward()
+"""
+    assert compared(text) == [("Double", "x", "right")]
+
+
 def test_an_argument_that_needs_no_gradient_is_not_compared(compared: Any) -> None:
     assert compared(PRODUCT + "Product.apply(x, w.detach(), 2.0).sum().backward()") == [
         ("Product", "x", "right")

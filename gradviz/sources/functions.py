@@ -159,13 +159,14 @@ class Functions:
         asked = any(isinstance(one, engine.tensor) and engine.is_asked_for(one) for one in arguments)
         if not asked or not engine.is_on():
             return None
-        key = (function, tuple(self._form(one) for one in arguments))
+        name = (function.__module__, function.__qualname__)  # a class may be made anew for each call
+        key = (name, tuple(self._form(one) for one in arguments))
         if key in self.compared:
             return None
         if key not in self.waiting:
-            if self.forms.get(function, 0) >= _FORMS:
+            if self.forms.get(name, 0) >= _FORMS:
                 return None
-            self.forms[function] = self.forms.get(function, 0) + 1
+            self.forms[name] = self.forms.get(name, 0) + 1
         waiting = self.waiting.setdefault(key, WeakSet())
         if len(waiting) >= _WAITING:
             return None
@@ -176,6 +177,7 @@ class Functions:
         return call
 
     def _form(self, value: Any) -> Any:
+        """What a value is, as far as another call has the same form; nothing that keeps it."""
         if isinstance(value, self.engine.tensor):
             return self.engine.form(value), self.engine.is_asked_for(value)
         return repr(value) if type(value) in (bool, int, float, str, tuple, type(None)) else type(value)

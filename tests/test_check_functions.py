@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gradviz.diagnose import check
+from gradviz.diagnose.sure import Sure
 from gradviz.events.kinds import FunctionCompared
 from gradviz.query.query import Query
 from gradviz.sources.script import Target, run
@@ -474,6 +475,7 @@ def test_the_rule_names_the_call_and_says_what_it_could_not_check(compared: Any,
     assert "for w" in found.message
     with open_trace(tmp_path / "run.gradviz") as trace:
         assert Query(trace).nodes.op(found.node) == found.events[0]
+    assert [finding.rule for finding in Sure().new(report, passes=1)] == ["wrong-custom-gradient"]
     told = dict(report.not_checked)
     assert told["wrong-custom-gradient of Nothing"].startswith("its argument fn is a ")
 

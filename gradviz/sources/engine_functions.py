@@ -107,11 +107,11 @@ def _follow(functions: Functions, call: Call, result: Any) -> None:
     node: Any = next((node for node in nodes if isinstance(node, FunctionNode)), None)
     if node is None:
         return
-    backward, known = type(node).vjp_recorded, weakref.ref(node)  # no cycle: the node goes with its graph
+    known = weakref.ref(node)  # no cycle: the node goes with its graph
 
     def watched(gradients: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
         node: Any = known()
-        produced = backward(node, gradients)
+        produced = type(node).vjp_recorded(node, gradients)
         running = state.modes.running
         functions.ran_backward(
             call, node.number, 0 if running is None else running.number, gradients, produced

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from zoo_programs import ALL, OPT_IN, Program, checked
 
-from gradviz.diagnose import RULES
+from gradviz.diagnose import RULES, Finding
 from gradviz.diagnose.rule import Need
+from gradviz.step.plain import script
+from gradviz.step.state import Session
+from gradviz.tracefile import open_trace
 
 BROKEN = [program for program in ALL if program.state == "broken"]
 SOUND = [program for program in ALL if program.state != "broken"]
@@ -30,10 +33,26 @@ def on_each_engine(programs: list[Program]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("program", "engine"), on_each_engine(BROKEN))
-def test_a_fault_is_named_first_and_on_its_line(program: Program, engine: str, tmp_path: Path) -> None:
+def test_a_fault_is_named_first_and_on_its_line_and_the_stepper_opens_there(
+    program: Program, engine: str, tmp_path: Path
+) -> None:
     report = checked(program, tmp_path, engine=engine)
     told = [(finding.rule, finding.line) for finding in report]
     assert told[:1] == [(program.rule, program.line)]
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        session = Session(trace)
+        assert [f.message for f in report if not opens_at(session, f)] == []
+
+
+def opens_at(session: Session, finding: Finding) -> bool:
+    """Whether the stop that the stepper goes to for a finding belongs to it: it stands on its line, or it is an event
+    of its pass and has a place in the source."""
+    session.go(finding.events[0])
+    where = "\n".join(script(session, ["where"]))
+    event: Any = session.stop.event
+    number = getattr(event, "in_pass", getattr(event, "number", 0))
+    on_the_line = f"program.py:{finding.line} " in where
+    return on_the_line or (number == finding.number > 0 and "program.py:" in where)
 
 
 @pytest.mark.parametrize(("program", "engine"), on_each_engine(SOUND))

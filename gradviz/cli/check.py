@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gradviz.cli.common import fail, newest_trace, opened, say
 from gradviz.cli.job import Job, perform
-from gradviz.cli.running import SETTINGS, runs_a_script, target_of
+from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of
 from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif
@@ -20,6 +20,7 @@ from gradviz.sources.script import Running
 from gradviz.tracefile import Trace
 from gradviz.words.escape import json_text
 
+COMPARING = "wrong-custom-gradient"  # the rule that looks at what --check-functions tells
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -79,6 +80,7 @@ Examples:
     show_default=True,
     help="How to print the findings.",
 )
+@check_functions
 @click.option("--select", type=RuleIds(), default=(), help="Check only these rules.")
 @click.option("--ignore", type=RuleIds(), default=(), help="Leave out these rules.")
 @click.option(
@@ -94,6 +96,7 @@ def check(
     script: str | None,
     arguments: tuple[str, ...],
     form: str,
+    check_functions: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     fail_on: str | None,
@@ -116,11 +119,14 @@ def check(
     if module is None and (script is None or is_trace(Path(script))):
         if arguments:
             fail(f"check reads one TRACE; {arguments[0]} is one argument too many")
+        if check_functions:
+            fail("--check-functions runs custom Functions again, so it needs SCRIPT: a trace is only read")
         raise SystemExit(checked(newest_trace() if script is None else Path(script)))
     target = target_of("check", module, script, arguments, engine)
     path = output or Path(f"{target.stem}.gradviz")
+    compares = check_functions or COMPARING in (select or settings.select)
     try:
-        running = Running(target, path, values, engine=engine, say=say)
+        running = Running(target, path, values, engine=engine, say=say, check_functions=compares)
         perform(Job(running, lambda outcome: checked(path, outcome.status)))
     except OSError as error:
         fail(str(error))

@@ -50,6 +50,13 @@ def runs_a_script(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+check_functions = click.option(
+    "--check-functions",
+    is_flag=True,
+    help="Compare the backward of custom Functions with finite differences: their forward runs again.",
+)
+
+
 def target_of(
     verb: str, module: str | None, script: str | None, arguments: tuple[str, ...], engine: str
 ) -> Target:

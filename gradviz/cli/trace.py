@@ -15,7 +15,7 @@ from rich.text import Text
 from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.job import Job, perform
 from gradviz.cli.progress import shown_on_terminal
-from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
+from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of, tell
 from gradviz.diagnose.settings import Settings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
@@ -68,6 +68,7 @@ Examples:
 @click.option(
     "--aten", is_flag=True, help="Also record the aten ops that PyTorch's ops and nodes are made of."
 )
+@check_functions
 @click.option(
     "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
 )
@@ -86,6 +87,7 @@ def trace(
     scope: str | None,
     last: int | None,
     aten: bool,
+    check_functions: bool,
     watch: bool,
     stop_on: str | None,
     graph_file: Path | None,
@@ -108,7 +110,9 @@ def trace(
         around.enter_context(shown_on_terminal(path))
         watcher = around.enter_context(_watched(path, settings, watch, stop_on))
         stopper = watcher.stopper if watcher is not None else None
-        running = Running(target, path, values, passes, None, engine, stopper, scope, last, say, aten)
+        running = Running(
+            target, path, values, passes, None, engine, stopper, scope, last, say, aten, check_functions
+        )
 
         def after(outcome: Outcome) -> int:
             is_there = tell(path, outcome, settings, watcher.said if watcher is not None else ())

@@ -47,7 +47,7 @@ def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:
 
 def _missing(case: Case, rule: Rule, select: Collection[str]) -> str:
     """Why a rule is not checked; empty if it is."""
-    if rule.opt_in and rule.id not in select:
+    if rule.opt_in and rule.id not in select and not rule.asked_for_it(case):
         return f"it is checked only if it is selected (--select {rule.id})"
     return rule.missing(case)
 
@@ -64,6 +64,7 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
             continue
         checked.append(rule.id)
         findings += _findings(case, rule)
+        not_checked += [(f"{rule.id} of {what}", why) for what, why in rule.left_out(case)]
     kept = [finding for finding in findings if not is_ignored(case.trace, finding)]
     return Report(tuple(_ordered(_folded(kept))), tuple(checked), tuple(not_checked))
 

@@ -24,6 +24,7 @@ _CHECKPOINT = "CheckpointFunction"
 _NOT_REENTRANT = "checkpoint(..., use_reentrant=False); or an input that requires grad: x.requires_grad_()"
 _FROM_OUTSIDE = {"from_numpy", "tensor", "as_tensor", "asarray", "new_tensor", "FloatTensor", "Tensor"}
 _DETACHING = ("detach", "data")
+_DEEPCOPY = "deepcopy"
 _COPY = "keep the tensor: torch.stack([...]) or the tensor itself, not .item(), .numpy() or torch.tensor(...)"
 _CURES = {
     Reason.NOTHING_REQUIRES_GRAD: "make the leaf with requires_grad=True",
@@ -193,6 +194,8 @@ def _candidates(case: Case) -> dict[int, str]:
 def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> str:
     if tensor in case.training.owners:
         return WARNING
+    if made.how == _DEEPCOPY:  # of something that learns: what is kept of it
+        return NOTE
     is_parameter = made.how == PARAMETER or tensor in case.trace.parameters
     if is_parameter and case.training.holders:
         return WARNING if tensor in case.training.holders else NOTE

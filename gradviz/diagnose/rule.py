@@ -22,6 +22,7 @@ class Need(Enum):
     STEPS = "there are fewer than two steps of an optimizer"
     START = "the beginning of the run is not in the trace (--last)"
     SCHEDULER = "there is no learning-rate scheduler"
+    COMPARED = "custom Functions were not compared (--check-functions), nor values recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Found:
 class Rule:
     """A rule: its stable id, its usual severity, what it looks for in one sentence, and the search. Findings
     of the rules in `follows` explain those of this one, if both are about the same tensors or one is about
-    none. One that is `opt_in` is checked only if it is selected."""
+    none. One that is `opt_in` is checked only if it is selected, or if the run was `asked_for_it`. `left_out` are
+    things that the rule could not check, each with the reason."""
 
     id: str
     severity: str
@@ -52,6 +54,8 @@ class Rule:
     needs: tuple[Need, ...] = ()
     follows: tuple[str, ...] = ()
     opt_in: bool = False
+    asked_for_it: Callable[[Case], bool] = lambda case: False
+    left_out: Callable[[Case], Iterable[tuple[str, str]]] = lambda case: ()
 
     def missing(self, case: Case) -> str:
         """Why this rule cannot be checked; empty if it can."""
@@ -67,5 +71,6 @@ _HAS: dict[Need, Callable[[Case], bool]] = {
     Need.TRAINING: lambda case: bool(case.training.trained),
     Need.STEPS: lambda case: len(case.training.stepped) > 1,
     Need.START: lambda case: not case.trace.passes or case.trace.passes[0].number == 1,
+    Need.COMPARED: lambda case: case.has_values or bool(case.trace.meta.get("check_functions")),
     Need.SCHEDULER: lambda case: len(case.scheduled) > 0,
 }

@@ -11,7 +11,7 @@ AT_ONCE = frozenset(
     (
         "nonfinite-forward", "nonfinite-gradient", "masked-nan", "singular-derivative", "inplace-modified",
         "backward-twice", "nonscalar-backward", "no-graph", "custom-backward-signature", "stale-gradient",
-        "missing-create-graph", "gradient-leak", "broadcast-surprise", "wrong-loss-input",
+        "missing-create-graph", "gradient-leak", "broadcast-surprise", "wrong-loss-input", "wrong-custom-gradient",
     )
 )  # fmt: skip
 _LEAST = 4  # passes before a finding of the other rules

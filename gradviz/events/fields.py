@@ -16,7 +16,7 @@ class Stored:
 
     `how` is `number` (an unsigned 32-bit integer), `text` (the number of a string), `rule` (the number of a Rule),
     `pass` (the trace's number of a pass), `back` (an earlier event, by how many events it lies back), `flag` (a bit),
-    `time` (a double) or `list`.
+    `time` (a double: seconds, or any real number) or `list`.
     A list's elements have `parts`, one unsigned 32-bit integer each; `means` is what the field stands for."""
 
     how: str
@@ -90,6 +90,7 @@ EarlierEvent = Annotated[int, Stored("back", "event")]
 RuleOf = Annotated[Rule, Stored("rule")]
 Flag = Annotated[bool, Stored("flag")]
 Time = Annotated[float, Stored("time")]
+Real = Annotated[float, Stored("time", "number")]
 Tensors = Annotated[tuple[int, ...], Stored("list", "tensor", ("tensor",))]
 Gradients = Annotated[tuple[int, ...], Stored("list", "gradient", ("gradient",))]
 Edges = Annotated[tuple[Edge, ...], Stored("list", "edge", Edge._fields)]

@@ -27,6 +27,7 @@ from gradviz.events.fields import (
     NodeNumber,
     Number,
     PassNumber,
+    Real,
     Roots,
     RuleOf,
     SavedTensors,
@@ -75,6 +76,7 @@ class Kind(IntEnum):
     GRAD_READ = 24
     CLIPPED = 25
     KERNEL = 26
+    COMPARED = 27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +292,22 @@ class KernelRan(Event):
     in_pass: PassNumber = told("the backward pass that it ran in, 0 for none")
     node: NodeNumber = told("the node that was running, 0 for none")
     inputs: Tensors = told("the tensors among its arguments, 0 for one that the program does not see")
+
+
+@declared(Kind.COMPARED, detail=True)
+class FunctionCompared(Event):
+    """The backward of a custom Function was compared with finite differences of its forward."""
+
+    node: NodeNumber = told("the node of the Function")
+    in_pass: PassNumber = told("the pass")
+    function: Text = told("the Function's name")
+    why_not: Text = told("why it could not be compared, empty if it was; the fields below hold nothing then")
+    argument: Text = told("the name of the input in forward")
+    given: Real = told(
+        "how fast the outputs, weighted with their gradients, grow along a direction by the backward"
+    )
+    found: Real = told("...and by finite differences")
+    is_wrong: Flag = told("whether the two differ by more than rounding")
 
 
 @declared(Kind.HOOKED, detail=True)

@@ -250,6 +250,21 @@ class Listener:
         """A hook changed gradient `before` to the one whose state this is."""
         self.tell(Kind.HOOKED, None, (tensor, node, in_pass, hook, before, state.tensor), (state,))
 
+    def compared(
+        self,
+        node: int,
+        in_pass: int,
+        function: str,
+        why_not: str = "",
+        argument: str = "",
+        given: float = 0.0,
+        found: float = 0.0,
+        is_wrong: bool = False,
+    ) -> None:
+        """The backward of a custom Function was compared with finite differences, or `why_not`."""
+        values = (node, in_pass, function, why_not, argument, given, found, is_wrong)
+        self.tell(Kind.COMPARED, None, values)
+
     def pass_ended(self, number: int) -> None:
         """A pass ended."""
         self.tell(Kind.PASS_ENDED, None, (number,))

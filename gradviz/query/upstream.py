@@ -4,6 +4,7 @@ the paths to them."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
@@ -76,6 +77,14 @@ class Upstream:
 
     def _requires_grad(self, tensor: int) -> bool:
         return bool(tensor and self.query.tensors.flags(tensor, self.at) & REQUIRES_GRAD)
+
+
+def leaves_behind(query: Query, nodes: Iterable[int]) -> list[int]:
+    """The leaves that the graph leads to from nodes, as they were when the graph was made."""
+    made = map(query.nodes.event, query.nodes.walk(list(nodes)))
+    edges = ((node.index, edge.tensor) for node in made if node is not None for edge in node.edges)
+    found = {t: None for at, t in edges if t and query.tensors.is_leaf_that_requires_grad(t, at)}
+    return list(found)
 
 
 class Downstream:

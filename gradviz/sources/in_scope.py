@@ -19,7 +19,11 @@ _LEAF = "AccumulateGrad"
 _MOST_NODES = 1 << 20  # that are remembered: those of evaluations no pass ever frees
 _MOST_OUTSIDE = 1 << 14  # tensors made outside that are remembered
 _MOST_SEEN = 1000
-_OF_NODES = {Kind.RETAINED: 1, Kind.HOOKED: 1}  # events about a node: which of their values it is
+_OF_NODES = {
+    Kind.RETAINED: 1,
+    Kind.HOOKED: 1,
+    Kind.COMPARED: 0,
+}  # events about a node: which of their values it is
 
 
 class _Open:

@@ -3,7 +3,7 @@ made to wait for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,10 +12,13 @@ from gradviz.sources.on_import import OnImport
 
 
 class Attachment:
-    """Has the engine tell `listener` from `begin` to `end`."""
+    """Has the engine tell `listener` from `begin` to `end`; with `check_functions` custom Functions are compared with
+    finite differences."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, check_functions: bool = False) -> None:
         self.listener = listener
+        self.check_functions = check_functions
+        self.end_comparing: Callable[[], None] = lambda: None
         self.waiting = OnImport("gradviz.engine", self._start)  # as a whole: it makes tensors as it is loaded
         self.previous: Any = None
         self.began = False
@@ -27,6 +30,7 @@ class Attachment:
     def end(self) -> None:
         """Have it tell whom it told before."""
         self.waiting.end()
+        self.end_comparing()
         self._listen(self.previous)
 
     def abandon(self) -> None:
@@ -50,6 +54,10 @@ class Attachment:
 
         self.previous = listen(self.listener)
         self.began = True
+        if self.check_functions:
+            from gradviz.sources.engine_functions import compare
+
+            self.end_comparing = compare()
 
     def _listen(self, listener: Listener | None) -> None:
         if self.began:

@@ -42,13 +42,20 @@ def is_of(name: str, thing: Any) -> bool:
 
 class Attachment:
     """Records PyTorch for `listener` from `begin` to `end`, with `aten` also the ops that ops are made of. `began` is
-    called when it is there. With `keeps_calls` the calls can be run again (`forward_of`)."""
+    called when it is there. With `keeps_calls` the calls can be run again (`forward_of`); with `check_functions` custom
+    Functions are compared with finite differences."""
 
     def __init__(
-        self, listener: Listener, began: Callable[[], None], aten: bool = False, keeps_calls: bool = False
+        self,
+        listener: Listener,
+        began: Callable[[], None],
+        aten: bool = False,
+        keeps_calls: bool = False,
+        check_functions: bool = False,
     ) -> None:
         self.listener, self.began, self.aten = listener, began, aten
         self.keeps_calls = keeps_calls
+        self.check_functions = check_functions
         self.calls: Any = None
         self.waiting = OnImport(NAME, self._start)
         self.recorder: Any = None
@@ -103,7 +110,7 @@ class Attachment:
             return
         from gradviz.sources.torch_recorder.recorder import TorchRecorder
 
-        self.recorder = TorchRecorder(self.listener, self.aten)
+        self.recorder = TorchRecorder(self.listener, self.aten, self.check_functions)
         if self.keeps_calls:
             from gradviz.sources.torch_recorder.again import Calls
 

@@ -61,7 +61,8 @@ class record:
     `values` is `none`, `stats` or `full`; `passes` the numbers of the backward passes to record in detail (None:
     all); `scope` the name of the modules or custom Functions to record in detail (None: the whole program); `last` how
     many passes to keep (None: all), besides those around an error or a NaN; `aten` whether to record the aten ops that
-    PyTorch's ops are made of. `through` makes of the recorder whom the
+    PyTorch's ops are made of; `check_functions` whether to compare the backward of custom Functions with finite
+    differences, for which their forward runs again. `through` makes of the recorder whom the
     engine tells in its place, and who tells the recorder. Without `with_torch` PyTorch is left alone. An exception
     passes through, and is noted in the trace. Raises OSError where the file cannot be written, ValueError for a setting
     that does not exist."""
@@ -79,6 +80,7 @@ class record:
         last: int | None = None,
         say: Callable[[str], None] | None = None,
         aten: bool = False,
+        check_functions: bool = False,
     ) -> None:
         if last is not None and last < 1:
             raise ValueError(f"last is a number of passes, from 1, not {last}")
@@ -86,6 +88,7 @@ class record:
             raise ValueError(f"values is none, stats or full, not {values!r}")
         self.path = Path(path)
         self.values, self.passes, self.scope, self.last, self.aten = values, passes, scope, last, aten
+        self.check_functions = check_functions
         self.say = say
         self.failure: Exception | None = None  # why the recording ended before the block
         self.in_scope: InScope | None = None
@@ -114,6 +117,8 @@ class record:
         meta = {**run_meta(), **(self.meta or {})}
         if self.scope is not None:
             meta["scope"] = self.scope
+        if self.check_functions:
+            meta["check_functions"] = "1"
         if self.last is not None:
             meta["last"] = str(self.last)
         self.recorder = Recorder(
@@ -122,11 +127,13 @@ class record:
         listener = self.through(self.recorder) if self.through is not None else self.recorder
         if self.scope is not None:
             listener = self.in_scope = InScope(listener, self.scope)
-        self.engine = numpy_engine.Attachment(listener)
+        self.engine = numpy_engine.Attachment(listener, self.check_functions)
         self.engine.begin()
         if self.with_torch:
             keeps_calls = self.through is not None
-            self.attachment = pytorch.Attachment(listener, self._torch_began, self.aten, keeps_calls)
+            self.attachment = pytorch.Attachment(
+                listener, self._torch_began, self.aten, keeps_calls, self.check_functions
+            )
             self.attachment.begin()
         _recording.append(self)
         return self

@@ -86,6 +86,7 @@ class Running:
         last: int | None = None,
         say: Callable[[str], None] | None = None,
         aten: bool = False,
+        check_functions: bool = False,
     ) -> None:
         from gradviz.sources.record import record
 
@@ -99,7 +100,18 @@ class Running:
         through = companion.listener if companion is not None else None
         meta = {"script": target.name}
         self.recording = record(
-            trace, values, passes, sites, meta, through, not self.serves, scope, last, say, aten
+            trace,
+            values,
+            passes,
+            sites,
+            meta,
+            through,
+            not self.serves,
+            scope,
+            last,
+            say,
+            aten,
+            check_functions,
         )
         self.main = target.main_module()
         self.error: BaseException | None = None

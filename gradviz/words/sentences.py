@@ -11,6 +11,7 @@ from gradviz.events.kinds import (
     VIEW,
     Accumulated,
     ErrorRaised,
+    FunctionCompared,
     GradAssigned,
     GradRead,
     GradsCleared,
@@ -331,6 +332,17 @@ def _pass_ended(stop: Stop, event: PassEnded) -> str:
     return say("backward pass {number} ends", number=event.number) + (graph or say("; its buffers are freed"))
 
 
+def _compared(stop: Stop, event: FunctionCompared) -> str:
+    name = clean(event.function)
+    if event.why_not:
+        return f"{name} is not compared with finite differences: {clean(event.why_not)}"
+    verdict = "wrong" if event.is_wrong else "right"
+    return (
+        f"the backward of {name} is {verdict} for {clean(event.argument)}: along a direction it gives "
+        f"{number(event.given)}, and finite differences {number(event.found)}"
+    )
+
+
 def _graphs_alive(stop: Stop, event: GraphsAlive) -> str:
     nodes = sum(living.nodes for living in event.graphs)
     return f"{plural(nodes, 'node')} of {plural(len(event.graphs), 'earlier pass', 'earlier passes')} are still alive"
@@ -361,6 +373,7 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     Retained: _retained,
     Hooked: _hooked,
     PassEnded: _pass_ended,
+    FunctionCompared: _compared,
     GraphsAlive: _graphs_alive,
     TangentPushed: _tangent,
     OptimizerHolds: _holds,

@@ -8,6 +8,8 @@ from functools import cached_property
 from gradviz.events.kinds import (
     Accumulated,
     Event,
+    FunctionCompared,
+    GraphsAlive,
     Hooked,
     KernelRan,
     Kind,
@@ -29,7 +31,7 @@ from gradviz.tracefile import Site
 from gradviz.words.numbers import brief, compact, value
 from gradviz.words.words import Words
 
-AtNode = (Received, Produced, Accumulated, Retained, Hooked)
+AtNode = (Received, Produced, Accumulated, Retained, Hooked, FunctionCompared)
 
 
 class Stop:
@@ -156,7 +158,7 @@ class Stop:
             return event.site, ""
         if isinstance(event, AtNode) or (isinstance(event, KernelRan) and event.node):
             return self._node_place()
-        if isinstance(event, PassEnded) and self.moment.pass_info is not None:
+        if isinstance(event, (PassEnded, GraphsAlive)) and self.moment.pass_info is not None:
             return self.moment.pass_info.site, self.say("where the pass began")
         if isinstance(event, ScopeLeft) and self.scope is not None:
             return self.scope.site, self.say("where it was entered")

@@ -118,7 +118,7 @@ def _mid_commit(path: Path) -> None:
 
 _NOTHING: Callable[[Path], None] = lambda path: None
 SUBJECTS: dict[str, tuple[Callable[[Callable[[], None]], None], dict[str, Any], Callable[[Path], None]]] = {
-    "lesson": (lesson, {"values": "full"}, _NOTHING),
+    "lesson": (lesson, {"values": "full", "check_functions": True}, _NOTHING),
     "training": (training, {}, _NOTHING),
     "bare": (training, {"values": "none"}, _NOTHING),
     "ring": (loop, {"last": 4}, _NOTHING),

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
-from gradviz.diagnose.rules.unregistered_parameter import leaves_beneath
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure
+from gradviz.query.upstream import leaves_behind
 
 _MESSAGE = "backward through the graph a second time"
 _REUSED = "hidden = hidden.detach()  # or compute it again in each iteration"
@@ -35,7 +35,7 @@ def _search(case: Case) -> Iterator[Found]:
                 severity=case.severity_of(error),
                 node=error.node,
                 number=error.number,
-                tensors=tuple(leaves_beneath(case, error.node)),
+                tensors=tuple(leaves_behind(case.query, [error.node])),
             )
 
 

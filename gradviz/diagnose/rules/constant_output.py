@@ -24,6 +24,7 @@ _NORMALISING = (
     "softmax", "log_softmax", "layer_norm", "group_norm", "batch_norm", "native_batch_norm", "instance_norm",
     "native_layer_norm", "normalize", "cross_entropy", "_safe_softmax", "gumbel_softmax", "rms_norm",
 )  # fmt: skip
+_SHARES = ("softmax", "_safe_softmax", "gumbel_softmax")  # their results add up to 1
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -46,7 +47,7 @@ def _search(case: Case) -> Iterator[Found]:
         if not varied.all() or not np.all(high - low <= _FLAT):
             continue
         op = ops.object(int(events[0]))
-        if not _blocks(case, op.index):
+        if not _blocks(case, op.index, is_one_entry=op.op in _SHARES and float(low[0]) == 1):
             continue
         yield Found(
             f"{op.op} gives {number(float(high[0]), 4)} for every input in all {len(rows)} calls: "
@@ -58,8 +59,9 @@ def _search(case: Case) -> Iterator[Found]:
         )
 
 
-def _blocks(case: Case, op: int) -> bool:
-    """Whether the nodes of an op gave (almost) nothing for what they received in all passes."""
+def _blocks(case: Case, op: int, is_one_entry: bool) -> bool:
+    """Whether the nodes of an op gave (almost) nothing for what they received in all passes. That of one entry may have
+    received nothing: what reads a constant may block, too."""
     nodes = case.query.nodes.of_op(op)
     received, produced = case.trace.table(Kind.RECEIVED), case.trace.table(Kind.PRODUCED)
     flows, given = produced.lists("flows"), received.lists("gradients")
@@ -68,7 +70,7 @@ def _blocks(case: Case, op: int) -> bool:
     came = contained(received["node"][given.owners], nodes[-1:])
     gave = _highest(case, flows.elements[own, 1], produced.events[flows.owners[own]])
     got = _highest(case, given.values[came], received.events[given.owners[came]])
-    return got > 0 and gave <= _TINY * got
+    return gave <= _TINY * got and (got > 0 or (is_one_entry and bool(came.any())))
 
 
 def _highest(case: Case, tensors: np.ndarray, events: np.ndarray) -> float:

@@ -1,6 +1,7 @@
 """`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them. Passes that also
 compute the gradient of a leaf that nobody trains (an input, say) are left out, and so are those that are not
-finite, which a gradient scaler skips, and those that the step of an optimizer runs itself."""
+finite, which a gradient scaler skips, those that the step of an optimizer runs itself, and those of whose gradients the
+program computes something as large (their squares, as Fisher information) and reads it afterwards."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct
 
+_COPIES = 16  # results of a gradient that are looked at
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
 
 
@@ -34,6 +36,8 @@ def _search(case: Case) -> Iterator[Found]:
         all_of_site = [number for number in passes.tolist() if by_number[number].site == site]
         if site in cut or len(numbers) < _SHARE * len(all_of_site):
             continue
+        if any(_are_kept(case, np.flatnonzero(lost & (lives.numbers == number))) for number in numbers):
+            continue
         first = numbers[0]
         rows = np.flatnonzero(lost & (lives.numbers == first))
         cleared = _clearing(case, int(lives.leaves[rows[0]]), int(lives.events[rows[0]]))
@@ -46,6 +50,28 @@ def _search(case: Case) -> Iterator[Found]:
             number=first,
             tensors=leaves,
         )
+
+
+def _are_kept(case: Case, rows: np.ndarray) -> bool:
+    """Whether of each gradient of a pass something of its shape was computed before it was cleared, and read after."""
+    lives = case.training.lives
+    return all(
+        _is_kept(case, leaf, event, _clearing(case, leaf, event))
+        for leaf, event in zip(lives.leaves[rows].tolist(), lives.events[rows].tolist(), strict=True)
+    )
+
+
+def _is_kept(case: Case, leaf: int, came: int, cleared: int) -> bool:
+    """Whether an op reads after an event what was computed, in its shape, from the gradient of a leaf before it."""
+    gradient = case.query.tensors.grad(leaf, cleared - 1)
+    states = case.trace.states
+    form = states.form(states.first(gradient)) if gradient else None
+    for result, readers in case.downstream.results(gradient, _COPIES).items() if gradient else ():
+        made = case.query.tensors.maker(result)
+        same = made is not None and states.form(states.first(result)) == form and result != gradient
+        if same and came < (made or 0) < cleared and any(reader > cleared for reader in readers):
+            return True
+    return False
 
 
 def _reassigned(case: Case) -> set[int]:

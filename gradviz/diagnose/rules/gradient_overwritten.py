@@ -1,5 +1,6 @@
 """`gradient-overwritten`: a gradient that no step has used is replaced, by an assignment to `.grad` or by `copy_`,
-with something that was not computed from gradients (scaled, clipped, averaged gradients are)."""
+with something that was not computed from gradients (scaled, clipped, averaged gradients are). Gradients of the terms of
+the same loss, put together in another way, take its place on purpose."""
 
 from __future__ import annotations
 
@@ -9,10 +10,13 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.query.cuts import sources
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
+from gradviz.query.upstream import Upstream
 from gradviz.sets import contained, distinct
 
 _EVENTS = 64  # of a line that are looked at
+_LOOKED_AT = 512  # tensors behind what is put into `.grad`
 _REPLACING = ("copy_", "data", "set_", "fill_")
 
 
@@ -22,7 +26,11 @@ def _search(case: Case) -> Iterator[Found]:
     waiting = changed & (lives.before(lives.whats == ACCUMULATED) + lives.before(changed) > 0)
     waiting &= (lives.before(lives.whats == STEPPED) == 0) & (lives.after(lives.whats == STEPPED) > 0)
     for events in case.by_site(distinct(lives.events[waiting])).values():
-        replaced = [event for event in events[:_EVENTS].tolist() if _replaces(case, event)]
+        replaced = [
+            event
+            for event in events[:_EVENTS].tolist()
+            if _replaces(case, event) and not _is_of_the_same_loss(case, event)
+        ]
         if not replaced:
             continue
         leaves = tuple(distinct(lives.leaves[contained(lives.events, replaced) & waiting]).tolist())
@@ -40,16 +48,59 @@ def _search(case: Case) -> Iterator[Found]:
 
 def _replaces(case: Case, event: int) -> bool:
     """Whether an event puts something into `.grad` that was not computed from a gradient."""
-    if case.trace.kinds[event] == Kind.GRAD_ASSIGNED:
-        assigned = case.trace.table(Kind.GRAD_ASSIGNED).object(event)
-        return not case.training.stems_from_gradient(assigned.grad, event)
-    if case.query.tensors.writer(event) not in _REPLACING:
+    is_assigned = case.trace.kinds[event] == Kind.GRAD_ASSIGNED
+    if not is_assigned and case.query.tensors.writer(event) not in _REPLACING:
         return False
+    return not any(case.training.stems_from_gradient(tensor, event) for tensor in _put_there(case, event))
+
+
+def _put_there(case: Case, event: int) -> list[int]:
+    """The tensors that an event takes what it puts into `.grad` from."""
+    if case.trace.kinds[event] == Kind.GRAD_ASSIGNED:
+        return [case.trace.table(Kind.GRAD_ASSIGNED).object(event).grad]
     if case.query.tensors.is_op(event):
-        sources = case.query.tensors.op(event).inputs[1:]
-    else:
-        sources = (case.query.tensors.mutation(event).source,)
-    return not any(case.training.stems_from_gradient(source, event) for source in sources if source)
+        return [tensor for tensor in case.query.tensors.op(event).inputs[1:] if tensor]
+    return [tensor for tensor in (case.query.tensors.mutation(event).source,) if tensor]
+
+
+def _is_of_the_same_loss(case: Case, event: int) -> bool:
+    """Whether what an event puts there was computed from gradients of terms of the loss whose gradients it replaces, as
+    where the conflicts of several tasks are taken out."""
+    before = [run for run in case.trace.passes if run.first < event]
+    replaced = next((run for run in before[::-1] if _accumulates(case, run.number)), None)
+    if replaced is None:
+        return False
+    (root, *more) = case.query.passes.began(replaced.number).roots
+    numbers = _passes_behind(case, _put_there(case, event))
+    terms = {r.tensor for number in numbers for r in case.query.passes.began(number).roots}
+    return bool(terms) and not more and terms <= Upstream(case.query, root.tensor, replaced.first).came.keys()
+
+
+def _accumulates(case: Case, number: int) -> bool:
+    return bool((case.trace.table(Kind.ACCUMULATED)["in_pass"] == number).any())
+
+
+def _passes_behind(case: Case, tensors: list[int]) -> set[int]:
+    """The passes whose gradients tensors were computed from."""
+    known = case.of(_gradients)
+    found: set[int] = set()
+    waiting, seen = list(tensors), set(tensors)
+    while waiting and len(seen) < _LOOKED_AT:
+        tensor = waiting.pop()
+        if tensor in known:
+            found.add(known[tensor])
+            continue
+        fresh = {t for t in sources(case.query, tensor, through_memory=True) if t} - seen
+        seen |= fresh
+        waiting += fresh
+    return found
+
+
+def _gradients(case: Case) -> dict[int, int]:
+    """The pass that each gradient flowed in."""
+    produced = case.trace.table(Kind.PRODUCED)
+    flows = produced.lists("flows")
+    return dict(zip(flows.elements[:, 1].tolist(), produced["in_pass"][flows.owners].tolist(), strict=True))
 
 
 def _is_zero(case: Case, event: int) -> bool:

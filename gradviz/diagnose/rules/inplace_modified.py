@@ -44,7 +44,7 @@ def _of_saved(case: Case, error: Failure) -> Found:
                     (event, error.event, made.index),
                     node=error.node,
                     number=error.number,
-                    tensors=(tensor,),
+                    tensors=tuple(dict.fromkeys(t for t in (tensor, case.training.leaf_behind(tensor)) if t)),
                     severity=case.severity_of(error),
                 )
     return Found(
@@ -63,4 +63,10 @@ def _writer(case: Case, event: int) -> str:
     return text or case.query.tensors.writer(event)
 
 
-RULE = Rule("inplace-modified", ERROR, "a saved tensor, or a leaf, changed in place", _search)
+RULE = Rule(
+    "inplace-modified",
+    ERROR,
+    "a saved tensor, or a leaf, changed in place",
+    _search,
+    follows=("missing-detach", "stale-graph"),  # without that graph, nothing would have been saved
+)

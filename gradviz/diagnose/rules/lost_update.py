@@ -26,7 +26,7 @@ def _search(case: Case) -> Iterator[Found]:
     moving = np.array([case.training.rate(event) > 0 for event in stepped.events.tolist()], bool)[at]
     moving &= has_gradient(case, tensors, stepped.events[at])
     states = case.trace.states
-    before, after = states.rows_of(tensors, events - 1), states.rows_of(tensors, events)
+    before, after = states.rows_of(tensors, stepped.events[at]), states.rows_of(tensors, events)
     known = moving & (before >= 0) & (after >= 0)
     same = known & (states.stats[before] == states.stats[after]).all(axis=1)
     lost = [t for t in distinct(tensors[same]).tolist() if _is_lost(same, known & (tensors == t))]
@@ -48,13 +48,14 @@ def _is_lost(same: np.ndarray, own: np.ndarray) -> bool:
 
 
 def has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """For each parameter, whether its gradient at a step is more than the rounding noise beside the largest one: that
-    of a bias before batch norm is not."""
+    """For each parameter, whether its gradient at a step is more than the rounding noise beside the largest one of the
+    step, as that of a bias before batch norm is not; and beside the largest one of the run, as at a minimum that an
+    optimizer has found."""
     sizes = np.nan_to_num(gradients_at(case, tensors, events))
     steps, of_step = np.unique(events, return_inverse=True)
     largest = np.zeros(len(steps))
     np.maximum.at(largest, of_step, sizes)
-    return (sizes > 0) & (sizes >= _NOISE * largest[of_step])
+    return (sizes > 0) & (sizes >= _NOISE * largest[of_step]) & (sizes >= _NOISE * sizes.max(initial=0.0))
 
 
 RULE = Rule(

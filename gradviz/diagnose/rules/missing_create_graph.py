@@ -11,7 +11,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
-from gradviz.query.upstream import Downstream
+from gradviz.query.upstream import Downstream, leaves_behind
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo
 
@@ -120,8 +120,7 @@ def _nodes_of(case: Case, tensor: int) -> tuple[int, ...]:
 
 def _trained_behind(case: Case, nodes: list[int]) -> set[int]:
     """The trained leaves that the graph leads to from nodes."""
-    made = map(case.query.nodes.event, case.query.nodes.walk(nodes))
-    return {edge.tensor for node in made if node is not None for edge in node.edges} & case.training.trained
+    return case.training.trained.intersection(leaves_behind(case.query, nodes))
 
 
 def _reaches_a_root(case: Case, below: Downstream, results: tuple[int, ...]) -> bool:

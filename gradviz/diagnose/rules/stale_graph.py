@@ -13,9 +13,13 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.sets import contained
+from gradviz.query.upstream import leaves_behind
+from gradviz.sets import contained, distinct
+from gradviz.tracefile import Site
 
 _LEAST = 2  # passes
+_MODIFIED = "modified by an inplace operation"
+_CURE = "compute it anew in each iteration, inside of the loop; or detach() it, if it is to stay constant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ def _next_steps(case: Case, leaves: np.ndarray, made: np.ndarray) -> np.ndarray:
 
 
 def _search(case: Case) -> Iterator[Found]:
+    yield from _of_failures(case)
     for line in case.of(stale):
         if line.chained or len(line.passes) < _LEAST:
             continue
@@ -105,7 +110,7 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"{result or 'the result'} was computed once, before {case.called(line.leaves)} changed, and "
             f"{len(line.passes)} passes go through it since: it belongs to weights that are gone",
-            "compute it anew in each iteration, inside of the loop; or detach() it, if it is to stay constant",
+            _CURE,
             (line.made, case.query.passes.by_number[line.passes[0]].first),
             site=line.site,
             node=line.node,
@@ -113,6 +118,62 @@ def _search(case: Case) -> Iterator[Found]:
             tensors=line.leaves,
         )
         return
+
+
+def _of_failures(case: Case) -> Iterator[Found]:
+    """Passes that fail since a step has changed what a node had saved, though a pass from the same line went through
+    that node before, and its line has not run again: PyTorch sees the change only where the values are needed."""
+    by_number = case.query.passes.by_number
+    for failure in case.failures:
+        if _MODIFIED not in failure.message or failure.number not in by_number:
+            continue
+        run = by_number[failure.number]
+        earlier = [
+            other
+            for other in case.trace.passes
+            if other.number < run.number
+            and other.site == run.site
+            and _ran_in(case, failure.node, other.number)
+        ]
+        leaves = tuple(t for t in leaves_behind(case.query, [failure.node]) if t in case.training.trained)
+        made = case.query.nodes.event(failure.node)
+        if not earlier or not leaves or made is None:
+            continue
+        since = case.query.passes.last(earlier[-1])
+        site = _own_line(case, case.site(made.index), since, run.first)
+        if site is None:
+            continue
+        result = case.called(t for t in case.query.nodes.outputs(failure.node) if t)
+        yield Found(
+            f"{result or 'the result'} was computed once, before {case.called(leaves)} changed, and pass {run.number} "
+            f"goes through it again, as pass {earlier[-1].number} did: it belongs to weights that are gone",
+            _CURE,
+            (made.index, run.first, failure.event),
+            site=site,
+            node=failure.node,
+            number=run.number,
+            tensors=leaves,
+            severity=case.severity_of(failure),
+        )
+
+
+def _ran_in(case: Case, node: int, number: int) -> bool:
+    received = case.trace.table(Kind.RECEIVED)
+    return bool(np.any((received["node"] == node) & (received["in_pass"] == number)))
+
+
+def _own_line(case: Case, site: int, since: int, until: int) -> Site | None:
+    """The innermost of a site and its callers whose line made no node between two events; None if each did: then it is
+    a graph that goes on from round to round."""
+    table = case.trace.table(Kind.NODE)
+    later = (table.events > since) & (table.events < until)
+    lines = {
+        (caller.place.file, caller.place.line)
+        for number in distinct(table.sites[later]).tolist()
+        for caller in case.query.places.callers(number)
+    }
+    callers = case.query.places.callers(site)
+    return next((one for one in callers if (one.place.file, one.place.line) not in lines), None)
 
 
 RULE = Rule(

@@ -13,6 +13,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, ScopeEntered, TensorMade
+from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 
 _NEAR = 64  # results of a leaf, and ops on them, that are looked at
@@ -65,18 +66,9 @@ def _beneath_failures(case: Case) -> list[int]:
         leaf
         for failure in case.failures
         if failure.node and not failure.handled
-        for leaf in leaves_beneath(case, failure.node)
+        for leaf in leaves_behind(case.query, [failure.node])
         if leaf not in case.training.trained
     ]
-
-
-def leaves_beneath(case: Case, node: int) -> list[int]:
-    """The leaves that the graph leads to from a node."""
-    made = map(case.query.nodes.event, case.query.nodes.walk([node]))
-    tensors = dict.fromkeys(
-        edge.tensor for node_made in made if node_made is not None for edge in node_made.edges
-    )
-    return [t for t in tensors if t and case.query.tensors.is_leaf_that_requires_grad(t, case.trace.count)]
 
 
 def _modules_around(case: Case, leaf: int) -> list[ScopeEntered]:

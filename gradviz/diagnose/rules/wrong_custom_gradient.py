@@ -1,119 +1,79 @@
-"""`wrong-custom-gradient`: the backward of a custom Function that works element by element does not return the slope of
-its forward. Opt-in: straight-through estimators and gradient reversal deviate on purpose.
+"""`wrong-custom-gradient`: the backward of a custom Function does not return the derivative of its forward. Opt-in:
+straight-through estimators and gradient reversal deviate on purpose.
 
-All elements that the Function was given in the run, with what it made of them, are points of a curve. Between
-neighbours the curve has a slope; the gradient that the backward returned, over the one that it was given, must be that
-slope. So nothing runs again. Tensors have to be recorded in full (small ones always are)."""
+With `--check-functions` the run itself has compared each Function with finite differences, and the trace says how. Of
+one that it has not compared, what was recorded is looked at: see `function_curves.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.function_curves import deviations
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.scopes import FUNCTION
-from gradviz.sets import contained, distinct
+from gradviz.events.kinds import FunctionCompared, Kind
+from gradviz.sets import distinct
 from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
-_POINTS = 12  # pairs of neighbours
-_APART = 1e-3  # how far neighbours are apart at least, or rounding is all there is
-_WRONG = 0.1  # the relative deviation, in the middle of all pairs
-_CALLS = 256  # of a Function that are looked at
+_FIX = (
+    "return grad_output times the derivative of forward (torch.autograd.gradcheck compares them element by element); "
+    "where it is meant to differ, # gradviz: ignore[wrong-custom-gradient]"
+)
 
 
 def _search(case: Case) -> Iterator[Found]:
-    entered = case.trace.table(Kind.SCOPE_ENTERED)
-    functions = [n for n, text in case.trace.strings.items() if text == FUNCTION]
-    names = distinct(entered["name"][contained(entered["kind"], functions)])
-    ops = case.trace.table(Kind.OP)
-    for name in names.tolist():
-        curves: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = {}
-        first: dict[tuple[object, ...], OpRan] = {}
-        for event in ops.events[ops["op"] == name][:_CALLS].tolist():
-            op = ops.object(event)
-            points = _points(case, op)
-            if points is not None:
-                key = (op.args, op.inputs[1:])
-                curves.setdefault(key, []).append(points)
-                first.setdefault(key, op)
-        for curve, parts in curves.items():
-            told = _deviation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-            if told is not None:
-                at, slope, given = told
-                yield Found(
-                    f"near x = {number(at, 3)} the slope of {clean(first[curve].op)} is {number(slope, 3)}, but its "
-                    f"backward multiplies by {number(given, 3)}",
-                    "return grad_output * d forward / dx; torch.autograd.gradcheck compares them",
-                    (first[curve].index,),
-                )
-                break
+    told = set()
+    for event in _compared(case):
+        if event.is_wrong and (event.function, event.argument) not in told:
+            told.add((event.function, event.argument))
+            op = case.query.nodes.op(event.node)
+            events = (event.index,) if op is None else (op, event.index)
+            yield Found(_said(event), _FIX, events, node=event.node)
+    table = case.trace.table(Kind.COMPARED)
+    for found in deviations(case, without=distinct(table["function"]).tolist()):
+        yield Found(
+            f"near x = {number(found.x, 3)} the slope of {clean(found.op.op)} is {number(found.slope, 3)}, but its "
+            f"backward multiplies by {number(found.given, 3)}",
+            _FIX,
+            (found.op.index,),
+        )
 
 
-def _points(case: Case, op: OpRan) -> tuple[np.ndarray, ...] | None:
-    """x, y and the slope by the backward, for each element of a call; None if that is not known."""
-    nodes = case.query.nodes.of_op(op.index)
-    if not nodes or len(op.outputs) != 1 or not op.inputs[0]:
-        return None
-    received, produced = _first(case, Kind.RECEIVED, nodes[0]), _first(case, Kind.PRODUCED, nodes[0])
-    if received is None or produced is None or not produced.flows:
-        return None
-    arrays = [
-        _array(case, op.inputs[0], op.index - 1),
-        _array(case, op.outputs[0], op.index),
-        _array(case, received.gradients[0], received.index),
-        _array(case, produced.flows[0].gradient, produced.index),
-    ]
-    known = [array for array in arrays if array is not None and array.dtype.kind == "f"]
-    if len(known) < len(arrays) or len({array.shape for array in known}) != 1:
-        return None
-    x, y, came, went = (array.astype(np.float64).ravel() for array in known)
-    usable = np.isfinite(x) & np.isfinite(y) & np.isfinite(went) & (np.abs(came) > 1e-12)
-    return x[usable], y[usable], went[usable] / came[usable]
+def _said(event: FunctionCompared) -> str:
+    name, argument = clean(event.function), clean(event.argument)
+    if not event.given:
+        return (
+            f"the backward of {name} gives no gradient for {argument}, but by finite differences forward has one: "
+            f"{number(event.found, 3)} along a direction"
+        )
+    tail = ", as that of a straight-through estimator" if not event.found else ""
+    return (
+        f"the backward of {name} is not the derivative of its forward for {argument}{tail}: along a direction it gives "
+        f"{number(event.given, 3)}, and finite differences give {number(event.found, 3)}"
+    )
 
 
-def _first(case: Case, kind: Kind, node: int) -> Any:
-    table = case.trace.table(kind)
-    rows = np.flatnonzero(table["node"] == node)
-    return table.object(int(table.events[rows[0]])) if len(rows) else None
+def _left_out(case: Case) -> Iterator[tuple[str, str]]:
+    """The Functions that could not be compared, and why."""
+    yield from dict.fromkeys(
+        (clean(event.function), clean(event.why_not)) for event in _compared(case) if event.why_not
+    )
 
 
-def _array(case: Case, tensor: int, at: int) -> np.ndarray | None:
-    """All elements of a tensor at an event; None if they were not recorded."""
-    row = case.trace.states.valued(tensor, at) if tensor else -1
-    snapshot = case.trace.states.snapshot(row, row) if row >= 0 else None
-    return None if snapshot is None else snapshot.array
-
-
-def _deviation(x: np.ndarray, y: np.ndarray, slopes: np.ndarray) -> tuple[float, float, float] | None:
-    """Where the slopes of a curve are not those that were given: a point, its slope, and the one that was given; None
-    if they are alike, or there are too few points."""
-    x, places = np.unique(x, return_index=True)
-    y, slopes = y[places], slopes[places]
-    apart = np.diff(x)
-    near = (apart > _APART) & (apart < max(float(np.ptp(x)) / 4, 10 * _APART)) if len(x) else apart > 0
-    if near.sum() < _POINTS:
-        return None
-    true = (np.diff(y) / np.where(near, apart, 1.0))[near]
-    given = ((slopes[1:] + slopes[:-1]) / 2)[near]
-    size = np.maximum(np.maximum(np.abs(true), np.abs(given)), 1e-3 * max(float(np.abs(true).max()), 1e-12))
-    off = np.abs(true - given) / size
-    if np.median(off) <= _WRONG:
-        return None
-    worst = int(np.argsort(off)[len(off) // 2])
-    return float(((x[1:] + x[:-1]) / 2)[near][worst]), float(true[worst]), float(given[worst])
+def _compared(case: Case) -> Iterator[FunctionCompared]:
+    table = case.trace.table(Kind.COMPARED)
+    return (table.object(event) for event in table.events.tolist())
 
 
 RULE = Rule(
     "wrong-custom-gradient",
     ERROR,
-    "a custom Function whose backward is not the slope of its forward (only with --select)",
+    "a custom Function whose backward is not the derivative of its forward (with --check-functions or --select)",
     _search,
-    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
+    needs=(Need.COMPARED, Need.DETAILS, Need.PASS),
     opt_in=True,
+    asked_for_it=lambda case: bool(case.trace.meta.get("check_functions")),
+    left_out=_left_out,
 )

@@ -249,6 +249,7 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.Accumulated: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
     e.Retained: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
     e.Hooked: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
+    e.FunctionCompared: lambda event: _nodes(event.node),
     e.KernelRan: lambda event: [*_nodes(event.node), *_tensors(*event.inputs)],
     e.TangentPushed: lambda event: _tensors(event.tensor),
     e.Stepped: lambda event: _tensors(*event.parameters),

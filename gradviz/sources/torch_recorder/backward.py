@@ -300,6 +300,8 @@ class Pass:
                 if self.create_graph:
                     self._tell_derivative(produced, received)
                 flows, given = self._flows(targets, produced)
+            if record.call is not None:
+                self.source.ran_backward(record, self.number, received, produced)
             self.listener.produced(record.number, self.number, flows, given)
 
         return after

@@ -304,7 +304,8 @@ class Forward(TorchFunctionMode):
         tensors = tensors_in(args, kwargs)
         caller = outside(frame, torch.nn.init.__file__, torch.overrides.__file__)
         in_layer = caller is not None and is_pytorchs(caller)
-        if not tensors or (in_layer and self.identity.is_pending(tensors[0])):
+        untold = in_layer and not self.source.thread.scopes  # as in `_made`
+        if not tensors or (untold and self.identity.is_pending(tensors[0])):
             return func(*args, **kwargs)
         self.identity.tell_pending()
         self.identity.number_of(tensors[0], frame)

@@ -41,7 +41,7 @@ class NodeRecord:
     (of an AccumulateGrad, its leaf) by output number. `retained` are those of them that keep their gradients."""
 
     __slots__ = (
-        "__weakref__", "is_leaf", "name", "number", "of_function", "retained", "sequence", "tensors",
+        "__weakref__", "call", "is_leaf", "name", "number", "of_function", "retained", "sequence", "tensors",
     )  # fmt: skip
 
     def __init__(self, number: int, name: str, is_leaf: bool, of_function: bool, sequence: int) -> None:
@@ -49,6 +49,7 @@ class NodeRecord:
         self.sequence = sequence
         self.tensors: dict[int, int] = {}
         self.retained: dict[int, Known] | None = None
+        self.call: Any = None  # of a custom Function that is to be compared with finite differences
 
     def outputs(self) -> tuple[int, ...]:
         """The tensors that it is the `grad_fn` of, by output number."""

@@ -23,6 +23,7 @@ from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.engine import watched
 from gradviz.sources.torch_recorder.forward import Forward
+from gradviz.sources.torch_recorder.functions import ComparedFunctions
 from gradviz.sources.torch_recorder.identity import version_of
 from gradviz.sources.torch_recorder.kernels import Kernels
 from gradviz.sources.torch_recorder.modules import Scopes
@@ -34,10 +35,10 @@ _overrides: Any = torch.overrides
 
 
 class TorchRecorder:
-    """Tells `listener` of what PyTorch does, from `begin` to `end`; with `aten` also of the ops that ops are made
-    of."""
+    """Tells `listener` of what PyTorch does, from `begin` to `end`; with `aten` also of the ops that ops are made of,
+    with `check_functions` also of how custom Functions compare with finite differences."""
 
-    def __init__(self, listener: Listener, aten: bool = False) -> None:
+    def __init__(self, listener: Listener, aten: bool = False, check_functions: bool = False) -> None:
         values.register()
         self.source = Source(listener)
         self.kernels: Any = Kernels(self.source) if aten else None
@@ -49,6 +50,7 @@ class TorchRecorder:
         self.places = Places()
         self.replaced: list[tuple[Any, str, Any]] = []
         self.calls: Calls | None = None
+        self.compared = ComparedFunctions(self.source) if check_functions else None
 
     def keep_calls(self, calls: Calls) -> Calls:
         """Keep the calls from now on, so that they can run again."""
@@ -252,7 +254,11 @@ class TorchRecorder:
 
             if not source.is_detailed:
                 return inside(*args, **kwargs)
+            compared = self.compared
+            call = None if compared is None else compared.kept(cls, args)
             result = self._as_one_op(cls.__name__, inside, args, kwargs, frame)
+            if call is not None and compared is not None:
+                compared.made(call, result)
             if self.calls is not None:
                 self.calls.note(cls.apply, args, kwargs, result)
             return result

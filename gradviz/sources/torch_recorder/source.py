@@ -42,6 +42,8 @@ class Source:
         self.living = LivingGraphs()
         self.thread = _OfThread()
         self.go_on: Callable[[], None] = lambda: None  # set by whoever switches the mode of a thread
+        # ...and by whoever compares the nodes of custom Functions: a node, the pass, its gradients on both sides
+        self.ran_backward: Callable[..., None] = lambda *_: None
 
     def gave_up(self, error: Exception) -> None:
         """The recorder itself has failed: the program goes on without it, and its user is told."""

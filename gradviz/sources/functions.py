@@ -1,0 +1,344 @@
+"""The backward of custom Functions compared with finite differences of their forward, while the program runs.
+
+Of each Function one call is compared for each form of its arguments (shapes, dtypes, flags). What it was given and what
+it made is kept as it was until its backward has run; then its forward runs again on copies, with the random numbers
+that it had, unheard, and what it draws or prints is undone. What cannot be compared is told with the reason."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import numpy as np
+
+from gradviz.errors import text_of
+from gradviz.query.directions import compared_along
+
+_FORMS = 8  # of a Function's arguments that are compared
+_WAITING = 4  # calls of a form that are kept until one has run backward
+_ALIKE = {
+    8: 1e-3,
+    4: 1e-3,
+}  # how far outputs are apart that are the same, relative to the largest, by their size
+_COARSE = 5e-2
+_SHORT = 2  # bytes of numbers that are too short for differences
+_LONGEST = 120  # characters of a reason
+
+
+class Engine(Protocol):
+    """What differs between PyTorch and gradviz's engine."""
+
+    @property
+    def tensor(self) -> type:
+        """The class of its tensors."""
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """A copy of a tensor's elements. Raises an exception where they cannot be had."""
+
+    def itemsize(self, tensor: Any) -> int:
+        """The size in bytes of its numbers, 0 for what are no real numbers."""
+
+    def tensor_of(self, array: np.ndarray, like: Any, in_double: bool) -> Any:
+        """A new tensor, of the dtype and on the device of another one; in float64 if it is one of real numbers and
+        that is asked for."""
+
+    def form(self, tensor: Any) -> Any:
+        """What a shape, dtype and device are, and nothing that keeps the tensor."""
+
+    def is_asked_for(self, tensor: Any) -> bool:
+        """Whether the tensor requires a gradient."""
+
+    def is_on(self) -> bool:
+        """Whether the graph is recorded."""
+
+    def refusal(self) -> str:
+        """Why nothing can run again in this program; empty if it can."""
+
+    def random_state(self) -> Any:
+        """The state of the generators."""
+
+    def set_random_state(self, state: Any) -> None:
+        """Set it."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Inside, nobody hears what this thread does, and no graph is made."""
+
+    def apply(self, function: Any, arguments: Sequence[Any]) -> Any:
+        """Run a Function."""
+
+
+class NotCompared(Exception):
+    """A call cannot be compared. The message says why."""
+
+
+class Call:
+    """A call of a Function as it was: its arguments, its outputs, and the random numbers that were to come."""
+
+    def __init__(self, engine: Engine, function: Any, arguments: Sequence[Any]) -> None:
+        self.engine, self.function = engine, function
+        self.key: Any = None
+        self.names = _names(function, len(arguments))
+        self.asked = [isinstance(one, engine.tensor) and engine.is_asked_for(one) for one in arguments]
+        self.rest: list[Any] = []  # arguments that are no tensors
+        self.forms: list[Any] = []  # of those that are
+        self.inputs: list[np.ndarray | None] = []
+        self.outputs: list[np.ndarray | None] = []
+        self.sizes: list[int] = []
+        self.why_not = engine.refusal()
+        try:
+            self._take(arguments)
+        except NotCompared as error:
+            self.why_not = str(error)
+        self.random = _random_state(engine)
+
+    def _take(self, arguments: Sequence[Any]) -> None:
+        for name, value in zip(self.names, arguments, strict=True):
+            is_tensor = isinstance(value, self.engine.tensor)
+            if not is_tensor and _may_change(value, self.engine.tensor):
+                raise NotCompared(f"its argument {name} is a {type(value).__name__}, which a run may change")
+            self.rest.append(None if is_tensor else value)
+            self.forms.append(self.engine.form(value) if is_tensor else None)
+            self.inputs.append(self._array(value) if is_tensor else None)
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        try:
+            array = self.engine.array(tensor)
+        except Exception as error:  # a tensor without elements: sparse, on `meta`, of a transform
+            raise NotCompared(_said("the elements of a tensor cannot be read", error)) from None
+        if array.dtype.kind == "c":
+            raise NotCompared("it works on complex numbers")
+        if array.dtype.kind == "f":
+            self.sizes.append(self.engine.itemsize(tensor))
+        return array
+
+    def made(self, results: Any) -> None:
+        """Keep what the call returned."""
+        if self.why_not:
+            return
+        try:
+            with self.engine.alone():
+                for result in results if isinstance(results, tuple) else (results,):
+                    is_tensor = isinstance(result, self.engine.tensor)
+                    self.outputs.append(self._array(result) if is_tensor else None)
+        except NotCompared as error:
+            self.why_not = str(error)
+
+    def again(self, arrays: Sequence[np.ndarray | None], in_double: bool) -> list[np.ndarray]:
+        """The outputs of forward for other inputs: an empty array for one that is no tensor of real numbers."""
+        given = [
+            rest if array is None else self.engine.tensor_of(array, form, in_double)
+            for array, form, rest in zip(arrays, self.forms, self.rest, strict=True)
+        ]
+        with _undone(self.engine, self.random):
+            results = self.engine.apply(self.function, given)
+            listed = results if isinstance(results, tuple) else (results,)
+            return [
+                self.engine.array(one) if isinstance(one, self.engine.tensor) else np.empty(0)
+                for one in listed
+            ]
+
+
+class Functions:
+    """Which calls are compared. `tell` is the listener's `compared`, to be asked for at each call."""
+
+    def __init__(self, engine: Engine, tell: Callable[[], Callable[..., None] | None]) -> None:
+        self.engine, self.tell = engine, tell
+        self.waiting: dict[Any, WeakSet[Call]] = {}
+        self.compared: set[Any] = set()
+        self.forms: dict[Any, int] = {}
+
+    def kept(self, function: Any, arguments: Sequence[Any]) -> Call | None:
+        """A call that is about to run, kept; None if it need not be."""
+        engine = self.engine
+        asked = any(isinstance(one, engine.tensor) and engine.is_asked_for(one) for one in arguments)
+        if not asked or not engine.is_on():
+            return None
+        name = (function.__module__, function.__qualname__)  # a class may be made anew for each call
+        key = (name, tuple(self._form(one) for one in arguments))
+        if key in self.compared:
+            return None
+        if key not in self.waiting:
+            if self.forms.get(name, 0) >= _FORMS:
+                return None
+            self.forms[name] = self.forms.get(name, 0) + 1
+        waiting = self.waiting.setdefault(key, WeakSet())
+        if len(waiting) >= _WAITING:
+            return None
+        with engine.alone():
+            call = Call(engine, function, arguments)
+        call.key = key
+        waiting.add(call)
+        return call
+
+    def _form(self, value: Any) -> Any:
+        """What a value is, as far as another call has the same form; nothing that keeps it."""
+        if isinstance(value, self.engine.tensor):
+            return self.engine.form(value), self.engine.is_asked_for(value)
+        return repr(value) if type(value) in (bool, int, float, str, tuple, type(None)) else type(value)
+
+    def ran_backward(
+        self, call: Call, node: int, in_pass: int, upstream: Sequence[Any], gradients: Sequence[Any]
+    ) -> None:
+        """The backward of a call has run: compare it if it is the first of its form, and tell. There is an upstream
+        gradient for each output and a gradient for each argument, None where there is none."""
+        tell = self.tell()
+        if call.key in self.compared or tell is None:
+            return
+        self.compared.add(call.key)
+        self.waiting.pop(call.key, None)
+        name = call.function.__name__
+        try:
+            with self.engine.alone():
+                arrays = [None if g is None else self.engine.array(g) for g in upstream]
+                produced = [None if g is None else self.engine.array(g) for g in gradients]
+                told = list(_compared(call, arrays, produced))
+        except NotCompared as error:
+            told = []
+            tell(node, in_pass, name, str(error))
+        except Exception as error:  # of the program's forward, or of an engine that cannot copy a gradient
+            told = []
+            tell(node, in_pass, name, _said("its forward does not run again", error))
+        for argument, along in told:
+            tell(node, in_pass, name, "", argument, along.given, along.found, along.wrong)
+
+
+def _compared(
+    call: Call, upstream: Sequence[np.ndarray | None], gradients: Sequence[np.ndarray | None]
+) -> Iterator[tuple[str, Any]]:
+    """Each input that requires a gradient, beside the differences."""
+    if call.why_not:
+        raise NotCompared(call.why_not)
+    in_double = _runs_the_same(call)
+    size = min(call.sizes, default=8)
+    weights = [
+        np.zeros(() if out is None else out.shape) if weight is None else weight.astype(np.float64)
+        for weight, out in zip(upstream, call.outputs, strict=True)
+    ]
+
+    def forward(arrays: Sequence[Any]) -> list[np.ndarray]:
+        return [
+            out if weight.any() else weight
+            for out, weight in zip(call.again(arrays, in_double), weights, strict=True)
+        ]
+
+    inputs: Any = [x.astype(np.float64) if x is not None and x.dtype.kind == "f" else x for x in call.inputs]
+    nowhere = []
+    for position, (name, asked, x) in enumerate(zip(call.names, call.asked, inputs, strict=True)):
+        if not asked or x is None or not x.size:
+            continue
+        gradient = gradients[position]
+        own = np.zeros(x.shape) if gradient is None else _summed(gradient, x.shape)
+        along = compared_along(forward, inputs, position, weights, own, size)
+        if along is None:
+            nowhere.append(name)
+        else:
+            yield name, along
+    if nowhere:
+        raise NotCompared(f"by differences there is no derivative for {', '.join(nowhere)} here")
+
+
+def _runs_the_same(call: Call) -> bool:
+    """Whether the call gives what it gave in float64; False: in its own dtype. Raises NotCompared if in neither."""
+    why = ""
+    for in_double in (True, False):
+        if not in_double and min(call.sizes, default=8) <= _SHORT:
+            raise NotCompared(f"{why}, in float64, and its own numbers are too short for differences")
+        try:
+            outputs = call.again(call.inputs, in_double)
+            again = call.again(call.inputs, in_double)
+        except Exception as error:
+            why = _said("its forward does not run again", error)
+            continue
+        size = min(call.sizes, default=8)
+        if _alike(outputs, call.outputs, size) and _alike(again, outputs, 8):
+            return in_double
+        why = "run again, its forward gives other values (it is random, or depends on more than its inputs)"
+    raise NotCompared(why)
+
+
+def _alike(outputs: Sequence[np.ndarray], before: Sequence[np.ndarray | None], size: int) -> bool:
+    if len(outputs) != len(before):
+        return False
+    for out, other in zip(outputs, before, strict=True):
+        if other is None or other.dtype.kind != "f":
+            continue
+        usual = float(np.abs(other[np.isfinite(other)]).max(initial=0.0))
+        if out.shape != other.shape or not np.allclose(
+            out, other, rtol=0, atol=_ALIKE.get(size, _COARSE) * usual + 1e-12, equal_nan=True
+        ):
+            return False
+    return True
+
+
+def _summed(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A gradient in the shape of its input, to which an engine sums what was broadcast."""
+    if gradient.shape == shape:
+        return gradient
+    more = gradient.ndim - len(shape)
+    axes = [*range(more)] + [
+        more + axis for axis, n in enumerate(shape) if n == 1 and gradient.shape[more + axis] != 1
+    ]
+    return gradient.sum(axis=tuple(axes), keepdims=True).reshape(shape)
+
+
+def _names(function: Any, count: int) -> list[str]:
+    """What forward calls its arguments, without ctx."""
+    try:
+        parameters = list(inspect.signature(function.forward).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    several = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    single = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(single) > count or (several and single[:1] == ["ctx"]):
+        single = single[1:]
+    return [single[i] if i < len(single) else f"argument {i + 1}" for i in range(count)]
+
+
+def _may_change(value: Any, tensor: type) -> bool:
+    """Whether running forward again with an argument may change it: a module, a function, tensors in a list."""
+    if isinstance(value, (list, tuple, dict)):
+        parts = value.values() if isinstance(value, dict) else value
+        return any(isinstance(part, tensor) or _may_change(part, tensor) for part in parts)
+    return (callable(value) and not isinstance(value, type)) or type(value).__name__ == "Generator"
+
+
+def _said(what: str, error: Exception) -> str:
+    first = (text_of(error).splitlines() or [""])[0][:_LONGEST]
+    return f"{what} ({type(error).__name__}{': ' if first else ''}{first})"
+
+
+def _random_state(engine: Engine) -> tuple[Any, ...]:
+    return random.getstate(), np.random.get_state(), engine.random_state()
+
+
+def _set_random_state(engine: Engine, state: tuple[Any, ...]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    engine.set_random_state(state[2])
+
+
+@contextmanager
+def _undone(engine: Engine, begun: tuple[Any, ...]) -> Iterator[None]:
+    """Inside, random numbers go on from `begun`; afterwards as if nothing had been. What is printed is dropped."""
+    before = _random_state(engine)
+    _set_random_state(engine, begun)
+    nowhere = io.StringIO()
+    try:
+        with (
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+            np.errstate(all="ignore"),
+        ):
+            yield
+    finally:
+        _set_random_state(engine, before)

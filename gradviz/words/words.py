@@ -44,7 +44,13 @@ class Words:
         assert all(table is not None for table in tables)
 
     def _trend(self, leaf: int) -> Trend | None:
-        return trend(self.query, leaf)
+        return trend(self._apart, leaf)
+
+    @cached_property
+    def _apart(self) -> Query:
+        """For what is spread over the whole run."""
+        trace = self.trace.apart()
+        return self.query if trace is self.trace else Query(trace)
 
     @cached_property
     def has_tangents(self) -> bool:

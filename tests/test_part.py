@@ -31,7 +31,7 @@ from gradviz.step.lanes import drawn as drawn_graph
 from gradviz.step.leaves import leaves
 from gradviz.step.plain import script
 from gradviz.step.state import Session
-from gradviz.tracefile import Trace, TraceError, open_trace, part_of
+from gradviz.tracefile import Trace, TraceError, for_moments, open_trace, part_of
 from gradviz.tracefile.part import Part
 from gradviz.words.stop import Stop
 from gradviz.words.why import why
@@ -69,18 +69,20 @@ def check_same(path: Path, to: Path, lengths: Sequence[int], shows: Sequence[str
 
 def check_same_steps(path: Path, to: Path, lengths: Sequence[int], most: int, seed: int = 0) -> None:
     """The stepper says the same of a part: at up to `most` events, each read alone, and on a walk of commands."""
-    with open_trace(path) as whole, open_trace(recut(path, to, lengths)) as other:
-        if not whole.count or part_of(other).directory.entangled.any():  # type: ignore[attr-defined]
-            return  # read whole (for_moments)
+    with (
+        open_trace(path) as whole,
+        open_trace(recut(path, to, lengths)) as other,
+        mock.patch("gradviz.tracefile.part.LONG", 0),
+    ):
         words = Words(whole)
         rng = Random(seed)
         for event in rng.sample(range(whole.count), min(most, whole.count)):
-            assert shown(Words(part_of(other)), event) == shown(words, event), event
+            assert shown(Words(for_moments(other)), event) == shown(words, event), event
         names = [*words.query.names.labels, *(f"t{tensor}" for tensor in whole.states.tensors[:5].tolist())]
         commands = [*rng.choices(NEAR, k=6), *rng.choices(FAR, k=4), *rng.choices(NEAR, k=2)]
         lines = [line.replace("NAME", rng.choice(names)) for line in commands]
-        first = rng.randrange(whole.count)
-        assert walked(part_of(other), first, lines) == walked(whole, first, lines)
+        first = rng.randrange(max(whole.count, 1))
+        assert walked(for_moments(other), first, lines) == walked(whole, first, lines)
 
 
 def shown(words: Words, event: int) -> list[str]:
@@ -91,7 +93,11 @@ def shown(words: Words, event: int) -> list[str]:
 
 
 def walked(trace: Trace, first: int, lines: Sequence[str]) -> list[str]:
-    session, told = Session(trace, first), []
+    told: list[str] = []
+    try:
+        session = Session(trace, first)
+    except GradvizError as error:  # it has no events
+        return [str(error).removeprefix(str(trace.path))]
     for line in lines:
         try:
             told += script(session, [line])
@@ -189,6 +195,20 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_part_of_a_training_loop_is_as_the_whole(loop: Path, tmp_path: Path, lengths: list[int]) -> None:
     check_same(loop, tmp_path / "other.gradviz", lengths)
     check_same_steps(loop, tmp_path / "other.gradviz", lengths, most=12)
+
+
+def test_a_part_with_very_many_leaves_is_read_whole(loop: Path, tmp_path: Path) -> None:
+    with mock.patch("gradviz.tracefile.part._MANY_LEAVES", 3):
+        check_same_steps(loop, tmp_path / "other.gradviz", [30], most=3)
+
+
+def test_a_moment_of_a_run_with_writes_through_views_is_read_whole(tmp_path: Path) -> None:
+    for lines in ("view.add_(1)", "x.data.add_(1)", "torch.func.jvp(torch.sin, (x,), (x,))"):
+        source = tmp_path / "program.py"
+        source.write_text(f"import torch\nx = torch.ones(2)\nview = x.view(-1)\n{lines}\n")
+        path = recorded(source, tmp_path / "run.gradviz")
+        with open_trace(path) as trace, mock.patch("gradviz.tracefile.part.LONG", 0):
+            assert for_moments(trace) is trace, lines
 
 
 def test_what_a_pass_needs_does_not_grow_with_the_run(tmp_path: Path) -> None:

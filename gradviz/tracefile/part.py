@@ -247,8 +247,7 @@ class Part(Growing):
 
     def reach_leaves(self, at: int) -> None:
         """What all leaves that matter at an event were, with their `.grad`: those that require grad, the newest that do
-        not of each site, and other tensors with a `.grad`. If they are too many, or if the run has tangents or writes
-        through views, all events are reached."""
+        not of each site, and other tensors with a `.grad`. If they are too many, all events are reached."""
         if not self._is_new("leaves", at):
             return
         place = self.directory.place(at)
@@ -256,18 +255,11 @@ class Part(Growing):
         own = own[(own["event"] <= at) & (own["what"] & LEAF > 0)]
         holders = self.directory.up_to(LEAVES, place) | self.directory.up_to(HOLDERS, place)
         leaves = {*holders, *self.parameters, *self.directory.newest(place), *own["tensor"].tolist()}
-        if len(leaves) > _MANY_LEAVES or self.directory.entangled.any():
+        if len(leaves) > _MANY_LEAVES:
             self.reach_all()
             return
         self.reach_states(sorted(leaves), at)
-        self.reach_states(sorted(self._bases_of(leaves)), at)
         self.reach(*(event for tensor in holders for event in self._last(GIVEN, tensor, at)))
-
-    def _bases_of(self, tensors: set[int]) -> set[int]:
-        """The tensors whose memory these share."""
-        states = self.states
-        rows = contained(states.tensors, list(tensors)) & (states.bases > 0)
-        return set(states.bases[rows].tolist())
 
     def reach_next_value(self, tensor: int, after: int, at: int) -> None:
         """The first event after `after`, and after its birth, that gave a tensor a value, if it is not after `at`."""

@@ -13,7 +13,7 @@ from gradviz.sets import contained
 from gradviz.tracefile import Snapshot
 
 _MOST = 64  # the most passes that are all measured
-_SAMPLE = 24  # of more passes so many are, spread over the run
+_SAMPLE = 16  # of more passes so many are, spread over the run
 _LEAST = 3  # the fewest passes that make a trend
 
 

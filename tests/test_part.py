@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ from gradviz.step.described import describe
 from gradviz.step.lanes import drawn as drawn_graph
 from gradviz.step.leaves import leaves
 from gradviz.step.plain import script
+from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.tracefile import Trace, TraceError, for_moments, open_trace, part_of
 from gradviz.tracefile.part import Part
@@ -78,6 +80,10 @@ def check_same_steps(path: Path, to: Path, lengths: Sequence[int], most: int, se
         rng = Random(seed)
         for event in rng.sample(range(whole.count), min(most, whole.count)):
             assert shown(Words(for_moments(other)), event) == shown(words, event), event
+        event = rng.randrange(max(whole.count, 1))
+        if whole.count:
+            part = for_moments(other)
+            assert screens(part, event) == screens(whole, event)
         names = [*words.query.names.labels, *(f"t{tensor}" for tensor in whole.states.tensors[:5].tolist())]
         commands = [*rng.choices(NEAR, k=2 * most), *rng.choices(FAR, k=most), *rng.choices(NEAR, k=1)]
         lines = [line.replace("NAME", rng.choice(names)) for line in commands]
@@ -90,6 +96,14 @@ def shown(words: Words, event: int) -> list[str]:
     stop = Stop(words, event)
     graph = [line.plain for line in drawn_graph(stop, 80, 12)]
     return [*describe(stop).splitlines(), *why(stop), *graph, *map(str, leaves(stop, 140, 2))]
+
+
+def screens(trace: Trace, event: int) -> list[str]:
+    """The terminal at an event, small and large, without the signs on its timelines: those that stand for what the
+    whole run is searched for come later."""
+    session = Session(trace, event)
+    lines = [line.plain for size in ((80, 24), (150, 28)) for line in Screen(session).lines(*size)[1:]]
+    return [re.sub("[~!✗●━]", "─", line) for line in lines]
 
 
 def walked(trace: Trace, first: int, lines: Sequence[str]) -> list[str]:

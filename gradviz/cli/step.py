@@ -51,8 +51,7 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
         if lines is not None and len(recorded) > 1:
             _side_by_side(recorded, at - 1, lines)
             return
-        read = recorded if lines is None else [for_moments(trace) for trace in recorded]
-        session, *others = (Session(trace, at - 1, exporter=export_moment) for trace in read)
+        session, *others = (Session(for_moments(trace), at - 1, exporter=export_moment) for trace in recorded)
         if number is not None:
             for one, trace in zip((session, *others), recorded, strict=True):
                 _go_to_finding(one, trace, number)

@@ -19,6 +19,8 @@ class Watcher(Protocol):
 class Doors:
     """The doors of a whole trace. Times (`at`) are events, and include them."""
 
+    is_whole = True  # whether all events have been read
+
     def watch(self, watcher: Watcher) -> None:
         """Tell someone when more has been read."""
 

@@ -160,9 +160,14 @@ class Growing(Trace):
         if new:
             self._forget()
 
+    @property
+    def is_whole(self) -> bool:  # type: ignore[override]
+        """Whether all events have been read."""
+        return self._stretches == [(0, self.count)]
+
     def reach_all(self) -> None:
         """All events."""
-        if self._stretches != [(0, self.count)]:
+        if not self.is_whole:
             self._take(0, self.count)
             self._forget()
 

@@ -120,6 +120,18 @@ class Part(Growing):
         numbers = [run.number for run in (*told, *late)]
         return self.find_pass(min(numbers)) if numbers else None
 
+    @cached_property
+    def pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the last event of each pass, −1 for a last event that there is not, in the order of the
+        first."""
+        told = self._rows("SELECT number, first, last FROM passes WHERE first < ? ORDER BY first", self.count)
+        late = {number: run.last for number, run in self._open_passes.items()}
+        lasts = [late.get(number, last) for number, _, last in told]
+        return (
+            np.array([first for _, first, _ in told], np.int64),
+            np.array([-1 if last is None else last for last in lasts], np.int64),
+        )
+
     def passes_by_shape(self, most: int) -> list[PassInfo]:
         """The first pass of each structure, of up to so many."""
         query = "SELECT min(number) AS number, digest FROM passes WHERE first < ? GROUP BY digest"
@@ -139,8 +151,13 @@ class Part(Growing):
     @property
     def first_nan(self) -> int | None:
         """The first event with a NaN; None where none was recorded."""
-        events = self.directory.first_nans[self.directory.first_nans >= 0]
-        return int(events.min()) if len(events) else None
+        return int(self.nans_told.min()) if len(self.nans_told) else None
+
+    @property
+    def nans_told(self) -> np.ndarray:
+        """The first event with a NaN of each chunk that has one."""
+        found = self.directory.first_nans
+        return found[found >= 0]
 
     @property
     def ops_told(self) -> int:

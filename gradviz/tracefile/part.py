@@ -15,7 +15,18 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, Kind
 from gradviz.sets import contained, distinct
-from gradviz.tracefile.contents import FLAGGED, GIVEN, GIVING, HOLDERS, LATE, LEAVES, PLACES, PUSHED, VALUED
+from gradviz.tracefile.contents import (
+    FLAGGED,
+    GIVEN,
+    GIVING,
+    HOLDERS,
+    LATE,
+    LEAVES,
+    PLACES,
+    PUSHED,
+    SCOPE,
+    VALUED,
+)
 from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.growing import UNREAD, Growing
 from gradviz.tracefile.reader import Trace
@@ -186,6 +197,9 @@ class Part(Growing):
     def site_ops(self) -> SiteOps:
         """Which ops ran at which sites."""
         rows = self._rows("SELECT site, op, is_last FROM site_ops")
+        with told_of(self.path):
+            if not all(0 <= number <= SCOPE for row in rows for number in row):
+                raise ValueError("an op ran at a place that there cannot be")
         pairs = distinct(np.array([site << 32 | op for site, op, _ in rows], np.int64))
         return SiteOps(pairs, {site: op for site, op, is_last in rows if is_last})
 

@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import settings
+# Before NumPy and PyTorch look: workers share the processors, on which pools of threads would wait for each other.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
-from gradviz.cli.main import main
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+from gradviz.cli.main import main  # noqa: E402
 
 os.environ.setdefault("GRADVIZ_DEBUG", "1")  # an error that nobody foresaw is seen, not told in one line
 
@@ -74,9 +78,10 @@ def gradviz_here(
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Calls the command `gradviz` in a fresh directory, in this process: for what needs no process of its own."""
 
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("NO_COLOR", "1")
+        for name, value in {"COLUMNS": "100", "NO_COLOR": "1", **(env or {})}.items():
+            monkeypatch.setenv(name, value)
         # It would end us rather than wait for threads, and those of pytest are no script's.
         monkeypatch.setattr("gradviz.cli.debug._others_run", lambda: False)
         linecache.clearcache()  # of another script of the same name

@@ -19,11 +19,15 @@ from test_graph import Traced, network, several_paths, traced
 import gradviz.engine as torch
 from gradviz.cli.common import patience
 
-pytestmark = pytest.mark.slow  # each draws with a process of its own
-
 __all__ = ["traced"]
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def gradviz(gradviz_here: Run) -> Run:
+    """A command that draws needs no process of its own."""
+    return gradviz_here
 
 
 def deep() -> None:

@@ -47,6 +47,7 @@ def environment(python: str, more: dict[str, str]) -> dict[str, str]:
         "NO_COLOR": "1",
         "TERM": "dumb",
         "HOME": "/nowhere",
+        "OPENBLAS_NUM_THREADS": "1",
         **more,
     }
 

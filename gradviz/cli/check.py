@@ -9,7 +9,8 @@ import click
 from rich.console import Console
 
 from gradviz.cli.common import fail, newest_trace, opened, say
-from gradviz.cli.running import SETTINGS, Job, perform, runs_a_script, target_of
+from gradviz.cli.job import Job, perform
+from gradviz.cli.running import SETTINGS, runs_a_script, target_of
 from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif

@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 
 from gradviz.cli.common import fail, say, stderr
+from gradviz.cli.job import Job, perform
 from gradviz.cli.moment import export_moment
-from gradviz.cli.running import SETTINGS, Job, perform, runs_a_script, target_of, tell
+from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
 from gradviz.debug.debugger import Debugger, Reader
 from gradviz.debug.interrupt import ctrl_c_pauses
 from gradviz.debug.pauses import BAD

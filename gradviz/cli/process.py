@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from gradviz.cli.common import say, speak_past_the_script
+from gradviz.cli.job import Job, Top
 from gradviz.cli.main import main
-from gradviz.cli.running import Job, Top
 from gradviz.errors import GradvizError, tracebacks_are_wanted
 from gradviz.sources.ending import exit_status, leave
 from gradviz.sources.script import be_main, execute, make_room, ours_again

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from gradviz.cli.summary import summary
 from gradviz.diagnose import Finding
 from gradviz.diagnose.settings import Settings
 from gradviz.sources.pytorch import is_installed
-from gradviz.sources.script import Outcome, Running, Target, run_inside
+from gradviz.sources.script import Outcome, Target
 from gradviz.tracefile import TraceError, open_trace
 from gradviz.words.escape import clean
 
@@ -79,37 +76,6 @@ def _warn_of_options(arguments: tuple[str, ...]) -> None:
     if ours:
         told = f"gradviz: {ours[0]} after SCRIPT goes to the script; for gradviz, put it before SCRIPT"
         stderr.print(Text(clean(told), "yellow"))
-
-
-@dataclass
-class Job:
-    """A script that a command runs, and what the command does `after` it: that gives the exit status. `around` is what
-    goes on beside it. `waits` says whether threads that it leaves are waited for."""
-
-    running: Running
-    after: Callable[[Outcome], int]
-    around: ExitStack = field(default_factory=ExitStack)
-    waits: Callable[[], bool] = lambda: True
-    home: str = field(default_factory=os.getcwd)
-
-
-@dataclass
-class Top:
-    """The bottom of a process's stack, where a job runs with no frames of click's below it."""
-
-    job: Job | None = None
-
-
-def perform(job: Job) -> None:
-    """Do what a command has prepared: at the bottom of the stack if the process is the command's, else here."""
-    top = click.get_current_context().find_object(Top)
-    if top is not None:
-        job.running.begin()
-        top.job = job
-        return
-    with job.around:
-        outcome = run_inside(job.running)
-    raise SystemExit(job.after(outcome))
 
 
 def tell(path: Path, outcome: Outcome, settings: Settings, said: Collection[Finding] = ()) -> bool:

@@ -13,8 +13,9 @@ import click
 from rich.text import Text
 
 from gradviz.cli.common import fail, say, stderr
+from gradviz.cli.job import Job, perform
 from gradviz.cli.progress import shown_on_terminal
-from gradviz.cli.running import SETTINGS, Job, perform, runs_a_script, target_of, tell
+from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
 from gradviz.diagnose.settings import Settings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError

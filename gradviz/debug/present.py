@@ -8,23 +8,18 @@ trace of the last stop is used.
 from __future__ import annotations
 
 import linecache
-from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import get_ident
 from typing import Any
-from weakref import ref
 
-import numpy as np
-
-from gradviz.debug.measures import is_finite, measured
-from gradviz.events.handles import elements_of
+from gradviz.debug.measures import measured
+from gradviz.debug.older import Numbered, OlderValues
 from gradviz.events.kinds import WHOLE, Kind
 from gradviz.events.layout import LAYOUTS
 from gradviz.events.listener import State
-from gradviz.events.values import SMALL, stats_of
 from gradviz.query.fields import FIELDS, TENSORS
-from gradviz.tracefile import Recorder, Snapshot
+from gradviz.tracefile import Recorder
 from gradviz.tracefile.sites import Sites
 from gradviz.words.words import Words
 
@@ -36,32 +31,6 @@ _NESTS = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN, Kind.SCOPE_LEFT, Kind.PASS_ENDED)
 _OF_THE_PAST = {"line", "file", "name", "parameter", "in", "grad", "nan", "inf", "memory", "grad_fn"}
 # The index of each field in the values of an event.
 _AT = {kind: {name: at for at, name in enumerate(layout.fields)} for kind, layout in LAYOUTS.items()}
-
-
-class Numbered:
-    """Maps ascending integers to small integers, with four bytes for each."""
-
-    def __init__(self) -> None:
-        self.first = 0
-        self.values = array("I")
-
-    def put(self, number: int, value: int) -> None:
-        """Set the value of a number. A number below the first one is ignored."""
-        if not self.values:
-            self.first = number
-        missing = number - self.first - len(self.values)
-        if missing == 0:
-            self.values.append(value)
-        elif missing > 0:
-            self.values.frombytes(bytes(self.values.itemsize * missing))
-            self.values.append(value)
-        elif number >= self.first:
-            self.values[number - self.first] = value
-
-    def get(self, number: int) -> int:
-        """The value of a number; 0 if it was not set."""
-        at = number - self.first
-        return self.values[at] if 0 <= at < len(self.values) else 0
 
 
 class Present:
@@ -82,10 +51,7 @@ class Present:
         self.grad_before = 0  # the previous .grad, if this event assigns one
         self.parameters: dict[int, str] = {}
         self._numbers: dict[int, int] = {}  # pass number in the source -> pass number in the trace
-        self._values: dict[int, tuple[Callable[[], Any], Any]] = {}  # a reference to the array, and a copy
-        self._replaced: dict[int, Any] = {}  # the same for the states of this event, before the event
-        self._purge_at = 10_000
-        self._bad: dict[int, tuple[bool, bool]] = {}
+        self._older = OlderValues()
         self._codes: dict[str, int] = {"": 0}
         self._labels = [""]
         self._grad_fns: dict[int, str] = {}
@@ -99,12 +65,7 @@ class Present:
     ) -> None:
         """Set the present event, and store what later events need from it."""
         self.kind, self.fields, self.states, self.site, self.index = kind, fields, states, site, index
-        if self._keeps_values:
-            self._keep_values()
-        if self._keeps_bad:
-            for state in states:
-                if state.value is not None and (state.tensor in self._bad or not is_finite(state.value)):
-                    self._note_bad(state.tensor, state.value)
+        self._older.take(states)
         if self._keeps_names and kind in (Kind.OP, Kind.TENSOR):
             self._keep_names()
         if kind == Kind.NODE:
@@ -177,47 +138,14 @@ class Present:
         if past is not None:
             self._newest_past = int(past.trace.states.tensors.max(initial=0))
             self._newest_node = int(past.trace.table(Kind.NODE)["node"].max(initial=0))
-        for forgotten in (self._values, self._bad, self._homes):
-            forgotten.clear()  # the past contains all of it
+        self._older.ask(asked)
+        self._homes.clear()  # the past contains all of it
         self._node_sites, self._node_names, self._names = Numbered(), Numbered(), Numbered()
         self.asked = asked
-        self._keeps_values = bool(asked & {"in", "grad"})
-        self._keeps_inputs = "in" in asked
-        self._keeps_bad = bool(asked & {"nan", "inf"})
         self._keeps_names = bool(asked & {"name", "parameter"})
         self._keeps_sites = bool(asked & {"line", "file"})
         self._keeps_grad_fns = "grad_fn" in asked
         self._keeps_memory = "memory" in asked
-
-    def _keep_values(self) -> None:
-        values = self._values
-        self._replaced = {state.tensor: values.get(state.tensor) for state in self.states}
-        for state in self.states:
-            if isinstance(state.value, np.generic):
-                values[state.tensor] = _nothing, state.value
-            elif state.value is not None:
-                values[state.tensor] = ref(state.value), self._copied(state) if self._keeps_inputs else None
-        if len(values) > self._purge_at:
-            self._values = {
-                n: kept for n, kept in values.items() if kept[0] is _nothing or kept[0]() is not None
-            }
-            self._purge_at = 2 * len(self._values) + 10_000
-
-    def _copied(self, state: State) -> Any:
-        """A copy of an array, or its statistics: ops in place change their inputs."""
-        value = elements_of(state.value)
-        if value is None:
-            return None
-        if value.size <= SMALL:
-            return value.copy()
-        told = state.tensor, state.version, value.shape, value.dtype.name, "cpu", state.flags, state.base
-        return Snapshot(*told, array=None, told=stats_of(value))
-
-    def _note_bad(self, number: int, value: Any) -> None:
-        values = elements_of(value)
-        if values is None:
-            return
-        self._bad[number] = bool(np.isnan(values).any()), bool(np.isinf(values).any())
 
     def _keep_names(self) -> None:
         names = self.sites.site(self.site).names if self.site else ()
@@ -381,20 +309,19 @@ class Present:
     def has_bad(self, statistic: str) -> bool:
         """Whether a value or gradient of the event has a NaN (`nan`) or an infinity (`inf`)."""
         which = statistic == "inf"
-        bad, newest = self._bad, self._newest_past
-        if any(state.tensor in bad and bad[state.tensor][which] for state in self.states):
+        if any(self._older.is_bad(state.tensor, which) for state in self.states):
             return True
-        return any(
-            bad[number][which] if number in bad else 0 < number <= newest and self._was_bad(number, which)
-            for number in self._gradients()
-        )
+        return any(self._has_bad(number, which) for number in self._gradients() if number)
 
-    def _was_bad(self, number: int, which: bool) -> bool:
-        """Whether a tensor from before the last stop has NaN or infinity; looked up once."""
-        found = self.past.trace.snapshot(number) if self.past is not None else None
+    def _has_bad(self, number: int, which: bool) -> bool:
+        """Whether a tensor has NaN or infinity; one from before the last stop is looked up once."""
+        known = self._older.is_bad(number, which)
+        if known is not None or self.earlier(number) is None:
+            return bool(known)
+        found = self._value_in_the_past(number)
         stats = found.stats if found is not None else None
-        self._bad[number] = (bool(stats.nan), bool(stats.inf)) if stats is not None else (False, False)
-        return self._bad[number][which]
+        self._older.mark(number, bool(stats and stats.nan), bool(stats and stats.inf))
+        return bool(self._older.is_bad(number, which))
 
     def _gradients(self) -> Sequence[int]:
         """The gradients of the event."""
@@ -423,25 +350,14 @@ class Present:
 
     def _value(self, number: int) -> Any:
         """The value of an older tensor: its array, or its snapshot in the trace."""
-        array, copy = self._values.get(number, _UNKNOWN)
-        held = array()
-        held = copy if held is None else held
+        held = self._older.value(number)
         return self._value_in_the_past(number) if held is None else held
 
     def _value_before(self, number: int) -> Any:
         """The value of a tensor before this event."""
-        known = self._values.get(number)
-        _, copy = self._replaced.get(number, known) or _UNKNOWN
-        return self._value_in_the_past(number) if copy is None else copy
+        held = self._older.before(number)
+        return self._value_in_the_past(number) if held is None else held
 
     def _value_in_the_past(self, number: int) -> Any:
         past = self.earlier(number)
         return None if past is None else past.trace.snapshot(number)
-
-
-def _nothing() -> Any:
-    """Used instead of a weak reference if there is no array."""
-    return None
-
-
-_UNKNOWN = _nothing, None

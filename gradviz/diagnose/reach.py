@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-import numpy as np
-
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, TensorMade
@@ -175,7 +173,7 @@ def _candidates(case: Case) -> dict[int, str]:
     wanting = tensors[flags & _WANTED == _WANTED]
     assigned = trace.table(Kind.GRAD_ASSIGNED)
     given = assigned["tensor"][assigned["grad"] > 0]
-    got = set(np.union1d(trace.table(Kind.ACCUMULATED)["tensor"], given).tolist())
+    got = {*trace.table(Kind.ACCUMULATED)["tensor"].tolist(), *given.tolist()}
     stepping = set(case.training.stepped["optimizer"].tolist())
     held = {tensor for tensor, holders in case.training.holders.items() if holders & stepping}
     asked = set(distinct(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist()) - held

@@ -13,10 +13,11 @@ Where the formula depends on the value of an argument, each value has its own te
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from gradviz.engine.basics.keywords import parameter_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ AnyDerivative = Derivative | Choice
 
 def d(text: str, rule: Callable) -> Derivative:
     """State a derivative: as text, and as a rule `(g, ...) -> gradient` in plain NumPy."""
-    return Derivative(text, rule, tuple(inspect.signature(rule).parameters)[1:])
+    return Derivative(text, rule, parameter_names(rule)[1:])
 
 
 def by(argument: str, by_value: Mapping[Any, AnyDerivative], otherwise: AnyDerivative) -> Choice:

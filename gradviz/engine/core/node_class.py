@@ -58,13 +58,25 @@ def make_node_class(op: Row) -> type[Node]:
         "arity": _ARITIES.get(base, 0),
         "is_of_row": op.outputs == 1,
         "saves": op.saves_inputs or op.saves_out or op.frees_args,
-        "vjp": compile_vjp(op, base, recorded=False),
-        "vjp_recorded": compile_vjp(op, base, recorded=True),
         **properties_of_saved(op.saved),
     }
     if op.frees_args:
         body["release"] = _release_with_args(base)
-    return type(op.node_name, (base,), body)
+    made = type(op.node_name, (base,), body)
+    for name in ("vjp", "vjp_recorded"):
+        setattr(made, name, _compiled_when_called(op, base, made, name))
+    return made
+
+
+def _compiled_when_called(op: Row, base: type[Node], of: type[Node], name: str) -> Callable:
+    """Stands in for a compiled method of a class, which takes its place at the first call: a program uses few ops."""
+
+    def first(n: Any, g: Any) -> Any:
+        compiled = compile_vjp(op, base, recorded=name == "vjp_recorded")
+        setattr(of, name, compiled)
+        return compiled(n, g)
+
+    return first
 
 
 def _release_with_args(base: type[Node]) -> Callable:

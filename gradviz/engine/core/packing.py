@@ -143,24 +143,24 @@ def _packed_class(cls: Any) -> type:
         body = {
             "__slots__": (),
             "__module__": cls.__module__,
-            "vjp": _with_unpacked(cls.vjp),
-            "vjp_recorded": _with_unpacked(cls.vjp_recorded),
+            "vjp": _with_unpacked(cls, "vjp"),
+            "vjp_recorded": _with_unpacked(cls, "vjp_recorded"),
             "release": _release(cls.release),
         }
         _packed_classes[cls] = type(cls.__name__, (cls,), body)
     return _packed_classes[cls]
 
 
-def _with_unpacked(vjp: Callable) -> Callable:
+def _with_unpacked(cls: Any, name: str) -> Callable:
     def call(node: Any, g: Any) -> Any:
         packing = node.rare.packing
         if packing is None:  # it is freed: the derivative raises the error
-            return vjp(node, g)
+            return getattr(cls, name)(node, g)
         with packing.turn:
             try:
                 for place, packed in packing.entries.items():
                     place.put(node, packed.unpacked(node))
-                return vjp(node, g)
+                return getattr(cls, name)(node, g)
             finally:
                 _empty(node, packing)
 

@@ -411,13 +411,16 @@ class Pass:
                 values.append(value)
                 flags.append(REQUIRES_GRAD)
             edges = identity.edges_of(nexts)
+            saved = identity.saved_by(fn, [g for g in received if g is not None])
+            inputs = identity.inputs_of(edges, saved, outputs)
+            saved.sort(
+                key=lambda entry: inputs.index(entry.tensor) if entry.tensor in inputs else len(inputs)
+            )
             zeros = [0] * len(outputs)
-            inputs = [edge.tensor for edge in edges if edge.tensor]
             listener.op(
                 self.where, op_of_node(record.name), "", NO_RULE, self.number, True, inputs, outputs, values, flags,
                 zeros, zeros,
             )  # fmt: skip
-            saved = identity.saved_by(fn, [g for g in received if g is not None])
             listener.node(self.where, record.number, record.name, -1, NO_RULE, outputs, edges, saved)
 
 

@@ -253,6 +253,14 @@ class Identity:
             found.sort(key=lambda entry: order.get(entry.tensor, -1))
         return found
 
+    def inputs_of(self, edges: Sequence[Edge], saved: Sequence[Saved], outputs: Sequence[int]) -> list[int]:
+        """The inputs of an op that is known by its node alone: what its edges lead to, and what it saved and did not
+        make, in the places of edges that lead nowhere."""
+        along = {edge.tensor for edge in edges}
+        others = [entry.tensor for entry in saved if entry.tensor not in {*along, *outputs}]
+        found = [edge.tensor or (others.pop(0) if others else 0) for edge in edges]
+        return [tensor for tensor in found if tensor]
+
     def _saved(self, saved: Any, candidates: Sequence[torch.Tensor]) -> Saved | None:
         data = _data_of(saved)
         if not isinstance(data, torch.Tensor):  # none, or packed by hooks
@@ -262,7 +270,14 @@ class Identity:
             same = (t for t in candidates if _memory_of(t) == place)
             twin = next((t for t in same if t.shape == data.shape and t.stride() == data.stride()), None)
             known = None if twin is None else self.known.get(id(twin))
-        return None if known is None else Saved(known.number, version_of(data))
+        number = self._number_by_node(data) if known is None else known.number
+        return Saved(number, version_of(data)) if number else None
+
+    def _number_by_node(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor that was never seen, of which only the node is known; 0 if there is none."""
+        fn = grad_fn_of(tensor)
+        record = None if fn is None else fn.metadata.get(self.key)
+        return 0 if record is None else record.tensors.get(tensor.output_nr, 0)
 
     def tell_nodes(
         self,

@@ -49,7 +49,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
     if main is not None:
         fn, record, edges = main
         record.tensors[0] = state.tensor
-        saved = identity.saved_by(fn, (x, weight, bias, out))
+        saved = [entry for entry in identity.saved_by(fn, (x, weight, bias, out)) if entry.tensor != t]
         if getattr(fn._raw_saved_mat2, "data", None) is not None:
             saved.append(Saved(t, 0))
         told = identity.edges_of(edges, (b, given, t))

@@ -24,7 +24,6 @@ from gradviz.tracefile.contents import (
     LEAVES,
     PLACES,
     PUSHED,
-    SCOPE,
     VALUED,
 )
 from gradviz.tracefile.errors import told_of
@@ -198,8 +197,8 @@ class Part(Growing):
         """Which ops ran at which sites."""
         rows = self._rows("SELECT site, op, is_last FROM site_ops")
         with told_of(self.path):
-            if not all(0 <= number <= SCOPE for row in rows for number in row):
-                raise ValueError("an op ran at a place that there cannot be")
+            if not self._nameable.sites.include(np.array([site for site, _, _ in rows], np.int64)):
+                raise ValueError("an op ran at a place that there is not")
         pairs = distinct(np.array([site << 32 | op for site, op, _ in rows], np.int64))
         return SiteOps(pairs, {site: op for site, op, is_last in rows if is_last})
 

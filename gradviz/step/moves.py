@@ -163,16 +163,18 @@ def previous_forward(session: Session, argument: str) -> None:
 
 
 def _forward_op(session: Session, forward: bool, test: str, otherwise: str) -> None:
-    def in_forward(heads: np.ndarray) -> np.ndarray:
-        kinds = heads & 0xFF
-        is_open = np.cumsum(np.where(kinds == Kind.PASS_BEGAN, 1, 0) - (kinds == Kind.PASS_ENDED))
-        return (kinds == Kind.OP) & (is_open == 0)
+    def in_forward(first: int, heads: np.ndarray) -> np.ndarray:
+        found = heads & 0xFF == Kind.OP
+        found[found] = ~session.query.passes.contains(first + np.flatnonzero(found))
+        return found
 
     _arrive(session, _nearest(session, forward, in_forward), test if forward else "", otherwise)
 
 
 def _to_kind(session: Session, forward: bool, kinds: tuple[Kind, ...], test: str, otherwise: str) -> None:
-    found = _nearest(session, forward, lambda heads: contained(heads & 0xFF, [int(kind) for kind in kinds]))
+    found = _nearest(
+        session, forward, lambda _, heads: contained(heads & 0xFF, [int(kind) for kind in kinds])
+    )
     _arrive(session, found, test, otherwise)
 
 
@@ -184,14 +186,14 @@ def _own_depth(session: Session) -> int:
 
 def _to_depth(session: Session, most: int, forward: bool, test: str, otherwise: str) -> None:
     """Go to the nearest event with so many scopes and passes around it at most."""
-    _arrive(session, _nearest(session, forward, lambda heads: depths_in(heads) <= most), test, otherwise)
+    _arrive(session, _nearest(session, forward, lambda _, heads: depths_in(heads) <= most), test, otherwise)
 
 
-def _nearest(session: Session, forward: bool, wanted: Callable[[np.ndarray], np.ndarray]) -> int | None:
+def _nearest(session: Session, forward: bool, wanted: Callable[[int, np.ndarray], np.ndarray]) -> int | None:
     """The nearest event before or after the present one that is `wanted`, which answers for the events of a stretch of
-    the run (Trace.stretches); None if there is none."""
+    the run, as Trace.stretches gives it; None if there is none."""
     for first, heads in session.trace.stretches(session.position, forward):
-        found = neighbour(first + np.flatnonzero(wanted(heads)), session.position, forward)
+        found = neighbour(first + np.flatnonzero(wanted(first, heads)), session.position, forward)
         if found is not None:
             return found
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,21 @@ def load(shell: Any) -> None:
         except click.ClickException as error:
             print(f"%%gradviz: {error.format_message()}")
             return None
-        with tempfile.TemporaryDirectory() as folder:
-            path = chosen["output"] or Path(folder) / "cell.gradviz"
-            with record(path, values=chosen["values"]):
-                ran = shell.run_cell(cell)
-            if not ran.success:
-                print("%%gradviz: the cell ended with an error; the picture shows what it did until then")
-            return show(path) if chosen["as_page"] else _drawn(path, chosen["theme"])
+        path = chosen["output"] or _last_cell()
+        with record(path, values=chosen["values"]):
+            ran = shell.run_cell(cell)
+        if not ran.success:
+            print("%%gradviz: the cell ended with an error; the picture shows what it did until then")
+        return show(path) if chosen["as_page"] else draw(path, theme=chosen["theme"])
 
     shell.register_magic_function(gradviz, "cell", "gradviz")
 
 
-def _drawn(path: Path, theme: str) -> Any:
-    picture = draw(path, theme=theme)
-    picture.svg  # noqa: B018  (drawn now: the trace is gone when the cell is over)
-    return picture
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Where the last recorded cell is kept, for `gradviz.draw(loss)` in a later one; gone when Python ends."""
+    return tempfile.TemporaryDirectory(prefix="gradviz-")
+
+
+def _last_cell() -> Path:
+    return Path(_folder().name, "cell.gradviz")

@@ -6,16 +6,18 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gradviz.draw.page import html
 from gradviz.draw.picture import Page, Picture
 from gradviz.graph.build import build
+from gradviz.graph.model import LEAF, TENSOR, Graph, Node
 from gradviz.query import Query
 from gradviz.sources import pytorch
 from gradviz.sources.live import is_module, tell_call, tell_graph
-from gradviz.sources.record import run_meta
+from gradviz.sources.record import run_meta, where_recorded
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace
 
 
@@ -36,6 +38,9 @@ def draw(
     A large graph opens as its modules: `depth` unfolds that many levels, and `unfold` the named ones. `rolled` says
     whether each place of the program is one box, or each step of a loop; by default what is clearer.
 
+    A tensor that `gradviz.record` has recorded is drawn from the trace: with modules, values, places, and the gradients
+    of the last pass that began there. Of one that was not recorded, only the graph's nodes are known, not its modules.
+
     Tensors and modules are those of gradviz's engine or of PyTorch. A module is called once, with a tensor, a tuple of
     arguments or a dict. Tensors get the names that they have in the caller, or those of `params`:
     `dict(model.named_parameters())`. The `theme` is light or dark; `settings` are those of `gradviz.graph.build.build`.
@@ -46,6 +51,10 @@ def draw(
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradviz"):
         frame = frame.f_back
     names = _with_parameters({**frame.f_globals, **frame.f_locals}, params or {})
+    if not is_module(thing) and (recorded := _recorded(thing, names, settings)) is not None:
+        path, graph = recorded
+        page = partial(show, path, graph.pass_number)
+        return Picture(graph, page, theme, depth=depth, unfold=unfold, rolled=rolled)
     if is_module(thing) and inputs is None:
         raise TypeError("draw() of a module calls it: give its inputs, draw(model, inputs)")
     with tempfile.TemporaryDirectory() as folder:
@@ -55,16 +64,43 @@ def draw(
         try:
             if is_module(thing):
                 tell_call(thing, inputs, recorder)
+                number = 0
             else:
-                tell_graph(thing, recorder, names)
+                number = tell_graph(thing, recorder, names)
         finally:
             recorder.close(ended="ok")
         content = path.read_bytes()
         with open_trace(path) as trace:
-            graph = build(trace, **settings)
+            graph = build(trace, of=number, **settings)
+        if number and any(node.parameter for node in graph.nodes.values()):
+            graph.notes.append(NOT_RECORDED)
         return Picture(
             graph, lambda: _page(content, settings), theme, depth=depth, unfold=unfold, rolled=rolled
         )
+
+
+NOT_RECORDED = "not recorded: draw(net, inputs) shows modules"
+
+
+def _recorded(tensor: Any, names: Mapping[str, Any], settings: dict[str, Any]) -> tuple[Path, Graph] | None:
+    """The file in which a tensor was recorded, and the graph that leads to it; None if that was not recorded, or not
+    all of it. A tensor without a name there gets that of `names`."""
+    found = where_recorded(tensor)
+    if found is None:
+        return None
+    path, numbers = found
+    with open_trace(path) as trace:
+        graph = build(trace, of=numbers.of(tensor), **settings)
+    called = {numbers.of(thing): name for name, thing in names.items() if name[:1] != "_"}
+    for node in graph.nodes.values():
+        if node.kind in (LEAF, TENSOR) and node.name is None and (name := called.get(node.number)):
+            node.name = node.called = name
+    return None if any(map(_is_from_before, graph.nodes.values())) else (path, graph)
+
+
+def _is_from_before(node: Node) -> bool:
+    """Whether a tensor was made by an op before the recording."""
+    return node.kind == TENSOR and not node.is_leaf and node.op == "earlier"
 
 
 def _with_parameters(names: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:

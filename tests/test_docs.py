@@ -206,9 +206,7 @@ def test_the_compared_pictures_have_the_sizes_that_the_table_says() -> None:
     told = re.findall(r"^\| ([^|]+) \| (\d.*)$", (ROOT / "docs/pictures.md").read_text(), re.MULTILINE)
     rows = {NETWORKS[name]: sizes for name, sizes in told}
     times = {name: area(name, "gradviz") / area(name, "torchview") for name in rows}
-    assert {name for name, ratio in times.items() if ratio > 2} == {"gru"}
-    assert "(2.6 times)" in (ROOT / "docs/pictures.md").read_text()
-    assert 2.55 < times["gru"] < 2.65
+    assert all(ratio < 2 for ratio in times.values()), times
 
 
 def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -> None:

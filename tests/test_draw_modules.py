@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import gradviz
+from gradviz.notebook import NOT_RECORDED
 from gradviz.tracefile import open_trace
 
 NAMES = {"net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"}
@@ -49,6 +50,63 @@ def test_inside_of_a_recording_too(torch: Any, tmp_path: Path) -> None:
     assert shown >= {*NAMES, "loss"}
 
 
+MODULES = {"net · Sequential", "0 · Linear", "1 · ReLU", "2 · Linear"}
+
+
+def test_a_loss_that_is_being_recorded_shows_its_modules(torch: Any, tmp_path: Path) -> None:
+    net = network(torch)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        loss = (net(torch.ones(4, 2)) ** 2).mean()
+        fresh = gradviz.draw(loss, rolled=True)
+        loss.backward()
+        run = gradviz.draw(loss, rolled=True)
+    assert texts(fresh) >= {*MODULES, "loss", ".grad = None"}
+    assert fresh.graph.run() == "what leads to loss"
+    assert texts(run) >= {*MODULES, "loss"}
+    assert run.graph.run() == "pass 1 of 1"
+    assert "flowed" in run.svg
+    assert "flowed" not in fresh.svg
+
+
+def test_a_loss_that_was_recorded_shows_its_modules(torch: Any, tmp_path: Path) -> None:
+    net, inputs = network(torch), torch.ones(4, 2)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        for _ in range(3):
+            loss = (net(inputs) ** 2).mean()
+            loss.backward()
+    picture = gradviz.draw(loss, rolled=True)
+    assert picture.graph.run() == "pass 3 of 3"
+    assert texts(picture) >= {*MODULES, "loss", "inputs"}
+    assert "pass 3" in picture.html()
+
+
+def test_a_trace_that_was_written_over_is_not_believed(torch: Any, tmp_path: Path) -> None:
+    net = network(torch)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        loss = net(torch.ones(4, 2)).sum()
+    with gradviz.record(tmp_path / "run.gradviz"):
+        torch.ones(2).sum()
+    assert gradviz.draw(loss).graph.notes == [NOT_RECORDED]
+
+
+def test_a_loss_of_which_a_part_was_recorded_is_drawn_as_it_is_at_hand(torch: Any, tmp_path: Path) -> None:
+    net = network(torch)
+    out = net(torch.ones(4, 2))
+    with gradviz.record(tmp_path / "run.gradviz"):
+        loss = (out**2).mean()
+        picture = gradviz.draw(loss)
+    assert texts(picture) >= {*NAMES, "loss"}
+    assert picture.graph.notes == [NOT_RECORDED]
+
+
+def test_a_loss_without_a_recording_says_why_it_has_no_modules(torch: Any) -> None:
+    net = network(torch)
+    loss = net(torch.ones(4, 2)).sum()
+    assert texts(gradviz.draw(loss)) >= {"what leads to loss", NOT_RECORDED}
+    x = torch.ones(2, requires_grad=True)
+    assert NOT_RECORDED not in texts(gradviz.draw(x * 2))  # it has no modules
+
+
 def test_a_module_shows_its_layers_and_parameters(torch: Any) -> None:
     net = network(torch)
     for _ in range(2):
@@ -71,3 +129,14 @@ def test_names_that_are_given_come_before_those_of_the_variable(torch: Any) -> N
     shown = texts(gradviz.draw(loss, params=dict(net.named_parameters())))
     assert "0.weight" in shown
     assert not NAMES & shown
+
+
+def test_where_the_recording_cannot_be_written_a_loss_is_drawn_as_it_is_at_hand(
+    torch: Any, tmp_path: Path
+) -> None:
+    net = network(torch)
+    with gradviz.record(tmp_path / "run.gradviz") as recording:
+        loss = net(torch.ones(4, 2)).sum()
+        recording.recorder.writer.give_up(OSError("the disk is full"))
+        picture = gradviz.draw(loss)
+    assert texts(picture) >= {*NAMES, "loss", NOT_RECORDED}

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.cells import cell_len
 
+from gradviz import step, words
 from gradviz.cli.learn import _opened
 from gradviz.step import pages, screen
+from gradviz.step.described import describe
 from gradviz.step.errors import CommandError
 from gradviz.step.exercise import _expected
-from gradviz.step.korean import KOREAN
+from gradviz.step.korean import KOREAN, TEXTS
 from gradviz.step.lesson import LANGUAGES, Lesson, is_right, is_word, lesson_called, lessons
 from gradviz.step.state import Session
 from gradviz.step.verbs import GROUPS, obey
 from gradviz.words import Stop
+from gradviz.words.korean import KOREAN as EVENTS
 from gradviz.words.sentences import sentence
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -176,19 +180,78 @@ def test_numbers_of_a_korean_sentence_are_those_of_the_english_one() -> None:
         told = [sentence(Stop(korean.words, k)) for k in range(korean.trace.count)]
     for here, there in zip(expected, told, strict=True):
         assert Counter(re.findall(r"\d+\.\d+", here)) == Counter(re.findall(r"\d+\.\d+", there))
-    assert "AccumulateGrad of x에 도착: x의 gradient -0.12 = 0.24 + -0.36" in told
+    assert "x의 AccumulateGrad에 도착: x의 gradient -0.12 = 0.24 + -0.36" in told
     assert "PowBackward0의 결과: x의 gradient -0.36 (-0.0048 × 75)" in told
 
 
 def test_the_stepper_s_own_words_have_korean_ones() -> None:
-    words = [*GROUPS, *(verb.help for verbs in GROUPS.values() for verb in verbs)]
-    words += [word for _, word in (*screen._KEYS, screen._QUIT) if word != "NaN"]
-    words += [text for _, text in pages._BEGINNINGS]
-    words += [*pages._MORE_HELP, pages._SIGNS, pages._ANY_KEY]
-    for text in words:
+    texts = [*GROUPS, *(verb.help for verbs in GROUPS.values() for verb in verbs)]
+    texts += [word for _, word in (*screen._KEYS, screen._QUIT) if word != "NaN"]
+    texts += [text for _, text in pages._BEGINNINGS]
+    texts += [*pages._MORE_HELP, pages._SIGNS, pages._ANY_KEY]
+    for text in texts:
         assert is_korean(KOREAN[text]), text
-    for english, korean in KOREAN.items():
-        assert sorted(re.findall(r"{\w+}", english)) == sorted(re.findall(r"{\w+}", korean))
+
+
+class Said(dict[str, str]):
+    """Texts in another language, and those that were asked for and are not among them."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        super().__init__(texts)
+        self.missing: set[str] = set()
+
+    def get(self, text: str, instead: str) -> str:  # type: ignore[override]
+        if text not in self:
+            self.missing.add(text)
+        return super().get(text, instead)
+
+
+TERMS = {
+    "upstream",
+    "local",
+    "downstream",
+    "root",
+    "tangent",
+    "grad_fn",
+    ".grad",
+    "NaN",
+}  # Korean courses say them in English
+
+
+@every
+def test_all_that_a_korean_lesson_shows_is_korean(lesson: Lesson) -> None:
+    with _opened(lesson, "ko") as session:
+        texts = session.words.texts = Said(TEXTS["ko"])
+        session.exercise = None
+        for k in range(session.trace.count):
+            session.go(k)
+            screen.Screen(session).lines(160, 50)
+            assert describe(session.stop).startswith(f"이벤트 {k + 1}/{session.trace.count} · ")
+            names = [session.words.called(one) for one in session.stop.tabled]
+            for command in ("why", "info", *(f"{verb} {name}" for name in names for verb in ("why", "info"))):
+                obey(session, command)
+                assert is_korean("\n".join(session.page)), session.page
+                session.page = []
+            for command in (*(f"who {name}" for name in names), "nan"):
+                obey(session, command)
+                assert is_korean(session.message), session.message
+                session.go(k)
+        assert texts.missing <= TERMS
+
+
+def test_each_korean_text_is_one_that_is_said_and_has_its_parts() -> None:
+    rooms = [*Path(words.__file__).parent.glob("*.py"), *Path(step.__file__).parent.glob("*.py")]
+    texts = {
+        node.value
+        for file in rooms
+        if file.name != "korean.py"
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert set(EVENTS) <= texts
+    assert not set(KOREAN) & set(EVENTS)
+    for english, korean in TEXTS["ko"].items():
+        assert set(re.findall(r"{\w+}", english)) == set(re.findall(r"{\w+}", korean)), english
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 34), (140, 50), (200, 60)], ids=str)

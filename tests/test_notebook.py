@@ -69,6 +69,19 @@ def test_a_cell_is_recorded_as_it_is(outputs: Any) -> None:
     assert shown(after, "text/plain") == "[2.0, 4.0]"
 
 
+def test_a_loss_of_a_recorded_cell_is_drawn_with_its_modules_in_a_later_one(outputs: Any) -> None:
+    _, _, later, unrecorded = outputs(
+        "net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))",
+        "%%gradviz\nloss = net(torch.ones(4, 2)).pow(2).mean()\nloss.backward()",
+        "gradviz.draw(loss, rolled=True)",
+        "gradviz.draw(net(torch.ones(4, 2)).pow(2).mean())",
+    )
+    picture = shown(later, "image/svg+xml").replace("\u00a0", " ")
+    assert "0 · Linear" in picture
+    assert ".grad norm" in picture
+    assert "not recorded: draw(net, inputs) shows modules" in shown(unrecorded, "image/svg+xml")
+
+
 def test_an_error_in_a_recorded_cell_is_shown_with_the_picture(outputs: Any) -> None:
     (cell,) = outputs(
         "%%gradviz\ntorch.ones(2, requires_grad=True).sum().backward()\nraise ValueError('no such thing')"

@@ -11,6 +11,7 @@ from test_graph import Traced, traced
 
 import gradviz.engine as torch
 from gradviz.draw.lines import lines_of
+from gradviz.draw.scene import scene_of
 from gradviz.graph.beside import beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import FEW, closed_places, fold, folded
@@ -99,7 +100,16 @@ def test_a_cell_at_ten_steps_is_one_box_with_an_edge_to_itself(traced: Traced) -
     assert (cell.count, cell.box and cell.box.type) == (STEPS, "GRUCell")
     (data,), (grad,) = (between(graph, kind, "cell", "cell") for kind in (DATA, GRAD))
     assert (data.again, data.count) == (grad.again, grad.count) == (True, STEPS - 1)
-    assert "rolled: a box with ×n ran n times" in graph.notes
+    assert "a box ×n ran n times" in graph.notes
+
+
+def test_beside_modules_a_box_repeats_neither_its_look_nor_its_neighbour(traced: Traced) -> None:
+    scene = scene_of(rolled_of(Recurrent(), torch.randn(STEPS, 1, 3), traced))
+    told = {thing.lines[0][1]: [text for _, text in thing.lines[1:]] for thing in scene.things.values()}
+    assert told["h"] == ["[1, 4] = [[0, 0, 0, 0]]"]  # grey says that it requires no grad
+    assert told["select ×10 → [1, 3]"] == []
+    assert told["sum"] == []  # its result has a box of its own
+    assert any("leaf · requires_grad=False" in thing.tooltip for thing in scene.things.values())
 
 
 def test_a_step_that_differs_shows_as_its_own(traced: Traced) -> None:

@@ -11,6 +11,7 @@ from gradviz.words.numbers import number, plural
 
 Line = tuple[str, str]
 _MOST_SHAPES = 3
+_LONGEST_LINE = 24  # about as long as `2 parameters, 204 elements`
 
 
 def box_lines(node: Node, box: Box) -> list[Line]:
@@ -46,12 +47,17 @@ def _module(node: Node, box: Box) -> list[Line]:
 
 
 def _place(node: Node, box: Box) -> list[Line]:
-    lines = [("value", f"{plain(node.name or '?', 40)}{_times(node)}")]
-    if node.args:
-        lines.append(("args", plain(node.args, 28)))
-    if box.gives:
-        lines.append(("args", f"→ {_shapes(box.gives)}"))
-    return lines
+    name = f"{plain(node.name or '?', 40)}{_times(node)}"
+    gives = f"→ {_shapes(box.gives)}" if box.gives else ""
+    parts = [*_filled([name, gives]), plain(node.args, 28)]
+    first, *others = [part for part in parts if part]
+    return [("value", first), *(("args", part) for part in others)]
+
+
+def _filled(parts: list[str]) -> list[str]:
+    """The parts, in one line if it is no longer than those of modules."""
+    line = " ".join(part for part in parts if part)
+    return [line] if len(line) <= _LONGEST_LINE else parts
 
 
 def _shapes(shapes: dict[str, None]) -> str:

@@ -19,6 +19,7 @@ from gradviz.words.escape import plain, quoted
 
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
 _LONG = 30  # characters
+_LOOP_ROOM = "\u00a0" * 2  # keeps the label of a loop at one box off the next loop
 _CALL = re.compile(r" \(\d+\)")  # the number of a second or later call of a module
 
 
@@ -143,7 +144,8 @@ class _Writer:
         look = style.look(style.EDGES, link.classes)
         names = {"id": link.id, "class": " ".join(link.classes), "tooltip": quoted([link.tooltip])}
         if link.label:
-            names["label"] = quoted([f" {text} " for text in link.label])
+            room = _LOOP_ROOM if link.source == link.target else ""
+            names["label"] = quoted([f" {text} {room}" for text in link.label])
         if link.backward:
             self.dot.edge(link.target, link.source, **names, **_reversed_arrow(look))
         else:

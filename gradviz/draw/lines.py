@@ -14,12 +14,17 @@ from gradviz.words.numbers import has_odd, plural, value_label
 Line = tuple[str, str]
 
 
-def lines_of(node: Node, show: str, brief: bool = False, uses: int = 0) -> list[Line]:
+FULL, OVERVIEW, BRIEF = "full", "overview", "brief"  # how much is said of a node
+
+
+def lines_of(node: Node, show: str, detail: str = FULL, uses: int = 0) -> list[Line]:
     """The lines of a node in a picture that shows `show` (both, forward, backward).
 
-    In a `brief` picture, facts that shape and colour already show are left out. `uses` is the number of ops
-    that read the node."""
-    lines = (_briefly if brief else _WRITERS[node.kind])(node, show)
+    In an `overview`, the line that its look already tells is left out; in a `brief` picture all such lines, and
+    values. `uses` is the number of ops that read the node."""
+    lines = (_briefly if detail == BRIEF else _WRITERS[node.kind])(node, show)
+    if detail == OVERVIEW and node.kind in (LEAF, TENSOR):
+        lines = [line for line in lines if line[1] not in _TOLD_BY_LOOK]
     if uses > 1 and node.is_leaf and node.requires_grad:
         lines.append(("fact", f"used {uses:,}×"))
     if node.finding:
@@ -38,7 +43,7 @@ def _briefly(node: Node, show: str) -> list[Line]:
 def _tensor(node: Node, show: str) -> list[Line]:
     named = node.name is not None
     name = plain(node.label, 40)
-    lines = [("name" if named else "unnamed", name), ("fact", _facts(node))]
+    lines = [("name" if named else "unnamed", name), ("fact", facts(node))]
     if node.grad_fn and (named or show == "forward"):
         lines.append(("fact", f"grad_fn={plain(node.grad_fn, 40)}"))
     lines.append(_shape_and_value(node))
@@ -55,19 +60,28 @@ def _tensor(node: Node, show: str) -> list[Line]:
     return lines
 
 
-def _facts(node: Node) -> str:
-    facts = ["leaf" if node.is_leaf else "non-leaf"]
+# What shape and colour tell of a tensor.
+_TOLD_BY_LOOK = {
+    f"{kind}{flag}"
+    for kind in ("leaf", "non-leaf")
+    for flag in ("", " · requires_grad", " · requires_grad=False")
+}
+
+
+def facts(node: Node) -> str:
+    """What a tensor is for autograd: `leaf · requires_grad`."""
+    told = ["leaf" if node.is_leaf else "non-leaf"]
     if node.requires_grad:
-        facts.append("requires_grad")
+        told.append("requires_grad")
     elif node.parameter:
-        facts.append("frozen")
+        told.append("frozen")
     elif node.name is not None:
-        facts.append("requires_grad=False")
+        told.append("requires_grad=False")
     if node.op == "gradient":
-        facts.append("starts the pass")
+        told.append("starts the pass")
     if node.retained:
-        facts.append("retains grad")
-    return " · ".join(facts)
+        told.append("retains grad")
+    return " · ".join(told)
 
 
 def _shape_and_value(node: Node) -> Line:

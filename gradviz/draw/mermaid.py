@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradviz.draw.lines import lines_of
-from gradviz.draw.scene import caption
+from gradviz.draw.scene import about
 from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node
 from gradviz.words.escape import as_mermaid
 
@@ -29,7 +29,7 @@ _CLASSES = (
 
 def to_mermaid(graph: Graph) -> str:
     """The graph as a Mermaid flowchart. A graph above Mermaid's limits is cut, and a node mentions it."""
-    head = [f"%% {line.replace('%', '')}" for line in caption(graph)[: 1 + len(graph.notes)]]
+    head = [f"%% {line.replace('%', '')}" for line in about(graph)]
     lines = [*head, "flowchart TB", *(f"  {text}" for text in _CLASSES)]
     room = MOST_TEXT - sum(len(line) + 1 for line in lines) - 200
     said: set[str] = set()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from gradviz.draw import style
 from gradviz.draw.frames import frames
-from gradviz.draw.lines import Line, lines_of
+from gradviz.draw.lines import BRIEF, FULL, OVERVIEW, Line, facts, lines_of
 from gradviz.draw.shorten import Reference, shortened
 from gradviz.graph.groups import PLACE
-from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, VIEW, Edge, Graph, Node
+from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, TENSOR, VIEW, Edge, Graph, Node
 from gradviz.words.escape import plain
 from gradviz.words.numbers import SHOWN, value_label
 
@@ -64,13 +64,13 @@ def scene_of(graph: Graph) -> Scene:
     marks = _Marks(graph, edges)
     scene = Scene(caption(graph), {path: scope.type for path, scope in graph.scopes.items()})
     places = frames(graph)
-    brief = len(graph.nodes) > CROWD
+    detail = _detail(graph)
     for node in graph.nodes.values():
         scene.things[node.id] = Thing(
             node.id,
             style.node_classes(node, *marks.of(node)),
-            lines_of(node, graph.show, brief, marks.uses[node.id]),
-            _tooltip(node),
+            lines_of(node, graph.show, detail, marks.uses[node.id]),
+            _tooltip(node, detail),
             places[node.id],
             node.pair if node.pair in graph.nodes else "",
         )
@@ -89,20 +89,36 @@ def scene_of(graph: Graph) -> Scene:
     return scene
 
 
+def _detail(graph: Graph) -> str:
+    """How much a picture says of each node: less among many, and less beside modules."""
+    if len(graph.nodes) > CROWD:
+        return BRIEF
+    return OVERVIEW if any(node.box is not None for node in graph.nodes.values()) else FULL
+
+
 def caption(graph: Graph) -> list[str]:
     """The text above a picture: what it shows, the error of the run, and the meaning of the lines."""
+    kinds = {name for edge in graph.edges for name in style.edge_classes(edge)}
+    if any(edge.kind == GRAD and not edge.gradient for edge in graph.edges):
+        kinds.add("idle")
+    legend = [text for kind, text in style.LEGEND.items() if kind in kinds]
+    lines = about(graph)
+    if len(legend) < 2:
+        return lines
+    meaning = "   ".join(legend)
+    last = f"{lines[-1]}   {meaning}"
+    return [*lines[:-1], last] if graph.notes and len(last) <= _LONGEST_LINE else [*lines, meaning]
+
+
+def about(graph: Graph) -> list[str]:
+    """What a picture shows: the run, the pass, the error of the run, and what was folded."""
     parts = plain(graph.script), graph.run(), plain(graph.title, 60)
     lines = [" · ".join(part for part in parts if part)]
     if len(lines[0]) > _LONGEST_LINE:
         lines = [" · ".join(part for part in parts[:2] if part), parts[2]]
     if graph.error and not any(node.error for node in graph.nodes.values()):
         lines.append(plain(graph.error, 90))
-    kinds = {name for edge in graph.edges for name in style.edge_classes(edge)}
-    if any(edge.kind == GRAD and not edge.gradient for edge in graph.edges):
-        kinds.add("idle")
-    lines += [plain(note, 110) for note in graph.notes]
-    legend = [text for kind, text in style.LEGEND.items() if kind in kinds]
-    return [*lines, "   ".join(legend)] if len(legend) > 1 else lines
+    return lines + [plain(note, 110) for note in graph.notes]
 
 
 class _Marks:
@@ -158,9 +174,10 @@ def _reference(reference: Reference, frame: str) -> Thing:
     return Thing(reference.id, classes, [line], _tooltip(node), frame)
 
 
-def _tooltip(node: Node) -> str:
+def _tooltip(node: Node, detail: str = FULL) -> str:
     place = f"{plain(Path(node.file).name, 40)}:{node.line}" if node.file else ""
-    return "  ".join(part for part in (node.id, place, plain(node.text, 100)) if part)
+    what = facts(node) if detail != FULL and node.kind in (LEAF, TENSOR) else ""
+    return "  ".join(part for part in (node.id, what, place, plain(node.text, 100)) if part)
 
 
 _LONGEST_LABEL, _LONGEST_LINE = 22, 44

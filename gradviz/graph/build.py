@@ -7,6 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from gradviz.errors import GradvizError
+from gradviz.events.fields import Root
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, OpRan, TensorMade
 from gradviz.graph import model as m
 from gradviz.graph import select
@@ -39,9 +40,11 @@ def build(
     show: str = "both",
     whole: bool = False,
     values: bool = True,
+    of: int = 0,
 ) -> Graph:
     """Build the graph of pass number `passes`, or of the whole run. With None, it is the pass of interest: the first
-    with a NaN, an error or a cut, else the first. A run without passes is shown whole.
+    with a NaN, an error or a cut, else the first. A run without passes is shown whole. With the number `of` a tensor it
+    is what leads to this: the last pass that began there, or without one the graph as it was made.
 
     For many graphs of one trace, give its Query, which keeps what it has looked up.
 
@@ -51,8 +54,19 @@ def build(
     if show not in SHOWS:
         raise GraphError(f"show is {', '.join(SHOWS)}; not {show!r}")
     query = trace if isinstance(trace, Query) else Query(trace)
+    if of and passes is None:
+        return _Builder(query, _last_pass_from(query, of), True, show, False, of).graph(values)
     run, why = _chosen(query, passes, whole)
     return _Builder(query, run, passes is not None, show, whole).graph(values, why)
+
+
+def _last_pass_from(query: Query, tensor: int) -> PassInfo | None:
+    """The last pass that has a tensor among its roots."""
+    query.trace.reach_all()
+    for run in reversed(query.trace.passes):
+        if any(root.tensor == tensor for root in query.passes.starts(run.number)):
+            return run
+    return None
 
 
 def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | None, str]:
@@ -84,7 +98,9 @@ def _is_lesson(query: Query) -> bool:
 class _Builder:
     """Builds one graph: it selects the part of the run, then makes nodes, then edges."""
 
-    def __init__(self, query: Query, run: PassInfo | None, asked_for: bool, show: str, whole: bool) -> None:
+    def __init__(
+        self, query: Query, run: PassInfo | None, asked_for: bool, show: str, whole: bool, of: int = 0
+    ) -> None:
         self.query, self.trace, self.tensors = query, query.trace, query.tensors
         self.run, self.asked_for, self.show, self.whole = run, asked_for, show, whole
         if run is not None:
@@ -93,13 +109,16 @@ class _Builder:
         self.at = self.trace.count - 1
         if run is not None and run.last is not None and not (whole and not asked_for):
             self.at = run.last
-        self.roots = query.passes.starts(run.number) if run is not None else ()
+        self.roots = query.passes.starts(run.number) if run is not None else self._root(of)
+        # the roots are as they were before this event
+        self.before = run.first if run is not None else self.trace.count
         self.result = Graph(
             Path(self.trace.meta.get("script", "")).name,
             None if run is None or (whole and not asked_for) else run.number,
             self.trace.passes_begun,
             show=show,
             at=self.at,
+            of=query.labels.of(of) if of and run is None else "",
         )
         self.states: dict[str, State] = {}  # the states of tensors, by id
         self.unmade: list[str] = []  # the ids of tensors without an op
@@ -136,24 +155,33 @@ class _Builder:
 
     # --- the part of the run
 
+    def _root(self, tensor: int) -> tuple[Root, ...]:
+        """A tensor as the root of a pass that has not begun."""
+        if not tensor:
+            return ()
+        node = self.query.nodes.grad_fn(tensor, self.trace.count - 1)
+        return (Root(node, 0, tensor, 0),)
+
     def _part(self) -> Part:
-        if self.whole or self.run is None:
+        if self.whole or not (self.run or self.roots):
             return select.everything(self.query, self.at, inner=self.whole)
-        if not self.asked_for and self.run.recorded and self.trace.ops_told <= 10 * select.SMALL:
+        if self.run and not self.asked_for and self.run.recorded and self.trace.ops_told <= 10 * select.SMALL:
             part = select.everything(self.query, self.at, inner=False)
             until = [run for run in self.trace.passes if run.number <= self.run.number]
             if len(part) <= select.SMALL and not self.query.passes.are_a_loop(until):
                 return part
-        return select.upstream(self.query, self.run)
+        return select.upstream(self.query, [root.tensor for root in self.roots if root.tensor], self.before)
+
+    def _root_nodes(self) -> list[int]:
+        return [root.node for root in self.roots if root.node] if not self.whole else []
 
     def _walked(self) -> list[int]:
-        roots = [root.node for root in self.roots] if self.run is not None and not self.whole else []
+        roots = self._root_nodes()
         return self.query.nodes.walk(roots or self.query.nodes.ends(self.at))
 
     def _nodes_of(self, part: Part) -> list[int]:
         nodes = self.query.nodes
-        roots = [root.node for root in self.roots] if not self.whole else []
-        found: dict[int, None] = dict.fromkeys(nodes.walk(roots))
+        found: dict[int, None] = dict.fromkeys(nodes.walk(self._root_nodes()))
         for event in sorted(part.ops):
             for node in nodes.of_op(event):
                 found[node] = None
@@ -335,16 +363,14 @@ class _Builder:
     # --- marks
 
     def _mark_roots(self) -> None:
-        if self.run is None:
-            return
-        site = self.trace.sites.get(self.run.site)
-        if site is not None and self.result.pass_number is not None:
+        site = self.trace.sites.get(self.run.site) if self.run is not None else None
+        if self.run is not None and site is not None and self.result.pass_number is not None:
             text = self.query.places.line_text(self.run.site)
             self.result.title = f"line {site.place.line}" + (f": {text}" if text else "")
         for root in self.roots:
-            ids = [self.ids.node[root.node]]
+            ids = [self.ids.node[root.node]] if root.node else []
             if root.tensor:
-                ids.append(self.ids.tensor(self.tensors.before(root.tensor, self.run.first)))
+                ids.append(self.ids.tensor(self.tensors.before(root.tensor, self.before)))
             for name in ids:
                 if name in self.result.nodes:
                     self.result.nodes[name].root = True

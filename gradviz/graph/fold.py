@@ -80,7 +80,7 @@ def _told(nodes: Iterable[Node], hidden: int) -> list[str]:
         boxed = "module" if kinds == {SCOPE} else "group"
         notes.append(f"folded: {what} into {len(inside):,} {boxed}{'s' * (len(inside) > 1)}")
     if rolled:
-        notes.append("rolled: a box with ×n ran n times")
+        notes.append("a box ×n ran n times")
     return notes
 
 

@@ -58,7 +58,7 @@ class Merging:
         tensor = self.graph.nodes[edge.target if is_result else edge.source]
         shape = "" if tensor.shape is None else "scalar" if tensor.shape == () else str(list(tensor.shape))
         if source is not None and source.kind == PLACE:
-            if is_result:
+            if is_result and edge.target not in self.nodes:  # otherwise the result has a box of its own
                 _add(self.nodes[source.id], "gives", f"{tensor.name} {shape}" if tensor.name else shape)
         elif source is not None and source is not target:
             _add(self.nodes[source.id], "gives", shape)

@@ -120,13 +120,15 @@ class Scope(NamedTuple):
 class Graph:
     """A run, or the part of it that belongs to one pass. `nodes` are by id, in the order of their making.
 
-    `why` says why it is this pass, `title` where the pass began; `at` is the event after which the run is shown;
-    `left_out` is the number of ops of the run that are not shown; `rolled` says that each place in the program is one
-    box, however often it ran; `scopes` are by path; `notes` describe what was folded or left out."""
+    `why` says why it is this pass, `title` where the pass began; without a pass, `of` is the tensor of which it shows
+    what leads to it, empty for the whole run. `at` is the event after which the run is shown; `left_out` is the number
+    of ops of the run that are not shown; `rolled` says that each place in the program is one box, however often it ran;
+    `scopes` are by path; `notes` describe what was folded or left out."""
 
     script: str = ""
     pass_number: int | None = None
     passes: int = 0
+    of: str = ""
     why: str = ""
     show: str = "both"
     at: int = 0
@@ -142,7 +144,7 @@ class Graph:
     def run(self) -> str:
         """Which part of the run it is: `pass 2 of 20, with the first NaN`."""
         if self.pass_number is None:
-            return "the whole run"
+            return f"what leads to {self.of}" if self.of else "the whole run"
         return f"pass {self.pass_number} of {self.passes}" + (f", {self.why}" if self.why else "")
 
     def counts(self) -> dict[str, int]:

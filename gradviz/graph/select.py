@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from gradviz.events.kinds import Kind
 from gradviz.query import FIRST, Query, State
 from gradviz.sets import contained
-from gradviz.tracefile import PassInfo
 
 SMALL = 60  # a run with at most this many tensors and ops is shown whole
 
@@ -71,19 +70,15 @@ def _add_write(query: Query, part: Part, state: State) -> None:
         part.states.add(query.tensors.before(mutated.source, state.since))
 
 
-def upstream(query: Query, run: PassInfo) -> Part:
-    """The ops and tensors that the roots of a pass were computed from, also across cuts.
+def upstream(query: Query, roots: Iterable[int], at: int) -> Part:
+    """The ops and tensors that the `roots`, tensors as they were before event `at`, were computed from, also across
+    cuts.
 
     It stops at leaves that require grad (earlier optimizer steps are not shown). Beyond a cut, it also stops
-    at what an earlier pass differentiated."""
-    earlier = query.trace.passes_ended_before(run.first)
+    at what a pass before `at` differentiated."""
+    earlier = query.trace.passes_ended_before(at)
     part = Part()
-    roots = [
-        query.tensors.before(root.tensor, run.first)
-        for root in query.passes.starts(run.number)
-        if root.tensor
-    ]
-    cut = _flood(query, part, roots, -1)
+    cut = _flood(query, part, [query.tensors.before(root, at) for root in roots], -1)
     while cut:
         cut = _flood(query, part, cut, earlier)
     return part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 
@@ -18,6 +19,14 @@ def grad_changes(query: Query, tensor: int) -> np.ndarray:
     events, grads = query.tensors.grads.of(tensor)
     before = np.concatenate([np.zeros(1, np.int64), grads])[: len(grads)]
     return _ordered(events[(grads > 0) | (before > 0)], _written(query, events, grads))
+
+
+def added_up(query: Query, tensor: int, k: int) -> np.ndarray:
+    """The last events up to k that accumulated into a leaf's `.grad` with no other change of it between them."""
+    changed = grad_changes(query, tensor)
+    changed = changed[changed <= k]
+    others = np.flatnonzero(query.trace.kinds[changed] != Kind.ACCUMULATED)
+    return changed[others[-1] + 1 :] if len(others) else changed
 
 
 def _written(query: Query, events: np.ndarray, grads: np.ndarray) -> np.ndarray:

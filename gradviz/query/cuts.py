@@ -4,6 +4,7 @@ along them."""
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from enum import Enum
 
 from gradviz.events.kinds import REQUIRES_GRAD, WHOLE, OpRan, TensorMade
@@ -42,20 +43,33 @@ def op_of(query: Query, tensor: int) -> OpRan | None:
 def shortest_way(query: Query, start: int, end: int, through_memory: bool = False) -> list[int]:
     """The tensors on a shortest path from `start` to `end`, in order; empty if there is no path. With
     `through_memory` a path may also use shared memory, as `.data` does."""
-    came: dict[int, int] = {end: 0}
-    waiting = deque([end])
-    while waiting and len(came) < MOST:
-        tensor = waiting.popleft()
-        if tensor == start:
-            way = [tensor]
-            while came[way[-1]]:
-                way.append(came[way[-1]])
-            return way
-        for source in sources(query, tensor, through_memory):
-            if source and source not in came:
-                came[source] = tensor
-                waiting.append(source)
-    return []
+    key = end, through_memory, query.trace.count  # of a run that is under way, more becomes known
+    if key not in query.searches:
+        query.searches.clear()
+        query.searches[key] = _Search({end: 0}, deque([end]))
+    return query.searches[key].way_from(query, start, through_memory)
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search backwards from a tensor, which goes on where it stopped: many leaves are looked for from one root.
+    `came` has for each tensor that was met the next one on the way to the end."""
+
+    came: dict[int, int]
+    waiting: deque[int]
+
+    def way_from(self, query: Query, start: int, through_memory: bool) -> list[int]:
+        came, waiting = self.came, self.waiting
+        while start not in came and waiting and len(came) < MOST:
+            tensor = waiting.popleft()
+            for source in sources(query, tensor, through_memory):
+                if source and source not in came:
+                    came[source] = tensor
+                    waiting.append(source)
+        way = [start] if start in came else []
+        while way and came[way[-1]]:
+            way.append(came[way[-1]])
+        return way
 
 
 def sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 from gradviz.query.lookups import Lookups
 from gradviz.query.modes import Modes
@@ -17,6 +18,11 @@ class Query(Lookups):
         if not 0 <= k < self.trace.count:
             raise IndexError(f"there is no event {k}: the trace has {self.trace.count}")
         return Moment(self, k)
+
+    @cached_property
+    def searches(self) -> dict[Any, Any]:
+        """The search for a way between tensors that is under way (cuts.py)."""
+        return {}
 
     @cached_property
     def modes(self) -> Modes:

@@ -20,17 +20,16 @@ from gradviz.sources import pytorch
 Key = tuple[int, int]  # a node's number and which of its outputs
 
 
-def tell_graph(tensor: Any, listener: Listener, names: dict[str, Any]) -> None:
-    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called. Raises TypeError for
-    anything but a Tensor, of gradviz's engine or of PyTorch."""
+def tell_graph(tensor: Any, listener: Listener, names: dict[str, Any]) -> int:
+    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called. Returns the number
+    that the tensor has there. Raises TypeError for anything but a Tensor, of gradviz's engine or of PyTorch."""
     if pytorch.is_of("Tensor", tensor):
         from gradviz.sources.torch_recorder import live
 
-        live.tell_graph(tensor, listener, names)
-    elif isinstance(tensor, Tensor):
-        _Live(listener, names).tell(tensor)
-    else:
+        return live.tell_graph(tensor, listener, names)
+    if not isinstance(tensor, Tensor):
         raise TypeError(f"draw() takes a Tensor of gradviz or PyTorch, not {type(tensor).__name__}")
+    return _Live(listener, names).tell(tensor)
 
 
 def is_module(thing: Any) -> bool:
@@ -69,11 +68,11 @@ class _Live:
                 self.names[key] = name
         self.numbers: dict[Key, int] = {}
 
-    def tell(self, root: Tensor) -> None:
-        """Tell of everything that leads to `root`."""
+    def tell(self, root: Tensor) -> int:
+        """Tell of everything that leads to `root`, and return its number."""
         if not root.requires_grad:
             self._tell_leaf(root, (0, 0))
-            return
+            return self.numbers[0, 0]
         edge = gradient_edge(root)
         self.known[key_of(edge)] = root
         nodes = reached(edge_node(edge))
@@ -87,6 +86,7 @@ class _Live:
         for node in nodes:
             if not isinstance(node, AccumulateGrad):
                 self._tell_node(node)
+        return self.numbers[key_of(edge)]
 
     def _tell_leaf(self, leaf: Tensor, key: Key) -> None:
         number = self.numbers[key] = next_tensor_number()

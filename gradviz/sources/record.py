@@ -18,6 +18,7 @@ from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
 from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
+from gradviz.sources.recorded import Numbers, in_an_ended, numbers_now, remember
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.tracefile import Recorder, Sites
 
@@ -130,6 +131,18 @@ class record:
         _recording.append(self)
         return self
 
+    def up_to_here(self, tensor: Any) -> Numbers | None:
+        """The numbers of a recording that is under way, which is now in its file up to here; None if a tensor is not in
+        it, or the file could not be written, of which the recording tells by itself."""
+        numbers = numbers_now(self.engine, self.attachment)
+        if self.recorder is None or not numbers.of(tensor):
+            return None
+        try:
+            self.recorder.flush()
+        except OSError:
+            return None
+        return numbers
+
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Record nothing of what this thread does inside: a debugger asks the paused program something."""
@@ -160,6 +173,7 @@ class record:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.recorder is None:
             return
+        numbers = numbers_now(self.engine, self.attachment)
         if self.attachment is not None:
             self.attachment.end()
         self.engine.end()
@@ -169,6 +183,7 @@ class record:
         recorder = self.recorder
         recorder.close(**end_meta(error or self.error, self.recorder.sites.names))
         self.failure = recorder.writer.failure
+        remember(self.path, numbers)
         self.recorder = None
         if error is not None and has_our_frames(error.__traceback__):
             error.with_traceback(without_our_frames(error.__traceback__))
@@ -190,6 +205,15 @@ class record:
                 self.attachment.abandon()
             self.recorder.writer.abandon()
             self.recorder = None
+
+
+def where_recorded(tensor: Any) -> tuple[Path, Numbers] | None:
+    """The file that a tensor at hand was recorded in, and the numbers of tensors there: of the newest recording that
+    knows it. None if there is none."""
+    for running in reversed(_recording):
+        if (numbers := running.up_to_here(tensor)) is not None:
+            return running.path, numbers
+    return in_an_ended(tensor)
 
 
 def run_meta() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.cells import set_cell_size
 from rich.text import Text
 
 from gradviz.step.leaves import leaves
@@ -31,8 +32,8 @@ def _lines(stop: Stop) -> Iterator[str]:
         yield f"  {title(stop)}"
         yield from _texts(source(stop, WIDTH - 2, _SOURCE))
     for row in rows(stop):
-        yield shortened(f"  {row.label:<11}{row.text}", WIDTH)
-    yield "  leaves"
+        yield shortened(f"  {set_cell_size(stop.say(row.label), 11)}{row.text}", WIDTH)
+    yield f"  {stop.say('leaves')}"
     yield from _texts(leaves(stop, WIDTH - 2, _LEAVES))
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gradviz.events.kinds import Produced, Received, TangentPushed
 from gradviz.step.breakpoints import predicate
 from gradviz.step.errors import CommandError
+from gradviz.step.korean import TEXTS
 from gradviz.step.lesson import LANGUAGES, Lesson, Question, is_right, is_word
 from gradviz.step.state import Session
 from gradviz.tracefile import Snapshot
-from gradviz.words.korean import KOREAN_SENTENCES
 from gradviz.words.numbers import value
 from gradviz.words.subject import subject
 
@@ -38,9 +36,6 @@ _SAID = {
 }
 
 
-SENTENCES_IN: dict[str, dict[type, Any]] = {"en": {}, "ko": KOREAN_SENTENCES}  # others stay English
-
-
 class Exercise:
     """The questions of a lesson on its trace. A session goes no further than the question that is open."""
 
@@ -50,7 +45,7 @@ class Exercise:
         self.index = 0  # of the open question
         self.right = 0
         session.exercise = self
-        session.words.language, session.words.sentences = language, SENTENCES_IN[language]
+        session.words.language, session.words.texts = language, TEXTS[language]
         session.page = [lesson.title[language], f"  {lesson.about[language]}", "", f"  {self.say('begin')}"]
         session.page_keys = {"space": "question"}
 

@@ -3,6 +3,10 @@ are, as they do in Korean courses."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from gradviz.words.korean import KOREAN as EVENTS
+
 KOREAN = {
     # the last line
     "next": "다음",
@@ -36,7 +40,7 @@ KOREAN = {
     ", {errors} errors, the last at event {last}": ", 오류 {errors}개, 마지막은 이벤트 {last}",
     "the next and the previous event; B the next backward pass": "다음 이벤트와 이전 이벤트. B는 다음 backward pass",
     "why a gradient is None, or how it came about (type : first)": (
-        "그래디언트가 왜 None인지, 어떻게 나왔는지 (먼저 :를 누릅니다)"
+        "gradient가 왜 None인지, 어떻게 나왔는지 (먼저 :를 누릅니다)"
     ),
     "the first event with NaN or inf, or the first error; then y": (
         "NaN이나 inf가 처음 나온 이벤트, 또는 첫 오류. 그다음 y"
@@ -47,6 +51,26 @@ KOREAN = {
     "this is the last event": "마지막 이벤트입니다",
     "this is the first event": "첫 이벤트입니다",
     "no such key: {key} (? for help)": "그런 키는 없습니다: {key} (?는 도움말)",
+    "no NaN or infinity in this run": "이 실행에는 NaN도 inf도 없습니다",
+    ", but an error: here it is (y or why explains it)": ". 오류는 여기입니다 (y 또는 why로 이유를 봅니다)",
+    "{name} changed here": "{name}: 여기서 바뀌었습니다",
+    ", its first change": " (첫 변경)",
+    ", {count} earlier change": " (이전 변경 {count}개)",
+    ", {count} earlier changes": " (이전 변경 {count}개)",
+    "{name} changed here, for the first time": "{name}: 여기서 처음 바뀌었습니다",
+    "{name} is not there yet: {change}": "{name}: 아직 없습니다. {change}",
+    "no event changes it": "바꾸는 이벤트가 없습니다",
+    # info
+    "event {event} of {count}: {kind}, thread {thread}": "이벤트 {event}/{count}: {kind}, 스레드 {thread}",
+    "  at {place}": "  위치 {place}",
+    "no event of the trace makes it": "만드는 이벤트가 없습니다",
+    "{event} makes it": "{event}에서 만들어집니다",
+    "{name} does not exist yet at {event}: {there}": "{name}: {event}에는 아직 없습니다. {there}",
+    "{name} (tensor {tensor})": "{name} (텐서 {tensor})",
+    "made": "생성",
+    "changed at": "변경",
+    ".grad at": ".grad 변경",
+    ", … {count} in all": ", … 모두 {count}개",
     # the help
     "Keys and commands": "키와 명령",
     "  Type : and a command with its argument, such as :until grad.rms < 1e-7": (
@@ -112,13 +136,35 @@ KOREAN = {
     "write this state to FILE: .svg, .png or .txt": "이 상태를 FILE에 쓰기: .svg, .png, .txt",
     "this list; help VERB; help fields": "이 목록. help VERB, help fields",
     "leave (also Ctrl-C and Ctrl-D)": "나가기 (Ctrl-C, Ctrl-D도)",
+    # the screen
+    "graph": "그래프",
+    "getting started": "시작하기",
+    "leaves": "leaf",
+    "gradient norm in each pass": "pass별 gradient norm",
+    "forward and reverse": "forward mode와 reverse mode",
+    "  … and {count} more": "  … 외 {count}개",
+    "  no leaf yet": "  아직 leaf가 없습니다",
+    "event {event} of {count}": "이벤트 {event}/{count}",
+    "{number} of {count}": "{number}/{count}",
+    "events of this pass": "이 pass의 이벤트",
+    "events of this forward part": "이 순전파 부분의 이벤트",
+    "NaN or inf": "NaN/inf",
+    "breakpoint": "중단점",
+    "bookmark": "책갈피",
+    "write in place": "in-place 쓰기",
     # the list of lessons
     "lesson": "수업",
     "questions": "질문",
 }
 
 
+TEXTS: Mapping[str, Mapping[str, str]] = {
+    "en": {},
+    "ko": {**EVENTS, **KOREAN},
+}  # by language and English text
+
+
 def said(language: str, text: str, **parts: object) -> str:
     """A text of the stepper in a language, with its `{parts}` filled in."""
-    known = KOREAN.get(text, text) if language == "ko" else text
+    known = TEXTS[language].get(text, text)
     return known.format(**parts) if parts else known

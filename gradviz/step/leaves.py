@@ -132,8 +132,8 @@ def leaves(stop: Stop, width: int, height: int, view: View = PLAIN) -> list[Text
         rows, more = leaf_rows(stop, height - 1, with_trend, view)
     lines = table(rows, width)
     if more:
-        lines.append(Text(f"  … and {more} more", style="dim"))
-    return lines or [Text("  no leaf yet", style="dim")]
+        lines.append(Text(stop.say("  … and {count} more", count=more), style="dim"))
+    return lines or [Text(stop.say("  no leaf yet"), style="dim")]
 
 
 def table(rows: list[LeafRow], width: int) -> list[Text]:

@@ -331,21 +331,23 @@ def who(session: Session, argument: str) -> None:
     if found is not None:
         session.go(found)
         earlier = int(np.searchsorted(events, found))
-        before = f", {earlier} earlier change{'s' * (earlier != 1)}" if earlier else ", its first change"
-        session.message = f"{about} changed here{before}"
+        before = ", {count} earlier change" + "s" * (earlier != 1) if earlier else ", its first change"
+        changed = session.say("{name} changed here", name=about)
+        session.message = changed + session.say(before, count=earlier)
     elif here:
-        session.message = f"{about} changed here, for the first time"
+        session.message = session.say("{name} changed here, for the first time", name=about)
     elif about.part == "grad":
         session.message = no_grad_told(session.stop, about.tensor, about.called)
     else:
-        session.message = f"{about} is not there yet: {_first_change(session, events)}"
+        first = _first_change(session, events)
+        session.message = session.say("{name} is not there yet: {change}", name=about, change=first)
 
 
 def _first_change(session: Session, events: np.ndarray) -> str:
     if not len(events):
-        return "no event changes it"
+        return session.say("no event changes it")
     event = int(events[0])
-    return f"event {event + 1}, {sentence(session.stop.other(event))}"
+    return f"{session.stop.event_of(event)}, {sentence(session.stop.other(event))}"
 
 
 # --- search

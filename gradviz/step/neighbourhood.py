@@ -162,7 +162,7 @@ class _Backward:
             is_leaf = bool(stop.query.nodes.leaf(node))
             return stop.words.called(tensor) if tensor and not is_leaf else ""
         waiting = " + ".join(stop.brief(delivery.gradient) for delivery in came)
-        return f"waiting: {name} = {waiting}"
+        return stop.say("waiting: {name} = {value}", name=name, value=waiting)
 
     def _current(self, edges: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
         event, stop = self.stop.event, self.stop
@@ -220,5 +220,7 @@ class _Forward:
     def _kind(self, made: object, tensor: int) -> str:
         if isinstance(made, OpRan):
             node = self.stop.query.nodes.main_of_op(made.index)
-            return self.stop.words.node_name(node) if node else f"{clean(made.op)}, no node"
+            return (
+                self.stop.words.node_name(node) if node else self.stop.say("{op}, no node", op=clean(made.op))
+            )
         return "leaf" if self.stop.moment.flags(tensor) & REQUIRES_GRAD else "no grad"

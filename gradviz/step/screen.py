@@ -18,7 +18,7 @@ from gradviz.words.rows import Row, rows
 from gradviz.words.sentences import sentence
 from gradviz.words.source import source, title
 from gradviz.words.stop import Stop
-from gradviz.words.why import explains, why
+from gradviz.words.why import why_if_any
 
 WIDE = 140  # from this many columns on, source and graph are on the left and the rest on the right
 TALL = 30  # from this many lines on, there are two timelines and a legend
@@ -140,8 +140,8 @@ def _told_and_graph(stop: Stop, width: int, height: int) -> tuple[list[Text], li
     for shown in (told, [row for row in told if row.label != "waiting"]):
         graph = _graph(stop, width, height - len(shown) - 1)
         if graph:
-            return gradient_lines(shown, max(height, 2)), graph
-    return gradient_lines(told, max(height, 2)), []
+            return gradient_lines(stop, shown, max(height, 2)), graph
+    return gradient_lines(stop, told, max(height, 2)), []
 
 
 def _wide(stop: Stop, width: int, height: int, view: View) -> list[Text]:
@@ -150,11 +150,11 @@ def _wide(stop: Stop, width: int, height: int, view: View) -> list[Text]:
     right_width = width - left_width - 3
     graph = _graph(stop, left_width, height // 2 - 2)
     if graph:
-        graph = [rule("graph" if stop.k else "getting started", left_width), *graph]
+        graph = [rule(stop.say("graph" if stop.k else "getting started"), left_width), *graph]
     left = source(stop, left_width, height - len(graph) - 1)
     left += [Text()] * (height - len(graph) - len(left)) + graph
     said = _sentence(stop, right_width)
-    told = gradient_lines(rows(stop), max(height - len(said) - 8, 3))
+    told = gradient_lines(stop, rows(stop), max(height - len(said) - 8, 3))
     spare = height - len(said) - len(told) - 3
     below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1), view)
     more = _explained(stop, right_width, spare - len(below) - 1)
@@ -166,7 +166,7 @@ def _wide(stop: Stop, width: int, height: int, view: View) -> list[Text]:
 def _leaves_rule(stop: Stop, width: int, below: list[Text]) -> Text:
     """The rule above the leaves, with a heading for the bars if there are any."""
     has_bars = width >= WITH_TREND and any(map(stop.words.trend, stop.tabled[: len(below)]))
-    return rule("leaves", width, "gradient norm in each pass" if has_bars else "")
+    return rule(stop.say("leaves"), width, stop.say("gradient norm in each pass") if has_bars else "")
 
 
 def _graph(stop: Stop, width: int, height: int) -> list[Text]:
@@ -181,12 +181,12 @@ def _explained(stop: Stop, width: int, height: int) -> list[Text]:
     only if it fits."""
     told: list[Text] = []
     for heading, lines in (
-        ("why", why(stop) if explains(stop) else []),
+        ("why", why_if_any(stop)),
         ("forward and reverse", both_modes(stop)),
     ):
         shown = wrapped(lines, width)
         if shown and len(told) + len(shown) + 2 <= height:
-            told += [rule(heading, width), *shown, Text()]
+            told += [rule(stop.say(heading), width), *shown, Text()]
     return told
 
 
@@ -196,14 +196,15 @@ def _sentence(stop: Stop, width: int) -> list[Text]:
     return [Text(" ").append_text(line) for line in list(words)[:3]]
 
 
-def gradient_lines(told: list[Row], height: int) -> list[Text]:
+def gradient_lines(stop: Stop, told: list[Row], height: int) -> list[Text]:
     """The rows in at most `height` lines."""
     shown = told if len(told) <= height else told[: max(height - 1, 0)]
-    lines = [_row(row) for row in shown]
+    lines = [_row(stop.say(row.label), row) for row in shown]
     if len(told) > len(shown):
-        lines.append(Text(f"  … and {len(told) - len(shown)} more", style="dim"))
+        lines.append(Text(stop.say("  … and {count} more", count=len(told) - len(shown)), style="dim"))
     return lines
 
 
-def _row(row: Row) -> Text:
-    return Text(no_wrap=True).append(f" {row.label:>10}  ", style="dim").append(row.text, style=row.style)
+def _row(label: str, row: Row) -> Text:
+    room = " " * (11 - cell_len(label))
+    return Text(no_wrap=True).append(f"{room}{label}  ", style="dim").append(row.text, style=row.style)

@@ -16,7 +16,6 @@ from gradviz.query.predicate import Predicate
 from gradviz.sets import distinct
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.errors import CommandError
-from gradviz.step.korean import said
 from gradviz.step.leaves import PLAIN, View
 from gradviz.tracefile import Trace
 from gradviz.words.stop import Stop
@@ -172,7 +171,7 @@ class Session:
 
     def say(self, text: str, **parts: object) -> str:
         """A text of the stepper, in the language of the session."""
-        return said(self.words.language, text, **parts)
+        return self.words.say(text, **parts)
 
     def go_on(self, resume: Resume) -> None:
         """End the session and let the script continue."""

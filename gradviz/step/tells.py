@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from rich.cells import set_cell_size
 
 from gradviz.events.kinds import Kind
 from gradviz.query.absence import accumulations
@@ -13,7 +14,7 @@ from gradviz.step.described import describe
 from gradviz.step.errors import NO_VALUES, CommandError
 from gradviz.step.paths import path as path_between
 from gradviz.step.state import Resume, Session
-from gradviz.words.absence import no_grad_told, zero_told
+from gradviz.words.absence import no_grad_reason, no_grad_told, zero_told
 from gradviz.words.compare import compare as modes_compared
 from gradviz.words.escape import clean
 from gradviz.words.fields import fields_told
@@ -35,7 +36,10 @@ def why(session: Session, argument: str) -> None:
     # the tensor does not exist yet: answer for the end of the trace
     if born is not None and born > session.position:
         until_end = session.stop.other(session.last)
-        session.page = [f"event {born + 1} makes {about.called}; at the end:", *_why_grad(until_end, about)]
+        told = until_end.say(
+            "{event} makes {name}; at the end:", event=until_end.event_of(born), name=about.called
+        )
+        session.page = [told, *_why_grad(until_end, about)]
     else:
         session.page = _why_grad(session.stop, about)
 
@@ -49,10 +53,10 @@ def _why_grad(stop: Stop, about: Subject) -> list[str]:
     lines = [f"{name}.grad = {stop.value(grad)}"]
     for event in accumulations(stop.query, about.tensor, stop.k, 8):
         then = stop.other(event.index)
-        lines.append(f"  event {event.index + 1}: {sentence(then)}")
+        lines.append(f"  {stop.event_of(event.index)}: {sentence(then)}")
     if zero := zero_told(stop, about.tensor, name):
         lines.append(f"  {zero}")
-    return [*lines, f"  (who {name}.grad goes to its last change)"]
+    return [*lines, stop.say("  (who {name}.grad goes to its last change)", name=name)]
 
 
 def info(session: Session, argument: str) -> None:
@@ -67,11 +71,19 @@ def _about_event(session: Session) -> list[str]:
     stop, trace = session.stop, session.trace
     event = stop.event
     kind = Kind(stop.event_kind).name.lower()
-    lines = [f"event {stop.k + 1} of {trace.count}: {kind}, thread {event.thread}", f"  {sentence(stop)}"]
+    head = stop.say(
+        "event {event} of {count}: {kind}, thread {thread}",
+        event=stop.k + 1,
+        count=trace.count,
+        kind=kind,
+        thread=event.thread,
+    )
+    lines = [head, f"  {sentence(stop)}"]
     lines += [f"  {name:<12} {told}" for name, told in fields_told(event)]
     site = trace.sites.get(event.site)
     while site is not None:
-        lines.append(f"  at {clean(site.place.file)}:{site.place.line} in {clean(site.place.function)}")
+        inside = stop.say(" in {function}", function=clean(site.place.function))
+        lines.append(stop.say("  at {place}", place=f"{clean(site.place.file)}:{site.place.line}") + inside)
         site = trace.sites.get(site.parent) if site.parent < site.number else None
     return lines
 
@@ -80,33 +92,41 @@ def _about_tensor(session: Session, tensor: int) -> list[str]:
     words, stop = session.words, session.stop
     name = words.called(tensor)
     born = session.trace.born(tensor)
+    say = stop.say
     if born is None or born > session.position:
-        there = f"event {born + 1} makes it" if born is not None else "no event of the trace makes it"
-        return [f"{name} does not exist yet at event {session.position + 1}: {there}"]
+        there = say("no event of the trace makes it")
+        if born is not None:
+            there = say("{event} makes it", event=stop.event_of(born))
+        told, now = "{name} does not exist yet at {event}: {there}", stop.event_of(session.position)
+        return [say(told, name=name, event=now, there=there)]
     state = stop.moment.state(tensor)
-    lines = [f"{name} (tensor {tensor})", f"  made        event {born + 1}: {sentence(stop.other(born))}"]
+    made = f"{stop.event_of(born)}: {sentence(stop.other(born))}"
+    lines = [say("{name} (tensor {tensor})", name=name, tensor=tensor), _labelled(stop, "made", made)]
     if state.value is not None:
-        lines.append(f"  value       {stop.value(tensor)}  {shape(state.value)} {state.value.dtype}")
-    lines.append(
-        f"  flags       is_leaf={state.is_leaf}, requires_grad={state.requires_grad}, version {state.version}"
-    )
+        told = f"{stop.value(tensor)}  {shape(state.value)} {state.value.dtype}"
+        lines.append(_labelled(stop, "value", told))
+    version = say(", version {version}", version=state.version)
+    flags = f"is_leaf={state.is_leaf}, requires_grad={state.requires_grad}{version}"
+    lines.append(_labelled(stop, "flags", flags))
     grad_fn = clean(words.query.nodes.name(stop.moment.grad_fn(tensor)))
-    lines.append(f"  grad_fn     {grad_fn or 'None'}")
-    grad = stop.value(state.grad) if state.grad else "None"
-    lines.append(f"  .grad       {grad}")
+    lines.append(_labelled(stop, "grad_fn", grad_fn or "None"))
+    lines.append(_labelled(stop, ".grad", stop.value(state.grad) if state.grad else "None"))
     if not state.grad:
-        reason = no_grad_told(stop, tensor, name)
-        lines.append(f"              {reason.partition(' is None: ')[2]}")
+        lines.append(_labelled(stop, "", no_grad_reason(stop, tensor, name)))
     tangent = stop.moment.tangent(tensor)
     if tangent:
-        lines.append(f"  tangent     {stop.value(tangent)}")
+        lines.append(_labelled(stop, "tangent", stop.value(tangent)))
     for label, part in (("changed at", "value"), (".grad at", "grad")):
         events = changes(words, Subject(tensor, name, part))
         if len(events):
-            told = ", ".join(str(event + 1) for event in events[:_SHOWN].tolist())
-            more = f", … {len(events)} in all" if len(events) > _SHOWN else ""
-            lines.append(f"  {label:<11} event {told}{more}")
+            told = say("event {event}", event=", ".join(str(event + 1) for event in events[:_SHOWN].tolist()))
+            more = say(", … {count} in all", count=len(events)) if len(events) > _SHOWN else ""
+            lines.append(_labelled(stop, label, told + more))
     return lines
+
+
+def _labelled(stop: Stop, label: str, text: str) -> str:
+    return f"  {set_cell_size(stop.say(label) if label else '', 11)} {text}"
 
 
 def where(session: Session, argument: str) -> None:
@@ -143,11 +163,11 @@ def first_bad(session: Session, argument: str) -> None:
         session.go_on(Resume(predicate=Predicate("nan or inf")))
         return
     if not len(events):
-        session.message = "no NaN or infinity in this run" if session.has_values else NO_VALUES
+        session.message = session.say("no NaN or infinity in this run" if session.has_values else NO_VALUES)
         errors = session.errors
         if len(errors):
             session.go(int(errors[0]))
-            session.message += ", but an error: here it is (y or why explains it)"
+            session.message += session.say(", but an error: here it is (y or why explains it)")
         return
     later = events[events > session.position]
     at_first = session.position == events[0]

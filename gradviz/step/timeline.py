@@ -48,14 +48,18 @@ MARKERS = (
 
 def position(stop: Stop) -> str:
     """`event 12 of 42 · backward pass 1 of 2`. Events are counted from 1 here."""
-    return f"event {stop.k + 1} of {stop.trace.count} · {phase(stop)}"
+    return f"{_place(stop)} · {phase(stop)}"
+
+
+def _place(stop: Stop) -> str:
+    return stop.say("event {event} of {count}", event=stop.k + 1, count=stop.trace.count)
 
 
 def timeline(session: Session, width: int) -> Text:
     """The position with a bar of the whole run; backward passes have their own colour."""
     stop = session.stop
     count = stop.trace.count
-    before, after = f" event {stop.k + 1} of {count} ", f" {phase(stop)}"
+    before, after = f" {_place(stop)} ", f" {phase(stop)}"
     line = Text(before, no_wrap=True)
     room = max(width - cell_len(before) - cell_len(after) - 1, 0)
     line.append_text(_bar(session, 0, count, room))
@@ -66,8 +70,8 @@ def pass_line(session: Session, width: int) -> Text:
     """The same for the present pass alone, or for the forward part between two passes."""
     stop = session.stop
     first, end, words = _stretch(stop)
-    before = f" {stop.k - first + 1} of {end - first} "
-    after = f" {words}"
+    before = f" {stop.say('{number} of {count}', number=stop.k - first + 1, count=end - first)} "
+    after = f" {stop.say(words)}"
     room = max(width - cell_len(before) - cell_len(after) - 1, 0)
     line = Text(before, no_wrap=True).append_text(_bar(session, first, end, room))
     return line.append(after, style="dim")
@@ -78,7 +82,9 @@ def legend(session: Session) -> Text:
     line = Text(no_wrap=True)
     for marker in MARKERS:
         if len(marker.events(session)):
-            line.append(f" {marker.sign}", style=marker.style).append(f" {marker.words} ", style="dim")
+            line.append(f" {marker.sign}", style=marker.style).append(
+                f" {session.say(marker.words)} ", style="dim"
+            )
     return line
 
 

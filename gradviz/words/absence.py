@@ -7,6 +7,7 @@ from gradviz.query.absence import Absence, Why, why_no_grad
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.zeros import why_zero
 from gradviz.words.escape import clean
+from gradviz.words.parts import LONGEST
 from gradviz.words.stop import Stop
 
 NO_NODE = {
@@ -20,13 +21,48 @@ NO_NODE = {
 def no_grad_told(stop: Stop, tensor: int, name: str) -> str:
     """One or two sentences on why a tensor's `.grad` is None at a stop."""
     absence = why_no_grad(stop.query, tensor, stop.moment)
+    say = stop.say
     if absence.why is Why.NOT_MADE_YET:
-        made = "" if absence.event < 0 else f" (event {absence.event + 1} makes it)"
-        return f"{name}.grad: {name} does not exist yet{made}"
+        made = "" if absence.event < 0 else say(" ({event} makes it)", event=stop.event_of(absence.event))
+        return say("{name}.grad: {name} does not exist yet", name=name) + made
     if absence.why is Why.THERE:
-        return f"{name}.grad is not None here: {stop.value(stop.moment.grad(tensor))}"
-    later = f"; event {absence.to_come + 1} will set it" if absence.to_come >= 0 else ""
-    return f"{name}.grad is None: {_REASONS[absence.why](stop, tensor, name, absence)}{later}"
+        return say(
+            "{name}.grad is not None here: {value}", name=name, value=stop.value(stop.moment.grad(tensor))
+        )
+    return say("{name}.grad is None: {reason}", name=name, reason=_reason(stop, tensor, name, absence))
+
+
+def no_grad_reason(stop: Stop, tensor: int, name: str) -> str:
+    """Why the `.grad` of a tensor that exists is None at a stop."""
+    return _reason(stop, tensor, name, why_no_grad(stop.query, tensor, stop.moment))
+
+
+def _reason(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    to_come = absence.to_come
+    later = stop.say("; {event} will set it", event=stop.event_of(to_come)) if to_come >= 0 else ""
+    return _REASONS[absence.why](stop, tensor, name, absence) + later
+
+
+def without_grad_told(stop: Stop) -> list[str]:
+    """The leaves that require grad and have none at a stop, and why: those with one reason together."""
+    names: dict[str, list[str]] = {}
+    missing = [leaf for leaf in stop.moment.newest_leaves if not stop.moment.grad(leaf)]
+    for leaf in missing[:_MOST]:
+        name = stop.called(leaf)
+        absence = why_no_grad(stop.query, leaf, stop.moment)
+        reason = _REASONS[absence.why](stop, leaf, name, absence)
+        names.setdefault(reason, []).append(name)
+    lines = []
+    for reason, (first, *others) in names.items():
+        lines.append(stop.say("{name}.grad is None: {reason}", name=first, reason=reason))
+        if others:
+            lines.append(stop.say("  and so are those of {names}", names=stop.listed(others)))
+    if len(missing) > _MOST:
+        lines.append(stop.say("… and {count} more", count=len(missing) - _MOST))
+    return lines
+
+
+_MOST = 12  # leaves
 
 
 def zero_told(stop: Stop, tensor: int, name: str) -> str:
@@ -34,75 +70,83 @@ def zero_told(stop: Stop, tensor: int, name: str) -> str:
     zero = why_zero(stop.query, tensor, stop.moment)
     if zero is None:
         return ""
+    say = stop.say
     if zero.event >= 0:
-        return f"{name}.grad is 0: it was set to 0 at event {zero.event + 1}{_line(stop, zero.event)}"
+        when = _when(stop, zero.event)
+        return say("{name}.grad is 0: it was set to 0 at {when}", name=name, when=when)
     if zero.node:
         made = stop.query.nodes.event(zero.node)
         where = "" if made is None else stop.words.at_line(made.site)
-        of = stop.words.expression_of(made, _LONGEST)
+        of = stop.words.expression_of(made, LONGEST)
         node = stop.words.node_name(zero.node)
-        return f"{name}.grad is 0: {node} of {of}{where}, gave 0 for an upstream gradient that is not 0"
+        told = "{name}.grad is 0: {node} of {of}{where}, gave 0 for an upstream gradient that is not 0"
+        return say(told, name=name, node=node, of=of, where=where)
     why = "the pass began with 0" if zero.from_start else "the gradients of its paths cancel"
-    return f"{name}.grad is 0: {why}"
-
-
-_LONGEST = 44  # characters of an expression
+    return say("{name}.grad is 0: {reason}", name=name, reason=say(why))
 
 
 def _emptied(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
-    return f"it was set to None at event {absence.event + 1}{_line(stop, absence.event)}"
+    return stop.say("it was set to None at {when}", when=_when(stop, absence.event))
 
 
 def _not_required(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     maker = stop.query.tensors.made(tensor)
-    said = f"{name} does not require grad"
+    said = stop.say("{name} does not require grad", name=name)
     if isinstance(maker, OpRan):
-        return f"{said} ({NO_NODE[why_no_node(stop.query, maker)]}{_line(stop, maker.index)})"
+        return f"{said} ({stop.say(NO_NODE[why_no_node(stop.query, maker)])}{_line(stop, maker.index)})"
     if isinstance(maker, TensorMade):
-        return f"{said} (it was made without requires_grad=True{_line(stop, maker.index)})"
+        without = stop.say("it was made without requires_grad=True")
+        return f"{said} ({without}{_line(stop, maker.index)})"
     return said
 
 
 def _replaced(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
-    return (
-        f"{name} is a non-leaf since event {absence.event + 1}{_line(stop, absence.event)}. That made a new tensor of "
-        f"the leaf {name}; update the leaf in place instead: with torch.no_grad(): {name} -= ..."
+    return stop.say(
+        "{name} is a non-leaf since {when}. That made a new tensor of the leaf {name}; update the leaf in place "
+        "instead: with torch.no_grad(): {name} -= ...",
+        name=name,
+        when=_when(stop, absence.event),
     )
 
 
 def _non_leaf(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
-    advice = f"only leaves keep their gradient; call {name}.retain_grad() before backward()"
+    say = stop.say
+    advice = say("only leaves keep their gradient; call {name}.retain_grad() before backward()", name=name)
     if absence.event >= 0:
-        value = stop.other(absence.event).brief(absence.gradient)
-        return (
-            f"{name} is a non-leaf: an op made it. Its gradient passed at event {absence.event + 1} "
-            f"({value}), but {advice}"
+        return say(
+            "{name} is a non-leaf: an op made it. Its gradient passed at {event} ({value}), but {advice}",
+            name=name,
+            event=stop.event_of(absence.event),
+            value=stop.other(absence.event).brief(absence.gradient),
+            advice=advice,
         )
     begun = any(run.first <= stop.k for run in stop.trace.passes)
-    none = "" if begun else " (and no backward pass has begun yet)"
-    return f"{name} is a non-leaf (an op made it); {advice}{none}"
+    none = "" if begun else say(" (and no backward pass has begun yet)")
+    return say("{name} is a non-leaf (an op made it); {advice}", name=name, advice=advice) + none
 
 
 def _not_asked_for(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
-    asked = ", ".join(map(stop.end, absence.asked))
-    return f"pass {absence.number} computed only the gradients of {asked}"
+    told, asked = (
+        "pass {number} computed only the gradients of {asked}",
+        ", ".join(map(stop.end, absence.asked)),
+    )
+    return stop.say(told, number=absence.number, asked=asked)
 
 
 def _cut(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     made = absence.cut
     assert made is not None
-    how = (
-        f".{clean(made.how)} is outside of the graph"
-        if isinstance(made, TensorMade)
-        else NO_NODE[why_no_node(stop.query, made)]
-    )
-    root = stop.end(absence.root)
-    return f"the path from it to {root} is cut at event {made.index + 1}{_line(stop, made.index)}: {how}"
+    if isinstance(made, TensorMade):
+        how = stop.say(".{how} is outside of the graph", how=clean(made.how))
+    else:
+        how = stop.say(NO_NODE[why_no_node(stop.query, made)])
+    told, when = "the path from it to {root} is cut at {when}: {how}", _when(stop, made.index)
+    return stop.say(told, root=stop.end(absence.root), when=when, how=how)
 
 
 def _not_computed_from(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
-    root = stop.called(absence.root) if absence.root else "the root"
-    return f"no path of grad_fns leads from {root} to it: {root} was not computed from it"
+    root = stop.called(absence.root) if absence.root else stop.say("the root")
+    return stop.say("no path of grad_fns leads from {root} to it: {root} was not computed from it", root=root)
 
 
 _REASONS = {
@@ -110,13 +154,21 @@ _REASONS = {
     Why.NOT_REQUIRED: _not_required,
     Why.REPLACED: _replaced,
     Why.NON_LEAF: _non_leaf,
-    Why.NO_PASS_YET: lambda *_: "no backward pass has begun yet",
-    Why.PASS_UNDER_WAY: lambda s, t, n, absence: f"backward pass {absence.number} has not reached it yet",
-    Why.RETURNED: lambda *_: "torch.autograd.grad() returns the gradients and does not change .grad",
+    Why.NO_PASS_YET: lambda stop, *_: stop.say("no backward pass has begun yet"),
+    Why.PASS_UNDER_WAY: lambda stop, tensor, name, absence: stop.say(
+        "backward pass {number} has not reached it yet", number=absence.number
+    ),
+    Why.RETURNED: lambda stop, *_: stop.say(
+        "torch.autograd.grad() returns the gradients and does not change .grad"
+    ),
     Why.NOT_ASKED_FOR: _not_asked_for,
     Why.CUT: _cut,
     Why.NOT_COMPUTED_FROM: _not_computed_from,
 }
+
+
+def _when(stop: Stop, event: int) -> str:
+    return stop.event_of(event) + _line(stop, event)
 
 
 def _line(stop: Stop, event: int) -> str:
@@ -124,4 +176,4 @@ def _line(stop: Stop, event: int) -> str:
     if site is None:
         return ""
     text = stop.words.expression(site.number, 40)
-    return f", line {site.place.line}" + (f": {text}" if text else "")
+    return stop.say(", line {line}", line=site.place.line) + (f": {text}" if text else "")

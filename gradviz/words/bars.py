@@ -1,4 +1,4 @@
-"""A leaf's gradient norm over the passes of a run, as a line of bars and in words."""
+"""A leaf's gradient norm over the passes of a run, as a line of bars."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import lru_cache
 import numpy as np
 
 from gradviz.query.trend import Trend
-from gradviz.words.numbers import number
 
 _BARS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "!"
@@ -23,13 +22,6 @@ def bars(trend: Trend, width: int) -> str:
         return ""
     parts = np.array_split(np.array(trend.norms), count)
     return _drawn([float(part.max()) if np.isfinite(part).all() else math.nan for part in parts])
-
-
-def trend_words(trend: Trend) -> str:
-    """The first and the last norm, and the number of passes."""
-    first, last = trend.norms[0], trend.norms[-1]
-    of = f" of {trend.of:,}" if trend.of else ""
-    return f"norm {number(first, 3)} → {number(last, 3)} in {len(trend.norms)}{of} passes"
 
 
 def _drawn(heights: list[float]) -> str:

@@ -36,8 +36,17 @@ def compare(stop: Stop) -> list[str]:
     pairs = modes.pairs(sweep, position)
     run = modes.trace.passes[position]
     lines = [
-        f"forward sweep {sweep.number} of {len(modes.sweeps)} (events {sweep.first + 1} to {sweep.last + 1}) beside "
-        f"backward pass {run.number} of {modes.trace.passes_begun} (from event {run.first + 1})"
+        stop.say(
+            "forward sweep {sweep} of {sweeps} (events {first} to {last}) beside backward pass {run} of {runs} "
+            "(from event {begins})",
+            sweep=sweep.number,
+            sweeps=len(modes.sweeps),
+            first=sweep.first + 1,
+            last=sweep.last + 1,
+            run=run.number,
+            runs=modes.trace.passes_begun,
+            begins=run.first + 1,
+        )
     ]
     lines += _table(stop, sweep, pairs)
     return [*lines, *_law(stop, modes, sweep, pairs)]
@@ -45,7 +54,7 @@ def compare(stop: Stop) -> list[str]:
 
 def _table(stop: Stop, sweep: Sweep, pairs: list[Pair]) -> list[str]:
     here = _tensors_at(stop)
-    rows = [("", "", "value", "↓ tangent", "↑ gradient")]
+    rows = [("", "", stop.say("value"), "↓ tangent", "↑ gradient")]
     for pair in pairs[:_SHOWN]:
         forward, backward = stop.other(sweep.last), stop.other(pair.event)
         rows.append(
@@ -63,7 +72,7 @@ def _table(stop: Stop, sweep: Sweep, pairs: list[Pair]) -> list[str]:
         for row in rows
     ]
     if len(pairs) > _SHOWN:
-        lines.append(f"   … and {len(pairs) - _SHOWN} more")
+        lines.append(stop.say("   … and {count} more", count=len(pairs) - _SHOWN))
     return lines
 
 
@@ -75,15 +84,15 @@ def _column(text: str, width: int) -> str:
 def _law(stop: Stop, modes: Modes, sweep: Sweep, pairs: list[Pair]) -> list[str]:
     """Shows in numbers that both modes give the same derivative."""
     lines = [
-        "tangents go down the table, from the inputs; gradients go up, from the output;",
-        "the sum of tangent × gradient over the inputs equals tangent × gradient of the output:",
+        stop.say("tangents go down the table, from the inputs; gradients go up, from the output;"),
+        stop.say("the sum of tangent × gradient over the inputs equals tangent × gradient of the output:"),
     ]
     inputs = [pair for pair in pairs if pair.tensor in sweep.seeds]
     output = pairs[-1]
     at_inputs, at_output = modes.product(sweep, inputs), modes.product(sweep, [output])
     if not inputs or at_inputs is None or at_output is None:
         return lines[:1]
-    return [*lines, f"  {number(at_inputs, 5)} and {number(at_output, 5)}"]
+    return [*lines, f"  {stop.listed([number(at_inputs, 5), number(at_output, 5)])}"]
 
 
 def _tensors_at(stop: Stop) -> set[int]:
@@ -109,7 +118,10 @@ def beside(stop: Stop) -> tuple[str, str] | None:
         if found is None:
             return None
         gradient = stop.other(found.event).compact(found.gradient)
-        return "reverse", f"the gradient of {stop.called(found.twin)} is {gradient} (event {found.event + 1})"
+        name, event = stop.called(found.twin), stop.event_of(found.event)
+        return "reverse", stop.say(
+            "the gradient of {name} is {gradient} ({event})", name=name, gradient=gradient, event=event
+        )
     run = stop.moment.pass_info
     runs = modes.trace.passes
     position = next((i for i, known in enumerate(runs) if known is run or known == run), None)
@@ -121,9 +133,8 @@ def beside(stop: Stop) -> tuple[str, str] | None:
     if not told:
         return None
     name = stop.called(next(iter(here)))
-    return "forward", f"the tangent of {name} is {', '.join(told)}" + (
-        " (sweep by sweep)" if len(told) > 1 else ""
-    )
+    text = stop.say("the tangent of {name} is {tangent}", name=name, tangent=", ".join(told))
+    return "forward", text + (stop.say(" (sweep by sweep)") if len(told) > 1 else "")
 
 
 _SWEEPS = 4

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 
-from gradviz.events.kinds import Mutated, OpRan, PassBegan, Produced
+from gradviz.events.kinds import Kind, Mutated, NodeMade, OpRan, PassBegan, Produced, Received
 from gradviz.words.escape import clean
 from gradviz.words.formulas import formulas, is_whole_vjp, local_number
-from gradviz.words.numbers import brief, listed, scalar
+from gradviz.words.numbers import brief, scalar
 from gradviz.words.stop import Stop
 
-_LONGEST = 44  # longer expressions are not quoted
+LONGEST = 44  # longer expressions are not quoted
 _LONGEST_RULE = 24  # nor longer formulas
 
 
 def call_of(stop: Stop, op: OpRan) -> str:
     """An op as it is written in the source, else as a call."""
-    text = stop.words.expression(op.site, _LONGEST)
+    text = stop.words.expression(op.site, LONGEST)
     is_item = bool(stop.written) and text.endswith("]")  # from `x[0] = y`, the site covers only `x[0]`
     if text and not is_item and op.site in stop.query.places.of_one_op:
         return text
@@ -26,7 +26,7 @@ def call_of(stop: Stop, op: OpRan) -> str:
 
 def changes(stop: Stop, through: str = "") -> str:
     """The tensors that an event changed in place, each with its old and new value."""
-    return listed(_change(stop, tensor, through) for tensor in stop.written)
+    return stop.listed(_change(stop, tensor, through) for tensor in stop.written)
 
 
 def _change(stop: Stop, tensor: int, through: str) -> str:
@@ -39,9 +39,10 @@ def _change(stop: Stop, tensor: int, through: str) -> str:
     elif owner:
         name = stop.called(owner)
     was, now = stop.brief_before(tensor), stop.brief(tensor)
-    change = f"{was} → {now}" if was != now else f"still {now}"
+    change = f"{was} → {now}" if was != now else stop.say("still {value}", value=now)
     version = stop.query.tensors.version(tensor, stop.k)
-    return f"{name} in place{through}: {change}" + (f", version {version}" if version else "")
+    told = stop.say("{name} in place{through}: {change}", name=name, through=through, change=change)
+    return told + (stop.say(", version {version}", version=version) if version else "")
 
 
 def grad_before(stop: Stop, tensor: int) -> str:
@@ -50,9 +51,51 @@ def grad_before(stop: Stop, tensor: int) -> str:
     return stop.brief_before(grad) if grad else "None"
 
 
-def padded(tensors: list[int], length: int) -> list[int]:
-    """Tensors with zeros behind them, up to a length."""
-    return [*tensors[:length], *[0] * (length - len(tensors))]
+def received(stop: Stop, event: Received) -> list[tuple[int, int]]:
+    """The gradients that a node receives, each with the output that it is for, 0 where that is not known."""
+    outputs = [*stop.node_tensors, *[0] * len(event.gradients)]
+    return [
+        (gradient, output) for gradient, output in zip(event.gradients, outputs, strict=False) if gradient
+    ]
+
+
+def tensor_of_edge(stop: Stop, i: int) -> int:
+    """The tensor whose gradient edge i of the node of a stop carries, 0 if it is not known."""
+    made = stop.node_made
+    return made.edges[i].tensor if made is not None and i < len(made.edges) else 0
+
+
+def leads_to(stop: Stop, node: NodeMade) -> str:
+    """The nodes that a node's gradients go to."""
+    targets = dict.fromkeys(stop.words.node_name(edge.node) for edge in node.edges if edge.node)
+    return stop.listed(targets) if targets else stop.say("no other node")
+
+
+def derivative_at(stop: Stop, made: NodeMade, i: int) -> str:
+    """What a node computes at edge i: a partial derivative, or a VJP."""
+    tensor, (name, formula) = made.edges[i].tensor, formulas(made.rule, stop.words.edges_called(made))[i]
+    if is_whole_vjp(formula):
+        return stop.say("VJP for {name}", name=stop.called(tensor))
+    output = made.outputs[0] if len(made.outputs) == 1 else 0
+    return stop.words.partial(output, tensor, name, before=tensor in made.outputs)
+
+
+def saved_by(stop: Stop, made: NodeMade) -> str:
+    """The tensors that a node saved, each with its version."""
+    return stop.listed(
+        stop.say("{name} (version {version})", name=stop.called(tensor), version=version)
+        for tensor, version in dict.fromkeys(made.saved)
+    )
+
+
+def ended_by_error(stop: Stop) -> bool:
+    """Whether an error ended the pass that ends at a stop."""
+    return bool(stop.k) and stop.trace.kinds[stop.k - 1] == Kind.ERROR
+
+
+def first_sentence(message: str) -> str:
+    """The first sentence of an error's message."""
+    return clean(message.strip().split("\n")[0].split(". ")[0])
 
 
 def chain_rule(stop: Stop, event: Produced, i: int) -> str:

@@ -10,9 +10,9 @@ def phase(stop: Stop) -> str:
     """`forward` with the scope, or the backward pass."""
     run = stop.moment.pass_info
     if run is not None:
-        return f"backward pass {run.number} of {stop.trace.passes_begun}"
+        return stop.say("backward pass {number} of {count}", number=run.number, count=stop.trace.passes_begun)
     name = ""
     for scope in stop.moment.scopes:
         within = scope.name == name or scope.name.startswith(f"{name}.")  # a module's name is its full path
         name = scope.name if within or not name else f"{name}.{scope.name}"
-    return f"forward in {shortened(clean(name), 30)}" if name else "forward"
+    return stop.say("forward in {scope}", scope=shortened(clean(name), 30)) if name else stop.say("forward")

@@ -26,17 +26,17 @@ from gradviz.events.kinds import (
     TensorMade,
 )
 from gradviz.query.savers import needing
-from gradviz.words.bars import bars, trend_words
+from gradviz.query.trend import Trend
+from gradviz.words.bars import bars
 from gradviz.words.compare import beside
 from gradviz.words.escape import clean
-from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
+from gradviz.words.formulas import formulas, is_number, local_number
 from gradviz.words.jvp import terms
-from gradviz.words.numbers import compact, listed
-from gradviz.words.sentences import leads_to
+from gradviz.words.numbers import compact, number
+from gradviz.words.parts import LONGEST, derivative_at, leads_to, saved_by
 from gradviz.words.stop import Stop
 
 _BARS = 24  # cells
-_EXPRESSION = 44  # characters
 
 
 class Row(NamedTuple):
@@ -56,7 +56,8 @@ def rows(stop: Stop, most_waiting: int | None = None) -> list[Row]:
         told.append(Row(*other, "magenta"))
     in_flight = stop.moment.in_flight if most_waiting is not None else 0
     if most_waiting is not None and in_flight > most_waiting:
-        return [*told, Row("waiting", f"{in_flight:,} gradients, each at the node that will take it", "dim")]
+        many = stop.say("{count} gradients, each at the node that will take it", count=f"{in_flight:,}")
+        return [*told, Row("waiting", many, "dim")]
     return [*told, *_waiting(stop)]
 
 
@@ -69,14 +70,14 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     tensors = stop.node_tensors
     for i, gradient in enumerate(received.gradients if received is not None else ()):
         name = stop.words.derivative(tensors[i] if i < len(tensors) else 0, stop.moment)
-        came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else "none came"
+        came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else stop.say("none came")
         yield Row("upstream", f"{name} = {came}", "cyan")
     made = stop.node_made
     if made is None:
         return
     yield from _local(stop, made, received, produced)
     if produced is None:
-        yield Row("downstream", "not yet known: the node is about to run", "dim")
+        yield Row("downstream", stop.say("not yet known: the node is about to run"), "dim")
         return
     for i, flow in enumerate(produced.flows):
         if flow.gradient:
@@ -94,7 +95,7 @@ def origin(stop: Stop, node: int) -> str:
         return ""
     parts = " + ".join(stop.compact(delivery.gradient) for delivery in arrivals)
     total = f" = {parts}" if len(arrivals) > 1 else ""
-    return f"{total}  ← {listed(_givers(stop, given))}"
+    return f"{total}  ← {stop.listed(_givers(stop, given))}"
 
 
 def _givers(stop: Stop, given: list[Produced]) -> list[str]:
@@ -103,7 +104,9 @@ def _givers(stop: Stop, given: list[Produced]) -> list[str]:
     names = [stop.words.node_name(node) for node in nodes]
     tensors = [stop.query.nodes.tensors(node) for node in nodes]
     return [
-        f"{name} of {stop.called(made[0])}" if names.count(name) > 1 and any(made) else name
+        stop.say("{node} of {name}", node=name, name=stop.called(made[0]))
+        if names.count(name) > 1 and any(made)
+        else name
         for name, made in zip(names, tensors, strict=True)
     ]
 
@@ -111,7 +114,6 @@ def _givers(stop: Stop, given: list[Produced]) -> list[str]:
 def _local(stop: Stop, made: NodeMade, received: Received | None, produced: Produced | None) -> Iterator[Row]:
     """The local derivative of each edge that carries a gradient."""
     told = formulas(made.rule, stop.words.edges_called(made))
-    output = made.outputs[0] if len(made.outputs) == 1 else 0
     for i, edge in enumerate(made.edges):
         if not edge.node:
             continue
@@ -121,18 +123,12 @@ def _local(stop: Stop, made: NodeMade, received: Received | None, produced: Prod
             number = local_number(
                 made.rule.elementwise, stop.moment.value(upstream), stop.moment.value(downstream)
             )
-        name, formula = told[i]
+        formula = told[i][1]
         if is_number(formula):
             number = ""
         text = " = ".join(part for part in (formula, number) if part)
         if text:
-            vjp = is_whole_vjp(formula)
-            what = (
-                f"VJP for {stop.called(edge.tensor)}"
-                if vjp
-                else stop.words.partial(output, edge.tensor, name, before=edge.tensor in made.outputs)
-            )
-            yield Row("local", f"{what} = {text}", "yellow")
+            yield Row("local", f"{derivative_at(stop, made, i)} = {text}", "yellow")
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
@@ -144,7 +140,16 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
     yield Row("after", f"{name}.grad = {stop.value(event.grad)}", "green")
     trend = stop.words.trend(event.tensor)
     if trend is not None:
-        yield Row("passes", f"{bars(trend, _BARS)}  {trend_words(trend)}", "dim")
+        yield Row("passes", f"{bars(trend, _BARS)}  {_trend_told(stop, trend)}", "dim")
+
+
+def _trend_told(stop: Stop, trend: Trend) -> str:
+    """The first and the last norm of a gradient, and the number of passes."""
+    first, last = (number(norm, 3) for norm in (trend.norms[0], trend.norms[-1]))
+    told = "norm {first} → {last} in {passes} passes"
+    if trend.of:
+        told = "norm {first} → {last} in {passes} of {all} passes"
+    return stop.say(told, first=first, last=last, passes=len(trend.norms), all=f"{trend.of:,}")
 
 
 def _retained(stop: Stop, event: Retained) -> Iterator[Row]:
@@ -158,7 +163,7 @@ def _hooked(stop: Stop, event: Hooked) -> Iterator[Row]:
 
 def _pass_began(stop: Stop, event: PassBegan) -> Iterator[Row]:
     for root in event.roots:
-        node = stop.words.node_name(root.node) if root.node else "nothing"
+        node = stop.words.node_name(root.node) if root.node else stop.say("nothing")
         yield Row("root", f"{stop.end(root.tensor)} = {stop.value(root.tensor)}")
         derivative = stop.words.derivative(root.tensor, stop.moment)
         yield Row("upstream", f"{derivative} = {stop.value(root.gradient)}  → {node}", "cyan")
@@ -172,7 +177,8 @@ def _waiting(stop: Stop) -> Iterator[Row]:
         tensors = stop.query.nodes.tensors(node)
         values = " + ".join(stop.compact(delivery.gradient) for delivery in deliveries)
         name = stop.words.derivative(tensors[0] if tensors else 0, stop.moment)
-        yield Row("waiting", f"{name}: {values}  at {stop.words.node_name(node)}", "dim")
+        told, at = "{name}: {values}  at {node}", stop.words.node_name(node)
+        yield Row("waiting", stop.say(told, name=name, values=values, node=at), "dim")
 
 
 # --- forward
@@ -199,9 +205,8 @@ def _node_made(stop: Stop, event: NodeMade) -> Iterator[Row]:
     yield from _local(stop, event, None, None)
     if any(edge.node for edge in event.edges):
         yield Row("edges", f"{clean(event.grad_fn)} → {leads_to(stop, event)}")
-    saved = [f"{stop.called(tensor)} (version {version})" for tensor, version in dict.fromkeys(event.saved)]
-    if saved:
-        yield Row("saved", listed(saved))
+    if saved := saved_by(stop, event):
+        yield Row("saved", saved)
 
 
 def _tangent_of(stop: Stop, tensor: int) -> str:
@@ -245,17 +250,18 @@ def _written(stop: Stop, tensor: int) -> Iterator[Row]:
     yield Row("before", stop.value_before(tensor), "cyan")
     yield Row("after", stop.value(tensor), "green")
     for told in needed_by(stop, tensor):
-        yield Row("needed", f"{told} and has not run yet", "red")
+        yield Row("needed", stop.say("{needed} and has not run yet", needed=told), "red")
 
 
 def needed_by(stop: Stop, tensor: int) -> list[str]:
     """The nodes that saved an earlier version of a tensor that is now changed."""
     found = []
     for node, saved in needing(stop.query, tensor, stop.k):
-        text = stop.words.expression(node.site, _EXPRESSION)
+        text = stop.words.expression(node.site, LONGEST)
         line = stop.words.at_line(node.site)
-        place = (f" of {text}" if text else "") + (f"{line}," if line else "")
-        found.append(f"{clean(node.grad_fn)}{place} saved it at version {saved.version}")
+        place = (stop.say(" of {expression}", expression=text) if text else "") + (f"{line}," if line else "")
+        told, name = "{node}{place} saved it at version {version}", clean(node.grad_fn)
+        found.append(stop.say(told, node=name, place=place, version=saved.version))
     return found
 
 

@@ -18,7 +18,6 @@ from gradviz.events.kinds import (
     GraphsAlive,
     Hooked,
     KernelRan,
-    Kind,
     Mutated,
     Named,
     NodeMade,
@@ -42,48 +41,62 @@ from gradviz.query.settings import rates_of, settings_of
 from gradviz.words.escape import clean
 from gradviz.words.jvp import in_numbers
 from gradviz.words.numbers import listed, number, plural
-from gradviz.words.parts import call_of, chain_rule, changes, flags_of, grad_before, padded
+from gradviz.words.parts import (
+    LONGEST,
+    call_of,
+    chain_rule,
+    changes,
+    ended_by_error,
+    first_sentence,
+    flags_of,
+    grad_before,
+    leads_to,
+    received,
+    tensor_of_edge,
+)
 from gradviz.words.stop import Stop
-
-_LONGEST = 44  # longer expressions are not quoted
 
 
 def sentence(stop: Stop) -> str:
     """What happens at a stop, in one sentence."""
-    kind = type(stop.event)
-    return (stop.words.sentences.get(kind) or SENTENCES[kind])(stop, stop.event)
+    return SENTENCES[type(stop.event)](stop, stop.event)
 
 
 # --- forward
 
 
 def _tensor_made(stop: Stop, event: TensorMade) -> str:
-    name, how = stop.called(event.tensor), clean(event.how)
+    say, name, how = stop.say, stop.called(event.tensor), clean(event.how)
     if how == "gradient":
-        return f"the gradient that backward starts with is made: {stop.brief(event.tensor)}"
+        return say("the gradient that backward starts with is made: {value}", value=stop.brief(event.tensor))
     flags = stop.moment.flags(event.tensor)
-    maker = stop.words.expression(event.site, _LONGEST)
+    maker = stop.words.expression(event.site, LONGEST)
     if flags & VIEW:
         row = stop.trace.states.first(event.tensor)
         base = int(stop.trace.states.bases[row])
-        shared = stop.standing(base) if base else "another tensor"
-        return f"{maker or name} shares the memory of {shared}, outside of the graph"
-    said = "a leaf that requires grad" if flags & REQUIRES_GRAD else "a leaf that does not require grad"
+        shared = stop.standing(base) if base else say("another tensor")
+        return say(
+            "{name} shares the memory of {other}, outside of the graph", name=maker or name, other=shared
+        )
+    what = "a leaf that requires grad" if flags & REQUIRES_GRAD else "a leaf that does not require grad"
     if not flags & LEAF:
-        said = "which an op made before the recording"
-    copied = f", made from {stop.called(event.source)}" if event.source else ""
-    return f"{maker or how} made {name}, {said}{copied}"
+        what = "which an op made before the recording"
+    copied = say(", made from {name}", name=stop.called(event.source)) if event.source else ""
+    return say("{maker} made {name}, {what}", maker=maker or how, name=name, what=say(what)) + copied
 
 
 def _op_ran(stop: Stop, event: OpRan) -> str:
-    outputs = listed(map(stop.called, event.outputs)) if event.outputs else "nothing"
-    inside = f"inside {stop.running}: " if stop.running else ""
+    say = stop.say
+    outputs = stop.listed(map(stop.called, event.outputs)) if event.outputs else say("nothing")
+    inside = say("inside {node}: ", node=stop.running) if stop.running else ""
     node = stop.query.nodes.main_of_op(event.index)
-    how = stop.words.node_name(node) if node else NO_NODE[why_no_node(stop.query, event)]
+    how = stop.words.node_name(node) if node else say(NO_NODE[why_no_node(stop.query, event)])
     call = call_of(stop, event)
     if stop.written:
-        return f"{inside}{call} changes {changes(stop)} ({how})"
-    return f"{inside}{call} ran ({how})" if call == outputs else f"{inside}{call} made {outputs} ({how})"
+        return inside + say("{call} changes {what} ({how})", call=call, what=changes(stop), how=how)
+    if call == outputs:
+        return inside + say("{call} ran ({how})", call=call, how=how)
+    return inside + say("{call} made {outputs} ({how})", call=call, outputs=outputs, how=how)
 
 
 # Why an op made no node; shown in brackets after the op.
@@ -96,37 +109,40 @@ NO_NODE = {
 
 
 def _node_made(stop: Stop, event: NodeMade) -> str:
+    say, node = stop.say, clean(event.grad_fn)
     outputs = [stop.called(tensor) for tensor in event.outputs if tensor]
-    name = clean(event.grad_fn)
-    what = f"{name} is now the grad_fn of {listed(outputs)}" if outputs else f"{name} is made"
-    return f"{what}, and leads to {leads_to(stop, event)}"
-
-
-def leads_to(stop: Stop, node: NodeMade) -> str:
-    """The nodes that a node's gradients go to."""
-    targets = dict.fromkeys(stop.words.node_name(edge.node) for edge in node.edges if edge.node)
-    return listed(targets) if targets else "no other node"
+    what = say("{node} is made", node=node)
+    if outputs:
+        what = say("{node} is now the grad_fn of {outputs}", node=node, outputs=stop.listed(outputs))
+    return what + say(", and leads to {targets}", targets=leads_to(stop, event))
 
 
 def _mutated(stop: Stop, event: Mutated) -> str:
-    through = f" through {stop.called(event.source)}" if event.op >= 0 and event.source else ""
-    return f"{clean(event.how)} changes {changes(stop, through)}"
+    through = ""
+    if event.op >= 0 and event.source:
+        through = stop.say(" through {name}", name=stop.called(event.source))
+    return stop.say("{how} changes {what}", how=clean(event.how), what=changes(stop, through))
 
 
 def _requires_grad_changed(stop: Stop, event: RequiresGradChanged) -> str:
     required = stop.moment.flags(event.tensor) & REQUIRES_GRAD
-    return f"{stop.called(event.tensor)} {'now requires' if required else 'no longer requires'} grad"
+    told = "{name} now requires grad" if required else "{name} no longer requires grad"
+    return stop.say(told, name=stop.called(event.tensor))
 
 
 def _grad_assigned(stop: Stop, event: GradAssigned) -> str:
     was = grad_before(stop, event.tensor)
     now = stop.brief(event.grad) if event.grad else "None"
-    return f"{stop.called(event.tensor)}.grad is set to {now} (was {was})"
+    return stop.say(
+        "{name}.grad is set to {now} (was {was})", name=stop.called(event.tensor), now=now, was=was
+    )
 
 
 def _grad_read(stop: Stop, event: GradRead) -> str:
-    name = stop.called(event.tensor)
-    return f"{name}.grad is read: it is None, because {name} is not a leaf and does not retain its gradient"
+    return stop.say(
+        "{name}.grad is read: it is None, because {name} is not a leaf and does not retain its gradient",
+        name=stop.called(event.tensor),
+    )
 
 
 def _grads_cleared(stop: Stop, event: GradsCleared) -> str:
@@ -151,28 +167,34 @@ def _named(stop: Stop, event: Named) -> str:
     return f"a {clean(event.role) or 'tensor'} is named {clean(event.name)}: {stop.brief(event.tensor)}"
 
 
-_SCOPES = {"module": "module", "function": "the forward of"}
+_SCOPES = {"module": "module {name}", "function": "the forward of {name}"}
 
 
-def _scope(event: ScopeEntered) -> str:
+def _scope(stop: Stop, event: ScopeEntered) -> str:
     name, cls = clean(event.name), clean(event.type)
-    return f"{_SCOPES.get(event.kind, clean(event.kind))} {name}" + (f" ({cls})" if cls != name else "")
+    told = stop.say(_SCOPES.get(event.kind, "{kind} {name}"), kind=clean(event.kind), name=name)
+    return told + (f" ({cls})" if cls != name else "")
 
 
 def _scope_entered(stop: Stop, event: ScopeEntered) -> str:
-    return f"enters {_scope(event)}"
+    return stop.say("enters {scope}", scope=_scope(stop, event))
 
 
 def _scope_left(stop: Stop, event: ScopeLeft) -> str:
-    return f"leaves {_scope(stop.scope)}" if stop.scope is not None else "leaves a scope"
+    scope = _scope(stop, stop.scope) if stop.scope is not None else stop.say("a scope")
+    return stop.say("leaves {scope}", scope=scope)
 
 
 def _tangent(stop: Stop, event: TangentPushed) -> str:
-    name, tangent = stop.called(event.tensor), stop.brief(event.tangent)
+    say, name, tangent = stop.say, stop.called(event.tensor), stop.brief(event.tangent)
     if event.how == "make_dual":
-        return f"{name} becomes a dual number: value {stop.brief(event.tensor)}, tangent {tangent}"
+        told = "{name} becomes a dual number: value {value}, tangent {tangent}"
+        return say(told, name=name, value=stop.brief(event.tensor), tangent=tangent)
     sums = in_numbers(stop, event)
-    return f"the JVP of {clean(event.how)} gives {name} the tangent {tangent}" + (f": {sums}" if sums else "")
+    told = "the JVP of {op} gives {name} the tangent {tangent}"
+    return say(told, op=clean(event.how), name=name, tangent=tangent) + (
+        say(": {sum}", sum=sums) if sums else ""
+    )
 
 
 def _stepped(stop: Stop, event: Stepped) -> str:
@@ -224,23 +246,29 @@ def _rates(text: str) -> str:
 
 
 def _pass_began(stop: Stop, event: PassBegan) -> str:
-    roots = listed(stop.end(root.tensor) for root in event.roots) if event.roots else "nothing"
-    seeds = listed(stop.brief(root.gradient) for root in event.roots) if event.roots else "nothing"
-    what = f"backward pass {event.number} begins at {roots}, with gradient {seeds}"
+    say = stop.say
+    roots = stop.listed(stop.end(root.tensor) for root in event.roots) if event.roots else say("nothing")
+    seeds = stop.listed(stop.brief(root.gradient) for root in event.roots) if event.roots else say("nothing")
+    told = "backward pass {number} begins at {roots}, with gradient {seeds}"
+    what = say(told, number=event.number, roots=roots, seeds=seeds)
     if event.inputs:
-        what += f", for {listed(map(stop.end, event.inputs))}"
-    return what + flags_of(event, "; will keep the graph")
+        what += say(", for {inputs}", inputs=stop.listed(map(stop.end, event.inputs)))
+    return what + flags_of(event, say("; will keep the graph"))
 
 
 def _received(stop: Stop, event: Received) -> str:
-    tensors = padded(stop.node_tensors, len(event.gradients))
-    given = [(g, t) for g, t in zip(event.gradients, tensors, strict=True) if g]
+    say, given = stop.say, received(stop, event)
     if not given:
-        return f"{stop.node_name} receives no gradient"
-    parts = listed(
-        f"{stop.brief(g)} as the gradient of {stop.called(t) if t else 'an output'}" for g, t in given
-    )
-    return f"{stop.node_name} receives {parts}{_sum(stop, event)}"
+        return say("{node} receives no gradient", node=stop.node_name)
+    parts = [
+        say(
+            "{value} as the gradient of {name}",
+            value=stop.brief(gradient),
+            name=stop.called(tensor) if tensor else say("an output"),
+        )
+        for gradient, tensor in given
+    ]
+    return say("{node} receives {parts}", node=stop.node_name, parts=stop.listed(parts)) + _sum(stop, event)
 
 
 def _sum(stop: Stop, event: Received) -> str:
@@ -250,38 +278,42 @@ def _sum(stop: Stop, event: Received) -> str:
         return ""
     values = [stop.brief(delivery.gradient) for delivery in arrivals]
     if sum(map(len, values)) > 40:
-        return f", the sum over {len(arrivals)} edges"
-    return f": {' + '.join(values)}"
+        return stop.say(", the sum over {count} edges", count=len(arrivals))
+    return stop.say(": {sum}", sum=" + ".join(values))
 
 
 def _produced(stop: Stop, event: Produced) -> str:
     told = [_given(stop, event, i) for i, flow in enumerate(event.flows) if flow.gradient]
-    return f"{stop.node_name} gives {listed(told)}" if told else f"{stop.node_name} gives no gradient"
+    if not told:
+        return stop.say("{node} gives no gradient", node=stop.node_name)
+    return stop.say("{node} gives {parts}", node=stop.node_name, parts=stop.listed(told))
 
 
 def _given(stop: Stop, event: Produced, i: int) -> str:
-    flow = event.flows[i]
-    made = stop.node_made
-    tensor = made.edges[i].tensor if made is not None and i < len(made.edges) else 0
-    to = stop.called(tensor) if tensor else stop.words.node_name(flow.node)
-    rule = chain_rule(stop, event, i)
+    flow, tensor, rule = event.flows[i], tensor_of_edge(stop, i), chain_rule(stop, event, i)
+    value = stop.brief(flow.gradient)
+    if tensor:
+        told = stop.say("{value} to {name}", value=value, name=stop.called(tensor))
+    else:
+        told = stop.say("{value} to {node}", value=value, node=stop.words.node_name(flow.node))
     alone = sum(1 for other in event.flows if other.gradient) == 1
-    return f"{stop.brief(flow.gradient)} to {to}" + (
-        f": {rule}" if rule and alone else f" ({rule})" if rule else ""
-    )
+    if not rule:
+        return told
+    return told + (stop.say(": {rule}", rule=rule) if alone else f" ({rule})")
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> str:
     name, was = stop.called(event.tensor), grad_before(stop, event.tensor)
     now = stop.brief(event.grad)
     if was == "None":
-        return f"{name}.grad is now {now} (was None)"
-    return f"{name}.grad accumulates: {was} + {stop.brief_before(event.gradient)} = {now}"
+        return stop.say("{name}.grad is now {now} (was None)", name=name, now=now)
+    told, came = "{name}.grad accumulates: {was} + {came} = {now}", stop.brief_before(event.gradient)
+    return stop.say(told, name=name, was=was, came=came, now=now)
 
 
 def _retained(stop: Stop, event: Retained) -> str:
-    name = stop.called(event.tensor)
-    return f"{name} retains its gradient, as retain_grad() asked: {name}.grad is now {stop.brief(event.grad)}"
+    told = "{name} retains its gradient, as retain_grad() asked: {name}.grad is now {value}"
+    return stop.say(told, name=stop.called(event.tensor), value=stop.brief(event.grad))
 
 
 def _hooked(stop: Stop, event: Hooked) -> str:
@@ -291,11 +323,12 @@ def _hooked(stop: Stop, event: Hooked) -> str:
 
 
 def _pass_ended(stop: Stop, event: PassEnded) -> str:
-    run = stop.moment.pass_info
-    if stop.k and stop.trace.kinds[stop.k - 1] == Kind.ERROR:
-        return f"the error ends backward pass {event.number}"
-    graph = flags_of(stop.query.passes.began(run.number), "; the graph is kept") if run is not None else ""
-    return f"backward pass {event.number} ends{graph or '; its buffers are freed'}"
+    say, run = stop.say, stop.moment.pass_info
+    if ended_by_error(stop):
+        return say("the error ends backward pass {number}", number=event.number)
+    began = stop.query.passes.began(run.number) if run is not None else None
+    graph = flags_of(began, say("; the graph is kept")) if began is not None else ""
+    return say("backward pass {number} ends", number=event.number) + (graph or say("; its buffers are freed"))
 
 
 def _graphs_alive(stop: Stop, event: GraphsAlive) -> str:
@@ -304,10 +337,10 @@ def _graphs_alive(stop: Stop, event: GraphsAlive) -> str:
 
 
 def _error(stop: Stop, event: ErrorRaised) -> str:
-    where = f" at {stop.words.node_name(event.node)}" if event.node else ""
-    first = clean(event.message.strip().split("\n")[0].split(". ")[0])
-    ends = "" if event.in_pass else " (it ends the script)"
-    return f"{clean(event.type)}{where}: {first}{ends}"
+    where = stop.say(" at {node}", node=stop.words.node_name(event.node)) if event.node else ""
+    ends = "" if event.in_pass else stop.say(" (it ends the script)")
+    told, first = "{type}{where}: {message}", first_sentence(event.message)
+    return stop.say(told, type=clean(event.type), where=where, message=first) + ends
 
 
 SENTENCES: dict[type, Callable[[Stop, Any], str]] = {

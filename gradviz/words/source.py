@@ -19,9 +19,10 @@ def title(stop: Stop) -> str:
     """The site of an event: file, line, function."""
     site, why = stop.place
     if site is None:
-        return "no source location"
+        return stop.say("no source location")
     place = site.place
-    inside = f" in {clean(place.function)}" if place.function and place.function != "<module>" else ""
+    is_named = place.function and place.function != "<module>"
+    inside = stop.say(" in {function}", function=clean(place.function)) if is_named else ""
     return f"{clean(Path(place.file).name)}:{place.line}{inside}" + (f" · {why}" if why else "")
 
 

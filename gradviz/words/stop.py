@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 
 from gradviz.events.kinds import (
@@ -54,13 +55,25 @@ class Stop:
 
     # --- words for what happens here
 
+    def say(self, text: str, **parts: object) -> str:
+        """An English text in the language of the session, with its `{parts}` filled in."""
+        return self.words.say(text, **parts)
+
+    def listed(self, parts: Iterable[str]) -> str:
+        """`a`, `a and b`, `a, b and c`, in the language of the session."""
+        return self.words.listed(parts)
+
+    def event_of(self, k: int) -> str:
+        """`event 12`, counted from 1."""
+        return self.say("event {event}", event=k + 1)
+
     def called(self, tensor: int) -> str:
         """The name of a tensor."""
-        return self.words.called(tensor) if tensor else "a number"
+        return self.words.called(tensor) if tensor else self.say("a number")
 
     def end(self, tensor: int) -> str:
         """The name of a root or an input of a pass. For a GradientEdge the tensor may be unknown."""
-        return self.called(tensor) if tensor else "a GradientEdge"
+        return self.called(tensor) if tensor else self.say("a GradientEdge")
 
     def standing(self, tensor: int) -> str:
         """The present name of a tensor: `w.grad` if it is the gradient of w."""
@@ -144,18 +157,21 @@ class Stop:
         if isinstance(event, AtNode) or (isinstance(event, KernelRan) and event.node):
             return self._node_place()
         if isinstance(event, PassEnded) and self.moment.pass_info is not None:
-            return self.moment.pass_info.site, "where the pass began"
+            return self.moment.pass_info.site, self.say("where the pass began")
         if isinstance(event, ScopeLeft) and self.scope is not None:
-            return self.scope.site, "where it was entered"
+            return self.scope.site, self.say("where it was entered")
         if isinstance(event, Named):
-            return self._made_at(event.tensor), f"where {self.called(event.tensor)} was made"
+            return self._made_at(event.tensor), self._made_there(self.called(event.tensor))
         return 0, ""
 
     def _node_place(self) -> tuple[int, str]:
         if self.node_made is not None:
-            return self.node_made.site, f"where {self.node_name} was made"
+            return self.node_made.site, self._made_there(self.node_name)
         tensors = self.node_tensors or [getattr(self.event, "tensor", 0)]
-        return self._made_at(tensors[0]), f"where {self.called(tensors[0])} was made"
+        return self._made_at(tensors[0]), self._made_there(self.called(tensors[0]))
+
+    def _made_there(self, name: str) -> str:
+        return self.say("where {name} was made", name=name)
 
     def _made_at(self, tensor: int) -> int:
         maker = self.query.tensors.made(tensor)

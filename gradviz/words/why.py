@@ -9,8 +9,9 @@ from gradviz.events.kinds import (
     REQUIRES_GRAD,
     Accumulated,
     ErrorRaised,
+    GradAssigned,
+    GradsCleared,
     Hooked,
-    Kind,
     Mutated,
     NodeMade,
     OpRan,
@@ -21,38 +22,42 @@ from gradviz.events.kinds import (
     Retained,
     TangentPushed,
 )
+from gradviz.query.absence import accumulations
 from gradviz.query.birth import NAN, birth
-from gradviz.query.changes import value_changes
+from gradviz.query.changes import added_up, value_changes
 from gradviz.query.cuts import why_no_node
-from gradviz.words.absence import NO_NODE
+from gradviz.words.absence import NO_NODE, without_grad_told
 from gradviz.words.escape import clean
 from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
 from gradviz.words.jvp import in_numbers, pushed_through, terms
-from gradviz.words.numbers import listed, scalar
+from gradviz.words.numbers import has_odd, scalar
+from gradviz.words.parts import LONGEST, derivative_at, ended_by_error, saved_by
 from gradviz.words.rows import needed_by, origin
 from gradviz.words.sentences import sentence
 from gradviz.words.source import title
 from gradviz.words.stop import Stop
 
-_LONGEST = 44  # characters of an expression
+_MOST = 12  # leaves
+_MANY = 1000  # accumulations
 
 
 def why(stop: Stop) -> list[str]:
     """What the chain rule means at an event, as lines of text."""
-    if isinstance(stop.event, PassEnded) and stop.k and stop.trace.kinds[stop.k - 1] == Kind.ERROR:
+    if isinstance(stop.event, PassEnded) and ended_by_error(stop):
         return why(stop.other(stop.k - 1))
+    nothing = stop.say("{sentence}: no derivative is involved", sentence=sentence(stop))
+    return [*(_explained(stop) or [nothing]), *_bad(stop)]
+
+
+def why_if_any(stop: Stop) -> list[str]:
+    """The same; empty where there is nothing to explain."""
+    lines = _explained(stop)
+    return [*lines, *_bad(stop)] if lines else []
+
+
+def _explained(stop: Stop) -> list[str]:
     explain = EXPLAINED.get(type(stop.event))
-    lines = (
-        list(explain(stop, stop.event))
-        if explain is not None
-        else [f"{sentence(stop)}: no derivative is involved"]
-    )
-    return [*lines, *_bad(stop)]
-
-
-def explains(stop: Stop) -> bool:
-    """Whether the chain rule applies to the event of a stop."""
-    return type(stop.event) in EXPLAINED
+    return list(explain(stop, stop.event)) if explain is not None else []
 
 
 # --- backward
@@ -63,20 +68,24 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[str]:
     received = stop.moment.received(event.node)
     produced = event if isinstance(event, Produced) else _produced_later(stop, event)
     where = "" if made is None else f" ({title(stop).split(' · ')[0]})"
-    yield f"{stop.node_name}: the chain rule for {stop.words.expression_of(made, _LONGEST)}{where}"
+    of = stop.words.expression_of(made, LONGEST)
+    yield stop.say(
+        "{node}: the chain rule for {expression}{where}", node=stop.node_name, expression=of, where=where
+    )
     if made is None:
         yield from _leaf(stop, event, received)
         return
     upstream = [stop.words.derivative(t, stop.moment) for t in made.outputs]
     for i, gradient in enumerate(received.gradients if received is not None else ()):
-        came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else "none came: taken as 0"
+        none = stop.say("none came: taken as 0")
+        came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else none
         yield f"  upstream    {upstream[i] if i < len(upstream) else '?'} = {came}"
     told = formulas(made.rule, stop.words.edges_called(made))
     for i, edge in enumerate(made.edges):
         if edge.node:
             yield from _edge(stop, made, i, upstream, told[i], received, produced)
         elif edge.tensor:
-            yield f"  {stop.called(edge.tensor)}: it needs no gradient"
+            yield stop.say("  {name}: it needs no gradient", name=stop.called(edge.tensor))
 
 
 def _leaf(stop: Stop, event: Received | Produced, received: Received | None) -> Iterator[str]:
@@ -85,13 +94,16 @@ def _leaf(stop: Stop, event: Received | Produced, received: Received | None) -> 
     gradients = [gradient for gradient in (received.gradients if received is not None else ()) if gradient]
     if len(came) > 1 and gradients:
         told = [f"{stop.compact(delivery.gradient)}" for delivery in came]
-        yield f"  it arrived along {len(came)} paths; the gradients of all paths are added:"
+        yield stop.say(
+            "  it arrived along {count} paths; the gradients of all paths are added:", count=len(came)
+        )
         for delivery, words in zip(came, told, strict=True):
             giver = stop.trace.event(delivery.event)
             if isinstance(giver, Produced):
-                yield f"    {words}  from {stop.words.node_name(giver.node)}{_made_by(stop, giver.node)}"
+                node, of = stop.words.node_name(giver.node), _made_by(stop, giver.node)
+                yield stop.say("    {value}  from {node}{of}", value=words, node=node, of=of)
         yield f"  {' + '.join(told)} = {stop.compact(gradients[0])}"
-    yield "  a leaf's gradient ends here: it is added to .grad"
+    yield stop.say("  a leaf's gradient ends here: it is added to .grad")
 
 
 def _made_by(stop: Stop, node: int) -> str:
@@ -99,8 +111,8 @@ def _made_by(stop: Stop, node: int) -> str:
     made = stop.query.nodes.event(node)
     if made is None:
         return ""
-    text = stop.words.expression(made.site, _LONGEST)
-    return (f" of {text}" if text else "") + stop.words.at_line(made.site)
+    text = stop.words.expression(made.site, LONGEST)
+    return (stop.say(" of {expression}", expression=text) if text else "") + stop.words.at_line(made.site)
 
 
 def _produced_later(stop: Stop, event: Received) -> Produced | None:
@@ -128,7 +140,7 @@ def _edge(
     partial = stop.words.partial(output, tensor, name, before=written)
     above = upstream[0] if len(upstream) == 1 else "upstream"
     is_vjp = is_whole_vjp(formula)
-    yield f"  for {stop.called(tensor) if tensor else name or 'an input'}:"
+    yield stop.say("  for {name}:", name=stop.called(tensor) if tensor else name or stop.say("an input"))
     yield f"    {downstream} = " + (formula if is_vjp else f"{above} × {partial}")
     given = produced.flows[i].gradient if produced is not None and i < len(produced.flows) else 0
     now = stop if produced is None or produced.index == stop.k else stop.other(produced.index)
@@ -141,39 +153,78 @@ def _edge(
         if number and scalar(up) is not None:
             yield f"    {now.value(given)} = {now.value(received.gradients[0])} × {number}"
         else:
-            yield f"    {now.value(given)}, from {now.value(received.gradients[0])}"
+            came = now.value(received.gradients[0])
+            yield stop.say("    {value}, from {upstream}", value=now.value(given), upstream=came)
     elif formula and not is_vjp:
         yield f"    {partial} = {formula}"
     if given and produced is not None:
-        yield f"    it goes to {stop.words.node_name(produced.flows[i].node)}"
+        yield stop.say("    it goes to {node}", node=stop.words.node_name(produced.flows[i].node))
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
-    name, now = stop.called(event.tensor), stop.value(event.grad)
+    say, name, now = stop.say, stop.called(event.tensor), stop.value(event.grad)
     came = stop.value_before(event.gradient)
     before = stop.before.grad(event.tensor) if stop.before is not None else 0
-    yield f"{name} is a leaf: each gradient that arrives is added to {name}.grad"
+    yield say("{name} is a leaf: each gradient that arrives is added to {name}.grad", name=name)
     arrivals = stop.moment.arrivals(event.node)
     if len(arrivals) > 1:
         parts = " + ".join(stop.compact(delivery.gradient) for delivery in arrivals)
-        yield f"  {came} = {parts}: {len(arrivals)} paths lead to {name}; their gradients are added"
+        told = "  {value} = {parts}: {count} paths lead to {name}; their gradients are added"
+        yield say(told, value=came, parts=parts, count=len(arrivals), name=name)
     if before:
-        yield f"  {now} = {stop.value_before(before)} (from before) + {came} (this pass)"
-        yield "  backward() adds to .grad and never replaces it; zero_grad() or .grad = None clears it"
+        was = stop.value_before(before)
+        yield say("  {now} = {was} (from before) + {came} (this pass)", now=now, was=was, came=came)
+        yield say("  backward() adds to .grad and never replaces it; zero_grad() or .grad = None clears it")
     else:
-        yield f"  {now}: .grad was None, so it is now this gradient"
+        yield say("  {now}: .grad was None, so it is now this gradient", now=now)
 
 
 def _pass_began(stop: Stop, event: PassBegan) -> Iterator[str]:
     for root in event.roots:
         name = stop.end(root.tensor)
-        yield f"backward begins with ∂{name}/∂{name}: {stop.value(root.gradient)}"
-    yield "  the derivative of a scalar by itself is 1; a larger tensor needs backward(gradient=...)"
+        yield stop.say(
+            "backward begins with ∂{name}/∂{name}: {value}", name=name, value=stop.value(root.gradient)
+        )
+    yield stop.say(
+        "  the derivative of a scalar by itself is 1; a larger tensor needs backward(gradient=...)"
+    )
+
+
+def _pass_ended(stop: Stop, event: PassEnded) -> Iterator[str]:
+    """Which leaves have no gradient after the pass, and why."""
+    yield sentence(stop)
+    told = without_grad_told(stop) or [stop.say("each leaf that requires grad has a gradient")]
+    odd = [leaf for leaf in stop.moment.newest_leaves if has_odd(stop.moment.value(stop.moment.grad(leaf)))]
+    if odd:
+        names = stop.listed(map(stop.called, odd[:_MOST]))
+        told.append(stop.say("NaN or inf in the gradient of {names}: ! goes to where it begins", names=names))
+    yield from (f"  {line}" for line in told)
+
+
+def _cleared(stop: Stop, event: GradAssigned | GradsCleared) -> Iterator[str]:
+    """A gradient that goes although its leaf was never updated by it."""
+    leaves = (event.tensor,) if isinstance(event, GradAssigned) else event.tensors
+    told = [line for leaf in leaves[:_MOST] if (line := _never_updated(stop, leaf))]
+    if told:
+        yield sentence(stop)
+        yield from told
+
+
+def _never_updated(stop: Stop, leaf: int) -> str:
+    """That a leaf has not changed since it was made, if gradients have come to it; else empty."""
+    born = stop.trace.born(leaf)
+    changed = value_changes(stop.query, leaf)
+    came = len(accumulations(stop.query, leaf, stop.k, _MANY))
+    if born is None or not came or ((changed > born) & (changed <= stop.k)).any():
+        return ""
+    many = f"{came:,}" if came < _MANY else f"{came:,}+"
+    told = "  {name} has not changed since {event}, although a gradient came to it {count}×"
+    return stop.say(told, name=stop.called(leaf), event=stop.event_of(born), count=many)
 
 
 def _retained(stop: Stop, event: Retained) -> Iterator[str]:
-    name, kept = stop.called(event.tensor), stop.value(event.grad)
-    yield f"{name} is a non-leaf, but retain_grad() made it keep its gradient: {kept}"
+    told = "{name} is a non-leaf, but retain_grad() made it keep its gradient: {value}"
+    yield stop.say(told, name=stop.called(event.tensor), value=stop.value(event.grad))
 
 
 def _hooked(stop: Stop, event: Hooked) -> Iterator[str]:
@@ -185,21 +236,24 @@ def _hooked(stop: Stop, event: Hooked) -> Iterator[str]:
 
 
 def _op(stop: Stop, event: OpRan) -> Iterator[str]:
-    outputs = listed(map(stop.standing, event.outputs)) if event.outputs else "nothing"
+    say = stop.say
+    outputs = stop.listed(map(stop.standing, event.outputs)) if event.outputs else say("nothing")
     nodes = [stop.query.nodes.event(node) for node in stop.query.nodes.of_op(event.index)]
     for tensor in stop.written:
         yield from _overwritten(stop, tensor)
     if not nodes:
-        yield f"{outputs} has no grad_fn: {NO_NODE[why_no_node(stop.query, event)]}"
+        reason = say(NO_NODE[why_no_node(stop.query, event)])
+        yield say("{outputs} has no grad_fn: {reason}", outputs=outputs, reason=reason)
         return
     wanting = [
         stop.called(t)
         for t in dict.fromkeys(event.inputs)
         if t and stop.query.tensors.flags(t, stop.k - 1) & REQUIRES_GRAD
     ]
-    because = f", because {listed(wanting)} require{'s' * (len(wanting) == 1)} grad" if wanting else ""
-    names = listed(clean(made.grad_fn) for made in nodes if made is not None)
-    yield f"{outputs} requires grad and has grad_fn {names}{because}"
+    why_it = ", because {names} requires grad" if len(wanting) == 1 else ", because {names} require grad"
+    because = say(why_it, names=stop.listed(wanting)) if wanting else ""
+    names = stop.listed(clean(made.grad_fn) for made in nodes if made is not None)
+    yield say("{outputs} requires grad and has grad_fn {node}", outputs=outputs, node=names) + because
     for made in nodes:
         if made is not None:
             yield from _made_node(stop, made)
@@ -212,36 +266,35 @@ def _node_made(stop: Stop, event: NodeMade) -> Iterator[str]:
 
 def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
     """What a node will do in backward, and which tensors it saves for that."""
-    told = formulas(made.rule, stop.words.edges_called(made))
-    output = made.outputs[0] if len(made.outputs) == 1 else 0
+    say, told = stop.say, formulas(made.rule, stop.words.edges_called(made))
     for i, edge in enumerate(made.edges):
-        name, formula = told[i]
+        formula = told[i][1]
         if not edge.node:
             if edge.tensor:
-                yield f"  {stop.called(edge.tensor)}: it gets no gradient, because it does not require grad"
+                name = stop.called(edge.tensor)
+                yield say("  {name}: it gets no gradient, because it does not require grad", name=name)
             continue
-        what = (
-            f"VJP for {stop.called(edge.tensor)}"
-            if is_whole_vjp(formula)
-            else stop.words.partial(output, edge.tensor, name, before=edge.tensor in made.outputs)
-        )
-        yield f"  {what} = {formula or 'no formula in the trace'}"
-    yield "  backward will multiply the upstream gradient by this"
-    if made.saved:
-        saved = [f"{stop.called(t)} (version {v})" for t, v in dict.fromkeys(made.saved)]
-        yield f"  for that it saves {listed(saved)}: do not change them in place before backward"
+        yield f"  {derivative_at(stop, made, i)} = {formula or say('no formula in the trace')}"
+    yield say("  backward will multiply the upstream gradient by this")
+    if saved := saved_by(stop, made):
+        yield say("  for that it saves {saved}: do not change them in place before backward", saved=saved)
 
 
 def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
-    name = stop.called(event.tensor)
+    say, name, value = stop.say, stop.called(event.tensor), stop.value(event.tangent)
     if pushed_through(stop, event) is None:
-        yield f"{name} is given the tangent {stop.value(event.tangent)}: the direction in which to differentiate"
+        told = "{name} is given the tangent {value}: the direction in which to differentiate"
+        yield say(told, name=name, value=value)
         return
-    yield f"forward mode: the tangent of {name} = the sum of local derivative × tangent over the inputs"
+    yield say(
+        "forward mode: the tangent of {name} = the sum of local derivative × tangent over the inputs",
+        name=name,
+    )
     for term in terms(stop, event):
-        yield f"  {term.local}, tangent of {term.name} = {stop.value(term.tangent)}"
+        of = say("tangent of {name}", name=term.name)
+        yield f"  {term.local}, {of} = {stop.value(term.tangent)}"
     sums = in_numbers(stop, event)
-    yield f"  tangent of {name} = " + (f"{sums} = " if sums else "") + stop.value(event.tangent)
+    yield f"  {say('tangent of {name}', name=name)} = " + (f"{sums} = " if sums else "") + value
 
 
 # --- what went wrong
@@ -250,6 +303,11 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
 def _mutated(stop: Stop, event: Mutated) -> Iterator[str]:
     yield sentence(stop)
     yield from _overwritten(stop, event.tensor)
+    added = added_up(stop.query, event.tensor, stop.k)
+    if len(added) > 1:
+        told = "  {name}.grad is the sum over {count} passes since {event}: nothing cleared it between them"
+        event_of = stop.event_of(int(added[0]))
+        yield stop.say(told, name=stop.called(event.tensor), count=len(added), event=event_of)
 
 
 def _overwritten(stop: Stop, tensor: int) -> Iterator[str]:
@@ -258,9 +316,10 @@ def _overwritten(stop: Stop, tensor: int) -> Iterator[str]:
     if not version:
         return
     name = stop.standing(tensor)
-    yield f"  the version of {name} is now {version}: a node that saved an earlier one can no longer use it"
-    for told in needed_by(stop, tensor):
-        yield f"  {told} and has not run yet: its backward would fail"
+    told = "  the version of {name} is now {version}: a node that saved an earlier one can no longer use it"
+    yield stop.say(told, name=name, version=version)
+    for needed in needed_by(stop, tensor):
+        yield stop.say("  {needed} and has not run yet: its backward would fail", needed=needed)
 
 
 def _error(stop: Stop, event: ErrorRaised) -> Iterator[str]:
@@ -268,19 +327,21 @@ def _error(stop: Stop, event: ErrorRaised) -> Iterator[str]:
     yield sentence(stop)
     if made is None:
         return
-    expression = stop.words.expression_of(made, _LONGEST)
-    yield f"  the node was made by {expression}{stop.words.at_line(made.site)}"
+    say, expression = stop.say, stop.words.expression_of(made, LONGEST)
+    line = stop.words.at_line(made.site)
+    yield say("  the node was made by {expression}{line}", expression=expression, line=line)
     told = False
     for tensor, version in dict.fromkeys(made.saved):
         for index in value_changes(stop.query, tensor).tolist():
             if made.index < index < stop.k:
                 told = True
                 writer = stop.other(index)
-                when = f"event {index + 1}{stop.words.at_line(writer.event.site)}"
-                yield f"  it saved {stop.called(tensor)} at version {version}, and then ({when}):"
+                when = stop.event_of(index) + stop.words.at_line(writer.event.site)
+                then = "  it saved {name} at version {version}, and then ({when}):"
+                yield say(then, name=stop.called(tensor), version=version, when=when)
                 yield f"    {sentence(writer)}"
     if not told and "second time" in event.message:
-        yield "  an earlier pass used its saved tensors and freed them: give that pass retain_graph=True"
+        yield say("  an earlier pass used its saved tensors and freed them: give that pass retain_graph=True")
 
 
 def _bad(stop: Stop) -> Iterator[str]:
@@ -288,14 +349,15 @@ def _bad(stop: Stop) -> Iterator[str]:
     found = birth(stop.query, stop.moment)
     if found is None:
         return
-    bad = "NaN" if found.what == NAN else "an infinity"
-    name = stop.called(found.tensor)
+    say, name = stop.say, stop.called(found.tensor)
+    bad = say("NaN" if found.what == NAN else "an infinity")
     if found.carriers:
-        carriers = listed(dict.fromkeys(map(stop.called, found.carriers)))
-        yield f"  {bad} in {name} comes from {carriers}"
+        carriers = stop.listed(dict.fromkeys(map(stop.called, found.carriers)))
+        yield say("  {what} in {name} comes from {carriers}", what=bad, name=name, carriers=carriers)
         return
-    but = f", but {listed(map(stop.called, found.infinite))} contains infinities" if found.infinite else ""
-    yield f"  {bad} in {name} first appears here: no input has one{but}"
+    names = stop.listed(map(stop.called, found.infinite)) if found.infinite else ""
+    but = say(", but {names} contains infinities", names=names) if names else ""
+    yield say("  {what} in {name} first appears here: no input has one", what=bad, name=name) + but
     for tensor in found.took:
         yield f"    {stop.called(tensor)} = {stop.value_before(tensor)}"
 
@@ -305,6 +367,9 @@ EXPLAINED: dict[type, Callable[[Stop, Any], Iterator[str]]] = {
     Produced: _node,
     Accumulated: _accumulated,
     PassBegan: _pass_began,
+    PassEnded: _pass_ended,
+    GradAssigned: _cleared,
+    GradsCleared: _cleared,
     Retained: _retained,
     Hooked: _hooked,
     OpRan: _op,

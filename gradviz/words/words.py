@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
 
 from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.moment import Moment
@@ -25,9 +24,7 @@ class Words:
         self.trace = trace
         self.query = Query(trace)
         self.language = "en"
-        self.sentences: Mapping[
-            type, Callable[[Any, Any], str]
-        ] = {}  # those in another language than English
+        self.texts: Mapping[str, str] = {}  # in another language than English: by the English ones
         self.called = lru_cache(maxsize=4096)(self._called)
         self.trend = lru_cache(maxsize=1024)(self._trend)
         self._root_of_one = lru_cache(maxsize=64)(self._find_root)
@@ -51,6 +48,19 @@ class Words:
         """For what is spread over the whole run."""
         trace = self.trace.apart()
         return self.query if trace is self.trace else Query(trace)
+
+    # --- languages
+
+    def say(self, text: str, **parts: object) -> str:
+        """An English text in the language of this session, with its `{parts}` filled in. One that has no translation
+        stays English."""
+        known = self.texts.get(text, text)
+        return known.format(**parts) if parts else known
+
+    def listed(self, parts: Iterable[str]) -> str:
+        """`a`, `a and b`, `a, b and c`, in the language of this session; empty for none."""
+        *head, last = [*parts] or [""]
+        return ", ".join(head) + self.say(" and ") + last if head else last
 
     @cached_property
     def has_tangents(self) -> bool:
@@ -80,7 +90,7 @@ class Words:
     def at_line(self, site: int) -> str:
         """`, line 12`, or empty if the line is unknown."""
         found = self.query.places.site(site)
-        return f", line {found.place.line}" if found is not None else ""
+        return self.say(", line {line}", line=found.place.line) if found is not None else ""
 
     # --- nodes
 
@@ -93,24 +103,26 @@ class Words:
         """A node as `PowBackward0`, or `AccumulateGrad of x`."""
         name = clean(self.query.nodes.name(node)) or (NOT_RECORDED if self.is_partial else ACCUMULATE)
         leaf = self.query.nodes.leaf(node) if name == ACCUMULATE else None
-        return f"{name} of {self.called(leaf)}" if leaf else name
+        return self.say("{node} of {name}", node=name, name=self.called(leaf)) if leaf else name
 
     def expression_of(self, node: NodeMade | None, longest: int) -> str:
         """The expression that made a node, else the name of its op. For None it is `a leaf`."""
         if node is None:
-            return "a leaf"
+            return self.say("a leaf")
         op = self.query.tensors.op(node.op) if node.op >= 0 else None
         return self.expression(node.site, longest) or clean(op.op if op is not None else node.grad_fn)
 
     def edges_called(self, node: NodeMade) -> list[str]:
         """The names of the tensors at a node's edges; a number is named by its value."""
         op = self.query.tensors.op(node.op) if node.op >= 0 else None
-        number = _plain_number("" if op is None else op.args)
+        number = self._plain_number("" if op is None else op.args)
         return [self.taken(edge.tensor, node.outputs) if edge.tensor else number for edge in node.edges]
 
     def inputs_called(self, op: OpRan) -> list[str]:
         """The names of the inputs of an op; a number is named by its value."""
-        return [self.taken(tensor, op.outputs) if tensor else _plain_number(op.args) for tensor in op.inputs]
+        return [
+            self.taken(tensor, op.outputs) if tensor else self._plain_number(op.args) for tensor in op.inputs
+        ]
 
     def running(self, moment: Moment) -> int:
         """The node that is running at a moment: it has received its gradients and has not produced any yet. 0
@@ -124,21 +136,31 @@ class Words:
                 return self.trace.table(Kind.RECEIVED).object(index).node
         return 0
 
+    def _plain_number(self, args: str) -> str:
+        try:
+            return f"{float(args):.6g}"
+        except ValueError:
+            return self.say("a number")
+
     # --- derivatives
 
     def taken(self, tensor: int, gave: Sequence[int]) -> str:
         """The name of an input `tensor` of an op with outputs `gave`: `y before` if the op changed y in
         place."""
-        return self.called(tensor) + " before" * (tensor in gave)
+        return self._earlier(self.called(tensor)) if tensor in gave else self.called(tensor)
+
+    def _earlier(self, name: str) -> str:
+        """What a tensor is called before it was changed in place."""
+        return self.say("{name} before", name=name)
 
     def partial(self, output: int, tensor: int, name: str = "", before: bool = False) -> str:
         """A derivative as text: `∂y/∂x`. If both tensors have the same name, the lower one also gets its
         number. `name` is used for an unknown tensor. `before` means the tensor before it was changed in
         place."""
-        above = self.called(output) if output else "output"
+        above = self.called(output) if output else self.say("output")
         below = self.called(tensor) if tensor else name or "?"
         if before:
-            below = f"{below} before"
+            below = self._earlier(below)
         elif above == below and output != tensor:
             below = f"{below}#{tensor}"
         return f"∂{_bracketed(above)}/∂{_bracketed(below)}"
@@ -148,7 +170,8 @@ class Words:
         root = self._scalar_root(moment)
         if root:
             return self.partial(root, tensor, before=before)
-        return f"gradient of {self.called(tensor) if tensor else '?'}" + " before" * before
+        name = self.called(tensor) if tensor else "?"
+        return self.say("gradient of {name}", name=self._earlier(name) if before else name)
 
     def _scalar_root(self, moment: Moment) -> int:
         run = moment.pass_info
@@ -162,14 +185,6 @@ class Words:
         seed = self.trace.snapshot(roots[0].gradient)
         plain = seed is not None and seed.array is not None and seed.array.size == 1
         return roots[0].tensor if plain and seed.array.reshape(-1)[0] == 1 else 0  # type: ignore[union-attr]
-
-
-def _plain_number(args: str) -> str:
-    try:
-        value = float(args)
-    except ValueError:
-        return "a number"
-    return f"{value:.6g}"
 
 
 @lru_cache(maxsize=1024)

@@ -19,11 +19,12 @@ from gradviz.sources.torch_recorder.recorder import TorchRecorder
 from gradviz.sources.torch_recorder.values import Unseen
 
 
-def tell_graph(tensor: torch.Tensor, listener: Listener, names: Mapping[str, Any]) -> None:
-    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called."""
+def tell_graph(tensor: torch.Tensor, listener: Listener, names: Mapping[str, Any]) -> int:
+    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called. Returns the number
+    that the tensor has there."""
     values.register()
     with torch._C.DisableTorchFunction():
-        _Live(listener, names).tell(tensor)
+        return _Live(listener, names).tell(tensor)
 
 
 def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
@@ -76,16 +77,17 @@ class _Live:
         if tensor.grad_fn is not None:
             self.tensors.setdefault((id(tensor.grad_fn), tensor.output_nr), tensor)
 
-    def tell(self, root: torch.Tensor) -> None:
-        """Tell of everything that leads to `root`."""
+    def tell(self, root: torch.Tensor) -> int:
+        """Tell of everything that leads to `root`, and return its number."""
         if root.grad_fn is None:
             self._tell_leaf(root, None)
-            return
+            return self.identity.known[id(root)].number
         self._note(root)
         for leaf, record in self._leaves(root.grad_fn):
             self._tell_leaf(leaf, record)
         for fn, record, nexts in self.identity.new_nodes([root.grad_fn]):
             self._tell_node(fn, record, nexts)
+        return self.identity.known[id(root)].number
 
     def _leaves(self, root: Any) -> list[tuple[torch.Tensor, NodeRecord]]:
         """The leaves that a node leads to. They are numbered first, so that `new_nodes` finds them known."""

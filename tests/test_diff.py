@@ -78,6 +78,18 @@ def test_the_first_difference_is_the_changed_line(
     assert found["backward"] is not None
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_run_without_operations_differs_from_one_with_some(
+    order: int, gradviz_here: Command, tmp_path: Path
+) -> None:
+    for name, text in (("empty", "import torch\n"), ("full", PROGRAM)):
+        (tmp_path / f"{name}.py").write_text(text)
+        gradviz_here("trace", "--engine", "numpy", f"{name}.py")
+    done = gradviz_here("diff", *["empty.gradviz", "full.gradviz"][::order])
+    assert done.returncode == 0
+    assert "the runs differ" in done.stdout
+
+
 def test_changed_operations_are_told_once_with_what_changed(compared: Callable[..., dict]) -> None:
     (change,) = compared("h.sin()", "h.cos()")["changes"]
     assert (change["kind"], change["count"], change["one"]["line"]) == ("changed", 3, OP)

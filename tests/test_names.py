@@ -139,3 +139,17 @@ def test_the_gradient_that_a_pass_begins_with_has_not_the_name_of_its_result(tmp
         called = [query.labels.of(seed) for seed in seeds]
     assert called
     assert "slope" not in called
+
+
+def test_a_gradient_of_itself_is_called_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a damaged trace may say."""
+    with record(tmp_path / "run.gradviz"):
+        x = torch.tensor(2.0, requires_grad=True)
+        (x**2).backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        labels = Query(trace).labels
+        seed = next(e.tensor for e in trace if isinstance(e, TensorMade) and e.how == "gradient")
+        monkeypatch.setattr(labels, "_differentiated", lambda gradient: gradient)
+        assert labels.of(seed) == f"gradient of t{seed}"

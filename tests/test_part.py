@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from unittest import mock
 
 import pytest
@@ -18,14 +20,24 @@ from zoo_programs import ALL
 
 import gradviz.engine as torch
 from gradviz import engine
+from gradviz.errors import GradvizError
 from gradviz.graph.build import build
 from gradviz.graph.model import Graph
 from gradviz.query import Query
 from gradviz.query.overview import overview
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
-from gradviz.tracefile import Trace, TraceError, open_trace, part_of
+from gradviz.step.described import describe
+from gradviz.step.lanes import drawn as drawn_graph
+from gradviz.step.leaves import leaves
+from gradviz.step.plain import script
+from gradviz.step.screen import Screen
+from gradviz.step.state import Session
+from gradviz.tracefile import Trace, TraceError, for_moments, open_trace, part_of
 from gradviz.tracefile.part import Part
+from gradviz.words.stop import Stop
+from gradviz.words.why import why
+from gradviz.words.words import Words
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples" / "faults").glob("*.py")])
@@ -57,11 +69,75 @@ def check_same(path: Path, to: Path, lengths: Sequence[int], shows: Sequence[str
         assert overview(Query(part_of(other))) == overview(query)
 
 
+def check_same_steps(path: Path, to: Path, lengths: Sequence[int], most: int, seed: int = 0) -> None:
+    """The stepper says the same of a part: at up to `most` events, each read alone, and on a walk of commands."""
+    with (
+        open_trace(path) as whole,
+        open_trace(recut(path, to, lengths)) as other,
+        mock.patch("gradviz.tracefile.part.LONG", 0),
+    ):
+        words = Words(whole)
+        rng = Random(seed)
+        for event in rng.sample(range(whole.count), min(most, whole.count)):
+            assert shown(Words(for_moments(other)), event) == shown(words, event), event
+        event = rng.randrange(max(whole.count, 1))
+        if whole.count:
+            part = for_moments(other)
+            assert screens(part, event) == screens(whole, event)
+        names = [*words.query.names.labels, *(f"t{tensor}" for tensor in whole.states.tensors[:5].tolist())]
+        commands = [*rng.choices(NEAR, k=2 * most), *rng.choices(FAR, k=most), *rng.choices(NEAR, k=1)]
+        lines = [line.replace("NAME", rng.choice(names)) for line in commands]
+        first = rng.randrange(max(whole.count, 1))
+        assert walked(for_moments(other), first, lines) == walked(whole, first, lines)
+
+
+def shown(words: Words, event: int) -> list[str]:
+    """What a screen shows of an event, and its explanation."""
+    stop = Stop(words, event)
+    graph = [line.plain for line in drawn_graph(stop, 80, 12)]
+    return [*describe(stop).splitlines(), *why(stop), *graph, *map(str, leaves(stop, 140, 2))]
+
+
+def screens(trace: Trace, event: int) -> list[str]:
+    """The terminal at an event, small and large, without the signs on its timelines: those that stand for what the
+    whole run is searched for come later."""
+    session = Session(trace, event)
+    lines = [line.plain for size in ((80, 24), (150, 28)) for line in Screen(session).lines(*size)[1:]]
+    return [re.sub("[~!✗●━]", "─", line) for line in lines]
+
+
+def walked(trace: Trace, first: int, lines: Sequence[str]) -> list[str]:
+    told: list[str] = []
+    try:
+        session = Session(trace, first)
+    except GradvizError as error:  # it has no events
+        return [str(error).removeprefix(str(trace.path))]
+    for line in lines:
+        try:
+            told += script(session, [line])
+        except GradvizError as error:
+            told.append(f"{line}: {error}")
+    return told
+
+
+NEAR = [
+    "next", "back", "over", "over-back", "into", "into-back", "out", "out-back", "next-backward", "back-backward",
+    "next-forward", "back-forward", "next 3", "back 5", "first", "last", "undo", "why", "info", "where", "mark",
+    "marks",
+]  # fmt: skip
+FAR = [
+    "nan", "until out.rms > 1", "back-until mutation", "search mul", "search-back NAME", "again", "again-back",
+    "info NAME", "why NAME", "why NAME.grad", "who NAME", "print NAME", "leaves norm", "leaves change", "compare",
+    "path NAME NAME", "break NAME", "watch NAME.grad", "continue", "reverse-continue",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
 def test_a_part_is_as_the_whole_for_every_example(program: Path, tmp_path: Path) -> None:
     trace = recorded(program, tmp_path / "run.gradviz")
     for lengths in ([3], [40, 7]):
         check_same(trace, tmp_path / "other.gradviz", lengths)
+    check_same_steps(trace, tmp_path / "other.gradviz", [9], most=6, seed=len(program.stem))
 
 
 @pytest.mark.slow
@@ -76,12 +152,24 @@ def test_a_part_is_as_the_whole_for_programs_of_the_zoo(lengths: list[int], tmp_
 
 
 @pytest.mark.slow
+def test_the_stepper_says_the_same_of_a_part_of_every_program_of_the_zoo(tmp_path: Path) -> None:
+    for number, program in enumerate(ALL):
+        if not program.needs_torch:
+            source = tmp_path / "program.py"
+            source.write_text(program.text)
+            trace = recorded(source, tmp_path / f"{number}.gradviz")
+            lengths = ([9], [11, 2, 60], [30])[number % 3]
+            check_same_steps(trace, tmp_path / "other.gradviz", lengths, most=1, seed=number)
+
+
+@pytest.mark.slow
 def test_a_part_is_as_the_whole_for_programs_drawn_at_random(tmp_path: Path) -> None:
     for seed in range(30):
         path = tmp_path / f"{seed}.gradviz"
         with record(path):
             ran(engine, drawn(seed), seed)
         check_same(path, tmp_path / "other.gradviz", [1 + seed % 7, 30])
+        check_same_steps(path, tmp_path / "other.gradviz", [1 + seed % 7, 30], most=2, seed=seed)
 
 
 def test_a_tensor_that_a_graph_kept_has_the_value_that_it_had_then(tmp_path: Path) -> None:
@@ -120,6 +208,21 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("lengths", [[13], [100, 5]], ids=str)
 def test_a_part_of_a_training_loop_is_as_the_whole(loop: Path, tmp_path: Path, lengths: list[int]) -> None:
     check_same(loop, tmp_path / "other.gradviz", lengths)
+    check_same_steps(loop, tmp_path / "other.gradviz", lengths, most=12)
+
+
+def test_a_part_with_very_many_leaves_is_read_whole(loop: Path, tmp_path: Path) -> None:
+    with mock.patch("gradviz.tracefile.part._MANY_LEAVES", 3):
+        check_same_steps(loop, tmp_path / "other.gradviz", [30], most=3)
+
+
+def test_a_moment_of_a_run_with_writes_through_views_is_read_whole(tmp_path: Path) -> None:
+    for lines in ("view.add_(1)", "x.data.add_(1)", "torch.func.jvp(torch.sin, (x,), (x,))"):
+        source = tmp_path / "program.py"
+        source.write_text(f"import torch\nx = torch.ones(2)\nview = x.view(-1)\n{lines}\n")
+        path = recorded(source, tmp_path / "run.gradviz")
+        with open_trace(path) as trace, mock.patch("gradviz.tracefile.part.LONG", 0):
+            assert for_moments(trace) is trace, lines
 
 
 def test_what_a_pass_needs_does_not_grow_with_the_run(tmp_path: Path) -> None:
@@ -181,9 +284,10 @@ def test_the_commands_read_a_long_run_in_parts(loop: Path, gradviz_here: object)
     commands = (
         ["info", loop],
         ["graph", loop, "--pass", 7, "-o", "a.json"],
+        ["step", loop, "--at", 200, "--commands", "next-backward; where; why; last"],
     )
     whole = [read(*command) for command in commands]
-    assert [parts for _, parts in whole] == [0, 0]
+    assert [parts for _, parts in whole] == [0, 0, 0]
     with mock.patch("gradviz.tracefile.part.LONG", 0):
         assert [read(*command) for command in commands] == [(text, 1) for text, _ in whole]
 
@@ -196,6 +300,7 @@ LIES = {
         "UPDATE contents SET data = CAST(substr(data, 1, 44) || x'00000000' AS BLOB)"
     ),
     "an array is missing": "UPDATE contents SET data = x''",
+    "an op ran at a place that there is not": "INSERT INTO site_ops VALUES (4294967295, 1, 0)",
 }
 
 

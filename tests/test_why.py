@@ -156,6 +156,20 @@ def test_the_graph_is_gone_through_once_though_it_has_2_to_the_60_paths(tmp_path
     assert reason.adds_up
 
 
+def test_a_node_that_ran_twice_in_a_pass_gives_no_gradient_to_one_that_ran_before(tmp_path: Path) -> None:
+    """As a damaged trace may say."""
+    with package.record(tmp_path / "run.gradviz"):
+        x = torch.tensor(2.0, requires_grad=True)
+        (x.exp() * 3).backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        flow = query.flow(1)
+        nodes, events = flow.received
+        flow.received = np.append(nodes, nodes[:1]), np.append(events, events[-1:])
+        leaf = next(iter(query.nodes.leaves))
+        assert len(Paths(query, 1, leaf, 0).meetings) < len(nodes)
+
+
 def test_of_many_equal_paths_some_are_found_at_once(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         x = torch.tensor(1.0, requires_grad=True)

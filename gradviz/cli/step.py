@@ -16,7 +16,7 @@ from gradviz.cli.moment import export_moment
 from gradviz.query.ranks import label_of
 from gradviz.step.plain import commands, script
 from gradviz.step.state import Session
-from gradviz.tracefile import Trace
+from gradviz.tracefile import Trace, for_moments
 from gradviz.words.escape import clean
 
 
@@ -51,10 +51,10 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
         if lines is not None and len(recorded) > 1:
             _side_by_side(recorded, at - 1, lines)
             return
-        session, *others = (Session(trace, at - 1, exporter=export_moment) for trace in recorded)
+        session, *others = (Session(for_moments(trace), at - 1, exporter=export_moment) for trace in recorded)
         if number is not None:
-            for one in (session, *others):
-                _go_to_finding(one, number)
+            for one, trace in zip((session, *others), recorded, strict=True):
+                _go_to_finding(one, trace, number)
         if lines is not None:
             for piece in script(session, lines):
                 click.echo(piece)
@@ -64,12 +64,12 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
         interact(session, others=others)
 
 
-def _go_to_finding(session: Session, number: int) -> None:
+def _go_to_finding(session: Session, trace: Trace, number: int) -> None:
     """Go to the event that proves a finding, and say what it is."""
     from gradviz.diagnose import check
     from gradviz.diagnose.settings_file import settings_at
 
-    findings = check(session.trace, settings=settings_at(Path.cwd())).findings
+    findings = check(trace, settings=settings_at(Path.cwd())).findings
     if number > len(findings):
         fail(f"there is no finding {number}: gradviz check finds {len(findings) or 'nothing'} in this trace")
     finding = findings[number - 1]
@@ -80,7 +80,7 @@ def _go_to_finding(session: Session, number: int) -> None:
 
 def _side_by_side(traces: list[Trace], at: int, lines: list[str]) -> None:
     """Run each command on every trace, and print what they say beside one another."""
-    sessions = [Session(trace, at, exporter=export_moment) for trace in traces]
+    sessions = [Session(for_moments(trace), at, exporter=export_moment) for trace in traces]
     console = Console(highlight=False)
     console.print(_columns([Text(clean(label_of(trace)), "bold") for trace in traces]))
     for line in lines or [""]:

@@ -215,7 +215,9 @@ class _Comparison:
         left, right = self.sides
         a, b = one[there], other[there]
         shown[there] = (left.looks[a] != right.looks[b]) | (left.words[a] != right.words[b])
-        kinds = np.where(one != NONE, left.kinds[one], right.kinds[other]) if len(one) else one
+        kinds = np.zeros(len(one), np.int64)
+        kinds[other != NONE] = right.kinds[other[other != NONE]]
+        kinds[one != NONE] = left.kinds[one[one != NONE]]
         shown &= contained(kinds, _LISTED)
         counts: Counter[tuple[object, ...]] = Counter()
         firsts: dict[tuple[object, ...], tuple[int, int]] = {}

@@ -51,6 +51,7 @@ class Absence:
 
 def why_no_grad(query: Query, tensor: int, moment: Moment) -> Absence:
     """Find out why the `.grad` of a tensor is None at a moment."""
+    query.trace.reach_all()
     born = query.trace.born(tensor)
     if born is None or born > moment.k:
         return Absence(Why.NOT_MADE_YET, event=-1 if born is None else born)
@@ -139,6 +140,7 @@ def _cut_off(query: Query, tensor: int, k: int) -> Absence | None:
 
 def accumulations(query: Query, tensor: int, k: int, most: int) -> list[Accumulated]:
     """The last `most` events up to k that accumulated into a leaf's `.grad`, in order."""
+    query.trace.reach_all()
     accumulated = query.trace.table(Kind.ACCUMULATED)
     own = accumulated.events[(accumulated.events <= k) & (accumulated["tensor"] == tensor)]
     return [accumulated.object(event) for event in own[-most:].tolist()]

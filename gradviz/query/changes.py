@@ -11,11 +11,13 @@ from gradviz.sets import contained, distinct
 
 def value_changes(query: Query, tensor: int) -> np.ndarray:
     """The events that made a tensor, changed it in place, or gave it other memory, in order."""
+    query.trace.reach_all()
     return _ordered(query.tensors.value_events(tensor), query.memory.changes(tensor))
 
 
 def grad_changes(query: Query, tensor: int) -> np.ndarray:
     """The events that changed which tensor the `.grad` is, or the value of the `.grad`, in order."""
+    query.trace.reach_all()
     events, grads = query.tensors.grads.of(tensor)
     before = np.concatenate([np.zeros(1, np.int64), grads])[: len(grads)]
     return _ordered(events[(grads > 0) | (before > 0)], _written(query, events, grads))

@@ -38,12 +38,16 @@ class Labels(Lookup):
             return text
         differentiated = self._differentiated(tensor)
         if differentiated:
-            return f"gradient of {self.of(differentiated)}"
+            return f"gradient of {self._older(differentiated, tensor)}"
         owner, part = self._held.get(tensor, (0, ""))
         if not owner:
             return f"t{tensor}"
-        called = self.of(owner) if owner < tensor else self.names.of(owner) or f"t{owner}"
-        return f"{called}.{part}"
+        return f"{self._older(owner, tensor)}.{part}"
+
+    def _older(self, tensor: int, than: int) -> str:
+        """What a tensor is called; one that is not older than another is not asked whose gradient it is, which may be
+        that of the other (in a damaged trace, its own)."""
+        return self.of(tensor) if tensor < than else self.names.of(tensor) or f"t{tensor}"
 
     @cached_property
     def _held(self) -> dict[int, tuple[int, str]]:

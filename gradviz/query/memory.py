@@ -28,6 +28,7 @@ class Memory(Lookup):
 
     def value(self, tensor: int, at: int) -> Snapshot | None:
         """The value of a tensor just after event `at`; None if it is unknown."""
+        self.trace.reach_memory(tensor, at)
         own = self.trace.snapshot(tensor, at=at)
         written = self._last_write(tensor, at) if own is not None else None
         if own is None or written is None:
@@ -49,7 +50,11 @@ class Memory(Lookup):
 
     def share(self, tensor: int, other: int, at: int) -> bool:
         """Whether two tensors have the same memory just after event `at`."""
-        return tensor == other or self.home(tensor, at) == self.home(other, at)
+        if tensor == other:
+            return True
+        self.trace.reach_memory(tensor, at)
+        self.trace.reach_memory(other, at)
+        return self.home(tensor, at) == self.home(other, at)
 
     def changes(self, tensor: int) -> list[int]:
         """The events that gave a tensor other memory, and the events that wrote to its memory through any

@@ -42,7 +42,6 @@ class Moment:
         self.trace = query.trace
         self.k = k
         self.trace.reach(k)
-        self.trace.reach_leaves(k)
 
     @property
     def thread(self) -> int:
@@ -61,15 +60,27 @@ class Moment:
         """The leaves that require grad; if one site makes a named tensor repeatedly, only the newest."""
         return self._newest(self._leaves)
 
+    @property
+    def _leaf_flags(self) -> tuple[np.ndarray, np.ndarray]:
+        """The tensors that are leaves at any time, with their flags."""
+        self.trace.reach_leaves(self.k)
+        return self.query.tensors.leaf_flags.standing(self.k)
+
+    @property
+    def _grads(self) -> tuple[np.ndarray, np.ndarray]:
+        """The tensors that had a `.grad`, with their `.grad`, 0 for None."""
+        self.trace.reach_leaves(self.k)
+        return self.query.tensors.grads.standing(self.k)
+
     @cached_property
     def _leaves(self) -> np.ndarray:
-        tensors, flags = self.query.tensors.leaf_flags.standing(self.k)
+        tensors, flags = self._leaf_flags
         return tensors[flags & _WANTED == _WANTED]
 
     @cached_property
     def frozen(self) -> list[int]:
         """The named leaves that do not require grad: the newest of each site, and parameters."""
-        tensors, flags = self.query.tensors.leaf_flags.standing(self.k)
+        tensors, flags = self._leaf_flags
         tensors = tensors[flags & _WANTED == LEAF]
         named = contained(self._sites_of(tensors), list(self.query.places.with_names))
         named |= contained(tensors, list(self.trace.parameters))
@@ -79,7 +90,7 @@ class Moment:
     @cached_property
     def retained(self) -> list[int]:
         """The non-leaves that have a gradient because of retain_grad()."""
-        tensors, grads = self.query.tensors.grads.standing(self.k)
+        tensors, grads = self._grads
         tensors = np.setdiff1d(tensors[grads > 0], self._leaves)
         return [tensor for tensor in tensors.tolist() if not self.flags(tensor) & LEAF]
 
@@ -126,7 +137,7 @@ class Moment:
 
     def owner(self, grad: int) -> int:
         """The tensor whose `.grad` is `grad`, or shares its memory; 0 if there is none."""
-        tensors, grads = self.query.tensors.grads.standing(self.k)
+        tensors, grads = self._grads
         memory = self.query.memory
         sharing = grads == grad
         if grad in memory.shared:

@@ -106,7 +106,11 @@ class Nodes(Lookup):
         at = self._at.get(node)
         if at is not None:
             return self.trace.text(self._grad_fns[at])
-        return self._received_names.get(node) or (ACCUMULATE if self.leaf(node) else "")
+        if self.leaf(node):
+            return ACCUMULATE
+        if node:
+            self.trace.reach_all()  # where it received a gradient
+        return self._received_names.get(node, "")
 
     @cached_property
     def _received_names(self) -> dict[int, str]:
@@ -118,11 +122,14 @@ class Nodes(Lookup):
 
     def leaf(self, node: int) -> int:
         """The leaf of an AccumulateGrad; 0 if the node is none."""
+        if not node or self.made(node) is not None:
+            return 0
+        self.trace.reach_leading_to(node)
+        if node not in self._accumulated and node not in self._led_to:
+            self.trace.reach_all()  # it was made before the recording, or outside of it
         if node in self._accumulated:
             return self._accumulated[node]
-        candidates = self._led_to.get(node, ()) if node else ()
-        if not candidates or self.made(node) is not None:
-            return 0
+        candidates = self._led_to.get(node, ())
         return next((tensor for tensor in candidates if self._is_leaf(tensor)), 0)
 
     @cached_property

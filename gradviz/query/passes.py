@@ -119,9 +119,16 @@ class Passes(Lookup):
     @cached_property
     def _spans(self) -> tuple[np.ndarray, np.ndarray]:
         """The first events of the passes, and for each the highest last event of all passes up to it."""
-        runs = sorted(self.trace.passes, key=lambda run: run.first)
-        lasts = [self.last(run) for run in runs]
-        return np.array([run.first for run in runs]), np.maximum.accumulate(np.array(lasts, np.int64))
+        firsts, lasts = self.trace.pass_spans
+        return firsts, np.maximum.accumulate(np.where(lasts < 0, self.trace.count - 1, lasts))
+
+    def between(self, event: int) -> tuple[int, int]:
+        """The stretch around an event that no pass begins or ends in: its first event, and the one after its last."""
+        firsts, lasts = self.trace.pass_spans
+        ended = lasts[(lasts >= 0) & (lasts < event)]
+        begin = int(np.searchsorted(firsts, event))
+        first = int(ended.max()) + 1 if len(ended) else 0
+        return first, max(int(firsts[begin]) if begin < len(firsts) else self.trace.count, event + 1)
 
     def are_a_loop(self, passes: list[PassInfo]) -> bool:
         """Whether several passes have the same structure, each on its own graph."""

@@ -170,16 +170,17 @@ class Paths:
         roots = self.query.passes.began(flow.run.number).roots
         found: dict[int, list[Arrival]] = {}
         ran = dict(zip(*(column.tolist() for column in flow.received), strict=True))
+        last = self.query.trace.count
         rows = np.flatnonzero(flow.real)
         columns = (flow.targets, flow.positions, flow.gradients, flow.events)
         for target, position, gradient, event in zip(
             *(column[rows].tolist() for column in columns), strict=True
         ):
             source = givers.get(event, 0)
-            if source and event > ran.get(target, event):
-                continue  # of a damaged trace: what has run gets no more gradients
-            edges = nodes.edges(source) if source else ()
-            nr = (edges[position].nr if position < len(edges) else 0) if source else roots[position].nr
+            if source and (event > ran.get(target, event) or ran.get(source, last) >= ran.get(target, last)):
+                continue  # of a damaged trace: what has run gets no more gradients, and gives some after it has run
+            edges = nodes.edges(source) if source else roots
+            nr = edges[position].nr if position < len(edges) else 0
             found.setdefault(target, []).append(Arrival(source, position, nr, gradient, event))
         return found
 

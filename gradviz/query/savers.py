@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradviz.events.fields import Saved
 from gradviz.events.kinds import Kind, NodeMade
 from gradviz.query.query import Query
@@ -17,12 +19,14 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
     version = query.tensors.version(tensor, k)
     if not version:
         return []
-    nodes, received = query.trace.table(Kind.NODE), query.trace.table(Kind.RECEIVED)
     first = max(k - _LOOKED_AT, 0)
+    query.trace.reach_between(first, k)
+    nodes, received = query.trace.table(Kind.NODE), query.trace.table(Kind.RECEIVED)
     saved = nodes.lists("saved")
-    written = _counted_together(query, tensor, k)
     window = (nodes.events[saved.owners] >= first) & (nodes.events[saved.owners] < k)
-    window &= contained(saved.elements[:, 0], list(written)) & (saved.elements[:, 1] < version)
+    window &= saved.elements[:, 1] < version
+    written = _counted_together(query, tensor, distinct(saved.elements[window, 0]).tolist(), k)
+    window &= contained(saved.elements[:, 0], list(written))
     ran = received["node"][(received.events >= first) & (received.events < k)]
     owners = distinct(saved.owners[window])
     found = []
@@ -36,12 +40,10 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
     return found
 
 
-def _counted_together(query: Query, tensor: int, k: int) -> set[int]:
-    """The tensors on the same memory that share one version counter. A result of `.data` has its own counter."""
-    memory = query.memory
-    if tensor not in memory.shared:
-        return {tensor}
-    sharing = {tensor, *(t for t in sorted(memory.shared)[-_LOOKED_AT:] if memory.share(tensor, t, k))}
+def _counted_together(query: Query, tensor: int, others: Sequence[int], k: int) -> set[int]:
+    """A tensor, and those of others on the same memory that share its version counter. A result of `.data` has its own
+    counter."""
+    sharing = {tensor, *(other for other in others if query.memory.share(tensor, other, k))}
     apart = {t for t in sharing if _apart(query, t)}
     return {tensor} if tensor in apart else sharing - apart
 

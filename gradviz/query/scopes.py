@@ -87,17 +87,7 @@ class Scopes(Lookup):
     def depths(self) -> np.ndarray:
         """For each event the number of scopes and passes around it on its thread. Events that begin or end
         one are outside of it."""
-        trace = self.trace
-        step = np.zeros(256, np.int8)
-        step[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]] = 1
-        step[[Kind.SCOPE_LEFT, Kind.PASS_ENDED]] = -1
-        steps = step[trace.kinds]
-        threads = trace.threads
-        depths = np.zeros(trace.count, np.int32)
-        for thread in distinct(threads).tolist():
-            own = threads == thread
-            depths[own] = np.cumsum(steps[own], dtype=np.int32) - (steps[own] > 0)
-        return depths
+        return depths_in(self.trace.events["head"])
 
     def calls(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The site, the first and the last event of each scope that was left, in the order of sites. A scope inside
@@ -115,6 +105,21 @@ class Scopes(Lookup):
         ended = np.maximum.accumulate(place + lasts)
         outermost = np.concatenate([[True], place[1:] + firsts[1:] > ended[:-1]])
         return sites[outermost], firsts[outermost], lasts[outermost]
+
+
+def depths_in(heads: np.ndarray) -> np.ndarray:
+    """For each event of a stretch (kind | flags << 8 | thread << 16), before which nothing is open, the number of
+    scopes and passes around it on its thread."""
+    step = np.zeros(256, np.int8)
+    step[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]] = 1
+    step[[Kind.SCOPE_LEFT, Kind.PASS_ENDED]] = -1
+    steps = step[heads & 0xFF]
+    threads = heads >> 16
+    depths = np.zeros(len(heads), np.int32)
+    for thread in distinct(threads).tolist():
+        own = threads == thread
+        depths[own] = np.cumsum(steps[own], dtype=np.int32) - (steps[own] > 0)
+    return depths
 
 
 class _Open(NamedTuple):

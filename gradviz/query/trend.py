@@ -9,40 +9,49 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
-from gradviz.sets import distinct
+from gradviz.sets import contained
 from gradviz.tracefile import Snapshot
 
-_MOST = 64  # the most passes that are measured; they are spread over the run
+_MOST = 64  # the most passes that are all measured
+_SAMPLE = 16  # of more passes so many are, spread over the run
 _LEAST = 3  # the fewest passes that make a trend
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trend:
-    """The events that accumulated into a leaf, and the Euclidean norm of each gradient (NaN if it is not
-    finite). If there are many, this is a sample; `passes` is the number of all."""
+    """The events that accumulated into a leaf, and the Euclidean norm of each gradient (NaN if it is not finite).
+    If the run has many passes, they are those of a sample of the passes; `of` is the number of all passes then, else
+    0."""
 
     events: list[int]
     norms: list[float]
-    passes: int
+    of: int
 
 
 def trend(query: Query, leaf: int) -> Trend | None:
     """The trend of a leaf's gradient over the whole run; None if it has fewer than three passes, or values
     are missing."""
     trace = query.trace
-    events, _ = query.tensors.grads.of(leaf)
-    events = events[trace.kinds[events] == Kind.ACCUMULATED]
+    numbers = trace.pass_numbers
+    sample = numbers if len(numbers) <= _MOST else _spread(numbers)
+    trace.reach_passes(sample)
+    table = trace.table(Kind.ACCUMULATED)
+    own = (table["tensor"] == leaf) & contained(table["in_pass"], sample)
+    events = table.events[own].tolist()
     if len(events) < _LEAST:
         return None
-    sample = events[distinct(np.linspace(0, len(events) - 1, min(_MOST, len(events))).astype(int))]
     norms = []
-    for event in sample.tolist():
+    for event in events:
         gradient = trace.table(Kind.ACCUMULATED).object(event).gradient
-        norm = norm_of(query.at(event - 1).value(gradient))
+        norm = norm_of(query.memory.value(gradient, event - 1))
         if norm is None:
             return None
         norms.append(norm)
-    return Trend(sample.tolist(), norms, len(events))
+    return Trend(events, norms, len(numbers) if len(sample) < len(numbers) else 0)
+
+
+def _spread(numbers: list[int]) -> list[int]:
+    return [numbers[place] for place in np.linspace(0, len(numbers) - 1, _SAMPLE).astype(int).tolist()]
 
 
 def norm_of(snapshot: Snapshot | None) -> float | None:

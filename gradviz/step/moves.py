@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.fields import FIELDS_OF_VALUES
 from gradviz.query.predicate import Predicate
+from gradviz.query.scopes import depths_in
 from gradviz.sets import contained
 from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predicate
 from gradviz.step.errors import NO_VALUES, CommandError
@@ -66,43 +68,37 @@ def undo(session: Session, argument: str) -> None:
 # --- by scope: a module, a custom Function, a backward pass
 
 
-def _own_depths(session: Session) -> tuple[np.ndarray, int]:
-    depths = session.query.scopes.depths
-    return depths, int(depths[session.position])
-
-
 def over(session: Session, argument: str) -> None:
     for _ in range(count(argument)):
-        depths, own = _own_depths(session)
-        _to(session, depths <= own, True, f"depth <= {own}", "no later event of this scope")
+        own = _own_depth(session)
+        _to_depth(session, own, True, f"depth <= {own}", "no later event of this scope")
 
 
 def over_back(session: Session, argument: str) -> None:
     for _ in range(count(argument)):
-        depths, own = _own_depths(session)
-        _to(session, depths <= own, False, "", "no earlier event of this scope")
+        _to_depth(session, _own_depth(session), False, "", "no earlier event of this scope")
 
 
 def out(session: Session, argument: str) -> None:
-    if session.trace.kinds[session.position] in (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN):
+    if session.stop.event_kind in (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN):
         over(session, "")
         return
-    depths, own = _own_depths(session)
+    own = _own_depth(session)
     if not own:
         session.message = "this event is in no scope and in no pass"
         return
-    _to(session, depths < own, True, f"depth < {own}", "this scope does not end in the trace")
+    _to_depth(session, own - 1, True, f"depth < {own}", "this scope does not end in the trace")
 
 
 def out_back(session: Session, argument: str) -> None:
-    if session.trace.kinds[session.position] in (Kind.SCOPE_LEFT, Kind.PASS_ENDED):
+    if session.stop.event_kind in (Kind.SCOPE_LEFT, Kind.PASS_ENDED):
         over_back(session, "")
         return
-    depths, own = _own_depths(session)
+    own = _own_depth(session)
     if not own:
         session.message = "this event is in no scope and in no pass"
         return
-    _to(session, depths < own, False, "", "this scope does not begin in the trace")
+    _to_depth(session, own - 1, False, "", "this scope does not begin in the trace")
 
 
 def into(session: Session, argument: str) -> None:
@@ -167,13 +163,40 @@ def previous_forward(session: Session, argument: str) -> None:
 
 
 def _forward_op(session: Session, forward: bool, test: str, otherwise: str) -> None:
-    ops = session.trace.indices(Kind.OP)
-    found = neighbour(ops[~session.query.passes.contains(ops)], session.position, forward)
-    _arrive(session, found, test if forward else "", otherwise)
+    def in_forward(first: int, heads: np.ndarray) -> np.ndarray:
+        found = heads & 0xFF == Kind.OP
+        found[found] = ~session.query.passes.contains(first + np.flatnonzero(found))
+        return found
+
+    _arrive(session, _nearest(session, forward, in_forward), test if forward else "", otherwise)
 
 
 def _to_kind(session: Session, forward: bool, kinds: tuple[Kind, ...], test: str, otherwise: str) -> None:
-    _arrive(session, neighbour(session.trace.indices(*kinds), session.position, forward), test, otherwise)
+    found = _nearest(
+        session, forward, lambda _, heads: contained(heads & 0xFF, [int(kind) for kind in kinds])
+    )
+    _arrive(session, found, test, otherwise)
+
+
+def _own_depth(session: Session) -> int:
+    """The number of scopes and passes around the present event."""
+    first, heads = next(session.trace.stretches(session.position, True))
+    return int(depths_in(heads)[session.position - first])
+
+
+def _to_depth(session: Session, most: int, forward: bool, test: str, otherwise: str) -> None:
+    """Go to the nearest event with so many scopes and passes around it at most."""
+    _arrive(session, _nearest(session, forward, lambda _, heads: depths_in(heads) <= most), test, otherwise)
+
+
+def _nearest(session: Session, forward: bool, wanted: Callable[[int, np.ndarray], np.ndarray]) -> int | None:
+    """The nearest event before or after the present one that is `wanted`, which answers for the events of a stretch of
+    the run, as Trace.stretches gives it; None if there is none."""
+    for first, heads in session.trace.stretches(session.position, forward):
+        found = neighbour(first + np.flatnonzero(wanted(first, heads)), session.position, forward)
+        if found is not None:
+            return found
+    return None
 
 
 def _to(session: Session, mask: np.ndarray, forward: bool, test: str, otherwise: str) -> None:

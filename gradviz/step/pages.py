@@ -72,7 +72,7 @@ def first_lines(stop: Stop, width: int) -> list[Text]:
 def _size(stop: Stop) -> str:
     """How many events, passes and errors the run has."""
     trace, language = stop.trace, stop.words.language
-    passes, errors = len(trace.passes), len(trace.errors)
+    passes, errors = len(trace.pass_numbers), len(trace.errors)
     many = "{events} events, {passes} backward pass" + "es" * (passes != 1)
     told = said(language, many, events=trace.count, passes=passes)
     if errors:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.events.kinds import Kind
 from gradviz.query.fields import TraceFields
 from gradviz.query.predicate import Predicate
 from gradviz.sets import distinct
@@ -102,9 +101,14 @@ class Session:
         """The fields of predicates, as columns over all events."""
         return TraceFields(self.query)
 
-    @cached_property
+    @property
     def odd(self) -> np.ndarray:
-        """The events with a NaN or an infinity, in order."""
+        """The events with a NaN or an infinity, in order. Of a long run that has not been read whole, the first events
+        with a NaN of its chunks."""
+        return self._odd if self.trace.is_whole else self.trace.nans_told
+
+    @cached_property
+    def _odd(self) -> np.ndarray:
         return np.union1d(self.events_with("nan"), self.events_with("inf"))
 
     def events_with(self, what: str) -> np.ndarray:
@@ -119,11 +123,15 @@ class Session:
     @cached_property
     def errors(self) -> np.ndarray:
         """The events of errors, in order."""
-        return self.trace.indices(Kind.ERROR)
+        return np.array([error.event for error in self.trace.errors], np.int64)
+
+    @property
+    def writes(self) -> np.ndarray:
+        """The events that modify a tensor in place, in order. None of a long run that has not been read whole."""
+        return self._writes if self.trace.is_whole else np.zeros(0, np.int64)
 
     @cached_property
-    def writes(self) -> np.ndarray:
-        """The events that modify a tensor in place, in order."""
+    def _writes(self) -> np.ndarray:
         return distinct(self.query.tensors.all_writes[0])
 
     @property
@@ -132,7 +140,10 @@ class Session:
         return self.settings.breakpoints
 
     def prepare(self) -> None:
-        """Compute the tables of the whole trace now, so that later commands answer at once."""
+        """Compute the tables of the whole trace now, so that later commands answer at once. Of a long run nothing is
+        read ahead."""
+        if not self.trace.is_whole:
+            return
         self.words.prepare()
         assert self.columns.sites is not None
 

@@ -9,7 +9,6 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradviz.events.kinds import Kind
 from gradviz.sets import distinct
 from gradviz.step.state import Session
 from gradviz.words.phase import phase
@@ -95,11 +94,7 @@ def _stretch(stop: Stop) -> tuple[int, int, str]:
     run, trace = stop.moment.pass_info, stop.trace
     if run is not None:
         return run.first, trace.count if run.last is None else run.last + 1, "events of this pass"
-    begins, ends = trace.indices(Kind.PASS_BEGAN), trace.indices(Kind.PASS_ENDED)
-    before, after = int(np.searchsorted(ends, stop.k)), int(np.searchsorted(begins, stop.k))
-    first = int(ends[before - 1]) + 1 if before else 0
-    end = int(begins[after]) if after < len(begins) else trace.count
-    return first, max(end, stop.k + 1), "events of this forward part"
+    return *stop.query.passes.between(stop.k), "events of this forward part"
 
 
 def _within(events: np.ndarray, first: int, end: int) -> np.ndarray:

@@ -166,6 +166,13 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
 }
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
+# The verbs that of a long run need only what they ask the trace for (tracefile/doors.py); for others it is read whole.
+_NEAR = {
+    "next", "back", "first", "last", "goto", "undo", "over", "over-back", "into", "into-back", "out", "out-back",
+    "next-backward", "back-backward", "next-forward", "back-forward", "mark", "marks", "where", "help", "quit",
+}  # fmt: skip
+_NEAR_ALONE = {"why", "info"}  # without an argument
+
 BY_KEY = {key: verb for verb in VERBS for key in verb.keys}
 BY_NAME = {name: verb for verb in VERBS for name in (verb.name, *verb.short)}
 
@@ -218,6 +225,8 @@ def run(session: Session, verb: Verb, argument: str = "") -> None:
     session.help = ""
     session.page, session.page_keys = [], {}
     session.scrolled = 0
+    if not (verb.name in _NEAR or (verb.name in _NEAR_ALONE and not argument)):
+        session.trace.reach_all()
     verb.run(session, argument)
     if session.exercise is not None:
         session.exercise.remind(session)

@@ -3,7 +3,7 @@
 from gradviz.tracefile.chosen import Passes, passes_of
 from gradviz.tracefile.errors import TraceError
 from gradviz.tracefile.opening import open_trace
-from gradviz.tracefile.part import if_long, part_of
+from gradviz.tracefile.part import for_moments, if_long, part_of
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.recorder import Recorder
 from gradviz.tracefile.runs import ErrorInfo, PassInfo
@@ -20,6 +20,7 @@ __all__ = [
     "Snapshot",
     "Trace",
     "TraceError",
+    "for_moments",
     "if_long",
     "open_trace",
     "part_of",

@@ -45,7 +45,7 @@ class Chunks:
             if chunk.since not in (chunk.id, since):
                 raise ValueError("a chunk belongs to no group")
             since = chunk.since
-        self._group = lru_cache(maxsize=4 * _GROUPS)(self._read_group)
+        self._group = lru_cache(maxsize=4 * _GROUPS)(_not_read_yet)
         self._values = lru_cache(maxsize=_VALUES)(self._read_values)
         self._header = lru_cache(maxsize=None)(self._read_header)
 
@@ -73,24 +73,20 @@ class Chunks:
 
     def one(self, table: str, place: int) -> np.ndarray:
         """The numbers of a kind of one chunk."""
-        chunk = self.list[place]
-        return self._group(table, chunk.since)[place - bisect_left(self._ids, chunk.since)]
+        since = self.list[place].since
+        start, group = bisect_left(self._ids, since), self._group(table, since)
+        if place >= start + len(group):
+            self._read_on(table, start + len(group), place, group)
+        return group[place - start]
 
-    def _read_group(self, table: str, since: int) -> list[np.ndarray]:
-        start = bisect_left(self._ids, since)
-        end = next((i for i in range(start, len(self)) if self.list[i].since != since), len(self))
-        if not start < end:
-            raise ValueError("a chunk belongs to no group")
-        bounds = since, self._ids[end - 1]
-        kept = [
-            data
-            for (data,) in self._rows(
-                f"SELECT data FROM {table} WHERE chunk BETWEEN ? AND ? ORDER BY chunk", *bounds
-            )
-        ]
-        if len(kept) != end - start:
+    def _read_on(self, table: str, first: int, last: int, group: list[np.ndarray]) -> None:
+        """Read a group of chunks further, from one place to another."""
+        query = f"SELECT data FROM {table} WHERE chunk BETWEEN ? AND ? ORDER BY chunk"
+        kept = [data for (data,) in self._rows(query, self._ids[first], self._ids[last])]
+        if len(kept) != last + 1 - first:
             raise ValueError(f"{table} of a chunk are missing")
-        return list(_expanded(kept, [True] + [False] * (len(kept) - 1)))
+        for data in kept:
+            group.append(_following(data, group))
 
     # --- values
 
@@ -128,15 +124,24 @@ class Chunks:
             return expanded(blob.read())
 
 
+def _not_read_yet(table: str, since: int) -> list[np.ndarray]:
+    """The numbers of the chunks of a group, as far as they have been read."""
+    return []
+
+
 def _expanded(kept: Sequence[bytes], begins: Sequence[bool]) -> Iterator[np.ndarray]:
     """Arrays of numbers as they were packed; those at which a group begins follow from none before."""
     before: list[np.ndarray] = []
     for data, begin in zip(kept, begins, strict=True):
         if begin:
             before = []
-        numbers = np.frombuffer(expanded(data, _last(before, header_of(data).known)), NUMBER)
-        before.append(numbers)
-        yield numbers
+        before.append(_following(data, before))
+        yield before[-1]
+
+
+def _following(data: bytes, before: Sequence[np.ndarray]) -> np.ndarray:
+    """An array of numbers as it was packed, which follows from those before it in its group."""
+    return np.frombuffer(expanded(data, _last(before, header_of(data).known)), NUMBER)
 
 
 def _last(parts: Sequence[np.ndarray], count: int) -> np.ndarray:

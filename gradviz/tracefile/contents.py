@@ -28,7 +28,10 @@ _BEGIN, _END = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN), (Kind.SCOPE_LEFT, Kind.PAS
 GIVING = {GIVEN: (Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED), PUSHED: (Kind.TANGENT,)}
 SCOPE = 2**32 - 1  # stands for a scope among the ops of a site
 _PAGE = 13  # bits of a number within a page
+_OPEN = 4  # pages that have a byte for each number
+_NOTHING = np.zeros(0, np.uint8)
 _NEVER = -1
+_WANTED = LEAF | REQUIRES_GRAD
 
 
 class Told(NamedTuple):
@@ -53,7 +56,6 @@ def _table(kinds: Sequence[Kind]) -> np.ndarray:
     return found
 
 
-_of_kinds = {which: _table(kinds) for which, kinds in GIVING.items()}
 _step = _table(_BEGIN).astype(np.int64) - _table(_END)
 _of_pass = _table((Kind.PASS_BEGAN, Kind.PASS_ENDED))
 
@@ -83,95 +85,93 @@ class Contents:
         not_plain: Sequence[int],
     ) -> Told:
         """Sum up a chunk. `not_plain` are the texts for makers whose tensors are no leaves to speak of."""
-        kinds = rows["head"] & 0xFF
+        events, told = _Events(first, rows), _States(states)
         since = first if self.open_since is None else self.open_since
         bad = with_nan(states, payload, dtypes)
-        lists = [
-            *self._told_again(rows, states, kinds),
-            self._late(rows["a"][kinds == Kind.NODE]),
-            self._leaves(states, kinds[states["event"] - first]),
-            self._places(rows, kinds, not_plain),
-            self._holders(rows, kinds),
-            *self._newest(rows, states, first),
-        ]
-        told = Told(
+        made = events.column("a", Kind.NODE)
+        again = self._told_again(events, told)
+        summed = Told(
             since,
-            max(self.highest_tensor, int(states["tensor"].max(initial=0))),
-            max(self.highest_node, int(rows["a"][kinds == Kind.NODE].max(initial=0))),
-            int(np.count_nonzero(kinds == Kind.OP)),
-            self.nodes.add(rows["a"][(kinds == Kind.NODE) | (kinds == Kind.RECEIVED)]),
+            max(self.highest_tensor, int(told.tensors.max(initial=0))),
+            max(self.highest_node, int(made.max(initial=0))),
+            len(events.at(Kind.OP)),
+            self.nodes.add(events.column("a", Kind.NODE, Kind.RECEIVED)),
             int(bad.min()) if len(bad) else _NEVER,
-            self._writes_through_views(states) + int(np.count_nonzero(kinds == Kind.TANGENT)),
-            _packed(lists),
+            self._writes_through_views(told, again[VALUED]) + len(events.at(Kind.TANGENT)),
+            _packed(
+                [
+                    *again,
+                    distinct(made[made <= self.highest_node]),  # told of after others with higher numbers
+                    self._leaves(events, told),
+                    self._places(events, not_plain),
+                    self._holders(events),
+                    *self._newest(events, told),
+                ]
+            ),
         )
-        self.highest_tensor, self.highest_node = told.highest_tensor, told.highest_node
-        self._note_open(first, rows, kinds)
-        self._note_ops(rows, kinds)
-        return told
+        self.highest_tensor, self.highest_node = summed.highest_tensor, summed.highest_node
+        self._note_open(events)
+        self._note_ops(events)
+        return summed
 
-    def _told_again(self, rows: np.ndarray, states: np.ndarray, kinds: np.ndarray) -> list[np.ndarray]:
+    def _told_again(self, events: _Events, told: _States) -> list[np.ndarray]:
         """The tensors from before the chunk whose value, flags, gradient or tangent it tells of."""
-        told, has_form = states["tensor"], states["form"] > 0
-        given = [rows["a"][_of_kinds[which][kinds]] for which in GIVING]
+        is_old = told.tensors <= self.highest_tensor
+        given = [events.column("a", *kinds) for kinds in GIVING.values()]
         return [
-            distinct(part[part <= self.highest_tensor]) for part in (told[has_form], told[~has_form], *given)
+            distinct(told.tensors[is_old & told.has_form]),
+            distinct(told.tensors[is_old & ~told.has_form]),
+            *(distinct(part[part <= self.highest_tensor]) for part in given),
         ]
 
-    def _late(self, nodes: np.ndarray) -> np.ndarray:
-        """Nodes that were told of after others with higher numbers."""
-        return distinct(nodes[nodes <= self.highest_node])
+    def _leaves(self, events: _Events, told: _States) -> np.ndarray:
+        """The tensors that became leaves that require grad, or other leaves than before."""
+        required = np.flatnonzero(told.flags & _WANTED == _WANTED)
+        required = required[events.kinds[told.events[required] - events.first] != Kind.MUTATED]
+        changed = ~told.has_form & (told.flags & LEAF > 0)
+        return distinct(np.concatenate([told.tensors[required], told.tensors[changed]]))
 
-    def _leaves(self, states: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-        """The tensors that became leaves that require grad, or other leaves than before; `kinds` are those of the
-        states' events."""
-        wanted = LEAF | REQUIRES_GRAD
-        told = (states["what"] & wanted == wanted) & (kinds != Kind.MUTATED)
-        return distinct(states["tensor"][told | ((states["form"] == 0) & (states["what"] & LEAF > 0))])
-
-    def _places(self, rows: np.ndarray, kinds: np.ndarray, not_plain: Sequence[int]) -> np.ndarray:
+    def _places(self, events: _Events, not_plain: Sequence[int]) -> np.ndarray:
         """The first tensors that were made at a site, other than by an op."""
-        made = rows[kinds == Kind.TENSOR]
-        made = made[~contained(made["b"], not_plain)]
-        sites, at = np.unique(made["site"], return_index=True)
-        found = [
-            int(made["a"][place])
-            for site, place in zip(sites.tolist(), at.tolist(), strict=True)
-            if site not in self.made_at
-        ]
-        self.made_at.update(sites.tolist())
-        return np.array(sorted(found), np.uint32)
+        plain = ~contained(events.column("b", Kind.TENSOR), not_plain)
+        sites, tensors = (events.column(name, Kind.TENSOR)[plain].tolist() for name in ("site", "a"))
+        first = dict(zip(reversed(sites), reversed(tensors), strict=True))
+        found = sorted(tensor for site, tensor in first.items() if site not in self.made_at)
+        self.made_at.update(first)
+        return np.array(found, np.uint32)
 
     @staticmethod
-    def _holders(rows: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+    def _holders(events: _Events) -> np.ndarray:
         """The tensors that kept their gradient, or whose `.grad` was assigned and not to None."""
-        assigned = (kinds == Kind.GRAD_ASSIGNED) & (rows["b"] > 0)
-        return distinct(rows["a"][assigned | (kinds == Kind.RETAINED)])
+        assigned, grads = (events.column(name, Kind.GRAD_ASSIGNED) for name in ("a", "b"))
+        return distinct(np.concatenate([assigned[grads > 0], events.column("a", Kind.RETAINED)]))
 
-    def _newest(self, rows: np.ndarray, states: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
+    def _newest(self, events: _Events, told: _States) -> tuple[np.ndarray, np.ndarray]:
         """The newest tensors of the chunk that each site made and that are leaves without `requires_grad`; and the
         sites."""
-        plain = (states["what"] & (LEAF | REQUIRES_GRAD) == LEAF) & (states["tensor"] > self.highest_tensor)
-        newest = states[plain][::-1]
-        sites, at = np.unique(rows["site"][newest["event"] - first], return_index=True)
-        return newest["tensor"][at], sites
+        plain = np.flatnonzero((told.flags & _WANTED == LEAF) & (told.tensors > self.highest_tensor))[::-1]
+        sites, at = np.unique(events.rows["site"][told.events[plain] - events.first], return_index=True)
+        return told.tensors[plain[at]], sites
 
-    def _writes_through_views(self, states: np.ndarray) -> int:
-        """How many tensors were written that are views of all of another."""
-        self.views.add(states["tensor"][(states["what"] & WHOLE > 0) & (states["base"] > 0)])
-        if not self.views.pages:
-            return 0
-        told = np.sort(states["tensor"][states["form"] > 0])
-        again = np.append(told[1:] == told[:-1], False)[: len(told)] | (told <= self.highest_tensor)
-        return int(np.count_nonzero(self.views.holds(told[again])))
+    def _writes_through_views(self, told: _States, old: np.ndarray) -> int:
+        """How many tensors were written that are views of all of another; `old` are those from before the chunk whose
+        value it tells of."""
+        views = distinct(told.tensors[(told.flags & WHOLE > 0) & (told.bases > 0)])
+        self.views.add(views)
+        written = int(np.count_nonzero(self.views.holds(old))) if self.views.pages else 0
+        new = views[views > self.highest_tensor]
+        if not len(new):
+            return written
+        own = told.tensors[contained(told.tensors, new) & told.has_form]
+        return written + len(own) - len(distinct(own))
 
-    def _note_open(self, first: int, rows: np.ndarray, kinds: np.ndarray) -> None:
+    def _note_open(self, events: _Events) -> None:
         """Note since when scopes and passes have been open at the end of a chunk."""
-        steps = _step[kinds]
-        at = np.flatnonzero(steps)
+        first, at = events.first, np.sort(events.at(*_BEGIN, *_END))
         if not len(at):
             return
-        steps = steps[at]
-        keys = (rows["head"][at] >> 16).astype(np.int64) << 1 | _of_pass[kinds[at]]
+        kinds = events.kinds[at]
+        steps, keys = _step[kinds], (events.rows["head"][at] >> 16).astype(np.int64) << 1 | _of_pass[kinds]
         is_open = np.zeros(len(at), bool)  # after each of them
         for key in {*distinct(keys).tolist(), *self.depths}:
             depth = self.depths.get(key, 0) + np.cumsum(np.where(keys == key, steps, 0))
@@ -187,26 +187,54 @@ class Contents:
         elif self.open_since is None:
             self.open_since = first + int(at[0])
 
-    def _note_ops(self, rows: np.ndarray, kinds: np.ndarray) -> None:
+    def _note_ops(self, events: _Events) -> None:
         """Note which ops ran at which sites, and which ran last."""
-        ops, scopes = rows[kinds == Kind.OP], rows["site"][kinds == Kind.SCOPE_ENTERED]
-        at_ops = ops["site"].astype(np.int64) << 32 | ops["a"]
-        pairs = distinct(np.concatenate([at_ops, distinct(scopes).astype(np.int64) << 32 | SCOPE]))
-        new = [pair for pair in pairs.tolist() if pair not in self.ops_at]
+        names, sites = events.column("a", Kind.OP), events.column("site", Kind.OP).astype(np.int64)
+        scopes = events.column("site", Kind.SCOPE_ENTERED).astype(np.int64)
+        pairs = distinct(np.concatenate([sites << 32 | names, scopes << 32 | SCOPE])).tolist()
+        new = [pair for pair in pairs if pair not in self.ops_at]
         self.ops_at.update(new)
         self.new_ops = [(pair >> 32, pair & SCOPE) for pair in new]
-        backwards = ops[::-1]
-        sites, last = np.unique(backwards["site"], return_index=True)
-        lasts = zip(sites.tolist(), backwards["a"][last].tolist(), strict=True)
-        self.changed_ops = [(site, op) for site, op in lasts if self.last_op.get(site) != op]
+        lasts = dict(zip(sites.tolist(), names.tolist(), strict=True))
+        self.changed_ops = [(site, op) for site, op in sorted(lasts.items()) if self.last_op.get(site) != op]
         self.last_op.update(self.changed_ops)
 
 
+class _Events:
+    """The events of a chunk, by their kinds."""
+
+    def __init__(self, first: int, rows: np.ndarray) -> None:
+        self.first, self.rows = first, rows
+        self.kinds = (rows["head"] & 0xFF).astype(np.uint8)
+        self._order = np.argsort(self.kinds, kind="stable")
+        self._ends = np.cumsum(np.bincount(self.kinds, minlength=256)).tolist()
+
+    def at(self, *kinds: int) -> np.ndarray:
+        """The places of the events of these kinds; those of each kind are in order."""
+        parts = [self._order[self._ends[kind - 1] : self._ends[kind]] for kind in kinds]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def column(self, name: str, *kinds: int) -> np.ndarray:
+        """A column of the events of these kinds."""
+        found: np.ndarray = self.rows[name][self.at(*kinds)]
+        return found
+
+
+class _States:
+    """The states of a chunk as columns."""
+
+    def __init__(self, states: np.ndarray) -> None:
+        self.tensors, self.events, self.bases = (states[name].copy() for name in ("tensor", "event", "base"))
+        self.flags, self.has_form = states["what"].astype(np.uint8), states["form"] > 0
+
+
 class _Seen:
-    """A set of numbers that mostly count up, with a bit for each: a day's run has hundreds of millions of nodes."""
+    """A set of numbers that mostly count up, with a bit for each: a day's run has hundreds of millions of nodes. The
+    pages that were written last have a byte for each."""
 
     def __init__(self) -> None:
         self.pages: dict[int, np.ndarray] = {}
+        self._open: dict[int, np.ndarray] = {}
 
     def add(self, numbers: np.ndarray) -> int:
         """Add numbers; returns how many of them are new."""
@@ -214,12 +242,23 @@ class _Seen:
         numbers = distinct(numbers[numbers > 0])
         for page in distinct(numbers >> _PAGE).tolist():
             own = numbers[numbers >> _PAGE == page] & (1 << _PAGE) - 1
-            packed = self.pages.get(page)
-            bits = np.zeros(1 << _PAGE, bool) if packed is None else np.unpackbits(packed).astype(bool)
-            new += int(np.count_nonzero(~bits[own]))
-            bits[own] = True
-            self.pages[page] = np.packbits(bits)
+            seen = self._bytes(page)
+            new += len(own) - int(np.count_nonzero(seen[own]))
+            seen[own] = True
         return new
+
+    def _bytes(self, page: int) -> np.ndarray:
+        """A page with a byte for each number."""
+        found = self._open.get(page)
+        if found is None:
+            if len(self._open) == _OPEN:
+                closed = next(iter(self._open))
+                self.pages[closed] = np.packbits(self._open.pop(closed))
+            packed = self.pages.get(page)
+            found = np.zeros(1 << _PAGE, bool) if packed is None else np.unpackbits(packed).astype(bool)
+            self._open[page] = found
+            self.pages.setdefault(page, _NOTHING)
+        return found
 
     def holds(self, numbers: np.ndarray) -> np.ndarray:
         """For each of these numbers whether it is in the set."""
@@ -227,7 +266,7 @@ class _Seen:
         for page in distinct(numbers >> _PAGE).tolist():
             own = numbers >> _PAGE == page
             if page in self.pages:
-                found[own] = np.unpackbits(self.pages[page]).astype(bool)[numbers[own] & (1 << _PAGE) - 1]
+                found[own] = self._bytes(page)[numbers[own] & (1 << _PAGE) - 1]
         return found
 
 

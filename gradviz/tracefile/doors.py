@@ -4,7 +4,7 @@ only then what is asked about. A whole trace has read everything, and its doors 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 from gradviz.tracefile.runs import PassInfo
 
@@ -19,8 +19,14 @@ class Watcher(Protocol):
 class Doors:
     """The doors of a whole trace. Times (`at`) are events, and include them."""
 
+    is_whole = True  # whether all events have been read
+
     def watch(self, watcher: Watcher) -> None:
         """Tell someone when more has been read."""
+
+    def apart(self: Self) -> Self:
+        """The same trace for looks far away from what else is asked about."""
+        return self
 
     def reach(self, *events: int) -> None:
         """These events, with the ops and nodes around them and the scopes that they are in."""
@@ -31,8 +37,21 @@ class Doors:
     def reach_pass(self, run: PassInfo) -> None:
         """The events of a pass, and those that made its nodes."""
 
+    def reach_between(self, first: int, end: int) -> None:
+        """The events from one to before another."""
+
     def reach_node(self, node: int) -> None:
         """The event that made a node."""
+
+    def reach_leading_to(self, node: int) -> None:
+        """For a node that no event made (an AccumulateGrad): the first event that made one with an edge to it, most
+        likely."""
+
+    def reach_passes(self, numbers: Sequence[int]) -> None:
+        """The events of several passes."""
+
+    def reach_memory(self, tensor: int, at: int) -> None:
+        """What a tensor was at an event, and likewise the tensors whose memory it shares."""
 
     def reach_birth(self, tensor: int) -> None:
         """The event that first told of a tensor."""

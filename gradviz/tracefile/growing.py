@@ -7,6 +7,7 @@ written into it."""
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Any
 from weakref import WeakSet
@@ -15,6 +16,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import ROW
+from gradviz.sets import distinct
 from gradviz.tracefile.database import most_unpacked
 from gradviz.tracefile.directory import Directory
 from gradviz.tracefile.doors import Watcher
@@ -26,7 +28,7 @@ from gradviz.tracefile.states import States
 
 _FOLLOWING = (Kind.NODE, Kind.MUTATED, Kind.KERNEL)  # events that belong to the op before them
 _ENDS = (Kind.SCOPE_LEFT, Kind.PASS_ENDED)
-_UNREAD = 0  # in place of an event's kind
+UNREAD = 0  # in place of an event's kind
 
 
 class Growing(Trace):
@@ -84,7 +86,7 @@ class Growing(Trace):
         with told_of(self.path):
             sizes = [self.chunks.size(place) for place in places]
             states = States(parts, sizes, self.forms, values, value)
-            return states.of(self._kinds[states.events] != _UNREAD)
+            return states.of(self._kinds[states.events] != UNREAD)
 
     def _places_read(self) -> list[int]:
         """The chunks with events of the stretches."""
@@ -106,6 +108,13 @@ class Growing(Trace):
         if place in self._chunks_read:
             return
         _, first, count, _ = self.chunks.list[place]
+        here = slice(first, first + count)
+        self._rows_read[here] = rows = self._checked_rows(place)
+        np.cumsum(rows["links"], dtype=np.uint32, out=self._ends[here])
+        self._chunks_read.add(place)
+
+    def _checked_rows(self, place: int) -> np.ndarray:
+        _, first, count, _ = self.chunks.list[place]
         with told_of(self.path):
             numbers = self.chunks.one("events", place)
             if len(numbers) * numbers.itemsize != count * ROW.itemsize:
@@ -113,10 +122,20 @@ class Growing(Trace):
             check_heads(numbers)
             rows = numbers.view(ROW)
             check_rows(rows, kinds_of(rows), self._nameable, first)
-        here = slice(first, first + count)
-        self._rows_read[here] = rows
-        np.cumsum(rows["links"], dtype=np.uint32, out=self._ends[here])
-        self._chunks_read.add(place)
+        return rows
+
+    def stretches(self, event: int, forward: bool) -> Iterator[tuple[int, np.ndarray]]:
+        """The run in stretches at whose ends no scope and no pass is open, from the one with an event on: the first
+        event of each, and for all its events kind | flags << 8 | thread << 16. They are not kept."""
+        firsts = distinct(self.directory.since)
+        ends = np.append(firsts[1:], self.count)
+        at = int(np.searchsorted(firsts, event, side="right")) - 1
+        for number in range(at, len(firsts)) if forward else range(at, -1, -1):
+            first, end = int(firsts[number]), int(ends[number])
+            places = range(self.directory.place(first), self.directory.place(end - 1) + 1)
+            begin = self.chunks.list[places[0]].first
+            heads = np.concatenate([self._checked_rows(place)["head"] for place in places])
+            yield first, heads[first - begin : end - begin]
 
     def _kind(self, event: int) -> int:
         """The kind of any event."""
@@ -141,9 +160,14 @@ class Growing(Trace):
         if new:
             self._forget()
 
+    @property
+    def is_whole(self) -> bool:  # type: ignore[override]
+        """Whether all events have been read."""
+        return self._stretches == [(0, self.count)]
+
     def reach_all(self) -> None:
         """All events."""
-        if self._stretches != [(0, self.count)]:
+        if not self.is_whole:
             self._take(0, self.count)
             self._forget()
 

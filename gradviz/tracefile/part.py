@@ -9,14 +9,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
+from typing import Self
 
 import numpy as np
 
 from gradviz.events.kinds import LEAF, Kind
 from gradviz.sets import contained, distinct
-from gradviz.tracefile.contents import FLAGGED, GIVEN, GIVING, HOLDERS, LATE, LEAVES, PLACES, PUSHED, VALUED
+from gradviz.tracefile.contents import (
+    FLAGGED,
+    GIVEN,
+    GIVING,
+    HOLDERS,
+    LATE,
+    LEAVES,
+    PLACES,
+    PUSHED,
+    VALUED,
+)
 from gradviz.tracefile.errors import told_of
-from gradviz.tracefile.growing import Growing
+from gradviz.tracefile.growing import UNREAD, Growing
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.runs import PassInfo, SiteOps
 
@@ -36,12 +47,28 @@ def if_long(trace: Trace) -> Trace:
     return part_of(trace) if trace.count > LONG else trace
 
 
+def for_moments(trace: Trace) -> Trace:
+    """A part of a trace that is long, for looks at single events; the trace itself where a moment of it is known from
+    the whole only: where tensors were written through views, or got tangents."""
+    part = if_long(trace)
+    return trace if isinstance(part, Part) and part.directory.entangled.any() else part
+
+
 class Part(Growing):
     """A part of a trace, which grows with what is asked."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
+        self.whole = trace
         self._asked: set[tuple[object, ...]] = set()
+
+    def apart(self) -> Self:
+        """Another part of the same trace: tables over both would be slower to make than those over each."""
+        return self._apart
+
+    @cached_property
+    def _apart(self) -> Self:
+        return type(self)(self.whole)
 
     # --- passes
 
@@ -103,6 +130,18 @@ class Part(Growing):
         numbers = [run.number for run in (*told, *late)]
         return self.find_pass(min(numbers)) if numbers else None
 
+    @cached_property
+    def pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the last event of each pass, −1 for a last event that there is not, in the order of the
+        first."""
+        told = self._rows("SELECT number, first, last FROM passes WHERE first < ? ORDER BY first", self.count)
+        late = {number: run.last for number, run in self._open_passes.items()}
+        lasts = [late.get(number, last) for number, _, last in told]
+        return (
+            np.array([first for _, first, _ in told], np.int64),
+            np.array([-1 if last is None else last for last in lasts], np.int64),
+        )
+
     def passes_by_shape(self, most: int) -> list[PassInfo]:
         """The first pass of each structure, of up to so many."""
         query = "SELECT min(number) AS number, digest FROM passes WHERE first < ? GROUP BY digest"
@@ -122,8 +161,13 @@ class Part(Growing):
     @property
     def first_nan(self) -> int | None:
         """The first event with a NaN; None where none was recorded."""
-        events = self.directory.first_nans[self.directory.first_nans >= 0]
-        return int(events.min()) if len(events) else None
+        return int(self.nans_told.min()) if len(self.nans_told) else None
+
+    @property
+    def nans_told(self) -> np.ndarray:
+        """The first event with a NaN of each chunk that has one."""
+        found = self.directory.first_nans
+        return found[found >= 0]
 
     @property
     def ops_told(self) -> int:
@@ -152,6 +196,9 @@ class Part(Growing):
     def site_ops(self) -> SiteOps:
         """Which ops ran at which sites."""
         rows = self._rows("SELECT site, op, is_last FROM site_ops")
+        with told_of(self.path):
+            if not self._nameable.sites.include(np.array([site for site, _, _ in rows], np.int64)):
+                raise ValueError("an op ran at a place that there is not")
         pairs = distinct(np.array([site << 32 | op for site, op, _ in rows], np.int64))
         return SiteOps(pairs, {site: op for site, op, is_last in rows if is_last})
 
@@ -230,8 +277,7 @@ class Part(Growing):
 
     def reach_leaves(self, at: int) -> None:
         """What all leaves that matter at an event were, with their `.grad`: those that require grad, the newest that do
-        not of each site, and other tensors with a `.grad`. If they are too many, or if the run has tangents or writes
-        through views, all events are reached."""
+        not of each site, and other tensors with a `.grad`. If they are too many, all events are reached."""
         if not self._is_new("leaves", at):
             return
         place = self.directory.place(at)
@@ -239,18 +285,11 @@ class Part(Growing):
         own = own[(own["event"] <= at) & (own["what"] & LEAF > 0)]
         holders = self.directory.up_to(LEAVES, place) | self.directory.up_to(HOLDERS, place)
         leaves = {*holders, *self.parameters, *self.directory.newest(place), *own["tensor"].tolist()}
-        if len(leaves) > _MANY_LEAVES or self.directory.entangled.any():
+        if len(leaves) > _MANY_LEAVES:
             self.reach_all()
             return
         self.reach_states(sorted(leaves), at)
-        self.reach_states(sorted(self._bases_of(leaves)), at)
         self.reach(*(event for tensor in holders for event in self._last(GIVEN, tensor, at)))
-
-    def _bases_of(self, tensors: set[int]) -> set[int]:
-        """The tensors whose memory these share."""
-        states = self.states
-        rows = contained(states.tensors, list(tensors)) & (states.bases > 0)
-        return set(states.bases[rows].tolist())
 
     def reach_next_value(self, tensor: int, after: int, at: int) -> None:
         """The first event after `after`, and after its birth, that gave a tensor a value, if it is not after `at`."""
@@ -296,19 +335,52 @@ class Part(Growing):
                     self.reach(*made.tolist())
                     return
 
+    def reach_between(self, first: int, end: int) -> None:
+        """The events from one to before another."""
+        self.reach(*(first + np.flatnonzero(self._kinds[first:end] == UNREAD)).tolist())
+
+    def reach_passes(self, numbers: Sequence[int]) -> None:
+        """The events of several passes."""
+        if self._is_new("passes", *numbers):
+            marks = ", ".join("?" * len(numbers))
+            self.reach(*(run.first for run in self._told_of_passes(f"number IN ({marks})", *numbers)))
+
+    def reach_memory(self, tensor: int, at: int) -> None:
+        """What a tensor was at an event, and likewise the tensors whose memory it shares."""
+        while tensor > 0 and self._is_new("memory", tensor, at):
+            self.reach_state(tensor, at)
+            states = self.states
+            row = states.last(tensor, at)
+            tensor = 0 if row < 0 else int(states.bases[states.formed(row)])
+
     def reach_pass(self, run: PassInfo) -> None:
         """The events of a pass, and those that made its nodes, at once."""
-        self.reach(*range(run.first, self.count if run.last is None else run.last + 1))
+        self.reach_between(run.first, self.count if run.last is None else run.last + 1)
         received = self.table(Kind.RECEIVED)
         nodes = distinct(received["node"][received["in_pass"] == run.number])
         places = self.directory.births(nodes)
         parts = [self._made(place, nodes[places == place]) for place in distinct(places).tolist()]
         self.reach(*(event for part in parts for event in part.tolist()))
 
-    def _made(self, place: int, nodes: np.ndarray) -> np.ndarray:
-        """The events of a chunk that made these nodes."""
+    def reach_leading_to(self, node: int) -> None:
+        """For a node that no event made (an AccumulateGrad): the first event that made one with an edge to it. Of the
+        two, either may have been numbered first: it is next to it among the nodes that were made."""
+        if not (node > 0 and self._is_new("leading", node)):
+            return
+        place = int(self.directory.births(np.array([node]))[0])
+        earlier = self.directory.nodes[:place]
+        places = [*([int(np.searchsorted(earlier, earlier[-1]))] if place else []), place]
+        made = np.concatenate([self._nodes_of(at) for at in dict.fromkeys(places)])
+        numbers = self._rows_read["a"][made]
+        self.reach(*made[numbers < node][-1:].tolist(), *made[numbers > node][:1].tolist())
+
+    def _nodes_of(self, place: int) -> np.ndarray:
+        """The events of a chunk that made nodes."""
         self._read_chunk(place)
         _, first, count, _ = self.chunks.list[place]
-        rows = self._rows_read[first : first + count]
-        made = np.flatnonzero(rows["head"] & 0xFF == Kind.NODE)
-        return first + made[contained(rows["a"][made], nodes)]
+        return first + np.flatnonzero(self._rows_read["head"][first : first + count] & 0xFF == Kind.NODE)
+
+    def _made(self, place: int, nodes: np.ndarray) -> np.ndarray:
+        """The events of a chunk that made these nodes."""
+        made = self._nodes_of(place)
+        return made[contained(self._rows_read["a"][made], nodes)]

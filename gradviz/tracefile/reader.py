@@ -101,6 +101,14 @@ class Trace(Tables):
         """The first pass that ended at an event or later, or that did not end; None if there is none."""
         return next((run for run in self.passes if run.last is None or run.last >= event), None)
 
+    @cached_property
+    def pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the last event of each pass, −1 for a last event that there is not, in the order of the
+        first."""
+        spans = sorted((run.first, -1 if run.last is None else run.last) for run in self.passes)
+        firsts, lasts = np.array(spans, np.int64).reshape(-1, 2).T
+        return firsts, lasts
+
     def passes_by_shape(self, most: int) -> list[PassInfo]:
         """The first pass of each structure, of up to so many."""
         found: dict[str, PassInfo] = {}
@@ -192,6 +200,11 @@ class Trace(Tables):
         """The number of the thread of each event."""
         return self.events["head"] >> 16
 
+    def stretches(self, event: int, forward: bool) -> Iterator[tuple[int, np.ndarray]]:
+        """The run in stretches at whose ends no scope and no pass is open, from the one with an event on: the first
+        event of each, and for all its events kind | flags << 8 | thread << 16."""
+        yield 0, self.events["head"]
+
     def thread(self, event: int) -> int:
         """The number of the thread of one event."""
         return int(self.events["head"][event]) >> 16
@@ -246,6 +259,12 @@ class Trace(Tables):
             return None
         events = states.events[states.stats[:, _NAN] > 0]
         return int(events.min()) if len(events) else None
+
+    @property
+    def nans_told(self) -> np.ndarray:
+        """The events with a NaN that are known without reading on."""
+        first = self.first_nan
+        return np.array([] if first is None else [first], np.int64)
 
     @property
     def ops_told(self) -> int:

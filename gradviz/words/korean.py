@@ -124,6 +124,7 @@ KOREAN = {
     "{name}: {values}  at {node}": "{name}: {values}  ({node}에서)",
     "waiting: {name} = {value}": "대기: {name} = {value}",
     "norm {first} → {last} in {passes} passes": "norm {first} → {last}, pass {passes}개",
+    "norm {first} → {last} in {passes} of {all} passes": "norm {first} → {last}, pass {all}개 중 {passes}개",
     "{node}{place} saved it at version {version}": "{node}{place}: 버전 {version} 저장",
     "{needed} and has not run yet": "{needed}, 아직 실행 전",
     "{op}, no node": "{op}, node 없음",

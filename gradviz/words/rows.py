@@ -146,7 +146,10 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
 def _trend_told(stop: Stop, trend: Trend) -> str:
     """The first and the last norm of a gradient, and the number of passes."""
     first, last = (number(norm, 3) for norm in (trend.norms[0], trend.norms[-1]))
-    return stop.say("norm {first} → {last} in {passes} passes", first=first, last=last, passes=trend.passes)
+    told = "norm {first} → {last} in {passes} passes"
+    if trend.of:
+        told = "norm {first} → {last} in {passes} of {all} passes"
+    return stop.say(told, first=first, last=last, passes=len(trend.norms), all=f"{trend.of:,}")
 
 
 def _retained(stop: Stop, event: Retained) -> Iterator[Row]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 
 from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.moment import Moment
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.query import Query
-from gradviz.query.trend import trend
+from gradviz.query.trend import Trend, trend
 from gradviz.sets import distinct
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
@@ -26,7 +26,7 @@ class Words:
         self.language = "en"
         self.texts: Mapping[str, str] = {}  # in another language than English: by the English ones
         self.called = lru_cache(maxsize=4096)(self._called)
-        self.trend = lru_cache(maxsize=1024)(partial(trend, self.query))
+        self.trend = lru_cache(maxsize=1024)(self._trend)
         self._root_of_one = lru_cache(maxsize=64)(self._find_root)
 
     def prepare(self) -> None:
@@ -39,6 +39,15 @@ class Words:
             query.places.of_one_op, query.places.of_events, query.nodes.leaves,
         )  # fmt: skip
         assert all(table is not None for table in tables)
+
+    def _trend(self, leaf: int) -> Trend | None:
+        return trend(self._apart, leaf)
+
+    @cached_property
+    def _apart(self) -> Query:
+        """For what is spread over the whole run."""
+        trace = self.trace.apart()
+        return self.query if trace is self.trace else Query(trace)
 
     # --- languages
 

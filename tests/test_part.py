@@ -33,6 +33,7 @@ from gradviz.step.leaves import leaves
 from gradviz.step.plain import script
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
+from gradviz.step.verbs import obey
 from gradviz.tracefile import Trace, TraceError, for_moments, open_trace, part_of
 from gradviz.tracefile.part import Part
 from gradviz.words.stop import Stop
@@ -290,6 +291,20 @@ def test_the_commands_read_a_long_run_in_parts(loop: Path, gradviz_here: object)
     assert [parts for _, parts in whole] == [0, 0, 0]
     with mock.patch("gradviz.tracefile.part.LONG", 0):
         assert [read(*command) for command in commands] == [(text, 1) for text, _ in whole]
+
+
+def test_a_command_that_reads_the_whole_run_says_so_first(loop: Path, tmp_path: Path) -> None:
+    with open_trace(recut(loop, tmp_path / "other.gradviz", [30])) as trace:
+        with mock.patch("gradviz.tracefile.part.LONG", 0):
+            session = Session(for_moments(trace), 100)
+        said: list[str] = []
+        session.announce = said.append
+        for line in ("next", "where", "why"):
+            obey(session, line)
+        assert said == []
+        for line in ("search mul", "nan"):
+            obey(session, line)
+        assert said == [f"reading all {trace.count:,} events …"]
 
 
 LIES = {

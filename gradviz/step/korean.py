@@ -50,6 +50,7 @@ KOREAN = {
     # messages
     "this is the last event": "마지막 이벤트입니다",
     "this is the first event": "첫 이벤트입니다",
+    "reading all {events} events …": "이벤트 {events}개를 모두 읽는 중 …",
     "no such key: {key} (? for help)": "그런 키는 없습니다: {key} (?는 도움말)",
     "no NaN or infinity in this run": "이 실행에는 NaN도 inf도 없습니다",
     ", but an error: here it is (y or why explains it)": ". 오류는 여기입니다 (y 또는 why로 이유를 봅니다)",

@@ -83,8 +83,15 @@ class Session:
         self.scrolled = 0  # screens of the page
         self.help = ""
         self.over = False
+        self.announce: Callable[[str], None] = lambda text: None  # says before a command that it takes long
         self._stop = lru_cache(maxsize=64)(lambda k: Stop(self.words, k))
         self.go(position)
+
+    def reach_all(self) -> None:
+        """Have the whole run read, for a command that looks at all of it."""
+        if not self.trace.is_whole:
+            self.announce(self.say("reading all {events} events …", events=f"{self.trace.count:,}"))
+            self.trace.reach_all()
 
     @property
     def stop(self) -> Stop:

@@ -48,6 +48,8 @@ class Terminal:
         self.plain = console.is_dumb_terminal
         self.waiting = False  # for a key
         self.stale = False  # the terminal's size changed since the last drawing
+        for one in self.sessions:
+            one.announce = self._announce
 
     def loop(self) -> None:
         """Read keys and draw screens until the session is over."""
@@ -161,6 +163,15 @@ class Terminal:
                 what(session)
             except GradvizError as error:
                 session.message = str(error)
+
+    def _announce(self, text: str) -> None:
+        """Show what a command is about to do."""
+        if self.plain:
+            click.echo(text, file=self.console.file)
+            return
+        self.session.message = text
+        self.show()
+        self.session.message = ""
 
     def show(self) -> None:
         """Draw the screen, or print the stop if the terminal can only print."""

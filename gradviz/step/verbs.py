@@ -226,7 +226,7 @@ def run(session: Session, verb: Verb, argument: str = "") -> None:
     session.page, session.page_keys = [], {}
     session.scrolled = 0
     if not (verb.name in _NEAR or (verb.name in _NEAR_ALONE and not argument)):
-        session.trace.reach_all()
+        session.reach_all()
     verb.run(session, argument)
     if session.exercise is not None:
         session.exercise.remind(session)

@@ -190,7 +190,7 @@ class record:
         recorder = self.recorder
         recorder.close(**end_meta(error or self.error, self.recorder.sites.names))
         self.failure = recorder.writer.failure
-        remember(self.path, numbers)
+        remember(recorder.writer.file.path, numbers)
         self.recorder = None
         if error is not None and has_our_frames(error.__traceback__):
             error.with_traceback(without_our_frames(error.__traceback__))

@@ -54,8 +54,8 @@ def numbers_now(engine: Any, of_torch: Any) -> Numbers:
 
 
 def remember(path: Path, numbers: Numbers) -> None:
-    """Remember the tensors of a recording that has ended, of the last few recordings."""
-    path = path.absolute()
+    """Remember the tensors of a recording that has ended, of the last few recordings. The path is absolute: the program
+    may have changed its directory."""
     stamp = _stamp(path)
     _ended.pop(path, None)
     if stamp is not None:

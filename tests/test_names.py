@@ -141,6 +141,18 @@ def test_the_gradient_that_a_pass_begins_with_has_not_the_name_of_its_result(tmp
     assert "slope" not in called
 
 
+def test_a_tensor_from_before_the_recording_has_not_the_name_of_what_is_made_of_it(tmp_path: Path) -> None:
+    data = torch.ones(2)
+    with record(tmp_path / "run.gradviz"):
+        prediction = data * 2
+    assert prediction.tolist() == [2, 2]
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        (made,) = (event for event in trace if isinstance(event, OpRan))
+        assert query.names.of(made.inputs[0]) is None
+        assert query.names.of(made.outputs[0]) == "prediction"
+
+
 def test_a_gradient_of_itself_is_called_by_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,10 @@ from gradviz.query.tensors import Tensors
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 
+# How tensors came to be that the expression at their site was given: the name there is that of its result. A pass began
+# with a `gradient`; one from `earlier`, before the recording, was first used there.
+_UNASSIGNED = ("gradient", "earlier")
+
 
 class Names(Lookup):
     """The names of one trace's tensors.
@@ -60,7 +64,7 @@ class Names(Lookup):
         if site is None or not site.names:
             return None
         if isinstance(maker, TensorMade):
-            if maker.how == "gradient":  # the name at its site belongs to the result of the pass
+            if maker.how in _UNASSIGNED:
                 return None
             return site.names[0] if len(site.names) == 1 else None
         assert isinstance(maker, OpRan)
@@ -205,9 +209,9 @@ class AllNames:
 
     @property
     def _seeds(self) -> np.ndarray:
-        """The TENSOR events of gradients that passes began with; the name at their site is that of the result."""
+        """The TENSOR events of tensors that are not what their site assigns."""
         made = self.trace.table(Kind.TENSOR)
-        seeds = [number for number, text in self.trace.strings.items() if text == "gradient"]
+        seeds = [number for number, text in self.trace.strings.items() if text in _UNASSIGNED]
         return made.events[contained(made["how"], seeds)]
 
     def _code(self, name: str) -> int:

@@ -56,7 +56,7 @@ def recut(path: Path, to: Path, lengths: Sequence[int]) -> Path:
             connection.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (number, *told))
             connection.executemany("INSERT INTO site_ops VALUES (?, ?, 0)", contents.new_ops)
             connection.executemany(
-                "UPDATE site_ops SET is_last = (op = ?2) WHERE site = ?1", contents.changed_ops
+                "UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", contents.changed_ops
             )
             first = end
     return to

@@ -196,8 +196,8 @@ class Contents:
         self.ops_at.update(new)
         self.new_ops = [(pair >> 32, pair & SCOPE) for pair in new]
         lasts = dict(zip(sites.tolist(), names.tolist(), strict=True))
-        self.changed_ops = [(site, op) for site, op in sorted(lasts.items()) if self.last_op.get(site) != op]
-        self.last_op.update(self.changed_ops)
+        self.changed_ops = [(op, site) for site, op in sorted(lasts.items()) if self.last_op.get(site) != op]
+        self.last_op.update((site, op) for op, site in self.changed_ops)
 
 
 class _Events:

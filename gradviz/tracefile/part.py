@@ -87,7 +87,8 @@ class Part(Growing):
     @cached_property
     def _open_passes(self) -> dict[int, PassInfo]:
         """The passes that are not told to have ended, as they were when the trace was opened."""
-        told = self._told_of_passes("first < ?1 AND (last IS NULL OR last >= ?1) ORDER BY number", self.count)
+        count = self.count
+        told = self._told_of_passes("first < ? AND (last IS NULL OR last >= ?) ORDER BY number", count, count)
         found = [replace(run, last=None, nodes=None, digest=None) for run in told]
         if not found:
             return {}

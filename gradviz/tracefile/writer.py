@@ -323,7 +323,7 @@ class Writer:
         cursor.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (self.chunks, *told))
         new, changed = self.contents.new_ops, self.contents.changed_ops
         cursor.executemany("INSERT INTO site_ops VALUES (?, ?, 0)", new)
-        cursor.executemany("UPDATE site_ops SET is_last = (op = ?2) WHERE site = ?1", changed)
+        cursor.executemany("UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", changed)
 
     def _write_tables(self, cursor: sqlite3.Cursor, first: int, events: np.ndarray) -> None:
         """Write what a person would query: passes, parameters, errors."""

@@ -80,13 +80,17 @@ def _slope(
     moved = inputs[which].copy()
     moved.flat[element] += side
     there = forward([*inputs[:which], moved, *inputs[which + 1 :]])
+    return growth(upstream, here, there) / side
+
+
+def growth(upstream: Sequence[np.ndarray], here: Sequence[np.ndarray], there: Sequence[np.ndarray]) -> float:
+    """How much Σ upstream · f grows from the outputs `here` to those `there`. Integer outputs do not count."""
     with np.errstate(all="ignore"):
-        grown = sum(
+        return sum(
             float((u * (b.astype(np.float64) - a.astype(np.float64))).sum())
             for u, a, b in zip(upstream, here, there, strict=True)
             if a.dtype.kind == "f"
         )
-    return grown / side
 
 
 def _is_kink(above: float, below: float) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradviz.query.differences import Forward, compared
+from gradviz.query.differences import Forward, compared, growth
 
 _DIRECTIONS = 2
 _LADDER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # h, relative to the elements
@@ -82,15 +82,10 @@ def _slopes(
 
     here = forward(inputs)
 
-    def grown(there: Sequence[np.ndarray]) -> float:
-        with np.errstate(all="ignore"):
-            return sum(
-                float((u * (b.astype(np.float64) - a.astype(np.float64))).sum())
-                for u, a, b in zip(upstream, here, there, strict=True)
-                if u.any()
-            )
+    def slope(h: float) -> float:
+        return growth(upstream, here, moved(h)) / h
 
-    return lambda h: (grown(moved(h)) / h, -grown(moved(-h)) / h)
+    return lambda h: (slope(h), slope(-h))
 
 
 def _settled(slopes: Slopes, least: float) -> float | None:

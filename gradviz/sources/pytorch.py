@@ -90,12 +90,8 @@ class Attachment:
         if self.recorder is None:
             yield
             return
-        thread = self.recorder.source.thread
-        before, thread.muted = thread.muted, True
-        try:
+        with self.recorder.source.quiet():
             yield
-        finally:
-            thread.muted = before
 
     def _start(self) -> None:
         import torch

@@ -66,18 +66,15 @@ def _put_there(case: Case, event: int) -> list[int]:
 def _is_of_the_same_loss(case: Case, event: int) -> bool:
     """Whether what an event puts there was computed from gradients of terms of the loss whose gradients it replaces, as
     where the conflicts of several tasks are taken out."""
-    before = [run for run in case.trace.passes if run.first < event]
-    replaced = next((run for run in before[::-1] if _accumulates(case, run.number)), None)
+    accumulating = set(case.trace.table(Kind.ACCUMULATED)["in_pass"].tolist())
+    before = (run for run in reversed(case.trace.passes) if run.first < event)
+    replaced = next((run for run in before if run.number in accumulating), None)
     if replaced is None:
         return False
     (root, *more) = case.query.passes.began(replaced.number).roots
     numbers = _passes_behind(case, _put_there(case, event))
     terms = {r.tensor for number in numbers for r in case.query.passes.began(number).roots}
     return bool(terms) and not more and terms <= Upstream(case.query, root.tensor, replaced.first).came.keys()
-
-
-def _accumulates(case: Case, number: int) -> bool:
-    return bool((case.trace.table(Kind.ACCUMULATED)["in_pass"] == number).any())
 
 
 def _passes_behind(case: Case, tensors: list[int]) -> set[int]:

@@ -106,10 +106,9 @@ def _search(case: Case) -> Iterator[Found]:
     for line in case.of(stale):
         if line.chained or len(line.passes) < _LEAST:
             continue
-        result = case.called(t for t in case.query.nodes.outputs(line.node) if t)
         yield Found(
-            f"{result or 'the result'} was computed once, before {case.called(line.leaves)} changed, and "
-            f"{len(line.passes)} passes go through it since: it belongs to weights that are gone",
+            f"{_computed_once(case, line.node, line.leaves)} {len(line.passes)} passes go through it since: it belongs "
+            "to weights that are gone",
             _CURE,
             (line.made, case.query.passes.by_number[line.passes[0]].first),
             site=line.site,
@@ -128,12 +127,11 @@ def _of_failures(case: Case) -> Iterator[Found]:
         if _MODIFIED not in failure.message or failure.number not in by_number:
             continue
         run = by_number[failure.number]
+        ran_in = _passes_of(case, failure.node)
         earlier = [
             other
             for other in case.trace.passes
-            if other.number < run.number
-            and other.site == run.site
-            and _ran_in(case, failure.node, other.number)
+            if other.number < run.number and other.site == run.site and other.number in ran_in
         ]
         leaves = tuple(t for t in leaves_behind(case.query, [failure.node]) if t in case.training.trained)
         made = case.query.nodes.event(failure.node)
@@ -143,10 +141,9 @@ def _of_failures(case: Case) -> Iterator[Found]:
         site = _own_line(case, case.site(made.index), since, run.first)
         if site is None:
             continue
-        result = case.called(t for t in case.query.nodes.outputs(failure.node) if t)
         yield Found(
-            f"{result or 'the result'} was computed once, before {case.called(leaves)} changed, and pass {run.number} "
-            f"goes through it again, as pass {earlier[-1].number} did: it belongs to weights that are gone",
+            f"{_computed_once(case, failure.node, leaves)} pass {run.number} goes through it again, as pass "
+            f"{earlier[-1].number} did: it belongs to weights that are gone",
             _CURE,
             (made.index, run.first, failure.event),
             site=site,
@@ -157,9 +154,15 @@ def _of_failures(case: Case) -> Iterator[Found]:
         )
 
 
-def _ran_in(case: Case, node: int, number: int) -> bool:
+def _passes_of(case: Case, node: int) -> set[int]:
+    """The passes that a node received gradients in."""
     received = case.trace.table(Kind.RECEIVED)
-    return bool(np.any((received["node"] == node) & (received["in_pass"] == number)))
+    return set(received["in_pass"][received["node"] == node].tolist())
+
+
+def _computed_once(case: Case, node: int, leaves: tuple[int, ...]) -> str:
+    result = case.called(t for t in case.query.nodes.outputs(node) if t)
+    return f"{result or 'the result'} was computed once, before {case.called(leaves)} changed, and"
 
 
 def _own_line(case: Case, site: int, since: int, until: int) -> Site | None:

@@ -74,13 +74,8 @@ class TorchFunctions:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Inside, no mode and no listener hears of this thread."""
-        thread = self.source.thread
-        before, thread.muted = thread.muted, True
-        try:
-            with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
-                yield
-        finally:
-            thread.muted = before
+        with self.source.quiet(), torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+            yield
 
     def apply(self, function: Any, arguments: Sequence[Any]) -> Any:
         """Run a Function."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -48,14 +48,11 @@ def _nobody_listening() -> Iterator[None]:
     """The recorders that are at work tell nothing of this thread inside."""
     overrides: Any = torch.overrides
     modes = overrides._get_current_function_mode_stack()
-    muted = [mode.source.thread for mode in modes if isinstance(mode, Forward)]
-    try:
-        for thread in muted:
-            thread.muted = True
+    with ExitStack() as stack:
+        for mode in modes:
+            if isinstance(mode, Forward):
+                stack.enter_context(mode.source.quiet())
         yield
-    finally:
-        for thread in muted:
-            thread.muted = False
 
 
 class _Live:

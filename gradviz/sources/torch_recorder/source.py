@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -70,6 +71,16 @@ class Source:
         if frame is None:
             self.thread.stepping = None
             self.go_on()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Tell nobody of what this thread does inside."""
+        thread = self.thread
+        before, thread.muted = thread.muted, True
+        try:
+            yield
+        finally:
+            thread.muted = before
 
     @property
     def is_off(self) -> bool:

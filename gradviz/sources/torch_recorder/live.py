@@ -48,10 +48,10 @@ def _nobody_listening() -> Iterator[None]:
     """The recorders that are at work tell nothing of this thread inside."""
     overrides: Any = torch.overrides
     modes = overrides._get_current_function_mode_stack()
+    recorders = [mode.source for mode in modes if isinstance(mode, Forward)]
     with ExitStack() as stack:
-        for mode in modes:
-            if isinstance(mode, Forward):
-                stack.enter_context(mode.source.quiet())
+        for recorder in recorders:
+            stack.enter_context(recorder.quiet())
         yield
 
 

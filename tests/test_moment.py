@@ -114,6 +114,17 @@ def test_a_tensor_whose_data_was_replaced_is_free_of_its_old_memory(tmp_path: Pa
         assert numbers(last.state(last.leaves[0]).value) == [5.0]
 
 
+def test_a_tensor_that_is_given_its_own_data_stays_as_it_is(tmp_path: Path) -> None:
+    def program() -> None:
+        w = torch.tensor([1.0], requires_grad=True)
+        w.data = w
+        (w * 2).backward()
+
+    with traced(tmp_path, program) as trace:
+        last = Query(trace).at(trace.count - 1)
+        assert numbers(last.state(last.leaves[0]).value) == [1.0]
+
+
 def test_retained_gradients_belong_to_non_leafs(tmp_path: Path) -> None:
     def program() -> None:
         x = torch.tensor(5.0, requires_grad=True)

@@ -211,6 +211,14 @@ def test_only_the_passes_asked_for_are_recorded_in_detail(tmp_path: Path) -> Non
         assert some.count < all_.count / 1.8
 
 
+def test_a_module_that_moves_to_where_it_is_can_be_recorded(tmp_path: Path) -> None:
+    moves = 'model = torch.nn.Linear(2, 1).to("cpu").float()\nmodel.share_memory()\n'
+    done = traced(tmp_path, script=f"import torch\n{moves}model(torch.ones(3, 2)).sum().backward()\n")
+    assert done.returncode == 0, done.stderr
+    with gradviz.open(tmp_path / "loop.gradviz") as trace:
+        assert len(trace.passes) == 1
+
+
 @pytest.mark.parametrize("text", ["0", "3-1", "every:0", "each:5", "x"])
 def test_what_names_no_passes_is_refused(text: str, tmp_path: Path) -> None:
     done = traced(tmp_path, "--passes", text)

@@ -219,7 +219,7 @@ class Tensor(Values):
     @data.setter
     def data(self, value: Tensor) -> None:
         self.array = value.array
-        if state.listener is not None:
+        if state.listener is not None and value is not self:
             number_of(self)
             rare = tensor_rare(self)
             rare.alias_of, rare.alias_whole = number_of(value), True

@@ -317,6 +317,8 @@ class Forward(TorchFunctionMode):
 
     def _set_data(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
         tensor, value = args
+        if value is tensor:  # as `model.to("cpu")` does with what is there already
+            return func(*args, **kwargs)
         number = self.identity.number_of(tensor, frame)
         result = func(*args, **kwargs)
         source = self.identity.number_of(value, frame)

@@ -32,7 +32,7 @@ class Source(Enum):
 class Origin:
     """The event at which the first harmful bad number appeared. `tensor` has it. `harm` is the event that
     makes it matter: the beginning of a pass from a bad root, or the accumulation of a bad gradient. `zeros`
-    says of a node that gradients of 0 came to it, and not from a square of its result."""
+    says of a node that only gradients of 0 met its singular point, and not from a square of its result."""
 
     source: Source
     event: int
@@ -171,7 +171,8 @@ def _at_node(case: Case, produced: Produced, gradient: int, harm: int, run: Pass
     ]
     zeros = any(states.stats[row, 6] > 0 for row in came if row >= 0)
     zeros = zeros and not _is_squared(case, produced.node, run.number)
-    is_nan = _Bad(case).counts(gradient, produced.index)[0]
+    is_nan, is_inf = _Bad(case).counts(gradient, produced.index)
+    zeros = zeros and not is_inf  # else gradients other than 0 met the singular point, too
     return Origin(Source.NODE, produced.index, gradient, harm, run.number, is_nan, produced.node, zeros)
 
 

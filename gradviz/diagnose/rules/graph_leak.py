@@ -12,6 +12,7 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.loops import keeping_lines
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.query.training import STEPPED
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 
@@ -65,8 +66,11 @@ def _alive(case: Case) -> Iterator[Found]:
     """What the source itself tells of nodes that outlive their passes."""
     table = case.trace.table(Kind.ALIVE)
     own = ~contained(table["in_pass"], sorted(case.training.inside_steps))
+    rows, least = _last_of_steps(case, np.flatnonzero(own))
     lists = table.lists("graphs")
-    counts = [_graphs(case, lists.of(row)[:, 0].tolist()) for row in np.flatnonzero(own)[-_LEAST:].tolist()]
+    counts = []
+    for row, first in zip(rows[-_LEAST:].tolist(), least[-_LEAST:].tolist(), strict=True):
+        counts.append(_graphs(case, [n for n in lists.of(row)[:, 0].tolist() if n < first]))
     if len(counts) < _LEAST or np.any(np.diff(counts) <= 0):
         return
     number = int(table["in_pass"][own][-1])
@@ -80,6 +84,22 @@ def _alive(case: Case) -> Iterator[Found]:
         site=line or run.site,
         number=number,
     )
+
+
+def _last_of_steps(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of these rows, the last one between each two steps, and the first pass since the step before it: graphs that are
+    younger may be meant for a pass that is still to come, as the inner ones of MAML are. In a run of too few steps,
+    all rows, with all passes."""
+    steps = distinct(case.training.lives.events[case.training.lives.whats == STEPPED])
+    table = case.trace.table(Kind.ALIVE)
+    before = np.searchsorted(steps, table.events[rows])
+    last = np.append(before[1:] != before[:-1], True)[: len(rows)]
+    if last.sum() < _LEAST:
+        return rows, np.full(len(rows), np.iinfo(np.int64).max)
+    begun = case.trace.table(Kind.PASS_BEGAN)
+    since = np.append(0, steps)[before[last]]
+    at = np.minimum(np.searchsorted(begun.events, since), len(begun) - 1)
+    return rows[last], begun["number"][at]
 
 
 def _graphs(case: Case, numbers: list[int]) -> int:

@@ -11,8 +11,10 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.nonfinite import Source, first_bad
 from gradviz.diagnose.norms import norms_of_passes
+from gradviz.diagnose.range_test import range_tests
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.training import STEPPED
+from gradviz.sets import contained
 from gradviz.words.numbers import number
 
 _LEAST, _LEAST_FINITE = 3, 5  # passes, with and without an overflow at the end
@@ -38,6 +40,8 @@ def _search(case: Case) -> Iterator[Found]:
         first = (
             int(steps[np.searchsorted(steps, runs[0].first)]) if steps[-1] > runs[0].first else int(steps[0])
         )
+        if contained(np.array([first]), case.of(range_tests)).any():
+            continue
         yield Found(
             f"the norm of the gradients grows from {number(rising[0], 3)} to {number(rising[-1], 3)} in "
             f"{len(rising)} passes{' and then is no longer finite' if overflow else ''}: the updates overshoot",

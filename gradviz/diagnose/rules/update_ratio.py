@@ -12,6 +12,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.norms import gradients_at
+from gradviz.diagnose.range_test import range_tests
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.lost_update import has_gradient
 from gradviz.events.kinds import Kind
@@ -37,6 +38,7 @@ def _search(case: Case) -> Iterator[Found]:
     before, after = states.rows_of(tensors, events - 1), states.rows_of(tensors, events)
     matrices = _are_matrices(case, before)
     usable = matrices & (before >= 0) & (after >= 0)
+    usable &= ~contained(stepped.events[at], case.of(range_tests))
     usable &= (states.stats[before, _RMS] > 0) & (states.stats[after][:, [4, 5]] == 0).all(axis=1)
     was, now = states.stats[before, _RMS], states.stats[after, _RMS]
     large = usable & (np.abs(now - was) > _LARGE * was)

@@ -40,8 +40,9 @@ def _search(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
     wanted = {number: text for number, text in case.trace.strings.items() if text in _LOSSES}
     seen: set[int] = set()
+    of_program = ~case.query.passes.contains(ops.events)  # a derivative of a loss may call the loss itself
     for row, code in enumerate(ops["op"].tolist()):
-        if code in wanted and int(ops.sites[row]) not in seen:
+        if code in wanted and of_program[row] and int(ops.sites[row]) not in seen:
             op = ops.object(int(ops.events[row]))
             seen.add(op.site)
             loss, source = _loss_and_source(case, op)

@@ -62,14 +62,17 @@ def _are_kept(case: Case, rows: np.ndarray) -> bool:
 
 
 def _is_kept(case: Case, leaf: int, came: int, cleared: int) -> bool:
-    """Whether an op reads after an event what was computed, in its shape, from the gradient of a leaf before it."""
+    """Whether an op reads after an event what was computed, in its shape, from the gradient of a leaf before it, or what
+    that was added to."""
     gradient = case.query.tensors.grad(leaf, cleared - 1)
     states = case.trace.states
     form = states.form(states.first(gradient)) if gradient else None
     for result, readers in case.downstream.results(gradient, _COPIES).items() if gradient else ():
+        same = states.form(states.first(result)) == form and result != gradient
         made = case.query.tensors.maker(result)
-        same = made is not None and states.form(states.first(result)) == form and result != gradient
-        if same and came < (made or 0) < cleared and any(reader > cleared for reader in readers):
+        written = [made, *(op for op in readers if result in case.query.tensors.op(op).outputs)]
+        computed = any(event is not None and came < event < cleared for event in written)
+        if same and computed and any(reader > cleared for reader in readers):
             return True
     return False
 

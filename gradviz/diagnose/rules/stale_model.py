@@ -47,7 +47,9 @@ def _untouched(case: Case) -> Iterator[Found]:
         trained = case.trace.parameters.get(
             next(iter(twins & case.training.trained & changed)), ""
         ).partition(".")[0]
-        trained = "" if trained == first.name else trained  # an argument's name says nothing of which model it is
+        trained = (
+            "" if trained == first.name else trained
+        )  # an argument's name says nothing of which model it is
         yield Found(
             f"{first.name or first.type} is evaluated {len(own)} times, but no step ever changes it: "
             f"{trained or 'a copy of it'} is the model that is trained",

@@ -26,6 +26,7 @@ _WIDE = 100.0  # the size of weights next to which a healthy step is lost in rou
 _SHARE, _LEAST = 0.5, 3  # of the steps
 _ADAPTIVE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad")
 _FLOOR = 1e-3  # weights that begin smaller have room to grow
+_CEILING = 0.3  # and those that stay below have not left the sizes of usual weights
 _SLACK = 10.0  # what an adaptive step may exceed its rate by
 
 
@@ -42,7 +43,7 @@ def _search(case: Case) -> Iterator[Found]:
     usable &= (states.stats[before, _RMS] > 0) & (states.stats[after][:, [4, 5]] == 0).all(axis=1)
     was, now = states.stats[before, _RMS], states.stats[after, _RMS]
     large = usable & (np.abs(now - was) > _LARGE * was)
-    huge = usable & (np.abs(now - was) > _HUGE * was) & (was > _FLOOR)
+    huge = usable & (np.abs(now - was) > _HUGE * was) & (was > _FLOOR) & (now > _CEILING)
     high = sorted({*_found(case, tensors, usable, large), *distinct(tensors[huge]).tolist()})
     large |= huge
     if high:

@@ -87,6 +87,34 @@ def wasted(case: Case) -> Iterator[Link]:
                 yield link
 
 
+def into_followers(case: Case) -> Iterator[Link]:
+    """Links into networks that follow the trained one: no optimizer has their parameters, the program writes them
+    between the passes, and their gradients pile up without being read."""
+    lives = case.training.lives
+    came = case.trace.table(Kind.ACCUMULATED)
+    leaves, counts = np.unique(came["tensor"], return_counts=True)
+    touched = lives.leaves[lives.whats != ACCUMULATED]
+    alone = ~contained(leaves, sorted(case.training.trained | set(case.training.holders)))
+    piling = leaves[alone & (counts >= _PASSES) & ~contained(leaves, touched)]
+    followers = {leaf for leaf in piling.tolist() if _is_written_and_not_read(case, leaf)}
+    numbers = distinct(came["in_pass"][contained(came["tensor"], sorted(followers))])
+    for number in numbers[:1].tolist():
+        used = set(came["tensor"][came["in_pass"] == number].tolist()) & case.training.trained
+        link = _into(case, followers, used, number)
+        if link is not None:
+            yield link
+
+
+def _is_written_and_not_read(case: Case, leaf: int) -> bool:
+    """Whether the program writes a leaf between passes that give it gradients, and nothing takes these gradients."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    events = came.events[came["tensor"] == leaf]
+    between = [event for event in case.query.tensors.writes(leaf) if events[0] < event < events[-1]]
+    gradient = case.query.tensors.grad(leaf, int(events[-1]))
+    taken = set(case.trace.table(Kind.GRAD_ASSIGNED)["grad"].tolist())
+    return bool(between) and gradient not in taken and not case.downstream.readers(gradient)
+
+
 def _into(case: Case, lost: set[int], used: set[int], number: int) -> Link | None:
     """The first edge of a pass that leads from nodes behind which are used leaves to one behind which are none."""
     nodes = case.query.nodes

@@ -20,6 +20,8 @@ _FREE = {
     "detach_",
 }  # what keeps no graph
 
+_PASSING = {"print", "backward"}  # functions that keep nothing
+
 
 def trees(case: Case) -> dict[str, ast.Module]:
     """The syntax trees of the program's own files, as far as their source was kept. Use `case.of(trees)`."""
@@ -55,6 +57,20 @@ def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -
             name = _kept(value, names, made_by)
             if name:
                 yield getattr(node, "lineno", 0), name
+
+
+def given_away(case: Case, file: str, names: Collection[str]) -> Iterator[tuple[int, str]]:
+    """The lines of a file that call a function for nothing but what it does, with something of one of these names; each
+    with the name: `logger.log(loss=loss)`."""
+    tree = case.of(trees).get(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            call = node.value
+            named = ast.unparse(call.func).rpartition(".")[2]
+            for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+                name = ast.unparse(value)
+                if name in names and named not in _PASSING:
+                    yield node.lineno, name
 
 
 def _stored(node: ast.AST) -> list[ast.expr]:

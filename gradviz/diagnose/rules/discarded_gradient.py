@@ -62,8 +62,8 @@ def _are_kept(case: Case, rows: np.ndarray) -> bool:
 
 
 def _is_kept(case: Case, leaf: int, came: int, cleared: int) -> bool:
-    """Whether an op reads after an event what was computed, in its shape, from the gradient of a leaf before it, or what
-    that was added to."""
+    """Whether an op reads after an event what was computed, in its shape, from the gradient of a leaf before it, or
+    what that was added to."""
     gradient = case.query.tensors.grad(leaf, cleared - 1)
     states = case.trace.states
     form = states.form(states.first(gradient)) if gradient else None

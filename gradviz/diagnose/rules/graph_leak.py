@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.loops import keeping_lines
+from gradviz.diagnose.loops import given_away, keeping_lines
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import STEPPED
@@ -126,9 +126,9 @@ def _keeping(case: Case, run: PassInfo) -> tuple[Site | None, str]:
     if site is None:
         return None, ""
     own = function.place.function.rpartition(".")[2] if function is not None else ""
-    found = sorted(
-        keeping_lines(case, site.place.file, made, own), key=lambda line: -(made.get(line[1]) or 0)
-    )
+    lines = list(keeping_lines(case, site.place.file, made, own))
+    lines = lines or list(given_away(case, site.place.file, made))
+    found = sorted(lines, key=lambda line: -(made.get(line[1]) or 0))
     if not found:
         return None, ""
     line, name = found[0]

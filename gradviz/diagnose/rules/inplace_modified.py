@@ -10,6 +10,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.changes import value_changes
 from gradviz.query.failures import Failure
+from gradviz.sets import distinct
 
 _SAVED = "modified by an inplace operation"
 _LEAF = ("a leaf Variable that requires grad", "a view of a leaf Variable that requires grad")
@@ -33,7 +34,8 @@ def _of_saved(case: Case, error: Failure) -> Found:
     """The first write to a saved tensor of the node, after the node was made."""
     made = case.query.nodes.event(error.node)
     for tensor, version in () if made is None else dict.fromkeys(made.saved):
-        for event in value_changes(case.query, tensor).tolist():
+        changes = value_changes(case.query, tensor).tolist()
+        for event in (*changes, *_through_others(case, tensor)):
             if made is not None and made.index < event < error.event:
                 name, saver = case.words.called(tensor), case.words.node_name(error.node)
                 writer = _writer(case, event)
@@ -44,7 +46,7 @@ def _of_saved(case: Case, error: Failure) -> Found:
                     (event, error.event, made.index),
                     node=error.node,
                     number=error.number,
-                    tensors=tuple(dict.fromkeys(t for t in (tensor, case.training.leaf_behind(tensor)) if t)),
+                    tensors=tuple(dict.fromkeys((tensor, _base(case, tensor)))),
                     severity=case.severity_of(error),
                 )
     return Found(
@@ -56,6 +58,20 @@ def _of_saved(case: Case, error: Failure) -> Found:
         node=error.node,
         number=error.number,
     )
+
+
+def _through_others(case: Case, tensor: int) -> list[int]:
+    """The writes to the base of a tensor, and to other views of it: all of them count one version."""
+    states, base = case.trace.states, _base(case, tensor)
+    sharing = {base, *distinct(states.tensors[states.bases == base]).tolist()} - {tensor}
+    return sorted(event for other in sharing for event in case.query.tensors.writes(other))
+
+
+def _base(case: Case, tensor: int) -> int:
+    """The tensor whose memory a tensor shares; itself, if it shares none."""
+    states = case.trace.states
+    row = states.first(tensor)
+    return (int(states.bases[row]) if row >= 0 else 0) or tensor
 
 
 def _writer(case: Case, event: int) -> str:

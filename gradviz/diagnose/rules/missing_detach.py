@@ -1,14 +1,14 @@
 """`missing-detach`: a gradient or a graph flows into what is meant to be a constant. A tensor is carried from round
 to round with its graph, so that each pass goes through all earlier rounds; a pass for one network goes on into
-another one, where its gradients are always thrown away; the target of a loss, or the weight of a log-probability,
-has a graph."""
+another one, where its gradients are always thrown away; the target of a loss, the weight of a log-probability, or
+what a copy that follows the trained network gives has a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.constants import carried, in_targets, in_weights, wasted
+from gradviz.diagnose.constants import carried, in_targets, in_weights, into_followers, wasted
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 
@@ -38,6 +38,8 @@ def _search(case: Case) -> Iterator[Found]:
         )
     for target in in_targets(case):
         yield _of_constant(case, target.tensor, target.op, target.leaves, "is the target of a loss")
+    for link in into_followers(case):
+        yield _of_constant(case, link.tensor, link.op, link.leaves, "comes from a copy of what is trained")
     for weight in in_weights(case):
         yield _of_constant(case, weight.tensor, weight.op, weight.leaves, "weights a log-probability")
 

@@ -1,6 +1,6 @@
 """`stale-optimizer`: an optimizer steps, or clears, without any parameter that gets gradients: those that do get them
-are in no optimizer; or the newest parameters are in none, and as many older ones are not used any more. The optimizer
-was made before the parameters were replaced, or from others."""
+are in no optimizer, from the first or from some step on; or the newest parameters are in none, and as many older ones
+are not used any more. The optimizer was made before the parameters were replaced, or from others."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from gradviz.diagnose.rules.unregistered_parameter import homeless
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained, distinct
 
+_LEAST = 2  # steps without a gradient
+
 
 def _search(case: Case) -> Iterator[Found]:
-    stepped, came = case.training.stepped, case.trace.table(Kind.ACCUMULATED)
-    got = set(distinct(came["tensor"]).tolist())
-    idle = [
-        optimizer
-        for optimizer in distinct(stepped["optimizer"]).tolist()
-        if not _holds_any(case, optimizer, got)
-    ]
+    stepped = case.training.stepped
     leaves = [leaf for leaf in case.of(homeless) if _is_parameter(case, leaf)]
-    if not leaves or not (idle or _took_the_place(case, leaves)):
+    idle = _idle_steps(case, leaves) if leaves else stepped.events[:0]
+    if not leaves or not (len(idle) or _took_the_place(case, leaves)):
         return
-    step = int(stepped.events[contained(stepped["optimizer"], idle)][0]) if idle else int(stepped.events[0])
+    step = int(idle[0]) if len(idle) else int(stepped.events[0])
     lacks = (
-        "holds no tensor that gets a gradient" if idle else "holds the parameters from before a replacement"
+        "holds no tensor that gets a gradient"
+        if len(idle)
+        else "holds the parameters from before a replacement"
     )
     made = case.query.tensors.maker(leaves[0])
     yield Found(
@@ -59,8 +58,19 @@ def _replacing(case: Case, made: int) -> int:
     return site
 
 
-def _holds_any(case: Case, optimizer: int, got: set[int]) -> bool:
-    return any(optimizer in owners and tensor in got for tensor, owners in case.training.holders.items())
+def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
+    """The steps of optimizers whose parameters get no gradient, or get none any more since these leaves do."""
+    stepped, came = case.training.stepped, case.trace.table(Kind.ACCUMULATED)
+    since = int(came.events[contained(came["tensor"], leaves)].min())
+    found = [stepped.events[:0]]
+    for optimizer in distinct(stepped["optimizer"]).tolist():
+        held = [tensor for tensor, owners in case.training.holders.items() if optimizer in owners]
+        got = came.events[contained(came["tensor"], held)]
+        steps = stepped.events[stepped["optimizer"] == optimizer]
+        late = steps[steps > since]
+        if not len(got) or (got.max() < since and len(late) >= _LEAST):
+            found.append(late if len(got) else steps)
+    return np.sort(np.concatenate(found))
 
 
 def _took_the_place(case: Case, leaves: list[int]) -> bool:

@@ -56,6 +56,9 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
             for one, trace in zip((session, *others), recorded, strict=True):
                 _go_to_finding(one, trace, number)
         if lines is not None:
+            if session.message:
+                click.echo(session.message)
+                session.message = ""
             for piece in script(session, lines):
                 click.echo(piece)
             return

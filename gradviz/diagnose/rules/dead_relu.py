@@ -1,5 +1,6 @@
 """`dead-relu`: a rectifier gives (almost) only zeros for every batch in the last half of the run, so that no gradient
-passes it. Half of the units being zero is healthy."""
+passes it. Half of the units being zero is healthy, and so is a term of the loss that is 0, as a hinge is whose margins
+are kept."""
 
 from __future__ import annotations
 
@@ -15,6 +16,28 @@ from gradviz.sets import contained
 from gradviz.words.escape import clean
 
 _RECTIFIERS = ("relu", "relu_", "relu6", "hardtanh", "threshold", "clamp_min")
+_IN_LOSS = {
+    "mean",
+    "sum",
+    "nanmean",
+    "add",
+    "mul",
+    "div",
+    "neg",
+    "pow",
+    "square",
+    "sqrt",
+    "view",
+    "reshape",
+    "flatten",
+    "squeeze",
+    "unsqueeze",
+    "getitem",
+    "select",
+    "stack",
+    "cat",
+}  # what makes a loss of its terms
+_STEPS = 32  # results on the way to the loss that are looked at
 _LEAST = 8  # elements of the smallest output
 _ZEROS = 6  # column of the statistics
 
@@ -37,7 +60,11 @@ def _search(case: Case) -> Iterator[Found]:
         places.setdefault((int(sites[i]), int(scopes[i])), []).append(i)
     for (site, scope), visits in places.items():
         last = visits[len(visits) // 2 :]
-        if dead[last].all() and _passed(case, int(results[last[-1]])):
+        if (
+            dead[last].all()
+            and _passed(case, int(results[last[-1]]))
+            and not _is_term(case, int(results[last[-1]]))
+        ):
             name = clean(case.trace.text(scope))
             where = f" in or after {name}" if name else ""
             yield Found(
@@ -75,6 +102,19 @@ def _passed(case: Case, tensor: int) -> bool:
     """Whether the node of a result ran in a pass."""
     node = case.query.nodes.of_tensors.last(tensor, case.trace.count)
     return node is not None and bool((case.trace.table(Kind.RECEIVED)["node"] == node).any())
+
+
+def _is_term(case: Case, tensor: int) -> bool:
+    """Whether a result is a term of the loss: on the way to the root it is only summed, weighted and put in form."""
+    results = case.downstream.results(tensor, _STEPS)
+    ops = {op for readers in results.values() for op in readers}
+    parameters = case.trace.parameters
+    return (
+        bool(ops)
+        and len(results) < _STEPS
+        and all(case.query.tensors.op(op).op in _IN_LOSS for op in ops)
+        and not any(t in parameters for op in ops for t in case.query.tensors.op(op).inputs)
+    )
 
 
 RULE = Rule(

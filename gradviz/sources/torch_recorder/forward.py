@@ -64,7 +64,7 @@ class Forward(TorchFunctionMode):
         inputs = tensors_in(args, kwargs)
         identity = self.identity
         if inputs and (calls.writes(name) or "out" in kwargs):
-            if identity.pending and is_pytorchs(frame) and identity.is_pending(inputs[0]):
+            if identity.pending and identity.is_pending(inputs[0]) and _is_in_layer(frame):
                 return func(*args, **kwargs)  # a layer fills its parameters
             for tensor in inputs:
                 identity.number_of(tensor, frame)
@@ -302,9 +302,7 @@ class Forward(TorchFunctionMode):
     def _fill(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
         """A function of `nn.init`: a layer's own parameters have no value before."""
         tensors = tensors_in(args, kwargs)
-        caller = outside(frame, torch.nn.init.__file__, torch.overrides.__file__)
-        in_layer = caller is not None and is_pytorchs(caller)
-        untold = in_layer and not self.source.thread.scopes  # as in `_made`
+        untold = _is_in_layer(frame) and not self.source.thread.scopes  # as in `_made`
         if not tensors or (untold and self.identity.is_pending(tensors[0])):
             return func(*args, **kwargs)
         self.identity.tell_pending()
@@ -402,3 +400,9 @@ class Forward(TorchFunctionMode):
                 known = self.identity.fresh(tangent)
                 state = self.identity.state(tangent, known)
                 listener.tangent(frame, name, self.identity.number_of(tensor), state)
+
+
+def _is_in_layer(frame: FrameType) -> bool:
+    """Whether PyTorch's own code is at work, and not at `torch.nn.init` that the program has called."""
+    caller = outside(frame, torch.nn.init.__file__, torch.overrides.__file__)
+    return caller is not None and is_pytorchs(caller)

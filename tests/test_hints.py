@@ -100,6 +100,8 @@ def test_the_stepper_starts_at_a_finding(gradviz_here: Command, written: Callabl
     done = gradviz_here("step", "--finding", 1, "--commands", "")
     assert done.stdout.startswith("finding 1 of 1: stale-gradient: pass 2 adds to gradients")
     assert "backward pass 2 begins" in done.stdout
+    done = gradviz_here("step", "--finding", 1, "--commands", "where")
+    assert done.stdout.startswith("finding 1 of 1: stale-gradient: pass 2 adds to gradients")
     done = gradviz_here("step", "--finding", 2, "--commands", "")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "gradviz: there is no finding 2: gradviz check finds 1 in this trace\n"

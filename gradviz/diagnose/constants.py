@@ -68,6 +68,26 @@ def carried(case: Case) -> Link | None:
     return None
 
 
+def carried_into(case: Case, node: int, number: int) -> int:
+    """The tensor through which a pass gets to a node that an earlier pass went through; 0 if none did."""
+    received = case.trace.table(Kind.RECEIVED)
+    ran = received["node"] == node
+    earlier = received["in_pass"][ran & (received["in_pass"] < number)]
+    if not len(earlier):
+        return 0
+    nodes, before = case.query.nodes, int(earlier.max())
+    old = set(received["node"][received["in_pass"] == before].tolist()) - nodes.leaves.keys()
+    since = case.query.passes.last(case.query.passes.by_number[before])
+    roots = [root.node for root in case.query.passes.began(number).roots]
+    for new in sorted(set(nodes.walk(roots)) - old):
+        made = nodes.event(new)
+        if made is not None and made.index > since:
+            for edge in made.edges:
+                if edge.node in old and edge.tensor:
+                    return edge.tensor
+    return 0
+
+
 def wasted(case: Case) -> Iterator[Link]:
     """Links into networks that a pass is not for: of all passes from its line, the gradients that it leaves there are
     cleared before a step uses them; and no gradient that is used flows through these networks."""

@@ -3,13 +3,18 @@ requires grad was changed in place with grad mode on."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from math import prod
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.constants import carried_into
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
+from gradviz.events.kinds import NodeMade
 from gradviz.query.changes import value_changes
 from gradviz.query.failures import Failure
+from gradviz.query.upstream import leaves_behind
 from gradviz.sets import distinct
 
 _SAVED = "modified by an inplace operation"
@@ -33,31 +38,58 @@ def _search(case: Case) -> Iterator[Found]:
 def _of_saved(case: Case, error: Failure) -> Found:
     """The first write to a saved tensor of the node, after the node was made."""
     made = case.query.nodes.event(error.node)
-    for tensor, version in () if made is None else dict.fromkeys(made.saved):
-        changes = value_changes(case.query, tensor).tolist()
-        for event in (*changes, *_through_others(case, tensor)):
-            if made is not None and made.index < event < error.event:
-                name, saver = case.words.called(tensor), case.words.node_name(error.node)
-                writer = _writer(case, event)
-                return Found(
-                    f"{writer} changes {name} in place, but {saver} ({case.at(made.index)}) saved version {version} "
-                    "of it for its backward",
-                    f"make a new tensor in place of changing {name}; or call backward() before it is changed",
-                    (event, error.event, made.index),
-                    node=error.node,
-                    number=error.number,
-                    tensors=tuple(dict.fromkeys((tensor, _base(case, tensor)))),
-                    severity=case.severity_of(error),
-                )
+    write = None if made is None else _first_write(case, error, made)
+    saver = case.words.node_name(error.node)
+    carried = carried_into(case, error.node, error.number) if error.node and error.number else 0
+    why = f"; {case.words.called(carried)} leads to it from an earlier round" if carried else ""
+    cure = f"{case.words.called(carried)}.detach()  # between two rounds" if carried else ""
+    if made is None or write is None:
+        return Found(
+            f"a tensor that {saver} saved was changed in place before its backward{why}",
+            cure or "make a new tensor in place of changing a saved one",
+            (error.event,),
+            site=error.site,
+            severity=case.severity_of(error),
+            node=error.node,
+            number=error.number,
+        )
+    event, tensor, version = write
+    base = _base(case, tensor)
+    name = case.words.called(base if base in case.trace.parameters else tensor)
+    saved = "what it was" if version < 0 else f"version {version} of it"
     return Found(
-        f"a tensor that {case.words.node_name(error.node)} saved was changed in place before its backward",
-        "make a new tensor in place of changing a saved one",
-        (error.event,),
-        site=error.site,
-        severity=case.severity_of(error),
+        f"{_writer(case, event)} changes {name} in place, but {saver} ({case.at(made.index)}) saved {saved} for its "
+        f"backward{why}",
+        cure or f"make a new tensor in place of changing {name}; or call backward() before it is changed",
+        (event, error.event, made.index),
         node=error.node,
         number=error.number,
+        tensors=tuple(dict.fromkeys((tensor, base))),
+        severity=case.severity_of(error),
     )
+
+
+def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, int] | None:
+    """(event, tensor, saved version) of the first write to what a node had saved. Where the source does not know what
+    that is, a leaf behind the node that has as many elements as the message says, with version -1."""
+    for tensor, version in dict.fromkeys(made.saved):
+        changes = value_changes(case.query, tensor).tolist()
+        for event in (*changes, *_through_others(case, tensor)):
+            if made.index < event < error.event:
+                return event, tensor, version
+    size = _size_told(error.message)
+    for leaf in leaves_behind(case.query, [error.node]) if size else ():
+        form = case.trace.states.form(case.trace.states.first(leaf))
+        for event in case.query.tensors.writes(leaf) if form is not None and prod(form.shape) == size else ():
+            if made.index < event < error.event:
+                return event, leaf, -1
+    return None
+
+
+def _size_told(message: str) -> int:
+    """The number of elements of the tensor that PyTorch's message is about; 0 if it does not say."""
+    told = re.search(r"Tensor \[([\d, ]+)\]", message)
+    return prod(int(length) for length in told[1].split(",")) if told is not None else 0
 
 
 def _through_others(case: Case, tensor: int) -> list[int]:

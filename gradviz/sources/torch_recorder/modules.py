@@ -31,11 +31,11 @@ class Scopes:
             if self.source.is_off or torch.compiler.is_compiling():
                 return call(module, *args, **kwargs)
             self.source.recover()
-            frame = sys._getframe(1)
-            self._enter(module, frame)
+            self._enter(module, sys._getframe())
             try:
                 if _is_compiled(module):
-                    return self.opaque("compiled", functools.partial(call, module), args, kwargs, frame)
+                    called = functools.partial(call, module)
+                    return self.opaque("compiled", called, args, kwargs, sys._getframe(1))
                 return call(module, *args, **kwargs)
             finally:
                 self._leave(module)

@@ -136,7 +136,8 @@ class Forward(TorchFunctionMode):
         first = told[0]
         if name == "matmul" and len(inputs) == 2:
             name = calls.PRODUCTS.get((inputs[0].ndim, inputs[1].ndim), name)
-        text = text_of(name, args, kwargs, first.is_floating_point())
+        floating = first.is_floating_point() or inputs[0].is_floating_point()  # a comparison gives bools
+        text = text_of(name, args, kwargs, floating)
         if name in OPERANDS and len(inputs) == 1 and len(args) == 2:
             numbers.insert(0 if args[0] is not inputs[0] else 1, 0)
         rule = rule_of(name, args, kwargs, len(numbers))

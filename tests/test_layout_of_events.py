@@ -128,6 +128,7 @@ class ByTable(Recorder):
 
     op, node, differentiated = Listener.op, Listener.node, Listener.differentiated
     received, produced, ran = Listener.received, Listener.produced, Listener.ran
+    scope_entered, scope_left = Listener.scope_entered, Listener.scope_left
 
 
 RULE = Rule((("x", "cos(x)"),), True)
@@ -146,6 +147,10 @@ def frequent_events(listener: Recorder) -> None:
     listener.differentiated(
         None, "exp", "k=1", RULE, 77, (1,), 6, value, 6, 3, 1, 11, "ExpBackward0", (5, 0, 1), ()
     )
+    listener.scope_entered(None, 1, "module", "net", "Net", True)
+    listener.scope_entered(None, 2, "function", "Exp", "Exp")
+    listener.scope_left(2)
+    listener.scope_left(1)
     listener.pass_began(None, 77, "backward", 1.5, True, False, [], [])
     listener.received(10, "MulBackward0", 77, [7], [value])
     listener.produced(10, 77, [9, 8, 5, 9], [large, None])

@@ -307,6 +307,17 @@ def test_statistics_of_large_arrays_agree_with_exact_ones_to_four_digits(
     np.testing.assert_allclose((stats.mean, stats.rms), exact, rtol=5e-5)
 
 
+@pytest.mark.parametrize("left", [0, 3e-9, 1e-8, 3e-7, 1e-6, 3e-5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_mean_near_zero_has_its_digits_unless_it_is_what_rounding_left(left: float, dtype: type) -> None:
+    normalized = (_LARGE - _LARGE.mean()) / _LARGE.std()
+    array = (normalized + left).astype(dtype)
+    exact = array.astype(np.float64).mean()
+    is_rounding = dtype is np.float32 and left < 2**-24
+    tolerance = 2**-24 if is_rounding else max(5e-5 * abs(exact), 1e-15)
+    assert abs(stats_of(array).mean - exact) <= tolerance
+
+
 def test_the_elements_of_a_gradient_and_of_its_transpose_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

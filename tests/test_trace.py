@@ -323,10 +323,19 @@ def test_only_the_passes_asked_for(gradviz_here: Run, info: Info, tmp_path: Path
             (x * x).backward()
         """,
     )
-    gradviz_here("trace", "--passes", "2-3,5", path)
+    told = gradviz_here("trace", "--passes", "2-3,5", path).stderr
+    assert "3 operations, 5 backward passes, 3 of them in detail, all of one shape" in told
+    assert "passes      5, 3 of them in detail, all of one shape" in gradviz_here("info").stdout
     found = info()
     assert found["passes"] == 5
     assert found["ops"] == 3
+    drawn = gradviz_here("graph", "-o", "a.svg").stdout
+    assert "pass 2 of 5, the first recorded in detail, " in drawn
+    assert "not recorded in detail" not in drawn
+    assert (
+        "this pass was not recorded in detail (--passes, --scope)"
+        in gradviz_here("graph", "--pass", "1", "-o", "a.svg").stdout
+    )
     assert "1-3,100" in gradviz_here("trace", "--passes", "x", path).stderr
 
 

@@ -16,7 +16,7 @@ from gradviz.query.overview import Overview, overview
 from gradviz.query.ranks import differences, label_of
 from gradviz.tracefile import Trace, if_long
 from gradviz.words.escape import clean, json_text
-from gradviz.words.numbers import brief, plural
+from gradviz.words.numbers import brief, of_passes
 
 
 @click.command()
@@ -98,8 +98,7 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
     passes = f"{found.passes:,}"
     if found.kept:
         passes += f" of {trace.passes_begun:,}: {found.kept}"
-    if found.passes > 1:
-        passes += ", all of one shape" if found.shapes == 1 else f" in {plural(found.shapes, 'shape')}"
+    passes += of_passes(found.passes, found.detailed, found.shapes)
     return {
         "run": f"{run} ({versions})",
         "ended": _ending(found, meta.get("ended", "")),

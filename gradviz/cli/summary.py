@@ -12,7 +12,7 @@ from gradviz.query.overview import LeafInfo, Overview, overview
 from gradviz.sources.script import Outcome
 from gradviz.tracefile import Trace, if_long
 from gradviz.words.escape import clean
-from gradviz.words.numbers import plural
+from gradviz.words.numbers import of_passes, plural
 
 _NAMED = 6  # the most leaves that are listed by name
 
@@ -35,8 +35,7 @@ def _counts(trace: Trace, found: Overview) -> Text:
     passes = plural(found.passes, "backward pass", "backward passes")
     if found.kept:
         passes += f" of {trace.passes_begun:,} kept ({found.kept})"
-    if found.passes > 1:
-        passes += ", all of one shape" if found.shapes == 1 else f" in {plural(found.shapes, 'shape')}"
+    passes += of_passes(found.passes, found.detailed, found.shapes)
     counts = f"{plural(found.ops, 'operation')}, {passes}, {plural(found.events, 'event')}"
     return _line("recorded", f"{counts} → {trace.path}", "bold")
 

@@ -48,7 +48,10 @@ def stats_of(array: np.ndarray) -> Stats:
 _BLOCK = 128  # elements that are summed in the array's own precision; the sums are added as doubles
 _ONES = {char: np.ones(_BLOCK, char) for char in "fd"}
 _SQUARABLE = 1e-15, 1e15  # the squares of magnitudes between these neither vanish nor overflow in float32
-_CANCELLED = 1e-4  # a mean below this share of the rms has lost digits in float32
+# Of a mean below the first share of the rms, digits are lost in float32. Below the second it is what rounding left of
+# zero, as normalized layers leave it, and nobody can do with its digits.
+_CANCELLED = 1e-4
+_ROUNDED = 2**-24
 
 
 def _of_large(flat: np.ndarray, low: float, high: float) -> Stats:
@@ -63,7 +66,7 @@ def _of_large(flat: np.ndarray, low: float, high: float) -> Stats:
     if whole < flat.size:
         total += float(np.add.reduce(flat[whole:], dtype=np.float64))
     mean, rms = total / flat.size, math.sqrt(float(np.dot(flat, flat)) / flat.size)
-    if abs(mean) < _CANCELLED * rms:
+    if flat.dtype.char == "f" and _ROUNDED * rms < abs(mean) < _CANCELLED * rms:
         mean = float(flat.mean(dtype=np.float64))
     return Stats(low, high, mean, rms, 0, 0, 0 if low > 0 or high < 0 else _zeros_in(flat))
 

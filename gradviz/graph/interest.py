@@ -13,8 +13,8 @@ _MOST_NODES = 5_000  # of a pass in which a cut is looked for
 
 
 def pass_of_interest(query: Query, build: Callable[[PassInfo], Graph]) -> tuple[PassInfo, str]:
-    """The pass of the first NaN, else of the first error, else the first with a cut, else the first pass; and which of
-    these it is, empty if there is only one pass. `build` makes the graph of a pass.
+    """The pass of the first NaN, else of the first error, else the first with a cut, else the first with nodes; and
+    which of these it is, empty if there is only one pass. `build` makes the graph of a pass.
 
     Raises ValueError if the trace has no passes."""
     trace = query.trace
@@ -27,11 +27,16 @@ def pass_of_interest(query: Query, build: Callable[[PassInfo], Graph]) -> tuple[
         if found is not None:
             return found, what
     cut = _with_cut(trace, build)
-    return (cut, "with the first cut") if cut is not None else (_first(trace), "the first")
+    if cut is not None:
+        return cut, "with the first cut"
+    first = _first(trace)
+    return first, "the first" if first.number == numbers[0] else "the first recorded in detail"
 
 
 def _first(trace: Trace) -> PassInfo:
-    found = trace.find_pass(trace.pass_numbers[0])
+    """The first pass with nodes, if there is one."""
+    with_nodes = trace.passes_by_shape(1)
+    found = with_nodes[0] if with_nodes else trace.find_pass(trace.pass_numbers[0])
     assert found is not None
     return found
 

@@ -34,6 +34,7 @@ class Overview:
     nodes: int
     passes: int
     kept: str  # which of the passes of the run are in the trace, where not all are: `19 to 22, 56 to 60`
+    detailed: int  # of these: those with recorded nodes
     shapes: int
     leaves: list[LeafInfo]
     error: dict[str, Any] | None
@@ -55,6 +56,7 @@ def overview(query: Query) -> Overview:
         nodes=trace.nodes_told,
         passes=len(numbers),
         kept="" if len(numbers) == trace.passes_begun else ranges(numbers),
+        detailed=trace.passes_in_detail,
         shapes=trace.shapes,
         leaves=leaves(query),
         error=error(query),

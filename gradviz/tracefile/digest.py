@@ -151,7 +151,9 @@ def _extend(integers: array[int], more: np.ndarray) -> None:
 
 
 def digest_of(run: _OpenPass) -> str:
-    """The digest of a finished pass: 16 hexadecimal digits."""
+    """The digest of a finished pass: 16 hexadecimal digits; none of one in which no node was told."""
+    if not run.nodes:
+        return ""
     ranks = _ranks_of_many if len(run.nodes) > _FEW else _ranks_of_few
     places = ranks(run.nodes, run.sources + run.targets)
     content = array("q", [len(run.nodes)]).tobytes() + run.names.tobytes() + places.tobytes()

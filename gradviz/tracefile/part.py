@@ -144,7 +144,7 @@ class Part(Growing):
         )
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
-        """The first pass of each structure, of up to so many."""
+        """The first pass of each structure, of up to so many; a pass without recorded nodes has none."""
         query = "SELECT min(number) AS number, digest FROM passes WHERE first < ? GROUP BY digest"
         told = {digest: number for number, digest in self._rows(query, self.count) if digest}
         found: dict[str, int] = {}
@@ -186,6 +186,14 @@ class Part(Growing):
         query = "SELECT DISTINCT digest FROM passes WHERE last < ?"
         told = {digest for (digest,) in self._rows(query, self.count)}
         return len({*told, *(run.digest for run in self._open_passes.values())} - {None, ""})
+
+    @property
+    def passes_in_detail(self) -> int:
+        """How many passes have recorded nodes."""
+        [(told,)] = self._rows(
+            "SELECT count(*) AS number FROM passes WHERE last < ? AND digest = ''", self.count
+        )
+        return len(self.pass_numbers) - told - sum(run.digest == "" for run in self._open_passes.values())
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:

@@ -110,10 +110,11 @@ class Trace(Tables):
         return firsts, lasts
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
-        """The first pass of each structure, of up to so many."""
+        """The first pass of each structure, of up to so many; a pass without recorded nodes has none."""
         found: dict[str, PassInfo] = {}
         for run in self.passes:
-            found.setdefault(run.digest or "", run)
+            if run.digest or run.last is None:
+                found.setdefault(run.digest or "", run)
         return list(found.values())[:most]
 
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
@@ -281,6 +282,11 @@ class Trace(Tables):
     def shapes(self) -> int:
         """How many structures the passes have."""
         return len({run.digest for run in self.passes if run.digest})
+
+    @property
+    def passes_in_detail(self) -> int:
+        """How many passes have recorded nodes."""
+        return sum(run.digest != "" for run in self.passes)
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer
 
 _OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))
-_GRAD_ENABLED = 1 << 8  # OP's only flag
+_ENTERED, _LEFT = int(Kind.SCOPE_ENTERED), int(Kind.SCOPE_LEFT)
+_GRAD_ENABLED = _TRAINING = 1 << 8  # the only flags of OP and SCOPE_ENTERED
 _UNWRITTEN = 0.1  # the seconds that the writer may be behind
 _ROW, _TWO_ROWS = PACK_NUMBERS[7], PACK_NUMBERS[14]
 _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
@@ -59,7 +61,7 @@ class Recorder(Packing):
         super().__init__(values, sites)
         self.passes = passes
         self.partial = partial
-        self.scopes: set[int] = set()  # those that are open, and were told
+        self.scopes: dict[int, int] = {}  # those that are open, and were told; the identities of their frames
         self.last_leaf = 0  # the gradient that a leaf received last
         self.site = 0  # of the last event that has one
         self.taken = time.monotonic()
@@ -71,7 +73,6 @@ class Recorder(Packing):
             Kind.OP: self._prepare_op,
             Kind.PASS_BEGAN: self._prepare_pass,
             Kind.ACCUMULATED: self._prepare_leaf,
-            Kind.SCOPE_ENTERED: self._prepare_scope,
             Kind.ERROR: self._prepare_error,
         }
         self.writer = Writer(path, self, {**(meta or {}), "values": values}, last, say)
@@ -149,11 +150,7 @@ class Recorder(Packing):
     # --- any event
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
-        if kind == Kind.SCOPE_LEFT:  # a pass that ended inside may have changed what is recorded in detail
-            if values[0] not in self.scopes:
-                return
-            self.scopes.discard(values[0])
-        elif not self.detailed and kind in DETAILS:
+        if not self.detailed and kind in DETAILS:
             return
         if kind != Kind.ACCUMULATED:
             self.last_gradient = None
@@ -191,10 +188,6 @@ class Recorder(Packing):
 
     def _prepare_leaf(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         return 0, () if self._is_told(values, states) else states
-
-    def _prepare_scope(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
-        self.scopes.add(values[0])
-        return 0, states
 
     def _prepare_error(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         self.last_error = values[:2]
@@ -341,6 +334,28 @@ class Recorder(Packing):
             except BaseException as error:
                 if not self._is_lost(error):
                     raise
+
+    def scope_entered(
+        self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False
+    ) -> None:
+        if not self.detailed:
+            return
+        self.scopes[scope] = id(where)
+        self.site = site = (
+            self.sites.enter(where) if isinstance(where, FrameType) else self.sites.number(where)
+        )
+        self.last_gradient = None
+        with self.turn(), self.whole:
+            head = _ENTERED | (_TRAINING if training else 0) | self._thread()
+            self._put(_ROW(head, site, scope, self.text(kind), self.text(name), self.text(type), 0), b"")
+
+    def scope_left(self, scope: int) -> None:
+        if scope not in self.scopes:  # a pass that ended inside may have changed what is recorded in detail
+            return
+        self.sites.leave(self.scopes.pop(scope))
+        self.last_gradient = None
+        with self.turn(), self.whole:
+            self._put(_ROW(_LEFT | self._thread(), 0, scope, 0, 0, 0, 0), b"")
 
     def received(
         self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]

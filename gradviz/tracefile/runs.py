@@ -11,7 +11,7 @@ import numpy as np
 @dataclass(frozen=True, slots=True)
 class PassInfo:
     """One backward pass: its first and last event (None: it did not end), how many nodes ran, and a digest that
-    passes of the same structure share."""
+    passes of the same structure share, "" where no node was told."""
 
     number: int
     first: int

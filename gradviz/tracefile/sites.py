@@ -21,7 +21,7 @@ from typing import Any
 
 from gradviz.events.site import Place, place_of
 
-USER, INTERNAL, BOUNDARY, LIBRARY = 1, 2, 3, 4
+USER, INTERNAL, BOUNDARY, LIBRARY, CALL = 1, 2, 3, 4, 5
 _DEEPEST = 100  # frames of one site; deeper callers are left out
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -75,6 +75,8 @@ class Sites:
         self.kinds: dict[int, int] = {}
         self.codes: list[CodeType] = []  # kept alive: `kinds` knows them by address
         self.numbers: dict[tuple[Any, ...], int] = {}
+        self.open: dict[int, int] = {}  # the sites of calls that run now, by the identity of their frames
+        self._inside: dict[tuple[int, ...], int] = {}  # sites by the frames below such a call, and its site
         self.begin_at(None)
         self._made: dict[int, tuple[int, CodeType | Place, int]] = {}  # parent, code and offset of each site
         self._new: deque[int] = deque()  # added to while it is being written
@@ -114,6 +116,23 @@ class Sites:
             known = self.called[key] = self._walk(frame)
         return known
 
+    def enter(self, frame: FrameType) -> int:
+        """The site of a call that runs in `frame`. If that is a frame of the source's own, the frames above it are not
+        looked at until `leave` is called."""
+        code = frame.f_code
+        kind = self.kinds.get(id(code)) or self._classify(code)
+        if kind == INTERNAL:
+            kind = self.kinds[id(code)] = CALL
+        if kind != CALL:
+            return self.number_of_frame(frame)
+        self.open.pop(id(frame), None)
+        number = self.open[id(frame)] = self.number_of_frame(frame)
+        return number
+
+    def leave(self, frame: int) -> None:
+        """The call in the frame of this identity is over."""
+        self.open.pop(frame, None)
+
     def _walk(self, frame: FrameType | None) -> int:
         """As `number_of_frame`, from however deep."""
         kind_of, root, internal = self.kinds.get, self.root, INTERNAL
@@ -123,6 +142,12 @@ class Sites:
             code = frame.f_code
             kind = kind_of(id(code)) or self._classify(code)
             if kind == internal:  # most frames are: those of modules, of the engine
+                frame = frame.f_back
+                continue
+            if kind == CALL:
+                call = self.open.get(id(frame))
+                if call is not None:
+                    return self._number_inside(call, key) if key else call
                 frame = frame.f_back
                 continue
             if kind == BOUNDARY:
@@ -135,6 +160,23 @@ class Sites:
             frame = frame.f_back
         found = tuple(key)
         return self.numbers.get(found) or self._add(found)
+
+    def _number_inside(self, call: int, key: list[int]) -> int:
+        """The site of frames below the one of a call, whose site is known."""
+        found = (*key, call)
+        known = self._inside.get(found)
+        if known is None:
+            whole = (*key, *self._key_of(call))[: 2 * _DEEPEST + 2]
+            known = self._inside[found] = self.numbers.get(whole) or self._add(whole)
+        return known
+
+    def _key_of(self, number: int) -> tuple[int, ...]:
+        """The frames of a site."""
+        key: tuple[int, ...] = ()
+        while number:
+            number, code, offset = self._made[number]
+            key += (id(code), offset)
+        return key
 
     def _classify(self, code: CodeType, kind: int = 0) -> int:
         kind = self.kinds[id(code)] = kind or self.sort_of(code.co_filename)
@@ -192,12 +234,7 @@ class Sites:
             if self.kinds.get(id(later.tb_frame.f_code)) == BOUNDARY:
                 return ()
             later = later.tb_next
-        number = self.number(trace.tb_frame.f_back) if trace is not None else 0
-        key: tuple[int, ...] = ()
-        while number:
-            number, code, offset = self._made[number]
-            key += (id(code), offset)
-        return key
+        return () if trace is None else self._key_of(self.number(trace.tb_frame.f_back))
 
     # --- decoding
 

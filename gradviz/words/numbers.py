@@ -113,6 +113,14 @@ def listed(parts: Iterable[str]) -> str:
     return f"{', '.join(head)} and {last}" if head else last
 
 
+def of_passes(passes: int, detailed: int, shapes: int) -> str:
+    """What is said behind a number of passes: how many of them have their nodes, and how many structures these have."""
+    told = f", {detailed:,} of them in detail" if detailed < passes else ""
+    if detailed < 2:
+        return told
+    return told + (", all of one shape" if shapes == 1 else f", of {shapes:,} shapes")
+
+
 def plural(n: int, one: str, many: str = "") -> str:
     """`1 pass`, `2 passes`, `1,000 events`."""
     return f"{n:,} {one if n == 1 else many or one + 's'}"

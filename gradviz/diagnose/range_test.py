@@ -17,9 +17,8 @@ def range_tests(case: Case) -> np.ndarray:
     stepped = case.training.stepped
     found = [stepped.events[:0]]
     for optimizer in np.unique(stepped["optimizer"]).tolist():
-        events = stepped.events[stepped["optimizer"] == optimizer]
-        rates = np.array([case.training.rate(int(event)) for event in events])
-        found += [events[first:last] for first, last in _geometric(rates)]
+        own = stepped["optimizer"] == optimizer
+        found += [stepped.events[own][first:last] for first, last in _geometric(case.training.rates[own])]
     return np.sort(np.concatenate(found))
 
 

@@ -104,10 +104,15 @@ class Training:
         }
         return {run.number for run in self.trace.passes if run.site in inside}
 
-    def rate(self, event: int) -> float:
-        """The highest learning rate of the groups of a step; NaN if it is unknown."""
-        rates = [number_of(settings_of(group).get("lr")) for group in self.stepped.object(event).groups]
-        return max((rate for rate in rates if rate == rate), default=float("nan"))
+    @cached_property
+    def rates(self) -> np.ndarray:
+        """For each step, the highest learning rate of its groups; NaN if it is unknown."""
+        groups = self.stepped.lists("groups")
+        texts, which = np.unique(groups.elements[:, 0], return_inverse=True)
+        told = [number_of(settings_of(self.trace.text(text)).get("lr")) for text in texts.tolist()]
+        found = np.full(len(self.stepped), np.nan)
+        np.fmax.at(found, groups.owners, np.array(told, float)[which])
+        return found
 
     @cached_property
     def trained(self) -> set[int]:

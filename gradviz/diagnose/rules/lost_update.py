@@ -23,7 +23,7 @@ def _search(case: Case) -> Iterator[Found]:
     at = np.searchsorted(stepped.events, mutated.events) - 1
     own = (at >= 0) & (mutated["how"] == stepped["type"][at])
     events, tensors, at = mutated.events[own], mutated["tensor"][own], at[own]
-    moving = np.array([case.training.rate(event) > 0 for event in stepped.events.tolist()], bool)[at]
+    moving = (case.training.rates > 0)[at]
     moving &= has_gradient(case, tensors, stepped.events[at])
     states = case.trace.states
     before, after = states.rows_of(tensors, stepped.events[at]), states.rows_of(tensors, events)

@@ -20,8 +20,8 @@ _SHARE, _LEAST = 0.2, 3
 def _search(case: Case) -> Iterator[Found]:
     stepped = case.training.stepped
     for optimizer in distinct(stepped["optimizer"]).tolist():
-        events = stepped.events[stepped["optimizer"] == optimizer]
-        rates = np.array([case.training.rate(event) for event in events.tolist()])
+        own = stepped["optimizer"] == optimizer
+        events, rates = stepped.events[own], case.training.rates[own]
         if not np.isfinite(rates).all():
             continue
         tiny = rates <= case.settings.threshold("vanished-lr") * np.maximum.accumulate(rates)

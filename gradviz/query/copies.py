@@ -20,7 +20,9 @@ def copied_from(query: Query, made: TensorMade) -> int:
         return 0
     stats, form = states.stats[row], query.trace.forms[int(states.forms[row])]
     if made.how in _OF_NUMBERS and 1 < np.prod(form.shape) <= _FEW:
-        return _of_numbers(query, row)
+        scalar = _of_numbers(query, row)
+        if scalar:
+            return scalar
     if np.isnan(stats[0]) or (form.shape and np.prod(form.shape) > 1 and stats[0] == stats[1]):
         return 0
     if stats[0] == stats[1] and float(stats[0]).is_integer():

@@ -11,7 +11,8 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.query.cuts import op_of
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 
@@ -37,6 +38,7 @@ _IN_LOSS = {
     "stack",
     "cat",
 }  # what makes a loss of its terms
+_DIFFERENCES = {"sub", "rsub", "add"}  # and `add` of a number
 _STEPS = 32  # results on the way to the loss that are looked at
 _LEAST = 8  # elements of the smallest output
 _ZEROS = 6  # column of the statistics
@@ -60,10 +62,11 @@ def _search(case: Case) -> Iterator[Found]:
         places.setdefault((int(sites[i]), int(scopes[i])), []).append(i)
     for (site, scope), visits in places.items():
         last = visits[len(visits) // 2 :]
+        result = int(results[last[-1]])
         if (
             dead[last].all()
-            and _passed(case, int(results[last[-1]]))
-            and not _is_term(case, int(results[last[-1]]))
+            and _passed(case, result)
+            and not _is_hinge(case, result, bool(dead[visits].all()))
         ):
             name = clean(case.trace.text(scope))
             where = f" in or after {name}" if name else ""
@@ -104,17 +107,20 @@ def _passed(case: Case, tensor: int) -> bool:
     return node is not None and bool((case.trace.table(Kind.RECEIVED)["node"] == node).any())
 
 
-def _is_term(case: Case, tensor: int) -> bool:
-    """Whether a result is a term of the loss: on the way to the root it is only summed, weighted and put in form."""
+def _is_hinge(case: Case, tensor: int, was_always_dead: bool) -> bool:
+    """Whether a result is a term of the loss that may be 0: it rectifies a difference, is only summed, weighted and put
+    in form on the way to the root, and was above 0 before or is one of several terms."""
+    made = case.query.tensors.made(tensor)
+    op = op_of(case.query, made.inputs[0]) if isinstance(made, OpRan) and made.inputs else None
+    if op is None or op.op not in _DIFFERENCES or (op.op == "add" and sum(map(bool, op.inputs)) > 1):
+        return False
     results = case.downstream.results(tensor, _STEPS)
-    ops = {op for readers in results.values() for op in readers}
-    parameters = case.trace.parameters
-    return (
-        bool(ops)
-        and len(results) < _STEPS
-        and all(case.query.tensors.op(op).op in _IN_LOSS for op in ops)
-        and not any(t in parameters for op in ops for t in case.query.tensors.op(op).inputs)
-    )
+    ops = [case.query.tensors.op(event) for event in {op for readers in results.values() for op in readers}]
+    if len(results) >= _STEPS or not all(op.op in _IN_LOSS for op in ops):
+        return False
+    others = {t for op in ops for t in op.inputs if t and t not in results}
+    flags = [case.query.tensors.flags(t, case.trace.count) for t in others]
+    return not was_always_dead or any(flag & REQUIRES_GRAD for flag in flags)
 
 
 RULE = Rule(

@@ -29,6 +29,34 @@ def holder_of(thing: Any, frame: FrameType | None) -> str:
     return ""
 
 
+def outermost_modules(frame: FrameType | None) -> dict[str, Any]:
+    """The modules that are found in the variables of a frame and of those that called it, but for those inside others,
+    by what `holder_of` calls them."""
+    spaces = []
+    for _ in range(_DEEPEST):
+        if frame is None:
+            break
+        if not f"{frame.f_globals.get('__name__')}.".startswith("gradviz."):
+            spaces += [frame.f_locals, getattr(frame.f_locals.get("self"), "__dict__", {}), frame.f_globals]
+        frame = frame.f_back
+    known = {id(space): space for space in spaces}
+    found = {id(thing): thing for space in known.values() for thing in _modules_in(space)}
+    inner = {id(part) for thing in found.values() for part in thing.modules() if part is not thing}
+    outer = [thing for key, thing in found.items() if key not in inner]
+    names = [next(name for space in known.values() if (name := _name_in(space, thing))) for thing in outer]
+    return dict(zip(reversed(names), reversed(outer), strict=True))  # of one name the nearest counts
+
+
+def _modules_in(space: Mapping[str, Any]) -> Iterator[Any]:
+    """The modules among some variables, and those in their collections."""
+    for name, value in list(space.items()):
+        if isinstance(name, str) and not name.startswith("_") and name != "self":
+            if _is_module(value):
+                yield value
+            else:
+                yield from (element for _, element in _elements(value))
+
+
 def _name_in(space: Mapping[str, Any], thing: Any) -> str:
     """The name of a module among some variables. In `for layer in layers` each one would be `layer`: an element of a
     collection has its path there, unless all elements have variables of their own."""
@@ -77,4 +105,5 @@ def _path_below(name: str, value: Any, thing: Any) -> str:
 
 def _is_module(value: Any) -> bool:
     """Whether it is a module of PyTorch or of gradviz's engine, of which nothing is loaded here."""
-    return any(base.__name__ == "Module" for base in type(value).__mro__)
+    is_one = any(base.__name__ == "Module" for base in type(value).__mro__)
+    return is_one and hasattr(value, "named_modules")

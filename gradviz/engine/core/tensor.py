@@ -414,10 +414,14 @@ def flags_state(tensor: Tensor) -> State:
 
 
 def number_of(tensor: Tensor) -> int:
-    """The tensor's number. A tensor from before the recording gets its number now, and the listener hears of it."""
+    """The tensor's number. A tensor from before the recording gets its number now, and the listener hears of it, and of
+    the gradient that it has."""
     number = getattr(tensor, "_number", -1)
     if number < state.first_number and number != 0:
         announce(tensor, "earlier")
+        rare = tensor._rare
+        if state.listener is not None and rare is not None and rare.grad is not None and tensor.is_leaf:
+            state.listener.grad_assigned(None, tensor._number, number_of(rare.grad))
         return getattr(tensor, "_number", 0)
     return number
 

@@ -74,13 +74,20 @@ class Identity:
     # --- tensors
 
     def number_of(self, tensor: torch.Tensor, where: Where = None, how: str = "") -> int:
-        """The tensor's number. One that is met for the first time is told of: it came to be as `how` says."""
+        """The tensor's number. One that is met for the first time is told of: it came to be as `how` says; without that
+        it is from before the recording, and may have a gradient."""
         known = self.known.get(id(tensor))
         if known is not None:
             return known.number
-        if how or not isinstance(tensor, torch.nn.Parameter):
-            return self.announce(tensor, how or "earlier", where)
-        return self.announce(tensor, "Parameter", where)
+        if how:
+            return self.announce(tensor, how, where)
+        number = self.announce(
+            tensor, "Parameter" if isinstance(tensor, torch.nn.Parameter) else "earlier", where
+        )
+        grad = tensor.grad if is_leaf(tensor) else None
+        if grad is not None:
+            self.listener.grad_assigned(None, number, self.number_of(grad))
+        return number
 
     def fresh(self, tensor: torch.Tensor) -> Known:
         """Give a tensor a new number."""

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 
 from gradviz import step, words
 from gradviz.cli.learn import _opened
+from gradviz.errors import GradvizError
 from gradviz.step import pages, screen
 from gradviz.step.described import describe
 from gradviz.step.errors import CommandError
@@ -237,6 +238,39 @@ def test_all_that_a_korean_lesson_shows_is_korean(lesson: Lesson) -> None:
                 assert is_korean(session.message), session.message
                 session.go(k)
         assert texts.missing <= TERMS
+
+
+COMMANDS = (
+    "break", "break nan", "watch x", "break", "continue", "continue", "reverse-continue", "delete 9", "delete 1",
+    "delete all", "continue", "until nan", "until line 1", "back-until nan", "break nosuchthing", "break x.grad",
+    "search nosuchthing", "search x", "search-back x", "search a\"b'c", "marks", "mark here", "mark", "marks", "mark 7",
+    "goto 9999", "path x", "path x x", "path x loss", "leaves", "leaves name", "leaves norm", "leaves size",
+    "leaves-down", "print x", "print x.grad", "print x[0:1:0]", "print x[a]", "print x page 7", "why nosuchthing",
+    "who nosuchthing", "out", "over", "over-back", "out-back", "again", "again-back", "into", "into-back", "next-backward",
+    "back-backward", "next-forward", "back-forward", "where", "nan", "next x", "first 3", "until", "nosuchcommand",
+    "nexxt",
+)  # fmt: skip
+
+
+@every
+def test_what_a_command_says_in_a_korean_lesson_is_korean(lesson: Lesson, tmp_path: Path) -> None:
+    with _opened(lesson, "ko") as session:
+        texts = session.words.texts = Said(TEXTS["ko"])
+        session.exercise = None
+        for command in (
+            *COMMANDS,
+            f"export {tmp_path / 'state.txt'}",
+            f"export {tmp_path / 'no' / 'state.txt'}",
+        ):
+            for at in (0, session.trace.count // 2, session.last):
+                session.go(at)
+                try:
+                    obey(session, command)
+                except GradvizError as error:
+                    session.message = session.say(error.text, **error.parts)
+                said = [text for text in (session.message, session.page[0] if session.page else "") if text]
+                assert not said or command.startswith("print") or any(map(is_korean, said)), (command, said)
+        assert texts.missing <= {*TERMS, ".grad norm", " ({events})"}
 
 
 def test_each_korean_text_is_one_that_is_said_and_has_its_parts() -> None:

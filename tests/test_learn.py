@@ -246,9 +246,9 @@ COMMANDS = (
     "search nosuchthing", "search x", "search-back x", "search a\"b'c", "marks", "mark here", "mark", "marks", "mark 7",
     "goto 9999", "path x", "path x x", "path x loss", "leaves", "leaves name", "leaves norm", "leaves size",
     "leaves-down", "print x", "print x.grad", "print x[0:1:0]", "print x[a]", "print x page 7", "why nosuchthing",
-    "who nosuchthing", "out", "over", "over-back", "out-back", "again", "again-back", "into", "into-back", "next-backward",
-    "back-backward", "next-forward", "back-forward", "where", "nan", "next x", "first 3", "until", "nosuchcommand",
-    "nexxt",
+    "who nosuchthing", "out", "over", "over-back", "out-back", "again", "again-back", "into", "into-back",
+    "next-backward", "back-backward", "next-forward", "back-forward", "where", "nan", "next x", "first 3", "until",
+    "nosuchcommand", "nexxt",
 )  # fmt: skip
 
 

@@ -10,6 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+# glibc gives the end of the heap back to the system, or not, as chance has laid it out; where it does, each step pays
+# for a thousand page faults, recorded or not. With these variables it never does.
+HEAP_IS_KEPT = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
+
 
 def machine() -> str:
     """The machine and versions that figures belong to."""

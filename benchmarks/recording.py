@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from common import machine, table
+from common import HEAP_IS_KEPT, machine, table
 
 from gradviz.events.values import stats_of
 from gradviz.tracefile import open_trace
@@ -86,9 +86,6 @@ x, y = torch.randn(64, 8), torch.randn(64, 1)
 }
 
 GRADES = ("none", "stats", "full")
-# glibc gives the end of the heap back to the system, or not, as chance has laid it out; where it does, each step pays
-# for a thousand page faults, recorded or not. Here it never does.
-HEAP_IS_KEPT = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 
 
 def printed(command: list[str], folder: Path) -> list[float]:

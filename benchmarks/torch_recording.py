@@ -7,6 +7,8 @@ without a recorder, under PyTorch's anomaly mode, and traced with its gradients 
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import statistics
 import subprocess
@@ -15,9 +17,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from common import machine, table
+from common import HEAP_IS_KEPT, machine, table
 from torch import nn
 from torch.nn import functional as F
 
@@ -27,6 +30,7 @@ GRADES = ("none", "stats", "full")
 ANOMALY = "detect_anomaly"
 STEPS = 2  # that are timed at once
 REMEMBERED = 6  # steps whose peak memory is measured
+Maker = Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]
 
 
 class Residual(nn.Module):
@@ -82,7 +86,7 @@ def transformer() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return net, tokens, tokens.flatten()
 
 
-def step_of(make: Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]) -> Callable[[], None]:
+def step_of(make: Maker) -> Callable[[], None]:
     """A training step of a model."""
     torch.manual_seed(0)
     net, inputs, labels = make()
@@ -104,22 +108,24 @@ def timed(step: Callable[[], None]) -> float:
     return (time.perf_counter() - start) / STEPS
 
 
-def measured(step: Callable[[], None], rounds: int, file: Path) -> dict[str, float]:
+def measured(make: Maker, rounds: str) -> dict[str, float]:
     """The median seconds of a step, plain and in each grade, taken in turns."""
     times: dict[str, list[float]] = {name: [] for name in ("plain", ANOMALY, *GRADES)}
+    step = step_of(make)
     step()
-    for _ in range(rounds):
-        times["plain"].append(timed(step))
-        with torch.autograd.set_detect_anomaly(True):
-            times[ANOMALY].append(timed(step))
-        for grade in GRADES:
-            with gradviz.record(file, values=grade):
-                step()
-                times[grade].append(timed(step))
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(int(rounds)):
+            times["plain"].append(timed(step))
+            with torch.autograd.set_detect_anomaly(True):
+                times[ANOMALY].append(timed(step))
+            for grade in GRADES:
+                with gradviz.record(Path(folder) / "run.gradviz", values=grade):
+                    step()
+                    times[grade].append(timed(step))
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 
-def by_torchlens(make: Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]], rounds: int) -> float:
+def by_torchlens(make: Maker, rounds: str) -> float:
     """The median time of a step that torchlens traces, with all activations and gradients, as a multiple of a plain
     one. In a process of its own: what it has wrapped stays wrapped."""
     import torchlens
@@ -151,11 +157,11 @@ def by_torchlens(make: Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]
     medians = []
     for step in (plain, traced):
         step()
-        medians.append(statistics.median(timed(step) for _ in range(rounds)))
+        medians.append(statistics.median(timed(step) for _ in range(int(rounds))))
     return medians[1] / medians[0]
 
 
-def peak(make: Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]], grade: str) -> float:
+def peak(make: Maker, grade: str) -> float:
     """The most memory that this process has had after some steps, in MB. Raises OSError where there is no /proc."""
     step = step_of(make)
     step()
@@ -171,16 +177,21 @@ def peak(make: Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]], grade
     return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 
 
-MODELS = {make.__name__: make for make in (mlp, cnn, transformer)}
+MODELS: dict[str, Maker] = {make.__name__: make for make in (mlp, cnn, transformer)}
+# What is measured in a process of its own: the model, and one word more.
+ALONE = {"--step": measured, "--torchlens": by_torchlens, "--peak": peak}
 
 
-def elsewhere(*arguments: str) -> float | None:
-    """What a process of its own finds; None where it cannot run."""
-    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
+def elsewhere(*arguments: str, **variables: str) -> Any:
+    """What a process of its own finds, with these variables of the environment; None where it cannot run."""
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments], env={**os.environ, **variables}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
     if done.returncode:
         print(f"{' '.join(arguments)}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None
-    return float(done.stdout.split()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def ratio(value: float | None, to: float | None = 1.0) -> str:
@@ -191,22 +202,18 @@ def ratio(value: float | None, to: float | None = 1.0) -> str:
 def main() -> None:
     """Print the tables."""
     torch.set_num_threads(1)
-    if sys.argv[1:2] == ["--torchlens"]:
-        print(by_torchlens(MODELS[sys.argv[2]], int(sys.argv[3])))
+    if sys.argv[1:2] and sys.argv[1] in ALONE:
+        print(json.dumps(ALONE[sys.argv[1]](MODELS[sys.argv[2]], sys.argv[3])))
         return
-    if sys.argv[1:2] == ["--peak"]:
-        print(peak(MODELS[sys.argv[2]], sys.argv[3]))
-        return
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    rounds = sys.argv[1] if len(sys.argv) > 1 else "15"
     print(f"PyTorch {torch.__version__} on one thread; {machine()}")
     rows, memory = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, make in MODELS.items():
-            found = measured(step_of(make), rounds, Path(folder) / "run.gradviz")
-            plain = found.pop("plain")
-            ratios = [ratio(found[column], plain) for column in (*GRADES, ANOMALY)]
-            lens = ratio(elsewhere("--torchlens", name, str(max(3, rounds // 3))))
-            rows.append((name, f"{1e3 * plain:.1f} ms", *ratios, lens))
+    for name in MODELS:
+        found = elsewhere("--step", name, rounds, **HEAP_IS_KEPT)
+        plain = found.pop("plain")
+        ratios = [ratio(found[column], plain) for column in (*GRADES, ANOMALY)]
+        lens = ratio(elsewhere("--torchlens", name, str(max(3, int(rounds) // 3))))
+        rows.append((name, f"{1e3 * plain:.1f} ms", *ratios, lens))
     for name in MODELS:
         plain_peak = elsewhere("--peak", name, "plain")
         peaks = [ratio(elsewhere("--peak", name, grade), plain_peak) for grade in GRADES]

@@ -146,6 +146,20 @@ def test_a_period_that_the_first_chunk_does_not_have_is_found_soon() -> None:
     assert periods == [0, 7, 7, 7]
 
 
+def test_a_longer_period_is_found_if_the_short_one_is_broken_now_and_then() -> None:
+    step, other = [1, 2, 2, 3, 1, 2, 5], [1, 2, 2, 3, *[4] * 40, 1, 2, 5]
+    cycle = [*step * 49, *other]  # each 50th step is recorded in detail
+    whole = rows_of(cycle * 60)
+    squeezer, periods = Squeezer(), []
+    for number, begin in enumerate(range(0, len(whole), 500), 1):
+        rows = whole[begin : begin + 500]
+        kept = squeezer.chunk(number, begin + len(rows), rows.tobytes(), b"", b"", [])
+        periods.append(squeezer.period)
+    assert 7 in periods
+    assert periods[-1] == len(cycle)
+    assert header_of(kept.events).unexpected == 0
+
+
 TRAINING = """
 import gradviz.engine as torch
 from gradviz.engine import nn

@@ -19,6 +19,7 @@ from gradviz.events.kinds import Accumulated, OpRan  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.graph.model import to_json  # noqa: E402
 from gradviz.query import Query  # noqa: E402
+from gradviz.sources.script import Target, run  # noqa: E402
 from tests import torch_programs as programs  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -150,6 +151,38 @@ def test_both_engines_show_the_same_formulas(name: str, both_engines: dict[str, 
         assert its_op == op
         known = [pair for pair in zip(rule.inputs, its_rule.inputs, strict=True) if pair[1][1]]
         assert all(mine == its for mine, its in known)
+
+
+WITHOUT_NODES = """
+import torch
+x, y = torch.tensor([[3.0, 1.0], [2.0, 2.0]]), torch.tensor([1, 2, 2, 0])
+edges = torch.tensor([0.0, 1.5, 3.0])
+(x > 1).any(dim=1), (x > 1).all(), (x > 1).any(0, True)
+x.argmax(1), x.argmin(dim=1, keepdim=True), torch.count_nonzero(x, dim=0), torch.count_nonzero(x)
+torch.isclose(x, x + 1e-9), torch.isin(y, torch.tensor([2, 3])), torch.allclose(x, x)
+x.nonzero(), torch.argwhere(x), torch.nonzero(x, as_tuple=True)
+torch.bincount(y), torch.histc(x), torch.bucketize(x, edges), torch.searchsorted(edges, x)
+torch.unique_consecutive(y), torch.linalg.matrix_rank(x)
+"""
+
+
+def test_both_engines_tell_of_ops_that_make_no_node(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(WITHOUT_NODES)
+    told = {}
+    for engine in ("numpy", "torch"):
+        file = tmp_path / f"{engine}.gradviz"
+        assert run(Target(str(tmp_path / "program.py"), False, []), file, engine=engine).status == 0
+        with gradviz.open(file) as trace:
+            ops = [event for event in trace if isinstance(event, OpRan)]
+            told[engine] = [
+                (
+                    op.op, op.args, len(op.inputs), trace.sites[op.site].place.line,
+                    [trace.snapshot(out, op.index).shape for out in op.outputs],
+                )
+                for op in ops
+            ]  # fmt: skip
+    assert len(told["numpy"]) == 22
+    assert told["numpy"] == told["torch"]
 
 
 def test_the_formulas_are_those_of_the_engine() -> None:

@@ -18,6 +18,9 @@ from gradviz.tracefile.schema import STATE
 GROUP = 64  # chunks
 _HISTORY = 1 << 15  # events that are looked at for a period, which has at most half as many
 _ALIKE = 0.9  # the share of the events that come again after a period
+_SAME = (
+    0.99  # the same, of a period than which none is looked for that is better: every 50th step may be another
+)
 _VALUES = 64  # bytes of values an event: more are large arrays, which zlib packs slowly and badly
 _PATIENCE = 16  # the most chunks until a period is looked for again
 _HEAD, _SITE, _LINKS = (ROW.names.index(name) for name in ("head", "site", "links"))  # type: ignore[union-attr]
@@ -39,6 +42,7 @@ class Squeezer:
 
     def __init__(self) -> None:
         self.group = self.period = self.tired = 0
+        self.is_same = False  # nearly all events come again after the period
         self.patience = 1  # twice as long after each time that there was no period
         self._begin(0)
 
@@ -73,13 +77,16 @@ class Squeezer:
         return kept
 
     def _look_for_period(self) -> None:
-        if self.period and not alike(self.events, self.period) < _ALIKE:
+        share = alike(self.events, self.period) if self.period else 0.0
+        self.is_same = share >= _SAME
+        if self.is_same or math.isnan(share):
             return
         self.tired -= 1
-        if self.period or self.tired <= 0:
-            self.period = period_of(self.events[-_HISTORY:])
+        is_lost = self.period and share < _ALIKE
+        if is_lost or self.tired <= 0:
+            before, self.period = self.period, period_of(self.events[-_HISTORY:])
             self.tired = self.patience
-            self.patience = 1 if self.period else min(2 * self.patience, _PATIENCE)
+            self.patience = 1 if self.period != before else min(2 * self.patience, _PATIENCE)
 
     def _of_last(self, events: int, end: int) -> tuple[int, np.ndarray]:
         """How many links the last events have, and their states."""
@@ -90,7 +97,7 @@ class Squeezer:
 
     def _forget(self, end: int) -> None:
         """Forget what nothing will be expected from."""
-        recent = 2 * self.period or _HISTORY
+        recent = 2 * self.period if self.is_same else max(2 * self.period, _HISTORY)
         if recent < len(self.events):
             links, states = self._of_last(recent, end)
             self.events, self.states = self.events[-recent:], states
@@ -122,5 +129,8 @@ def period_of(events: np.ndarray) -> int:
     longest = len(events) // 2
     products = np.fft.irfft(spectrum * spectrum.conj(), size)[1 : longest + 1]
     shares = products / (len(events) - np.arange(1, longest + 1))
-    first = int(np.argmax(shares >= 0.98 * shares.max())) + 1
-    return first if alike(events, first) >= _ALIKE else 0
+    most = shares.max()
+    short, long = (int(np.argmax(shares >= part * most)) + 1 for part in (0.98, 0.999))
+    if alike(events, short) < _SAME <= alike(events, long):
+        return long
+    return short if alike(events, short) >= _ALIKE else 0

@@ -33,7 +33,7 @@ from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.squeeze import Kept, Squeezer
 from gradviz.tracefile.thinning import drop_unused, thin
 
-INTERVAL = 0.05  # seconds between commits
+INTERVAL = 0.08  # seconds between commits: with the time that one takes, at most a tenth is lost
 _SHORTLY = 0.01  # seconds
 _PATIENCE = 60  # seconds that another program may hold the file
 # Bytes of values in memory before they are written at once. As much may be on its way.

@@ -22,6 +22,6 @@ def mutate(rng: Random, path: Path) -> str:
         name = rng.choice(list(WAYS))
         mutation = rng.choice(WAYS[name])
         used.append(f"{name}: {mutation.__name__}")
-        with suppress(sqlite3.Error, ValueError, TypeError):  # of what an earlier one has damaged
+        with suppress(sqlite3.Error, ValueError, TypeError, IndexError):  # of what an earlier one has damaged
             mutation(rng, path)
     return ", ".join(used)

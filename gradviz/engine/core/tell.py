@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gradviz.engine.core.node import Node, Output, edge_numbers
 from gradviz.engine.core.op import Op
@@ -19,6 +19,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, edges_of, saved_of
 
 _NOTHING = (0,)
+_Result = TypeVar("_Result", Tensor, tuple[Tensor, ...], Tensor | tuple[Tensor, ...])
 
 
 def heard_of(tensor: Tensor) -> int:
@@ -90,6 +91,14 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
         sys._getframe(2), op.name, args, op.fixed_rule or op.rule(()), 0, (n, m), number, out.array, REQUIRES_GRAD, 0,
         0, node.number, node.label, edges, saved,
     )  # fmt: skip
+
+
+def without_node(name: str, inputs: Sequence[Any], out: _Result, args: str = "") -> _Result:
+    """What an op gave that makes no node, a tensor or several; the listener hears of it first."""
+    if state.listener is not None:
+        outputs: Any = out if isinstance(out, tuple) else (out,)
+        tell_op(name, inputs, outputs, args, None)
+    return out
 
 
 class Told(NamedTuple):

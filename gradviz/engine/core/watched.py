@@ -351,7 +351,7 @@ class WatchedPass:
         if rare.hooks:
             run_tensor_hooks(self, node, box, numbers)
         self._tell_received(node, box, numbers)
-        asked = any(edge is node for edge in self.wanted_edges)
+        asked = bool(self.wanted) and any(edge is node for edge in self.wanted_edges)
         if asked and self.how == "grad":
             self._capture(node, box[0], numbers[0])
         if self.how == "grad" or (self.wanted and not asked):

@@ -239,14 +239,13 @@ class Module(Tree, StateDict):
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        hooked = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks
         if state.listener is None:
-            if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
-                return self._call_with_hooks(args, kwargs)
-            return self.forward(*args, **kwargs)
+            return self._call_with_hooks(args, kwargs) if hooked else self.forward(*args, **kwargs)
         if self._scope[0] != (id(self), state.first_number):
             self._name_all()
         with scope("module", self._scope[1], type(self).__name__, self.training):
-            return self._call_with_hooks(args, kwargs)
+            return self._call_with_hooks(args, kwargs) if hooked else self.forward(*args, **kwargs)
 
     def register_forward_pre_hook(
         self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False

@@ -16,9 +16,11 @@ OPERANDS = set(
 )
 _DEFAULTS: dict[str, tuple[str, ...]] = {
     "pow": ("exponent",), "pow_": ("exponent",), "sum": ("dim", "keepdim"), "mean": ("dim", "keepdim"),
-    "max": ("dim", "keepdim"), "min": ("dim", "keepdim"), "softmax": ("dim",), "log_softmax": ("dim",),
-    "transpose": ("dim0", "dim1"), "unsqueeze": ("dim",), "squeeze": ("dim",), "cat": ("dim",), "stack": ("dim",),
-    "getitem": ("index",), "clamp": ("min", "max"), "norm": ("p", "dim"), "dropout": ("p", "training"),
+    "max": ("dim", "keepdim"), "min": ("dim", "keepdim"), "argmax": ("dim", "keepdim"), "argmin": ("dim", "keepdim"),
+    "all": ("dim", "keepdim"), "any": ("dim", "keepdim"), "count_nonzero": ("dim",), "softmax": ("dim",),
+    "log_softmax": ("dim",), "transpose": ("dim0", "dim1"), "unsqueeze": ("dim",), "squeeze": ("dim",), "cat": ("dim",),
+    "stack": ("dim",), "getitem": ("index",), "clamp": ("min", "max"), "norm": ("p", "dim"),
+    "dropout": ("p", "training"),
 }  # fmt: skip
 _LONGEST = 200  # characters of a text
 _MOST = 8  # elements of a list

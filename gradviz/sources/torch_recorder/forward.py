@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.sources.torch_recorder import calls
-from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in, text_of
-from gradviz.sources.torch_recorder.formulas import rule_of
+from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in
+from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
@@ -115,19 +115,14 @@ class Forward(TorchFunctionMode):
         if identity.pending:
             identity.tell_pending()
         listener: Any = self.source.listener
-        known_inputs = [identity.known.get(id(tensor)) for tensor in inputs]
+        known = identity.known.get
         numbers = [
-            known.number if known is not None else identity.number_of(tensor, frame)
-            for tensor, known in zip(inputs, known_inputs, strict=True)
+            one.number if (one := known(id(tensor))) is not None else identity.number_of(tensor, frame)
+            for tensor in inputs
         ]
-        written = [
-            (tensor, number)
-            for tensor, number, version in zip(inputs, numbers, before, strict=True)
-            if version_of(tensor) != version
-        ]
-        if written:
-            READER.recent.clear()
-        fresh = [tensor for tensor in outputs if not any(tensor is one for one in inputs)]
+        written = self._written(inputs, numbers, before)
+        given = {id(tensor) for tensor in inputs}
+        fresh = [tensor for tensor in outputs if id(tensor) not in given]
         in_place = [tensor for tensor, _ in written if any(tensor is output for output in outputs)]
         told = [*in_place, *fresh]
         if not told:
@@ -136,11 +131,12 @@ class Forward(TorchFunctionMode):
         first = told[0]
         if name == "matmul" and len(inputs) == 2:
             name = calls.PRODUCTS.get((inputs[0].ndim, inputs[1].ndim), name)
-        text = text_of(name, args, kwargs, first.is_floating_point())
+        floating = first.is_floating_point() or inputs[0].is_floating_point()  # a comparison gives bools
         if name in OPERANDS and len(inputs) == 1 and len(args) == 2:
             numbers.insert(0 if args[0] is not inputs[0] else 1, 0)
-        rule = rule_of(name, args, kwargs, len(numbers))
-        states = [self._state(name, tensor, inputs, fresh) for tensor in told]
+        text, rule = described(name, args, kwargs, floating, len(numbers))
+        states = [identity.state_of(tensor) for tensor in in_place]
+        states += [self._state_of_new(name, tensor, inputs) for tensor in fresh]
         with_nodes = not in_transform()
         fn = grad_fn_of(first) if with_nodes and len(told) == 1 else None
         if fn is not None and not written:
@@ -204,17 +200,9 @@ class Forward(TorchFunctionMode):
             [part for pair in saved for part in pair],
         )  # fmt: skip
 
-    def _state(
-        self,
-        name: str,
-        tensor: torch.Tensor,
-        inputs: Sequence[torch.Tensor],
-        fresh: Sequence[torch.Tensor],
-    ) -> Any:
-        """What an output is. A new one gets its number."""
+    def _state_of_new(self, name: str, tensor: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Any:
+        """What a new output is, which gets its number."""
         identity = self.identity
-        if not any(tensor is one for one in fresh):
-            return identity.state_of(tensor)
         known = identity.fresh(tensor)
         if name in calls.ALIASES:
             known.base = identity.number_of(inputs[0])
@@ -231,6 +219,17 @@ class Forward(TorchFunctionMode):
             self.identity.note_view(tensor, known, near, of)
 
     # --- what an op wrote over
+
+    def _written(
+        self, inputs: Sequence[torch.Tensor], numbers: Sequence[int], before: Sequence[int]
+    ) -> list[tuple[torch.Tensor, int]]:
+        """The inputs that an op wrote over, with their numbers. `before` are the versions that they had."""
+        after = [version_of(tensor) for tensor in inputs]
+        if after == before:
+            return []
+        READER.recent.clear()
+        told = zip(inputs, numbers, before, after, strict=True)
+        return [(tensor, number) for tensor, number, old, new in told if new != old]
 
     @safely
     def _tell_written(

@@ -273,13 +273,21 @@ class Identity:
         data = _data_of(saved)
         if not isinstance(data, torch.Tensor):  # none, or packed by hooks
             return None
-        known = self.known.get(id(data))
-        if known is None and (place := _memory_of(data)):
-            same = (t for t in candidates if _memory_of(t) == place)
-            twin = next((t for t in same if t.shape == data.shape and t.stride() == data.stride()), None)
-            known = None if twin is None else self.known.get(id(twin))
+        known = self.known.get(id(data)) or self._twin(data, candidates)
         number = self._number_by_node(data) if known is None else known.number
         return Saved(number, version_of(data)) if number else None
+
+    def _twin(self, tensor: torch.Tensor, candidates: Sequence[torch.Tensor]) -> Known | None:
+        """The candidate that shows the same memory in the same way."""
+        place = _memory_of(tensor)
+        if not place:
+            return None
+        same = [one for one in candidates if _memory_of(one) == place]
+        if not same:
+            return None
+        form = tensor.shape, tensor.stride()
+        twin = next((one for one in same if (one.shape, one.stride()) == form), None)
+        return None if twin is None else self.known.get(id(twin))
 
     def _number_by_node(self, tensor: torch.Tensor) -> int:
         """The number of a tensor that was never seen, of which only the node is known; 0 if there is none."""

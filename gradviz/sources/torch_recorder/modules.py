@@ -47,12 +47,11 @@ class Scopes:
         source = self.source
         listener: Any = source.listener
         self.note(module)
-        with torch._C.DisableTorchFunction():
-            source.identity.tell_pending()
-            name = self._name_of(module)
-            if not name:
-                self._name_all(module, frame)
-                name = self._name_of(module)
+        name = self._name_of(module)
+        if not name or source.identity.pending:
+            with torch._C.DisableTorchFunction():
+                source.identity.tell_pending()
+                name = name or self._name_all(module, frame)
         number = next_scope_number()
         source.thread.scopes.append((number, id(module)))
         listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
@@ -73,8 +72,8 @@ class Scopes:
         known = self.names.get(id(module))
         return known[1] if known is not None and known[0]() is module else ""
 
-    def _name_all(self, module: torch.nn.Module, frame: FrameType) -> None:
-        """Tell of the names of all parameters and buffers of the outermost module that is called."""
+    def _name_all(self, module: torch.nn.Module, frame: FrameType) -> str:
+        """Tell of the names of all parameters and buffers of the outermost module that is called; returns its own."""
         source = self.source
         listener: Any = source.listener
         root = holder_of(module, users_frame(frame)) or type(module).__name__
@@ -85,6 +84,7 @@ class Scopes:
             listener.named(source.identity.number_of(parameter), f"{root}.{path}")
         for path, buffer in module.named_buffers():
             listener.named(source.identity.number_of(buffer), f"{root}.{path}", "buffer")
+        return self._name_of(module)
 
 
 def _is_compiled(module: Any) -> bool:

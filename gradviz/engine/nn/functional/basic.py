@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradviz.engine.core.apply import apply
-from gradviz.engine.core.state import state
-from gradviz.engine.core.tell import tell_op
+from gradviz.engine.core.tell import without_node
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.rng import distributions
 from gradviz.engine.table import ops
@@ -225,9 +224,7 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     if x.array.size and (x.array.min() < 0 or x.array.max() >= n):
         raise RuntimeError("Class values must be non-negative and smaller than num_classes.")
     out = new_tensor(np.eye(n, dtype=np.int64)[x.array])
-    if state.listener is not None:
-        tell_op("one_hot", (x,), (out,), str(num_classes), None)
-    return out
+    return without_node("one_hot", (x,), out, str(num_classes))
 
 
 def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:

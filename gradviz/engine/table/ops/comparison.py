@@ -11,8 +11,7 @@ from gradviz.engine.basics.dtypes import result_type
 from gradviz.engine.basics.scipy_later import special
 from gradviz.engine.basics.shape_errors import explained
 from gradviz.engine.core.apply import as_tensor, operands
-from gradviz.engine.core.state import state
-from gradviz.engine.core.tell import tell_op
+from gradviz.engine.core.tell import without_node
 from gradviz.engine.core.tensor import Tensor, new_tensor
 
 _NOT_DIFFERENTIATED = {"igamma", "igammac"}
@@ -39,10 +38,7 @@ def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
         expected = result_type(*(tensor.array for tensor in inputs))
         if array.dtype.kind in "fc" and expected.kind in "fc" and array.dtype != expected:
             array = array.astype(expected)
-        out = new_tensor(array)
-        if state.listener is not None:
-            tell_op(name, inputs, (out,), "", None)
-        return out
+        return without_node(name, inputs, new_tensor(array))
 
     call = of_two if nargs == 2 else of_one
     call.__name__ = name
@@ -66,21 +62,19 @@ plain: dict[str, Callable] = {name: _plain(name, ufunc) for name, ufunc in PLAIN
 plain |= {name: _plain(name, ufunc, 1) for name, ufunc in PLAIN_UNARY.items()}
 
 
-def as_equals(name: str, compare: Callable) -> Callable:
-    """A comparison of two tensors with tolerances."""
-
-    def call(
-        x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-    ) -> Any:
-        return compare(x.array, other.array, rtol, atol, equal_nan)
-
-    call.__name__ = name
-    call.__doc__ = f"{name}: |x − other| ≤ atol + rtol · |other|."
-    return call
+def isclose(
+    x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """A bool tensor: where |x − other| ≤ atol + rtol · |other|."""
+    found = np.isclose(x.array, other.array, rtol, atol, equal_nan)
+    return without_node("isclose", (x, other), new_tensor(np.asarray(found)))
 
 
-isclose = as_equals("isclose", lambda *a: new_tensor(np.asarray(np.isclose(*a))))
-allclose = as_equals("allclose", np.allclose)
+def allclose(
+    x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether |x − other| ≤ atol + rtol · |other| everywhere."""
+    return bool(np.allclose(x.array, other.array, rtol, atol, equal_nan))
 
 
 def equal(x: Tensor, other: Tensor) -> bool:
@@ -90,19 +84,27 @@ def equal(x: Tensor, other: Tensor) -> bool:
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """A bool tensor: whether each element is among `test_elements`."""
-    found = np.isin(as_tensor(elements).array, as_tensor(test_elements).array, invert=invert)
-    return new_tensor(np.asarray(found))
+    x, others = as_tensor(elements), as_tensor(test_elements)
+    found = np.isin(x.array, others.array, invert=invert)
+    return without_node("isin", (x, others), new_tensor(np.asarray(found)))
 
 
 def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of the elements that are not 0: an int64 tensor (n, ndim), or with `as_tuple` a tensor (n,) for
     each dimension."""
     if as_tuple:
-        return tuple(new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(x.array)))
-    return new_tensor(np.ascontiguousarray(np.argwhere(x.array)))
+        places = tuple(new_tensor(place.copy()) for place in np.nonzero(np.atleast_1d(x.array)))
+        return without_node("nonzero", (x,), places, "as_tuple=True")
+    return _places("nonzero", x)
 
 
-argwhere = nonzero
+def argwhere(x: Tensor) -> Tensor:
+    """The indices of the elements that are not 0: an int64 tensor (n, ndim)."""
+    return _places("argwhere", x)
+
+
+def _places(name: str, x: Tensor) -> Tensor:
+    return without_node(name, (x,), new_tensor(np.ascontiguousarray(np.argwhere(x.array))))
 
 
 def searchsorted(
@@ -118,7 +120,15 @@ def searchsorted(
 
     The sequence has one dimension, or the leading dimensions of x. `sorter` has the indices that sort it. The dtype
     is int64, or int32 with `out_int32`."""
-    sequence, values = sorted_sequence.array, as_tensor(x).array
+    x = as_tensor(x)
+    places = _searched(sorted_sequence, x, out_int32, right, side, sorter)
+    return without_node("searchsorted", (sorted_sequence, x), places)
+
+
+def _searched(
+    sorted_sequence: Tensor, x: Tensor, out_int32: bool, right: bool, side: Any, sorter: Tensor | None
+) -> Tensor:
+    sequence, values = sorted_sequence.array, x.array
     if side not in (None, "left", "right") or (side == "left" and right):
         raise RuntimeError(f"searchsorted: side is {side!r} and right is {right}; give one of them")
     if sorter is not None:
@@ -137,11 +147,13 @@ def searchsorted(
 
 def bucketize(x: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """The index of the bucket between `boundaries` for each element of x, in the shape of x."""
-    return searchsorted(boundaries, x, out_int32=out_int32, right=right)
+    x = as_tensor(x)
+    places = _searched(boundaries, x, out_int32, right, None, None)
+    return without_node("bucketize", (x, boundaries), places)
 
 
 def bincount(x: Tensor, weights: Any = None, minlength: int = 0) -> Tensor:
     """How often each integer occurs in x, which has one dimension. Raises NotImplementedError for weights."""
     if weights is not None:
         raise NotImplementedError("gradviz does not support weights in bincount")
-    return new_tensor(np.bincount(x.array, minlength=minlength))
+    return without_node("bincount", (x,), new_tensor(np.bincount(x.array, minlength=minlength)))

@@ -14,6 +14,7 @@ import numpy as np
 
 from gradviz.engine.basics.memory_format import contiguous_format
 from gradviz.engine.core.apply import apply
+from gradviz.engine.core.tell import without_node
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives import TABLE
@@ -280,7 +281,8 @@ def matrix_rank(
         atol, rtol = tol, 0.0
     values = singular_values(A.array, hermitian)
     kept = values > least_value(A.array, values, _number(atol), _number(rtol))
-    return new_tensor(np.asarray(np.sum(kept, axis=-1), np.int64))
+    rank = new_tensor(np.asarray(np.sum(kept, axis=-1), np.int64))
+    return without_node("linalg_matrix_rank", (A,), rank)
 
 
 def vander(x: Tensor, *, N: Any = None) -> Tensor:

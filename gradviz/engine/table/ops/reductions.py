@@ -13,8 +13,7 @@ import numpy as np
 
 from gradviz.engine.basics.shape_errors import check_kernel
 from gradviz.engine.core.apply import apply
-from gradviz.engine.core.state import state
-from gradviz.engine.core.tell import tell_op
+from gradviz.engine.core.tell import without_node
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.ops.choice import to
@@ -177,13 +176,21 @@ def dist(x: Tensor, other: Tensor, p: float = 2) -> Tensor:
 
 def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
     """The number of elements over `dim` that are not 0, as int64."""
-    return new_tensor(np.asarray(np.count_nonzero(x.array, axis=dims_of(x, dim)), np.int64))
+    found = new_tensor(np.asarray(np.count_nonzero(x.array, axis=dims_of(x, dim)), np.int64))
+    return without_node("count_nonzero", (x,), found, _along(dim, False))
+
+
+def _along(dim: Any, keepdim: bool) -> str:
+    """The arguments of a reduction, as text."""
+    kept = ["keepdim=True"] if keepdim else []
+    return ", ".join(kept if dim is None else [f"dim={dim}", *kept])
 
 
 def _quantifier(name: str, reduce: Callable) -> Callable:
     def call(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         array = np.asarray(reduce(x.array, axis=dims_of(x, dim), keepdims=keepdim))
-        return new_tensor(array.astype(np.uint8) if x.array.dtype == np.uint8 else array)
+        found = new_tensor(array.astype(np.uint8) if x.array.dtype == np.uint8 else array)
+        return without_node(name, (x,), found, _along(dim, keepdim))
 
     call.__name__ = name
     return call
@@ -195,9 +202,7 @@ all, any = _quantifier("all", np.all), _quantifier("any", np.any)
 def _place(name: str, find: Callable) -> Callable:
     def call(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         out = new_tensor(np.asarray(find(x.array, axis=dims_of(x, dim), keepdims=keepdim)))
-        if state.listener is not None:
-            tell_op(name, (x,), (out,), "" if dim is None else str(dim), None)
-        return out
+        return without_node(name, (x,), out, _along(dim, keepdim))
 
     call.__name__ = name
     return call

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.core.apply import apply
+from gradviz.engine.core.tell import without_node
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.ops.elementwise import maximum, minimum
@@ -107,4 +108,4 @@ def unique(
     values, inverse, counts = np.unique(x.array, return_inverse=True, return_counts=True, axis=dim)
     wanted = [True, return_inverse, return_counts]
     parts = [new_tensor(part) for part, want in zip((values, inverse, counts), wanted, strict=True) if want]
-    return parts[0] if len(parts) == 1 else tuple(parts)
+    return without_node("unique", (x,), parts[0] if len(parts) == 1 else tuple(parts))

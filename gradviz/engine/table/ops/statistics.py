@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.engine.core.apply import apply
 from gradviz.engine.core.op import in_place_form
+from gradviz.engine.core.tell import without_node
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.ops.broadcasting import meshgrid
@@ -125,7 +126,8 @@ def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     low, high = (x.array.min(), x.array.max()) if min == max and x.array.size else (min, max)
     if low == high:
         low, high = low - 1, high + 1
-    return new_tensor(np.histogram(x.array, bins, (low, high))[0].astype(x.array.dtype))
+    counts = np.histogram(x.array, bins, (low, high))[0].astype(x.array.dtype)
+    return without_node("histc", (x,), new_tensor(counts))
 
 
 def unique_consecutive(
@@ -142,7 +144,7 @@ def unique_consecutive(
     parts = [values, inverse, np.diff(np.append(starts, len(rows)))]
     wanted = [True, return_inverse, return_counts]
     kept = [new_tensor(np.asarray(part, order="C")) for part, want in zip(parts, wanted, strict=True) if want]
-    return kept[0] if len(kept) == 1 else tuple(kept)
+    return without_node("unique_consecutive", (x,), kept[0] if len(kept) == 1 else tuple(kept))
 
 
 def cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:

@@ -1,0 +1,65 @@
+"""What is said of a call: its arguments as text, and the rule of its derivative. It is worked out once for calls that
+are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+import torch
+
+from gradviz.events.fields import Rule
+from gradviz.sources.torch_recorder.arguments import text_of
+from gradviz.sources.torch_recorder.formulas import rule_of
+
+_MOST = 2000  # calls that are kept
+_PLAIN = {
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+}
+_LISTS = {tuple, list, torch.Size}
+_TENSOR = repeat(torch.Tensor)
+_known: dict[tuple[Any, ...], tuple[str, Rule]] = {}
+
+
+def described(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating: bool, inputs: int
+) -> tuple[str, Rule]:
+    """The arguments of a call that are no tensors, as text, and its rule. `floating` says whether it computes with
+    floating-point numbers, `inputs` how many inputs it has."""
+    key: list[Any] = [name, floating, inputs, len(args)]
+    if kwargs or not all(map(isinstance, args, _TENSOR)):
+        if not (_told(args, key) and _told(kwargs.values(), key)):
+            return text_of(name, args, kwargs, floating), rule_of(name, args, kwargs, inputs)
+        key += kwargs
+    found = _known.get(tuple(key))
+    if found is None:
+        if len(_known) > _MOST:
+            _known.clear()
+        found = text_of(name, args, kwargs, floating), rule_of(name, args, kwargs, inputs)
+        _known[tuple(key)] = found
+    return found
+
+
+def _told(values: Iterable[Any], key: list[Any]) -> bool:
+    """Put what arguments are into a key, tensors but for their elements. False for one that is not as simple."""
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN:
+            key += (kind, value)
+        elif isinstance(value, torch.Tensor):
+            key.append(torch.Tensor)
+        elif kind in _LISTS and all(type(part) is int for part in value):
+            key += (kind, tuple(value))
+        else:
+            return False
+    return True

@@ -83,6 +83,7 @@ class Tensor(Values):
     _rare: TensorRare | None
     _number: int  # unset until a listener hears of the tensor; 0: a constant that is not told
     name = None  # as in PyTorch
+    is_of_module = False  # whether a module gives it its name
 
     # --- its place in the graph
 
@@ -432,4 +433,6 @@ def announce(tensor: Tensor, how: str, source: Tensor | None = None) -> None:
     if state.listener is not None:
         origin = 0 if source is None else number_of(source)
         tensor._number = next_tensor_number()
+        if tensor.is_of_module:
+            state.nameless[tensor._number] = tensor
         state.listener.tensor(sys._getframe(1), how, state_of(tensor), origin)

@@ -66,6 +66,7 @@ class Identity:
         self.key = f"gradviz{next(_keys)}"
         self.known: dict[int, Known] = {}
         self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet told
+        self.nameless: dict[int, Known] = {}  # parameters that no module was told to hold, by their numbers
         self.hooked: dict[int, Known] = {}  # tensors on which the program has put hooks, by their identity
         self.saved_names: dict[type, tuple[str, ...]] = {}
         self._telling = threading.RLock()
@@ -99,11 +100,14 @@ class Identity:
         known.base = known.alias = 0
         known.views = None
         self.known[key] = known
+        if type(tensor) is torch.nn.Parameter:
+            self.nameless[known.number] = known
         return known
 
     def _dead(self, known: Known) -> None:
         if self.known.get(known.key) is known:
             self._forget(known.key, None)
+            self.nameless.pop(known.number, None)
             self.hooked.pop(known.key, None)
 
     def announce(self, tensor: torch.Tensor, how: str, where: Where, source: int = 0) -> int:

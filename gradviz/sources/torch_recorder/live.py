@@ -15,7 +15,7 @@ from gradviz.sources.called import Scopes, Step, calls, parameters_of
 from gradviz.sources.torch_recorder import values
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.identity import Identity, NodeRecord
+from gradviz.sources.torch_recorder.identity import Identity, NodeRecord, grad_fn_of
 from gradviz.sources.torch_recorder.recorder import TorchRecorder
 from gradviz.sources.torch_recorder.values import Unseen
 
@@ -68,6 +68,9 @@ class _Live:
         self.listener = listener
         self.modules = modules
         self.identity = Identity(listener)
+        self.raw_names: dict[
+            type, list[str]
+        ] = {}  # the attributes of a class of nodes that hold saved tensors
         self.names: dict[int, str] = {}
         self.tensors: dict[
             tuple[int, int], torch.Tensor
@@ -78,8 +81,9 @@ class _Live:
                 self._note(value)
 
     def _note(self, tensor: torch.Tensor) -> None:
-        if tensor.grad_fn is not None:
-            self.tensors.setdefault((id(tensor.grad_fn), tensor.output_nr), tensor)
+        fn = grad_fn_of(tensor)
+        if fn is not None:
+            self.tensors.setdefault((id(fn), tensor.output_nr), tensor)
 
     def tell(self, root: torch.Tensor) -> int:
         """Tell of everything that leads to `root`, and return its number."""
@@ -113,20 +117,17 @@ class _Live:
     def _saved(self, fn: Any) -> list[tuple[str, torch.Tensor]]:
         """The tensors that a node saved, by their names there. One that hooks packed is left out, as unpacking it runs
         the program's code; so is one that was written or freed since."""
-        found = []
-        for attribute in dir(fn):
-            if not attribute.startswith(_RAW):
-                continue
+        found, cls = [], type(fn)
+        if cls not in self.raw_names:
+            self.raw_names[cls] = [name for name in dir(fn) if name.startswith(_RAW)]
+        for attribute in self.raw_names[cls]:
             name = attribute.removeprefix(_RAW)
             try:
-                raws = getattr(fn, attribute)
-                if all(
-                    raw.unpack_hook is None for raw in (raws if isinstance(raws, (tuple, list)) else [raws])
-                ):
+                raw = getattr(fn, attribute)
+                parts = raw if isinstance(raw, (tuple, list)) else (raw,)
+                if all(part.unpack_hook is None for part in parts):
                     getattr(fn, f"_saved_{name}")  # raises if it was written since
-                    found += [
-                        (name, raw.data) for raw in (raws if isinstance(raws, (tuple, list)) else [raws])
-                    ]
+                    found += [(name, part.data) for part in parts]
             except (RuntimeError, AttributeError):
                 continue
         return [(name, saved) for name, saved in found if isinstance(saved, torch.Tensor)]

@@ -296,6 +296,65 @@ def autoencoder(torch: Any) -> Any:
     return Pair()
 
 
+def in_two_methods(torch: Any) -> Any:
+    nn = torch.nn
+
+    class Coder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down = nn.Linear(4, 2)
+            self.up = nn.Linear(2, 4)
+
+        def encode(self, x: Any) -> Any:
+            return self.down(x)
+
+        def decode(self, x: Any) -> Any:
+            return self.up(x)
+
+        def forward(self, x: Any) -> Any:
+            return self.decode(self.encode(x))
+
+    coder = Coder()
+    return gradviz.draw(coder.decode(coder.encode(torch.ones(3, 4)).tanh()).sum())
+
+
+def only_a_weight_is_used(torch: Any) -> Any:
+    layer = torch.nn.Linear(2, 2)
+    return gradviz.draw(torch.nn.functional.linear(torch.ones(1, 2), layer.weight).sum())
+
+
+def shared_encoder(torch: Any) -> Any:
+    nn = torch.nn
+
+    class Siamese(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+            self.head = nn.Linear(4, 1)
+
+        def forward(self, a: Any, b: Any) -> Any:
+            return self.head(torch.cat([self.encoder(a), self.encoder(b)], -1))
+
+    siamese = Siamese()
+    return gradviz.draw(siamese(torch.ones(3, 2), torch.zeros(3, 2)).sum())
+
+
+def scaled(torch: Any) -> Any:
+    nn = torch.nn
+
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+            self.shift = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.scale + self.shift
+
+    net = nn.Sequential(nn.Linear(2, 2), Scale(), nn.Linear(2, 2))
+    return gradviz.draw(net(torch.ones(3, 2)).sum() + (net[1].scale ** 2).sum())
+
+
 def with_an_unused_layer(torch: Any) -> Any:
     pair = autoencoder(torch)
     return gradviz.draw(pair(torch.ones(3, 4)).sum())
@@ -340,12 +399,41 @@ def a_part_of_a_network(torch: Any) -> Any:
         (only_the_head_is_trained, {"net": 1, "net.4": 1}),
         (with_an_unused_layer, {"pair": 1, "pair.encoder": 1, "pair.decoder": 1}),
         (a_part_of_a_network, {"pair.encoder": 1}),
+        (in_two_methods, {"coder.down": 1, "coder.up": 1}),
+        (only_a_weight_is_used, {}),
+        (
+            shared_encoder,
+            {
+                "siamese": 1,
+                "siamese.encoder": 2,
+                "siamese.encoder.0": 2,
+                "siamese.encoder.2": 2,
+                "siamese.head": 1,
+            },
+        ),
+        (scaled, {"net": 1, "net.0": 1, "net.1": 1, "net.2": 1}),
     ],
 )
 def test_each_box_is_one_of_the_recorded_picture(
     program: Callable[[Any], Any], calls: dict[str, int], torch: Any, tmp_path: Path
 ) -> None:
     assert drawn(program, torch, tmp_path) == calls
+
+
+def test_a_layer_that_two_modules_hold_is_in_neither(torch: Any) -> None:
+    nn = torch.nn
+
+    class Holder(nn.Module):
+        def __init__(self, layer: Any) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)
+
+    net = nn.Sequential(Holder(nn.Linear(2, 2)), nn.Tanh())
+    net.append(Holder(net[0].layer))
+    assert modules(gradviz.draw(net(torch.ones(1, 2)).sum())) == {"net.0.layer": 2}
 
 
 def by_name(picture: gradviz.Picture) -> dict[str | None, Node]:

@@ -138,8 +138,10 @@ class _Owners:
 
     def __init__(self, modules: Mapping[str, Any]) -> None:
         self.of: dict[int, list[tuple[Any, str]]] = {}
+        self.holders: Counter[int] = Counter()  # how many modules hold a module, by its identity
         for module in modules.values():
             for part in [module, *_called_inside(module)]:
+                self.holders.update(id(inner) for _, inner in _children(part))
                 for name, parameter in _own_parameters(part):
                     self.of.setdefault(id(parameter), []).append((part, name))
 
@@ -155,6 +157,8 @@ class _Calls:
 
     def __init__(self, steps: Sequence[Step], uses: Sequence[_Use], owners: _Owners) -> None:
         self.found: list[Call] = []
+        self.shared = {key for key, count in owners.holders.items() if count > 1}
+        self.seen: set[int] = set()
         self.own: dict[int, list[_Item]] = {}  # by the identity of a module
         for use in uses:
             for parameter in use.parameters:
@@ -173,8 +177,12 @@ class _Calls:
         them is."""
         items = sorted(self.own.get(id(module), ()))
         for name, part in _children(module):
+            if id(part) in self.seen:
+                continue
+            self.seen.add(id(part))
             inside = self._find(f"{path}.{name}", part, level + 1)
-            items += [_Item(first, last, name) for first, last in inside]
+            if id(part) not in self.shared:  # else nobody knows which of its holders called it
+                items += [_Item(first, last, name) for first, last in inside]
         items.sort()
         stretches = _stretches(module, items)
         self.found += [Call(first, last, level, path, module) for first, last in stretches]
@@ -186,9 +194,10 @@ def _stretches(module: Any, items: Sequence[_Item]) -> list[tuple[int, int]]:
     if not items or not _is_called(module):
         return []
     groups = _groups(module, items)
-    if not _own_nodes(module) and not all(_is_whole(module, group) for group in groups):
+    whole = [group for group in groups if _is_whole(module, group)]
+    if len(whole) < len(groups) and not _own_nodes(module):
         return []
-    found = [(group[0].first, max(item.last for item in group)) for group in groups]
+    found = [(group[0].first, max(item.last for item in group)) for group in whole]
     return found if all(one[1] < other[0] for one, other in pairwise(found)) else []
 
 
@@ -230,12 +239,12 @@ def _repetitions(items: Sequence[_Item], count: int) -> list[list[_Item]]:
 def _is_whole(module: Any, items: Sequence[_Item]) -> bool:
     """Whether a call of the module would use exactly these parts, but for what takes no gradient."""
     used = {item.part for item in items}
-    children = {name for name, part in _children(module) if _is_trained(part)}
+    trained = {name for name, part in _children(module) if _is_trained(part)}
+    trained |= {name for name, parameter in _own_parameters(module) if parameter.requires_grad}
     if is_of_library(module):
-        return children <= used
-    own = {name for name, parameter in _own_parameters(module) if parameter.requires_grad}
+        return trained <= used
     named = ForwardCode(module).names
-    expected = {name for name in children | own if name.split(".")[0] in named}
+    expected = {name for name in trained if name.split(".")[0] in named}
     return _first_names(used) <= named and expected <= used
 
 

@@ -19,14 +19,15 @@ def is_of_library(module: Any) -> bool:
 
 
 class ForwardCode:
-    """The code that a call of a module runs: its `forward`, and the methods that this names."""
+    """The code that a call of a module runs: its `forward`, and the methods with `_` that this names. The program may
+    call other methods itself."""
 
     def __init__(self, module: Any) -> None:
         self.type = type(module)
 
     @cached_property
     def codes(self) -> list[CodeType]:
-        """The code of `forward`, of the methods that it names, and so on."""
+        """The code of `forward`, of the methods with `_` that it names, and so on."""
         found: dict[str, CodeType] = {}
         waiting = ["forward"]
         while waiting:
@@ -35,7 +36,7 @@ class ForwardCode:
             if name not in found and isinstance(function, FunctionType) and not is_of_library_code(function):
                 found[name] = function.__code__
                 for code in _with_inner(function.__code__):
-                    waiting += code.co_names
+                    waiting += [name for name in code.co_names if name.startswith("_")]
         return [code for outer in found.values() for code in _with_inner(outer)]
 
     @cached_property

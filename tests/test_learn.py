@@ -318,6 +318,9 @@ def test_a_korean_lesson_fits_the_screen_and_has_korean_keys_and_help(size: tupl
             "  키: y",
         ]
         assert is_korean(ended)
+        obey(session, "help fields")
+        plain = [line for line in session.page if not is_korean(line)]
+        assert [line.split()[0] for line in plain] == ["grad.rms", "X:"]
 
 
 def test_an_english_lesson_after_a_korean_one_is_english() -> None:

@@ -265,6 +265,43 @@ KOREAN = {
     "unknown command {name}: the commands are {names}": "모르는 명령 {name}: 있는 명령은 {names}",
     "{verb} takes no argument: {argument}": "{verb}: 인자가 없는 명령입니다: {argument}",
     "{verb} needs an argument: {usage}": "{verb}: 인자가 필요합니다: {usage}",
+    # the fields of predicates
+    "break and until take a predicate over the event, such as": "break와 until에는 이벤트의 조건식을 씁니다. 예:",
+    "  parts: and, or, not, ( ); == != < <= > >=; ~ for texts that contain": (
+        "  쓸 수 있는 것: and, or, not, ( ); == != < <= > >=; ~는 글자가 들어 있는지"
+    ),
+    "numbers": "숫자",
+    "texts": "글자",
+    "true or false": "참/거짓",
+    "what the event made or changed in place: an op's outputs, a new tensor, a mutated one": (
+        "이벤트가 만들거나 in-place로 바꾼 것: 연산의 출력, 새 텐서, 바뀐 텐서"
+    ),
+    "the inputs of an op": "연산의 입력",
+    "the gradients of the event: received, produced, accumulated, retained, assigned": (
+        "이벤트의 gradient: 받은 것, 내놓은 것, 더해진 것, 남긴 것, 넣은 것"
+    ),
+    "the tangent that was pushed": "밀어 보낸 tangent",
+    "the line in the source": "소스의 줄",
+    "the event's number, from 1": "이벤트 번호, 1부터",
+    "the backward pass, 0 in forward": "backward pass, 순전파에서는 0",
+    "the version that a write made": "쓰기로 생긴 버전",
+    "the number of scopes and passes around the event": "이벤트를 둘러싼 범위와 pass의 수",
+    "the op's name": "연산 이름",
+    "the node's name": "node 이름",
+    "the kind of the event": "이벤트 종류",
+    "the name of the tensor that the event is about": "이벤트가 다루는 텐서의 이름",
+    "the same, but only of parameters": "마찬가지, 파라미터만",
+    "the source file's name": "소스 파일 이름",
+    "the module or custom Function": "모듈이나 사용자 정의 Function",
+    "the hook's name": "hook 이름",
+    "the maker or writer (ones, SGD)": "만들거나 쓴 것 (ones, SGD)",
+    "the shape of a new tensor, as 8x3": "새 텐서의 shape, 8x3처럼",
+    "a value or gradient of the event has a NaN": "이벤트의 값이나 gradient에 NaN이 있음",
+    "... or an infinity": "... 또는 inf",
+    "a tensor was changed in place": "텐서가 in-place로 바뀜",
+    "outside of any backward pass": "backward pass 밖",
+    "inside a backward pass": "backward pass 안",
+    "an exception left a backward pass or ended the script": "예외가 backward pass나 프로그램을 끝냄",
     # the list of lessons
     "lesson": "수업",
     "questions": "질문",

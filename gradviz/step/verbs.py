@@ -43,7 +43,7 @@ def _help(session: Session, argument: str) -> None:
     if not argument:
         session.help = "verbs"
     elif argument == "fields":
-        session.page = fields_help()
+        session.page = fields_help(session.say)
     else:
         verb = named(argument.split()[0])
         keys = session.say("  keys: {keys}", keys=" ".join(verb.keys) or "–")

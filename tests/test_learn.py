@@ -79,6 +79,16 @@ def test_every_lesson_can_be_answered_to_its_end(lesson: Lesson, lang: str) -> N
         assert session.position == session.last
 
 
+@pytest.mark.parametrize("command", ["continue", "break nan; continue", "next 9999", "goto 9"])
+def test_a_question_that_holds_the_session_is_asked_and_no_end_is_claimed(command: str) -> None:
+    with _opened(lesson_called("quickstart"), "en") as session:
+        for part in command.split("; "):
+            obey(session, part)
+        session.exercise.remind(session)
+        assert session.position == session.exercise.places[0][0] < session.last
+        assert session.exercise.question.ask["en"] in session.message
+
+
 def test_the_stepper_goes_no_further_than_the_open_question() -> None:
     with _opened(lesson_called("accumulation"), "en") as session:
         stop = session.exercise.places[0][0]

@@ -274,13 +274,18 @@ def _run(session: Session, forward: bool) -> None:
     found = session.breakpoints.nearest(session.position, forward, session.words, session.columns)
     if found is not None:
         session.go(found[0])
+        if session.position != found[0]:  # a question of a lesson holds the session
+            return
         reasons = [clean(session.breakpoints.by_number[number].text) for number in found[1]]
         numbers = ", ".join(map(str, found[1]))
         session.message = session.say("breakpoint {number}: {text}", number=numbers, text="; ".join(reasons))
     elif forward and session.live:
         session.go_on(Resume())
     else:
-        session.go(session.last if forward else 0)
+        wanted = session.last if forward else 0
+        session.go(wanted)
+        if session.position != wanted:  # likewise
+            return
         end = "this is the last event" if forward else "this is the first event"
         none = (
             "no breakpoint on the way"

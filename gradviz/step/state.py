@@ -175,7 +175,7 @@ class Session:
             self.go_on(Resume(events=wanted - self.last))
             return
         self.go(min(max(wanted, 0), self.last))
-        if wanted > self.last:
+        if wanted > self.last == self.position:
             self.message = self.say("this is the last event")
         elif wanted < 0:
             self.message = self.say("this is the first event")

@@ -13,7 +13,12 @@ def tracebacks_are_wanted() -> bool:
 
 
 class GradvizError(Exception):
-    """Something cannot be done. The message is one line that tells the user what to do."""
+    """Something cannot be done. The message is one line that tells the user what to do: `text`, with its `{parts}`
+    filled in. Whoever shows it may have a translation of the text."""
+
+    def __init__(self, text: object = "", /, **parts: object) -> None:
+        self.text, self.parts = str(text), parts
+        super().__init__(self.text.format(**parts) if parts else text)
 
 
 def text_of(thing: object) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gradviz.draw.page import html
 from gradviz.draw.picture import Page, Picture
+from gradviz.events.holders import outermost_modules
 from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
 from gradviz.query import Query
@@ -39,7 +40,8 @@ def draw(
     whether each place of the program is one box, or each step of a loop; by default what is clearer.
 
     A tensor that `gradviz.record` has recorded is drawn from the trace: with modules, values, places, and the gradients
-    of the last pass that began there. Of one that was not recorded, only the graph's nodes are known, not its modules.
+    of the last pass that began there. Of one that was not recorded, the graph's nodes are known, their order, and what
+    they saved; a node that took a parameter of a layer is drawn in this layer.
 
     Tensors and modules are those of gradviz's engine or of PyTorch. A module is called once, with a tensor, a tuple of
     arguments or a dict. Tensors get the names that they have in the caller, or those of `params`:
@@ -50,7 +52,8 @@ def draw(
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradviz"):
         frame = frame.f_back
-    names = _with_parameters({**frame.f_globals, **frame.f_locals}, params or {})
+    modules = outermost_modules(frame)
+    names = _with_parameters({**frame.f_globals, **frame.f_locals}, modules, params or {})
     if not is_module(thing) and (recorded := _recorded(thing, names, settings)) is not None:
         path, graph = recorded
         page = partial(show, path, graph.pass_number)
@@ -66,20 +69,21 @@ def draw(
                 tell_call(thing, inputs, recorder)
                 number = 0
             else:
-                number = tell_graph(thing, recorder, names)
+                number = tell_graph(thing, recorder, names, modules)
         finally:
             recorder.close(ended="ok")
         content = path.read_bytes()
         with open_trace(path) as trace:
             graph = build(trace, of=number, **settings)
         if number and any(node.parameter for node in graph.nodes.values()):
-            graph.notes.append(NOT_RECORDED)
+            graph.notes.append(BY_PARAMETERS if graph.scopes else NOT_RECORDED)
         return Picture(
             graph, lambda: _page(content, settings), theme, depth=depth, unfold=unfold, rolled=rolled
         )
 
 
 NOT_RECORDED = "not recorded: draw(net, inputs) shows modules"
+BY_PARAMETERS = "not recorded: modules are told by their parameters"
 
 
 def _recorded(tensor: Any, names: Mapping[str, Any], settings: dict[str, Any]) -> tuple[Path, Graph] | None:
@@ -103,10 +107,11 @@ def _is_from_before(node: Node) -> bool:
     return node.kind == TENSOR and not node.is_leaf and node.op == "earlier"
 
 
-def _with_parameters(names: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of a caller, with the parameters of the modules among them (`net.0.weight`), and then `params`: of
+def _with_parameters(
+    names: dict[str, Any], modules: Mapping[str, Any], params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The variables of a caller, with the parameters of the modules there (`net.0.weight`), and then `params`: of
     several names the last one counts."""
-    modules = {name: thing for name, thing in names.items() if name[:1] != "_" and is_module(thing)}
     parts = {
         f"{name}.{path}": parameter
         for name, module in modules.items()

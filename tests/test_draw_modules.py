@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gradviz
-from gradviz.notebook import NOT_RECORDED
+from gradviz.notebook import BY_PARAMETERS, NOT_RECORDED
 from gradviz.tracefile import open_trace
 
 NAMES = {"net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"}
@@ -86,7 +86,7 @@ def test_a_trace_that_was_written_over_is_not_believed(torch: Any, tmp_path: Pat
         loss = net(torch.ones(4, 2)).sum()
     with gradviz.record(tmp_path / "run.gradviz"):
         torch.ones(2).sum()
-    assert gradviz.draw(loss).graph.notes == [NOT_RECORDED]
+    assert gradviz.draw(loss).graph.notes == [BY_PARAMETERS]
 
 
 def test_a_loss_of_which_a_part_was_recorded_is_drawn_as_it_is_at_hand(torch: Any, tmp_path: Path) -> None:
@@ -96,13 +96,15 @@ def test_a_loss_of_which_a_part_was_recorded_is_drawn_as_it_is_at_hand(torch: An
         loss = (out**2).mean()
         picture = gradviz.draw(loss)
     assert texts(picture) >= {*NAMES, "loss"}
-    assert picture.graph.notes == [NOT_RECORDED]
+    assert picture.graph.notes == [BY_PARAMETERS]
 
 
-def test_a_loss_without_a_recording_says_why_it_has_no_modules(torch: Any) -> None:
+def test_a_loss_without_a_recording_says_how_its_modules_are_known(torch: Any) -> None:
     net = network(torch)
     loss = net(torch.ones(4, 2)).sum()
-    assert texts(gradviz.draw(loss)) >= {"what leads to loss", NOT_RECORDED}
+    assert texts(gradviz.draw(loss)) >= {"what leads to loss", BY_PARAMETERS}
+    decay = (net[0].weight ** 2).sum()
+    assert texts(gradviz.draw(decay)) >= {"what leads to decay", NOT_RECORDED}
     x = torch.ones(2, requires_grad=True)
     assert NOT_RECORDED not in texts(gradviz.draw(x * 2))  # it has no modules
 
@@ -139,4 +141,4 @@ def test_where_the_recording_cannot_be_written_a_loss_is_drawn_as_it_is_at_hand(
         loss = net(torch.ones(4, 2)).sum()
         recording.recorder.writer.give_up(OSError("the disk is full"))
         picture = gradviz.draw(loss)
-    assert texts(picture) >= {*NAMES, "loss", NOT_RECORDED}
+    assert texts(picture) >= {*NAMES, "loss", BY_PARAMETERS}

@@ -35,6 +35,14 @@ def held(program: str) -> list[str]:
     [
         ("net = _Linear(1, 1)\n_call(net)", ["net"]),
         (
+            "class Model:\n"
+            "    def __init__(self): self.blocks = [_Linear(1, 1), _Linear(1, 1)]\n"
+            "    def run(self):\n"
+            "        for block in self.blocks: _call(block)\n"
+            "Model().run()",
+            ["blocks.0", "blocks.1"],
+        ),
+        (
             "layers = _nn.ModuleList([_Linear(1, 1), _Linear(1, 1)])\nfor layer in layers: _call(layer)",
             ["layers.0", "layers.1"],
         ),

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 
 from gradviz import step, words
 from gradviz.cli.learn import _opened
+from gradviz.errors import GradvizError
 from gradviz.step import pages, screen
 from gradviz.step.described import describe
 from gradviz.step.errors import CommandError
@@ -76,6 +77,16 @@ def test_every_lesson_can_be_answered_to_its_end(lesson: Lesson, lang: str) -> N
         assert session.exercise.right == len(lesson.questions)
         obey(session, "last")
         assert session.position == session.last
+
+
+@pytest.mark.parametrize("command", ["continue", "break nan; continue", "next 9999", "goto 9"])
+def test_a_question_that_holds_the_session_is_asked_and_no_end_is_claimed(command: str) -> None:
+    with _opened(lesson_called("quickstart"), "en") as session:
+        for part in command.split("; "):
+            obey(session, part)
+        session.exercise.remind(session)
+        assert session.position == session.exercise.places[0][0] < session.last
+        assert session.exercise.question.ask["en"] in session.message
 
 
 def test_the_stepper_goes_no_further_than_the_open_question() -> None:
@@ -239,6 +250,39 @@ def test_all_that_a_korean_lesson_shows_is_korean(lesson: Lesson) -> None:
         assert texts.missing <= TERMS
 
 
+COMMANDS = (
+    "break", "break nan", "watch x", "break", "continue", "continue", "reverse-continue", "delete 9", "delete 1",
+    "delete all", "continue", "until nan", "until line 1", "back-until nan", "break nosuchthing", "break x.grad",
+    "search nosuchthing", "search x", "search-back x", "search a\"b'c", "marks", "mark here", "mark", "marks", "mark 7",
+    "goto 9999", "path x", "path x x", "path x loss", "leaves", "leaves name", "leaves norm", "leaves size",
+    "leaves-down", "print x", "print x.grad", "print x[0:1:0]", "print x[a]", "print x page 7", "why nosuchthing",
+    "who nosuchthing", "out", "over", "over-back", "out-back", "again", "again-back", "into", "into-back",
+    "next-backward", "back-backward", "next-forward", "back-forward", "where", "nan", "next x", "first 3", "until",
+    "nosuchcommand", "nexxt",
+)  # fmt: skip
+
+
+@every
+def test_what_a_command_says_in_a_korean_lesson_is_korean(lesson: Lesson, tmp_path: Path) -> None:
+    with _opened(lesson, "ko") as session:
+        texts = session.words.texts = Said(TEXTS["ko"])
+        session.exercise = None
+        for command in (
+            *COMMANDS,
+            f"export {tmp_path / 'state.txt'}",
+            f"export {tmp_path / 'no' / 'state.txt'}",
+        ):
+            for at in (0, session.trace.count // 2, session.last):
+                session.go(at)
+                try:
+                    obey(session, command)
+                except GradvizError as error:
+                    session.message = session.say(error.text, **error.parts)
+                said = [text for text in (session.message, session.page[0] if session.page else "") if text]
+                assert not said or command.startswith("print") or any(map(is_korean, said)), (command, said)
+        assert texts.missing <= {*TERMS, ".grad norm", " ({events})"}
+
+
 def test_each_korean_text_is_one_that_is_said_and_has_its_parts() -> None:
     rooms = [*Path(words.__file__).parent.glob("*.py"), *Path(step.__file__).parent.glob("*.py")]
     texts = {
@@ -284,6 +328,9 @@ def test_a_korean_lesson_fits_the_screen_and_has_korean_keys_and_help(size: tupl
             "  키: y",
         ]
         assert is_korean(ended)
+        obey(session, "help fields")
+        plain = [line for line in session.page if not is_korean(line)]
+        assert [line.split()[0] for line in plain] == ["grad.rms", "X:"]
 
 
 def test_an_english_lesson_after_a_korean_one_is_english() -> None:

@@ -109,6 +109,7 @@ def test_a_recording_does_not_hear_of_what_is_drawn_inside_it(tmp_path: Path) ->
         (net(x) * 2).sum().backward()
 
     for name, draws in (("plain", False), ("drawn", True)):
+        net.zero_grad()  # no gradient is told of as from before
         with gradviz.record(tmp_path / f"{name}.gradviz"):
             program(draws)
     for kind in (OpRan, ScopeEntered, TensorMade):

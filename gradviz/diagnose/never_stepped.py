@@ -59,7 +59,8 @@ def _least(case: Case, leaves: np.ndarray) -> int:
     """How many passes are enough to miss a step."""
     assigned = case.trace.table(Kind.GRAD_ASSIGNED)
     cleared = case.trace.table(Kind.GRADS_CLEARED).lists("tensors").values
-    has = contained(leaves, cleared).any() or contained(leaves, assigned["tensor"]).any()
+    told = assigned["tensor"][assigned.sites > 0]  # the others are from before the recording
+    has = contained(leaves, cleared).any() or contained(leaves, told).any()
     return _CLEARED if has else _UNCLEARED
 
 

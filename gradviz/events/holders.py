@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+_Variable = tuple[str, Any]
 _DEEPEST = 100  # frames looked through
 _LARGEST = 1000  # elements of a collection that is looked into
 _MODULES = ("ModuleList", "ModuleDict")  # modules that are collections: nobody calls them
@@ -21,22 +22,54 @@ def holder_of(thing: Any, frame: FrameType | None) -> str:
         if f"{frame.f_globals.get('__name__')}.".startswith("gradviz."):
             frame = frame.f_back  # as of `gradviz.draw(net, x)`: its variables are not the program's
             continue
-        spaces = [frame.f_locals, getattr(frame.f_locals.get("self"), "__dict__", {}), frame.f_globals]
-        found = next((name for space in spaces if (name := _name_in(space, thing))), "")
+        found = _name_in(_variables_of(frame), thing)
         if found:
             return found
         frame = frame.f_back
     return ""
 
 
-def _name_in(space: Mapping[str, Any], thing: Any) -> str:
-    """The name of a module among some variables. In `for layer in layers` each one would be `layer`: an element of a
-    collection has its path there, unless all elements have variables of their own."""
-    variables = [
+def outermost_modules(frame: FrameType | None) -> dict[str, Any]:
+    """The modules that are found in the variables of a frame and of those that called it, but for those inside others,
+    by what `holder_of` calls them."""
+    spaces = []
+    for _ in range(_DEEPEST):
+        if frame is None:
+            break
+        if not f"{frame.f_globals.get('__name__')}.".startswith("gradviz."):
+            spaces.append(_variables_of(frame))
+        frame = frame.f_back
+    found = {id(thing): thing for space in spaces for thing in _modules_in(space)}
+    inner = {id(part) for thing in found.values() for part in thing.modules() if part is not thing}
+    outer = [thing for key, thing in found.items() if key not in inner]
+    names = [next(name for space in spaces if (name := _name_in(space, thing))) for thing in outer]
+    return dict(zip(reversed(names), reversed(outer), strict=True))  # of one name the nearest counts
+
+
+def _variables_of(frame: FrameType) -> list[_Variable]:
+    """The variables that a frame sees: its own, those of its `self`, and those of its file."""
+    spaces = [frame.f_locals, getattr(frame.f_locals.get("self"), "__dict__", {}), frame.f_globals]
+    seen = {id(space): space for space in spaces}  # those of a module's top level are its file's
+    return [
         (name, value)
+        for space in seen.values()
         for name, value in list(space.items())
         if isinstance(name, str) and not name.startswith("_") and name != "self"
     ]
+
+
+def _modules_in(variables: Sequence[_Variable]) -> Iterator[Any]:
+    """The modules among some variables, and those in their collections."""
+    for _, value in variables:
+        if _is_module(value):
+            yield value
+        else:
+            yield from (element for _, element in _elements(value))
+
+
+def _name_in(variables: Sequence[_Variable], thing: Any) -> str:
+    """The name of a module among some variables. In `for layer in layers` each one would be `layer`: an element of a
+    collection has its path there, unless all elements have variables of their own."""
     alone = {id(value) for _, value in variables}
     for name, value in variables:
         elements = dict(_elements(value))
@@ -77,4 +110,5 @@ def _path_below(name: str, value: Any, thing: Any) -> str:
 
 def _is_module(value: Any) -> bool:
     """Whether it is a module of PyTorch or of gradviz's engine, of which nothing is loaded here."""
-    return any(base.__name__ == "Module" for base in type(value).__mro__)
+    is_one = any(base.__name__ == "Module" for base in type(value).__mro__)
+    return is_one and hasattr(value, "named_modules")

@@ -168,7 +168,7 @@ class RequiresGradChanged(Event):
 
 @declared(Kind.GRAD_ASSIGNED)
 class GradAssigned(Event):
-    """`.grad` was assigned."""
+    """`.grad` was assigned; without a site, before the recording: told when the leaf is first told of."""
 
     tensor: Tensor = told("the tensor")
     grad: Gradient = told("the tensor that its `.grad` is now, 0 for None")

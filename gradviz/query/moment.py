@@ -176,6 +176,11 @@ class Moment:
         """The modules and custom Functions around event k, outermost first."""
         return self.query.scopes.around(self.k, self.thread)
 
+    @property
+    def place(self) -> str:
+        """The modules and custom Functions around event k as one dotted path; empty for none."""
+        return self.query.scopes.place(self.k, self.thread)
+
     # --- waiting gradients
 
     @cached_property

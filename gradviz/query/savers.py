@@ -25,12 +25,12 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
     saved = nodes.lists("saved")
     window = (nodes.events[saved.owners] >= first) & (nodes.events[saved.owners] < k)
     window &= saved.elements[:, 1] < version
+    ran = received["node"][(received.events >= first) & (received.events < k)]
+    window[window] = ~contained(nodes["node"][saved.owners[window]], ran)
     written = _counted_together(query, tensor, distinct(saved.elements[window, 0]).tolist(), k)
     window &= contained(saved.elements[:, 0], list(written))
-    ran = received["node"][(received.events >= first) & (received.events < k)]
-    owners = distinct(saved.owners[window])
     found = []
-    for event in nodes.events[owners[~contained(nodes["node"][owners], ran)]][-_SHOWN:].tolist():
+    for event in nodes.events[distinct(saved.owners[window])][-_SHOWN:].tolist():
         node = nodes.object(event)
         kept = next(s for s in node.saved if s.tensor in written and s.version < version)
         if kept.version == query.tensors.version(

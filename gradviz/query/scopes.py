@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +50,12 @@ class Scopes(Lookup):
     def in_function(self, event: int) -> bool:
         """Whether an event happened inside a custom Function's forward."""
         return self._at(event).in_function
+
+    def place(self, k: int, thread: int) -> str:
+        """The scopes around event k of a thread as one dotted path: `net.blocks.0.attn`. Empty for none."""
+        begins = self.nesting.around(k, thread)
+        parts = self._open(begins).path.split("/") if begins else []
+        return ".".join(part for part, _ in groupby(parts))  # a module that calls itself is said once
 
     def entered(self, event: int) -> tuple[int, int]:
         """The number of the visit to the innermost scope around an event, and the site at which it was entered; zeros
@@ -123,8 +130,8 @@ def depths_in(heads: np.ndarray) -> np.ndarray:
 
 
 class _Open(NamedTuple):
-    """A scope that is open: the number of the visit, its name and path, whether it is inside a custom Function, and
-    where it was entered."""
+    """A scope that is open: the number of the visit, the name of the innermost module, the path, whether it is inside a
+    custom Function, and where it was entered."""
 
     scope: int
     name: str
@@ -141,5 +148,6 @@ def _entered(event: ScopeEntered, outer: _Open) -> _Open:
     name = event.name.replace("/", "∕")  # / separates the parts of a path
     short = name.removeprefix(f"{outer.name}.") or name
     path = f"{outer.path}/{short}" if outer.path else short
-    in_function = outer.in_function or event.kind == FUNCTION
-    return _Open(event.scope, name, path, in_function, event.site)
+    is_function = event.kind == FUNCTION
+    module = outer.name if is_function else name
+    return _Open(event.scope, module, path, outer.in_function or is_function, event.site)

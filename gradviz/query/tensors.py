@@ -16,6 +16,7 @@ from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 from gradviz.tracefile.columns import Lists
 
+_OP = int(Kind.OP)  # NumPy compares a number with an IntEnum slowly
 FIRST = -1  # used as the `since` of a State before any write
 
 
@@ -59,7 +60,7 @@ class Tensors(Lookup):
     def is_op(self, event: int) -> bool:
         """Whether an event is an OP event."""
         self.trace.reach(event)
-        return bool(self.trace.kinds[event] == Kind.OP)
+        return int(self.trace.kinds[event]) == _OP
 
     @property
     def outputs(self) -> Lists:

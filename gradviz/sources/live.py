@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,22 @@ from gradviz.events.fields import Edge, Saved
 from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.sources import pytorch
+from gradviz.sources.called import Scopes, Step, calls, parameters_of
 
 Key = tuple[int, int]  # a node's number and which of its outputs
 
 
-def tell_graph(tensor: Any, listener: Listener, names: dict[str, Any]) -> int:
-    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called. Returns the number
-    that the tensor has there. Raises TypeError for anything but a Tensor, of gradviz's engine or of PyTorch."""
+def tell_graph(tensor: Any, listener: Listener, names: dict[str, Any], modules: dict[str, Any]) -> int:
+    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called, and `modules` the
+    modules that may have been called. Returns the number that the tensor has there. Raises TypeError for anything but
+    a Tensor, of gradviz's engine or of PyTorch."""
     if pytorch.is_of("Tensor", tensor):
         from gradviz.sources.torch_recorder import live
 
-        return live.tell_graph(tensor, listener, names)
+        return live.tell_graph(tensor, listener, names, modules)
     if not isinstance(tensor, Tensor):
         raise TypeError(f"draw() takes a Tensor of gradviz or PyTorch, not {type(tensor).__name__}")
-    return _Live(listener, names).tell(tensor)
+    return _Live(listener, names, modules).tell(tensor)
 
 
 def is_module(thing: Any) -> bool:
@@ -57,12 +60,17 @@ def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
 class _Live:
     """Tells a listener of a graph that exists already."""
 
-    def __init__(self, listener: Listener, names: dict[str, Any]) -> None:
+    def __init__(self, listener: Listener, names: dict[str, Any], modules: dict[str, Any]) -> None:
         self.listener = listener
+        self.modules = modules
         self.known: dict[Key, Tensor] = {}
         self.names: dict[Key, str] = {}
+        self.data: dict[int, str] = {}  # what data without a gradient is called, by its identity
+        self.data_numbers: dict[int, int] = {}
         for name, value in names.items():
-            if isinstance(value, Tensor) and value.requires_grad and not name.startswith("_"):
+            if isinstance(value, Tensor) and not value.requires_grad and not name.startswith("_"):
+                self.data[id(value)] = name
+            elif isinstance(value, Tensor) and not name.startswith("_"):
                 key = key_of(gradient_edge(value))
                 self.known[key] = value
                 self.names[key] = name
@@ -77,16 +85,47 @@ class _Live:
         self.known[key_of(edge)] = root
         nodes = reached(edge_node(edge))
         for node in nodes:
-            for saved, _ in node.saved():
-                if isinstance(saved, Tensor) and saved.requires_grad:
+            for saved, version in node.saved():
+                if not isinstance(saved, Tensor) or saved._version != version:  # written since
+                    continue
+                if saved.requires_grad:
                     self.known.setdefault(key_of(gradient_edge(saved)), saved)
+                elif id(saved) in self.data and id(saved) not in self.data_numbers:
+                    self._tell_data(saved)
         for node in nodes:
             if isinstance(node, AccumulateGrad):
                 self._tell_leaf(node.variable, (node.number, 0))
-        for node in nodes:
-            if not isinstance(node, AccumulateGrad):
-                self._tell_node(node)
+        made = [node for node in nodes if not isinstance(node, AccumulateGrad)]
+        scopes = Scopes(self.listener, calls(self._steps(made), self.modules))
+        for step, node in enumerate(made):
+            scopes.begin(step)
+            self._tell_node(node)
+            scopes.end(step)
         return self.numbers[key_of(edge)]
+
+    def _steps(self, nodes: Sequence[Any]) -> list[Step]:
+        """What each node took."""
+        places = {node: place for place, node in enumerate(nodes)}
+        parameters = parameters_of(self.modules)
+        steps = []
+        for node in nodes:
+            targets = [edge_node(edge) for edge in node.edges]
+            leaves = [target.variable for target in targets if isinstance(target, AccumulateGrad)]
+            saved = [
+                tensor
+                for tensor, _ in node.saved()
+                if isinstance(tensor, Tensor) and not tensor.requires_grad
+            ]
+            taken = [*leaves, *(_base_of(tensor) for tensor in saved)]
+            steps.append(
+                Step(
+                    node.label,
+                    tuple(id(tensor) for tensor in taken if id(tensor) in parameters),
+                    tuple(places[target] for target in targets if target in places),
+                    any(tensor.array.ndim and id(tensor) not in parameters for tensor in taken),
+                )
+            )
+        return steps
 
     def _tell_leaf(self, leaf: Tensor, key: Key) -> None:
         number = self.numbers[key] = next_tensor_number()
@@ -98,6 +137,11 @@ class _Live:
         if grad is not None:
             state = State(next_tensor_number(), grad.array)
             self.listener.accumulated(number, key[0], 0, 0, state.tensor, state)
+
+    def _tell_data(self, tensor: Tensor) -> None:
+        number = self.data_numbers[id(tensor)] = next_tensor_number()
+        self.listener.tensor(None, "leaf", State(number, tensor.array, flags_of(tensor)))
+        self.listener.named(number, self.data[id(tensor)], "")
 
     def _tell_node(self, node: Any) -> None:
         edges = []
@@ -112,27 +156,48 @@ class _Live:
         op = node.op.name if hasattr(node, "op") else node.label.removesuffix("Backward")
         rule = node.op.rule(node.args if hasattr(node, "args") else ()) if hasattr(node, "op") else NO_RULE
         zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
-        inputs = [edge.tensor for edge in edges]
+        saved = self._saved(node)
+        data = [entry.tensor for entry in saved if entry.tensor in self.data_numbers.values()]
+        inputs = [edge.tensor or (0 if edge.node or not data else data.pop(0)) for edge in edges]
         self.listener.op(None, op, "", rule, 0, True, inputs, outputs, arrays, flags, zeros, zeros)
-        self.listener.node(None, node.number, node.label, -1, rule, outputs, edges, self._saved(node))
+        self.listener.node(None, node.number, node.label, -1, rule, outputs, edges, saved)
         for nr, number in enumerate(outputs):
             if (node.number, nr) in self.names:
                 self.listener.named(number, self.names[node.number, nr], "")
+            self._tell_retained(node, nr)
+
+    def _tell_retained(self, node: Any, nr: int) -> None:
+        """Tell of the gradient that a tensor kept."""
+        tensor = self.known.get((node.number, nr))
+        if tensor is not None and tensor.retains_grad and tensor.grad is not None:
+            grad = next_tensor_number()
+            self.listener.tensor(None, "gradient", State(grad, tensor.grad.array))
+            self.listener.retained(self.numbers[node.number, nr], node.number, 0, grad)
 
     def _array(self, node: Any, nr: int) -> np.ndarray | None:
         known = self.known.get((node.number, nr))
         if known is not None:
             return known.array
         out = getattr(node, "out", None)
-        return out if isinstance(out, np.ndarray) else None
+        counter = getattr(node, "out_counter", None)
+        is_written = counter is not None and counter.n != node.out_version
+        return out if isinstance(out, np.ndarray) and not is_written else None
 
     def _saved(self, node: Node) -> list[Saved]:
         numbers = [
             self.numbers.get(key_of(gradient_edge(saved)), 0)
+            if saved.requires_grad
+            else self.data_numbers.get(id(saved), 0)
             for saved, _ in node.saved()
-            if isinstance(saved, Tensor) and saved.requires_grad
+            if isinstance(saved, Tensor)
         ]
         return [Saved(number, 0) for number in numbers if number]
+
+
+def _base_of(tensor: Tensor) -> Tensor:
+    """The tensor that a view shows, else itself."""
+    base = tensor._rare.base if tensor._rare is not None else None
+    return tensor if base is None else base
 
 
 def key_of(edge: NodeEdge) -> Key:

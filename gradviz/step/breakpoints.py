@@ -52,7 +52,8 @@ def breakpoint_of(text: str, words: Words | None = None, live: bool = False) -> 
     name = name.strip()
     if form in FORMS and name and not re.match(r"[=!<>~]", name):
         if '"' in name and form != "if":
-            raise CommandError(f"break {form} takes a name without quotes: {shortened(clean(name), 40)}")
+            told = "break {form} takes a name without quotes: {name}"
+            raise CommandError(told, form=form, name=shortened(clean(name), 40))
         return Breakpoint(text, predicate(_filled(form, name)))
     if re.fullmatch(r"[\w.]+", text) and text not in NAMES:
         return Breakpoint(text, predicate(_guessed(text, words, live)))
@@ -75,12 +76,13 @@ def _guessed(word: str, words: Words | None, live: bool) -> str:
         if word in words.query.names.labels:
             return f'name == "{word}"'
     if word.endswith(".grad"):
-        raise CommandError(f"to stop where {clean(word)} changes: watch {clean(word)}")
+        raise CommandError("to stop where {name} changes: watch {name}", name=clean(word))
     if live:
         return f'op == "{word}" or name == "{word}"'
     flags = [name for name, field in FIELDS.items() if field.type == FLAG]
     ways = f"op {word}, tensor {word}, parameter {word}, grad_fn {word}, line 12, {', '.join(flags)}"
-    raise CommandError(f"{word} is not an op, a node or a tensor here; break takes: {ways}, or a predicate")
+    told = "{word} is not an op, a node or a tensor here; break takes: {ways}, or a predicate"
+    raise CommandError(told, word=word, ways=ways)
 
 
 def predicate(text: str) -> Predicate:
@@ -113,7 +115,9 @@ class Breakpoints:
         """Remove a breakpoint. Raises CommandError if no breakpoint has this number."""
         if number not in self.by_number:
             known = ", ".join(map(str, self.by_number)) or "none"
-            raise CommandError(f"there is no breakpoint {number} (there are: {known})")
+            raise CommandError(
+                "there is no breakpoint {number} (there are: {known})", number=number, known=known
+            )
         del self.by_number[number]
         self._events.pop(number, None)
 

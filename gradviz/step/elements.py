@@ -12,7 +12,7 @@ from gradviz.step.errors import CommandError
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import number as number_of
-from gradviz.words.numbers import plural, shape, value
+from gradviz.words.numbers import shape, value
 from gradviz.words.subject import subject
 
 _MOST = 1_000  # elements on one page
@@ -34,11 +34,15 @@ def print_(session: Session, argument: str) -> None:
     tensor = moment.grad(about.tensor) if about.part == "grad" else about.tensor
     snapshot = moment.value(tensor) if tensor else None
     if snapshot is None:
-        session.page = [f"{about} is None here" if about.part == "grad" else f"{about} has no value here"]
+        session.page = [
+            session.say(
+                "{name} is None here" if about.part == "grad" else "{name} has no value here", name=about
+            )
+        ]
         return
     if snapshot.array is None:
         kept = "its elements were not kept: record it with --values full"
-        session.page = [f"{about} {value(snapshot)}", f"  {kept}"]
+        session.page = [f"{about} {value(snapshot)}", f"  {session.say(kept)}"]
         return
     array = snapshot.array if index is None else _picked(snapshot.array, index, argument)
     where = "" if index is None else f" of {shape(snapshot)}"
@@ -56,15 +60,27 @@ def _show_page(session: Session, argument: str, array: np.ndarray, number: int, 
     """Show one page of many elements, each line with the index of its first one."""
     count = max(-(-array.size // _MOST), 1)
     if not 1 <= number <= count:
+        none = "there is no page {number}: {name} has {count} page, from 1"
+        some = "there is no page {number}: {name} has {count} pages, from 1"
         raise CommandError(
-            f"there is no page {number}: {clean(argument)} has {plural(count, 'page')}, from 1"
+            none if count == 1 else some, number=number, name=clean(argument), count=f"{count:,}"
         )
     first, end = (number - 1) * _MOST, min(number * _MOST, array.size)
-    more = f" (Space, or print {clean(argument)} page {number + 1}: the next)" if number < count else ""
+    following = session.say(
+        " (Space, or print {name} page {number}: the next)", name=clean(argument), number=number + 1
+    )
+    part = session.say(
+        "elements {first} to {end} of {size}, page {number} of {count}",
+        first=f"{first + 1:,}",
+        end=f"{end:,}",
+        size=f"{array.size:,}",
+        number=f"{number:,}",
+        count=f"{count:,}",
+    )
     size = "×".join(map(str, array.shape))
     session.page = [
         f"{clean(argument)}{where}, ({size}) {array.dtype}",
-        f"  elements {first + 1:,} to {end:,} of {array.size:,}, page {number:,} of {count:,}{more}",
+        f"  {part}{following if number < count else ''}",
         *_lines(array, first, end),
     ]
     if number < count:
@@ -91,7 +107,7 @@ def _parsed(text: str) -> tuple[Any, ...]:
             continue
         match = _PART.match(part)
         if match is None or not part.strip():
-            raise CommandError(f"an index is like [0, :3, -1], not [{shortened(clean(text), 30)}]")
+            raise CommandError("an index is like [0, :3, -1], not [{text}]", text=shortened(clean(text), 30))
         first, colon, last, step = match.groups()
         if not colon:
             found.append(int(first))

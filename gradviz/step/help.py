@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gradviz.query.columns import STATISTICS
 from gradviz.query.fields import FIELDS, FLAG, NUMBER, TENSORS, TEXT
 from gradviz.step.breakpoints import FORMS
@@ -14,14 +16,14 @@ PREDICATES = (
 GROUPS = (("numbers", NUMBER), ("texts", TEXT), ("true or false", FLAG))
 
 
-def fields_help() -> list[str]:
-    """The fields of a predicate, grouped by type, with a description of each."""
-    lines = list(PREDICATES)
-    lines += [f"  {name + '.X':<11} {tensors.doc}" for name, tensors in TENSORS.items()]
+def fields_help(say: Callable[[str], str]) -> list[str]:
+    """The fields of a predicate, grouped by type, with a description of each, as `say` translates them."""
+    lines = [say(line) for line in PREDICATES]
+    lines += [f"  {name + '.X':<11} {say(tensors.doc)}" for name, tensors in TENSORS.items()]
     lines.append(f"      X: {', '.join(STATISTICS)}")
     for title, type_ in GROUPS:
-        lines.append(f"  {title}")
-        lines += [f"    {name:<10} {field.doc}" for name, field in FIELDS.items() if field.type == type_]
+        lines.append(f"  {say(title)}")
+        lines += [f"    {name:<10} {say(field.doc)}" for name, field in FIELDS.items() if field.type == type_]
     return lines
 
 

@@ -153,6 +153,155 @@ KOREAN = {
     "breakpoint": "중단점",
     "bookmark": "책갈피",
     "write in place": "in-place 쓰기",
+    # where a lesson stops
+    "{count} event": "이벤트 {count}개",
+    "{count} events": "이벤트 {count}개",
+    " ({events} so far)": " (지금까지 {events})",
+    " ({events} before it)": " (이전에 {events})",
+    " ({events} after it)": " (이후에 {events})",
+    "breakpoint {number}: {text}": "중단점 {number}: {text}",
+    "breakpoint {number}: where {name} changes": "중단점 {number}: {name}, 바뀌는 곳",
+    "all breakpoints deleted": "중단점을 모두 지웠습니다",
+    "breakpoint {number} deleted": "중단점 {number}: 지웠습니다",
+    "Breakpoints": "중단점 목록",
+    "no breakpoints: break nan, break log, break line 12, watch w, ...": (
+        "중단점이 없습니다: break nan, break log, break line 12, watch w, ..."
+    ),
+    "no breakpoint on the way": "가는 길에 중단점이 없습니다",
+    "there are no breakpoints (break nan)": "중단점이 없습니다 (break nan)",
+    "there is no breakpoint {number} (there are: {known})": "중단점 {number}: 없습니다 (있는 것: {known})",
+    "break {form} takes a name without quotes: {name}": "break {form}: 이름은 따옴표 없이 씁니다: {name}",
+    "to stop where {name} changes: watch {name}": "{name}: 바뀌는 곳에서 멈추려면 watch {name}",
+    "{word} is not an op, a node or a tensor here; break takes: {ways}, or a predicate": (
+        "{word}: 여기의 연산, node, 텐서가 아닙니다. break에 쓸 수 있는 것: {ways}, 조건식"
+    ),
+    "never after this event: {text}": "이 이벤트 뒤에는 없습니다: {text}",
+    "never before this event: {text}": "이 이벤트 앞에는 없습니다: {text}",
+    "unknown: this trace has no values (--values none); record it with --values stats": (
+        "알 수 없음: 이 trace에는 값이 없습니다 (--values none). --values stats로 기록합니다"
+    ),
+    "nothing to search for: /log, /w, /8x3, /12 (a line)": "찾을 것이 없습니다: /log, /w, /8x3, /12 (줄)",
+    "a search cannot contain both kinds of quotes": "찾는 말에 두 가지 따옴표를 함께 쓸 수 없습니다",
+    "no later event of this scope": "이 범위에는 다음 이벤트가 없습니다",
+    "no earlier event of this scope": "이 범위에는 이전 이벤트가 없습니다",
+    "this event is in no scope and in no pass": "이 이벤트는 범위나 pass 안에 있지 않습니다",
+    "this scope does not end in the trace": "이 범위는 trace 안에서 끝나지 않습니다",
+    "this scope does not begin in the trace": "이 범위는 trace 안에서 시작하지 않습니다",
+    "no scope or pass begins after this event": "이 이벤트 뒤에 시작하는 범위나 pass가 없습니다",
+    "no scope or pass ends before this event": "이 이벤트 앞에 끝나는 범위나 pass가 없습니다",
+    "no later event at this place": "이 자리에는 다음 이벤트가 없습니다",
+    "no earlier event at this place": "이 자리에는 이전 이벤트가 없습니다",
+    "no backward pass begins after this event": "이 이벤트 뒤에 시작하는 backward pass가 없습니다",
+    "no backward pass begins before this event": "이 이벤트 앞에 시작하는 backward pass가 없습니다",
+    "no forward op runs after this event": "이 이벤트 뒤에 실행되는 순전파 연산이 없습니다",
+    "no forward op runs before this event": "이 이벤트 앞에 실행되는 순전파 연산이 없습니다",
+    "there is no event {event}: the trace has {count}, from 1": (
+        "이벤트 {event}: 없습니다. trace에는 1부터 {count}까지 있습니다"
+    ),
+    "a NaN": "NaN",
+    "the only event with {what}": "{what}: 이벤트는 이것뿐입니다",
+    "the first of {events} with {what}: y (why) explains its origin": (
+        "{what}: {events} 중 첫 번째. y (why)로 어디서 왔는지 봅니다"
+    ),
+    "number {number} of {events} with {what}: y (why) explains its origin": (
+        "{what}: {events} 중 {number}번째. y (why)로 어디서 왔는지 봅니다"
+    ),
+    "this event has no place in the source": "이 이벤트는 소스에 자리가 없습니다",
+    # bookmarks and files
+    "a bookmark is not a number: {name}": "책갈피 이름은 숫자가 아닙니다: {name}",
+    "bookmark {name}: event {event} (goto {name})": "책갈피 {name}: 이벤트 {event} (goto {name})",
+    "no bookmarks: mark NAME makes one here": "책갈피가 없습니다: mark NAME으로 여기에 만듭니다",
+    "Bookmarks": "책갈피 목록",
+    "wrote {file}: the state after event {event}": "{file}: 이벤트 {event} 뒤의 상태를 썼습니다",
+    "cannot write {file}: {reason}": "{file}: 쓸 수 없습니다: {reason}",
+    "only .txt files can be written here": "여기서는 .txt 파일만 쓸 수 있습니다",
+    # the path between two tensors
+    "path takes two tensors: path x loss": "path에는 텐서 두 개가 필요합니다: path x loss",
+    "{one} and {other} are the same tensor": "{one}, {other}: 같은 텐서입니다",
+    "no path leads from {start} to {end}: neither was computed from the other": (
+        "{start} → {end}: 경로가 없습니다. 어느 쪽도 다른 쪽에서 계산되지 않았습니다"
+    ),
+    "{start} → {end}: {count} path": "{start} → {end}: 경로 {count}개",
+    "{start} → {end}: {count} paths, the shortest:": "{start} → {end}: 경로 {count}개, 가장 짧은 것:",
+    "  the gradient of {name} is the sum over all {count}": "  {name}의 gradient: 경로 {count}개 모두의 합",
+    "{op}, and the gradient is cut off here: no node": "{op}: node가 없어서 gradient가 여기서 끊깁니다",
+    "    … {count} lines …": "    … {count}줄 …",
+    # the leaves and their elements
+    "as they were made": "생성 순서",
+    "by the norm of their gradient": "gradient norm 순서",
+    "by their last change": "마지막 변경 순서",
+    "by name": "이름 순서",
+    "{count} leaf {order} (a: by {next})": "leaf {count}개, {order} (a: 다음은 {next})",
+    "{count} leaves {order} (a: by {next})": "leaf {count}개, {order} (a: 다음은 {next})",
+    "leaves are ordered by {orders}: not by {order}": "leaf 순서는 {orders}: {order} 순서는 없습니다",
+    "leaves from number {first} of {count}": "leaf {count}개 중 {first}번부터",
+    "changed": "변경",
+    "{name} is None here": "{name}: 여기서는 None입니다",
+    "{name} has no value here": "{name}: 여기서는 값이 없습니다",
+    "its elements were not kept: record it with --values full": (
+        "원소는 기록되지 않았습니다: --values full로 기록합니다"
+    ),
+    "there is no page {number}: {name} has {count} page, from 1": (
+        "{number}쪽: 없습니다. {name}: 1부터 {count}쪽까지"
+    ),
+    "there is no page {number}: {name} has {count} pages, from 1": (
+        "{number}쪽: 없습니다. {name}: 1부터 {count}쪽까지"
+    ),
+    " (Space, or print {name} page {number}: the next)": " (Space 또는 print {name} page {number}: 다음)",
+    "elements {first} to {end} of {size}, page {number} of {count}": (
+        "원소 {size}개 중 {first}~{end}, {number}/{count}쪽"
+    ),
+    "an index is like [0, :3, -1], not [{text}]": "인덱스는 [0, :3, -1]처럼 씁니다: [{text}] 꼴은 없습니다",
+    "the step of a slice is not 0": "slice의 간격은 0이 될 수 없습니다",
+    # what cannot be done
+    "not a number: {text}": "숫자가 아닙니다: {text}",
+    "no tensor is called {name}: {hint}": "{name}: 그런 텐서는 없습니다. {hint}",
+    "did you mean {name}?": "혹시 {name}?",
+    "known names: {names}": "있는 이름: {names}",
+    "no tensor of this run has a name; t12 is tensor number 12": (
+        "이 실행의 텐서에는 이름이 없습니다. t12는 12번 텐서입니다"
+    ),
+    "unknown command {name}: did you mean {near}?": "모르는 명령 {name}: 혹시 {near}?",
+    "unknown command {name}: the commands are {names}": "모르는 명령 {name}: 있는 명령은 {names}",
+    "{verb} takes no argument: {argument}": "{verb}: 인자가 없는 명령입니다: {argument}",
+    "{verb} needs an argument: {usage}": "{verb}: 인자가 필요합니다: {usage}",
+    # the fields of predicates
+    "break and until take a predicate over the event, such as": "break와 until에는 이벤트의 조건식을 씁니다. 예:",
+    "  parts: and, or, not, ( ); == != < <= > >=; ~ for texts that contain": (
+        "  쓸 수 있는 것: and, or, not, ( ); == != < <= > >=; ~는 글자가 들어 있는지"
+    ),
+    "numbers": "숫자",
+    "texts": "글자",
+    "true or false": "참/거짓",
+    "what the event made or changed in place: an op's outputs, a new tensor, a mutated one": (
+        "이벤트가 만들거나 in-place로 바꾼 것: 연산의 출력, 새 텐서, 바뀐 텐서"
+    ),
+    "the inputs of an op": "연산의 입력",
+    "the gradients of the event: received, produced, accumulated, retained, assigned": (
+        "이벤트의 gradient: 받은 것, 내놓은 것, 더해진 것, 남긴 것, 넣은 것"
+    ),
+    "the tangent that was pushed": "밀어 보낸 tangent",
+    "the line in the source": "소스의 줄",
+    "the event's number, from 1": "이벤트 번호, 1부터",
+    "the backward pass, 0 in forward": "backward pass, 순전파에서는 0",
+    "the version that a write made": "쓰기로 생긴 버전",
+    "the number of scopes and passes around the event": "이벤트를 둘러싼 범위와 pass의 수",
+    "the op's name": "연산 이름",
+    "the node's name": "node 이름",
+    "the kind of the event": "이벤트 종류",
+    "the name of the tensor that the event is about": "이벤트가 다루는 텐서의 이름",
+    "the same, but only of parameters": "마찬가지, 파라미터만",
+    "the source file's name": "소스 파일 이름",
+    "the module or custom Function": "모듈이나 사용자 정의 Function",
+    "the hook's name": "hook 이름",
+    "the maker or writer (ones, SGD)": "만들거나 쓴 것 (ones, SGD)",
+    "the shape of a new tensor, as 8x3": "새 텐서의 shape, 8x3처럼",
+    "a value or gradient of the event has a NaN": "이벤트의 값이나 gradient에 NaN이 있음",
+    "... or an infinity": "... 또는 inf",
+    "a tensor was changed in place": "텐서가 in-place로 바뀜",
+    "outside of any backward pass": "backward pass 밖",
+    "inside a backward pass": "backward pass 안",
+    "an exception left a backward pass or ended the script": "예외가 backward pass나 프로그램을 끝냄",
     # the list of lessons
     "lesson": "수업",
     "questions": "질문",
@@ -165,7 +314,7 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
 }  # by language and English text
 
 
-def said(language: str, text: str, **parts: object) -> str:
+def said(language: str, text: str, /, **parts: object) -> str:
     """A text of the stepper in a language, with its `{parts}` filled in."""
     known = TEXTS[language].get(text, text)
     return known.format(**parts) if parts else known

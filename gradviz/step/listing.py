@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len, set_cell_size
+
 from gradviz.query.moment import TensorState
 from gradviz.query.order import last_change, ordered
 from gradviz.query.trend import norm_of
@@ -9,7 +11,7 @@ from gradviz.step.errors import CommandError
 from gradviz.step.leaves import View
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
-from gradviz.words.numbers import brief, number, plural
+from gradviz.words.numbers import brief, number
 
 _ORDERS = {
     "made": "as they were made",
@@ -26,14 +28,21 @@ def leaves(session: Session, argument: str) -> None:
     order = argument or session.settings.leaves.order
     if order not in _ORDERS:
         raise CommandError(
-            f"leaves are ordered by {', '.join(_ORDERS)}: not by {shortened(clean(order), 30)}"
+            "leaves are ordered by {orders}: not by {order}",
+            orders=", ".join(_ORDERS),
+            order=shortened(clean(order), 30),
         )
     session.settings.leaves = View(order)
     tensors = ordered(session.query, session.stop.tabled, order, session.position)
     names = [*_ORDERS]
     following = names[(names.index(order) + 1) % len(names)]
+    told = (
+        "{count} leaf {order} (a: by {next})"
+        if len(tensors) == 1
+        else "{count} leaves {order} (a: by {next})"
+    )
     session.page = [
-        f"{plural(len(tensors), 'leaf', 'leaves')} {_ORDERS[order]} (a: by {following})",
+        session.say(told, count=f"{len(tensors):,}", order=session.say(_ORDERS[order]), next=following),
         *_table(session, tensors),
     ]
     session.page_keys = {"a": f"leaves {following}"}
@@ -41,17 +50,26 @@ def leaves(session: Session, argument: str) -> None:
 
 def _table(session: Session, tensors: list[int]) -> list[str]:
     if not tensors:
-        return ["  no leaf yet"]
+        return [session.say("  no leaf yet")]
     width = min(max(len(session.words.called(tensor)) for tensor in tensors), _LONGEST[0])
-    lines = [f"  {'':<{width}}  {'.grad norm':<10}  {'changed':<9}  value"]
+    lines = [_row(" " * width, *(session.say(head) for head in (".grad norm", "changed", "value")))]
     for tensor in tensors:
         name = shortened(session.words.called(tensor), width)
         state = session.stop.moment.state(tensor)
         event = last_change(session.query, tensor, session.position)
-        changed = f"event {event + 1}" if event >= 0 else ""
+        changed = session.say("event {event}", event=event + 1) if event >= 0 else ""
         value = shortened(brief(state.value), _LONGEST[1])
-        lines.append(f"  {name:<{width}}  {_norm(state):<10}  {changed:<9}  {value}")
+        lines.append(_row(set_cell_size(name, width), _norm(state), changed, value))
     return lines
+
+
+def _row(name: str, norm: str, changed: str, value: str) -> str:
+    """A row of the table; some signs are two columns wide."""
+    return f"  {name}  {set_cell_size(norm, 10)}  {_at_least(changed, 9)}  {value}"
+
+
+def _at_least(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
 
 
 def _norm(state: TensorState) -> str:
@@ -76,4 +94,5 @@ def _scroll(session: Session, rows: int) -> None:
     view, count = session.settings.leaves, len(session.stop.tabled)
     first = max(min(view.first + rows, count - 1), 0)
     session.settings.leaves = View(view.order, first)
-    session.message = f"leaves from number {first + 1} of {count}" if first else ""
+    told = "leaves from number {first} of {count}"
+    session.message = session.say(told, first=first + 1, count=count) if first else ""

@@ -27,7 +27,7 @@ def count(text: str) -> int:
     if not text:
         return 1
     if not text.isascii() or not text.isdigit():
-        raise CommandError(f"not a number: {shortened(clean(text), 40)}")
+        raise CommandError("not a number: {text}", text=shortened(clean(text), 40))
     return int(text[:FAR])
 
 
@@ -85,7 +85,7 @@ def out(session: Session, argument: str) -> None:
         return
     own = _own_depth(session)
     if not own:
-        session.message = "this event is in no scope and in no pass"
+        session.message = session.say("this event is in no scope and in no pass")
         return
     _to_depth(session, own - 1, True, f"depth < {own}", "this scope does not end in the trace")
 
@@ -96,7 +96,7 @@ def out_back(session: Session, argument: str) -> None:
         return
     own = _own_depth(session)
     if not own:
-        session.message = "this event is in no scope and in no pass"
+        session.message = session.say("this event is in no scope and in no pass")
         return
     _to_depth(session, own - 1, False, "", "this scope does not begin in the trace")
 
@@ -211,7 +211,7 @@ def _arrive(session: Session, event: int | None, test: str, otherwise: str) -> N
     elif session.live and test:
         session.go_on(Resume(predicate=Predicate(test)))
     else:
-        session.message = otherwise
+        session.message = session.say(otherwise)
 
 
 # --- breakpoints
@@ -223,30 +223,33 @@ def break_(session: Session, argument: str) -> None:
         return
     new = breakpoint_of(argument, session.words, session.live)
     number = session.breakpoints.add(new)
-    session.message = f"breakpoint {number}: {clean(new.text)}{_times(session, number)}"
+    told = session.say("breakpoint {number}: {text}", number=number, text=clean(new.text))
+    session.message = told + _times(session, number)
 
 
 def _times(session: Session, number: int) -> str:
     """The number of events at which a breakpoint stops, in brackets; for a running script, so far."""
     found = len(session.breakpoints.events(number, session.words, session.columns))
-    so_far = " so far" if session.live else ""
-    return f" ({found} event{'s' * (found != 1)}{so_far})"
+    return session.say(
+        " ({events} so far)" if session.live else " ({events})", events=session.events_told(found)
+    )
 
 
 def watch(session: Session, argument: str) -> None:
     about = subject(session.words, argument, session.position)
     number = session.breakpoints.add(Breakpoint(f"watch {about}", watched=about))
-    session.message = f"breakpoint {number}: where {about} changes{_times(session, number)}"
+    told = session.say("breakpoint {number}: where {name} changes", number=number, name=about)
+    session.message = told + _times(session, number)
 
 
 def delete(session: Session, argument: str) -> None:
     if argument == "all":
         for number in list(session.breakpoints.by_number):
             session.breakpoints.delete(number)
-        session.message = "all breakpoints deleted"
+        session.message = session.say("all breakpoints deleted")
         return
     session.breakpoints.delete(count(argument))
-    session.message = f"breakpoint {argument} deleted"
+    session.message = session.say("breakpoint {number} deleted", number=argument)
 
 
 def _list_breakpoints(session: Session) -> None:
@@ -254,8 +257,9 @@ def _list_breakpoints(session: Session) -> None:
         f"{number:>3}  {clean(known.text)}{_times(session, number)}"
         for number, known in session.breakpoints.by_number.items()
     ]
-    session.page = ["Breakpoints", *lines] if lines else []
-    session.message = "" if lines else "no breakpoints: break nan, break log, break line 12, watch w, ..."
+    session.page = [session.say("Breakpoints"), *lines] if lines else []
+    none = "no breakpoints: break nan, break log, break line 12, watch w, ..."
+    session.message = "" if lines else session.say(none)
 
 
 def continue_(session: Session, argument: str) -> None:
@@ -270,19 +274,25 @@ def _run(session: Session, forward: bool) -> None:
     found = session.breakpoints.nearest(session.position, forward, session.words, session.columns)
     if found is not None:
         session.go(found[0])
+        if session.position != found[0]:  # a question of a lesson holds the session
+            return
         reasons = [clean(session.breakpoints.by_number[number].text) for number in found[1]]
-        session.message = f"breakpoint {', '.join(map(str, found[1]))}: {'; '.join(reasons)}"
+        numbers = ", ".join(map(str, found[1]))
+        session.message = session.say("breakpoint {number}: {text}", number=numbers, text="; ".join(reasons))
     elif forward and session.live:
         session.go_on(Resume())
     else:
-        session.go(session.last if forward else 0)
+        wanted = session.last if forward else 0
+        session.go(wanted)
+        if session.position != wanted:  # likewise
+            return
         end = "this is the last event" if forward else "this is the first event"
         none = (
             "no breakpoint on the way"
             if session.breakpoints.by_number
             else "there are no breakpoints (break nan)"
         )
-        session.message = f"{none}: {end}"
+        session.message = f"{session.say(none)}: {session.say(end)}"
 
 
 def until(session: Session, argument: str) -> None:
@@ -309,12 +319,14 @@ def _seek(session: Session, wanted: Predicate, forward: bool) -> None:
     elif forward and session.live:
         session.go_on(Resume(predicate=wanted))
     else:
-        session.message = f"never {'after' if forward else 'before'} this event: {clean(wanted.text)}"
+        never = "never after this event: {text}" if forward else "never before this event: {text}"
+        session.message = session.say(never, text=clean(wanted.text))
         if not session.has_values and wanted.fields & FIELDS_OF_VALUES:
-            session.message = NO_VALUES
+            session.message = session.say(NO_VALUES)
         others = len(events) - int(contained(session.position, events))
         if others:
-            session.message += f" ({others} event{'s' * (others != 1)} {'before' if forward else 'after'} it)"
+            elsewhere = " ({events} before it)" if forward else " ({events} after it)"
+            session.message += session.say(elsewhere, events=session.events_told(others))
 
 
 # --- who changed it
@@ -389,9 +401,10 @@ def _searching(text: str) -> Predicate:
 def mark(session: Session, argument: str) -> None:
     name = argument or next(c for c in _letters(session))
     if name.isdigit():
-        raise CommandError(f"a bookmark is not a number: {name}")
+        raise CommandError("a bookmark is not a number: {name}", name=name)
     session.settings.marks[name] = session.position
-    session.message = f"bookmark {clean(name)}: event {session.position + 1} (goto {clean(name)})"
+    told = "bookmark {name}: event {event} (goto {name})"
+    session.message = session.say(told, name=clean(name), event=session.position + 1)
 
 
 def _letters(session: Session) -> list[str]:
@@ -402,7 +415,9 @@ def _letters(session: Session) -> list[str]:
 def marks(session: Session, argument: str) -> None:
     known = sorted(session.settings.marks.items(), key=lambda item: item[1])
     if not known:
-        session.message = "no bookmarks: mark NAME makes one here"
+        session.message = session.say("no bookmarks: mark NAME makes one here")
         return
-    told = [(name, position, session.stop.other(position)) for name, position in known]
-    session.page = ["Bookmarks", *(f"{clean(n):>8}  event {p + 1}: {sentence(stop)}" for n, p, stop in told)]
+    session.page = [session.say("Bookmarks")]
+    for name, position in known:
+        event = session.say("event {event}", event=position + 1)
+        session.page.append(f"{clean(name):>8}  {event}: {sentence(session.stop.other(position))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradviz.query.cuts import count_ways, op_of, shortest_way
 from gradviz.words.escape import clean
-from gradviz.words.numbers import plural, value
+from gradviz.words.numbers import value
 from gradviz.words.stop import Stop
 from gradviz.words.subject import subject
 
@@ -15,22 +15,27 @@ def path(stop: Stop, text: str) -> list[str]:
     """The shortest path from A to B, op by op, with the value of each tensor on it, and the number of paths."""
     names = text.replace("->", " ").replace("→", " ").split()
     if len(names) != 2:
-        return ["path takes two tensors: path x loss"]
+        return [stop.say("path takes two tensors: path x loss")]
     start, end = (subject(stop.words, name, stop.k) for name in names)
     if start.tensor == end.tensor:
-        return [f"{start.called} and {end.called} are the same tensor"]
+        return [stop.say("{one} and {other} are the same tensor", one=start.called, other=end.called)]
     found = shortest_way(stop.query, start.tensor, end.tensor)
     if not found and shortest_way(stop.query, end.tensor, start.tensor):
         start, end = end, start
         found = shortest_way(stop.query, start.tensor, end.tensor)
     if not found:
-        return [f"no path leads from {start.called} to {end.called}: neither was computed from the other"]
+        none = "no path leads from {start} to {end}: neither was computed from the other"
+        return [stop.say(none, start=start.called, end=end.called)]
     ways = count_ways(stop.query, start.tensor, end.tensor)
-    shortest = ", the shortest:" if ways > 1 else ""
-    lines = [f"{start.called} → {end.called}: {plural(ways, 'path')}{shortest}"]
+    found_told = (
+        "{start} → {end}: {count} paths, the shortest:" if ways > 1 else "{start} → {end}: {count} path"
+    )
+    lines = [stop.say(found_told, start=start.called, end=end.called, count=f"{ways:,}")]
     lines += _steps(stop, found)
     if ways > 1:
-        lines.append(f"  the gradient of {start.called} is the sum over all {ways}")
+        lines.append(
+            stop.say("  the gradient of {name} is the sum over all {count}", name=start.called, count=ways)
+        )
     return lines
 
 
@@ -40,9 +45,13 @@ def _steps(stop: Stop, way: list[int]) -> list[str]:
         op = op_of(stop.query, tensor) if position else None
         if op is not None:
             node = stop.query.nodes.main_of_op(op.index)
-            cut = f"{clean(op.op)}, and the gradient is cut off here: no node"
+            cut = stop.say("{op}, and the gradient is cut off here: no node", op=clean(op.op))
             lines.append(f"    ↓ {stop.words.node_name(node) if node else cut}")
         lines.append(f"  {stop.called(tensor)} = {value(stop.moment.value(tensor))}")
     if len(lines) > SHOWN:
-        lines = [*lines[: SHOWN // 2], f"    … {len(lines) - SHOWN} lines …", *lines[-SHOWN // 2 :]]
+        lines = [
+            *lines[: SHOWN // 2],
+            stop.say("    … {count} lines …", count=len(lines) - SHOWN),
+            *lines[-SHOWN // 2 :],
+        ]
     return lines

@@ -157,7 +157,11 @@ class Session:
     def go(self, position: int) -> None:
         """Go to an event. Raises CommandError if the trace has no such event."""
         if not 0 <= position <= self.last:
-            raise CommandError(f"there is no event {position + 1}: the trace has {self.trace.count}, from 1")
+            raise CommandError(
+                "there is no event {event}: the trace has {count}, from 1",
+                event=position + 1,
+                count=self.trace.count,
+            )
         position = position if self.exercise is None else self.exercise.held(position)
         if position != self.position:
             self.came_from = self.position
@@ -171,14 +175,18 @@ class Session:
             self.go_on(Resume(events=wanted - self.last))
             return
         self.go(min(max(wanted, 0), self.last))
-        if wanted > self.last:
+        if wanted > self.last == self.position:
             self.message = self.say("this is the last event")
         elif wanted < 0:
             self.message = self.say("this is the first event")
 
-    def say(self, text: str, **parts: object) -> str:
+    def say(self, text: str, /, **parts: object) -> str:
         """A text of the stepper, in the language of the session."""
         return self.words.say(text, **parts)
+
+    def events_told(self, number: int) -> str:
+        """`1 event`, `2 events`, in the language of the session."""
+        return self.say("{count} event" if number == 1 else "{count} events", count=f"{number:,}")
 
     def go_on(self, resume: Resume) -> None:
         """End the session and let the script continue."""

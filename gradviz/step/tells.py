@@ -18,7 +18,7 @@ from gradviz.words.absence import no_grad_reason, no_grad_told, zero_told
 from gradviz.words.compare import compare as modes_compared
 from gradviz.words.escape import clean
 from gradviz.words.fields import fields_told
-from gradviz.words.numbers import plural, shape
+from gradviz.words.numbers import shape
 from gradviz.words.sentences import sentence
 from gradviz.words.stop import Stop
 from gradviz.words.subject import Subject, changes, subject
@@ -133,13 +133,14 @@ def where(session: Session, argument: str) -> None:
     """Show who called the place of this event: innermost first, each with its line of source."""
     site, _ = session.stop.place
     if site is None:
-        session.page = ["this event has no place in the source"]
+        session.page = [session.say("this event has no place in the source")]
         return
     lines = []
     while site is not None:
         place = site.place
         text = session.trace.source(place.file)[place.line - 1 : place.line]
-        lines.append(f"{clean(place.file)}:{place.line} in {clean(place.function)}")
+        inside = session.say(" in {function}", function=clean(place.function))
+        lines.append(f"{clean(place.file)}:{place.line}{inside}")
         lines += [f"    {clean(line.strip())}" for line in text]
         site = session.trace.sites.get(site.parent) if site.parent < site.number else None
     session.page = lines
@@ -172,15 +173,16 @@ def first_bad(session: Session, argument: str) -> None:
     later = events[events > session.position]
     at_first = session.position == events[0]
     if at_first and not len(later):
-        session.message = f"the only event with {what}"
+        session.message = session.say("the only event with {what}", what=session.say(what))
         return
     session.go(int(later[0] if session.position >= events[0] and len(later) else events[0]))
-    where = (
-        "the first"
-        if session.position == events[0]
-        else f"number {int(np.searchsorted(events, session.position)) + 1}"
+    number = int(np.searchsorted(events, session.position)) + 1
+    first = "the first of {events} with {what}: y (why) explains its origin"
+    other = "number {number} of {events} with {what}: y (why) explains its origin"
+    told = session.events_told(len(events))
+    session.message = session.say(
+        first if number == 1 else other, number=number, events=told, what=session.say(what)
     )
-    session.message = f"{where} of {plural(len(events), 'event')} with {what}: y (why) explains its origin"
 
 
 def export(session: Session, argument: str) -> None:
@@ -192,12 +194,14 @@ def export(session: Session, argument: str) -> None:
         try:
             file.write_text(describe(session.stop) + "\n", encoding="utf-8")
         except OSError as error:
-            raise CommandError(f"cannot write {file}: {(error.strerror or str(error)).lower()}") from None
+            reason = (error.strerror or str(error)).lower()
+            raise CommandError("cannot write {file}: {reason}", file=file, reason=reason) from None
     elif session.exporter is None:
         raise CommandError("only .txt files can be written here")
     else:
         session.exporter(session.trace, session.position, file)
-    session.message = f"wrote {clean(str(file))}: the state after event {session.position + 1}"
+    told = "wrote {file}: the state after event {event}"
+    session.message = session.say(told, file=clean(str(file)), event=session.position + 1)
 
 
 def quit_(session: Session, argument: str) -> None:

@@ -162,7 +162,7 @@ class Terminal:
             try:
                 what(session)
             except GradvizError as error:
-                session.message = str(error)
+                session.message = session.say(error.text, **error.parts)
 
     def _announce(self, text: str) -> None:
         """Show what a command is about to do."""

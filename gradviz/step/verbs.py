@@ -43,7 +43,7 @@ def _help(session: Session, argument: str) -> None:
     if not argument:
         session.help = "verbs"
     elif argument == "fields":
-        session.page = fields_help()
+        session.page = fields_help(session.say)
     else:
         verb = named(argument.split()[0])
         keys = session.say("  keys: {keys}", keys=" ".join(verb.keys) or "–")
@@ -190,9 +190,10 @@ def parse(line: str) -> tuple[Verb, str]:
         name = "eval"  # as in pdb; alone, or with a number, it is the key of `back`
     verb, argument = named(name), argument.strip()
     if argument and not verb.argument:
-        raise CommandError(f"{verb.name} takes no argument: {shortened(clean(argument), 40)}")
+        told = "{verb} takes no argument: {argument}"
+        raise CommandError(told, verb=verb.name, argument=shortened(clean(argument), 40))
     if not argument and verb.needs:
-        raise CommandError(f"{verb.name} needs an argument: {verb.usage}")
+        raise CommandError("{verb} needs an argument: {usage}", verb=verb.name, usage=verb.usage)
     if verb.argument == "[N]":
         count(argument)
     return verb, argument
@@ -203,14 +204,16 @@ def named(name: str) -> Verb:
     if name in BY_KEY:
         return BY_KEY[name]
     if name not in BY_NAME:
-        raise CommandError(f"unknown command {shortened(clean(name), 40)!r}: {_suggestion(name)}")
+        raise _unknown(name)
     return BY_NAME[name]
 
 
-def _suggestion(name: str) -> str:
-    near = nearest(name, BY_NAME)
+def _unknown(name: str) -> CommandError:
+    near, shown = nearest(name, BY_NAME), repr(shortened(clean(name), 40))
+    if near:
+        return CommandError("unknown command {name}: did you mean {near}?", name=shown, near=repr(near))
     names = ", ".join(verb.name for verb in VERBS)
-    return f"did you mean {near!r}?" if near else f"the commands are {names}"
+    return CommandError("unknown command {name}: the commands are {names}", name=shown, names=names)
 
 
 def obey(session: Session, line: str) -> None:

@@ -61,6 +61,7 @@ KOREAN = {
     ", version {version}": ", 버전 {version}",
     "{name} now requires grad": "{name}: 이제 grad를 요구합니다",
     "{name} no longer requires grad": "{name}: 더는 grad를 요구하지 않습니다",
+    "{name}.grad is {now}, from before the recording": "{name}.grad는 {now} (기록하기 전부터)",
     "{name}.grad is set to {now} (was {was})": "{name}.grad ← {now} (이전 값: {was})",
     "{name}.grad is read: it is None, because {name} is not a leaf and does not retain its gradient": (
         "{name}.grad 읽기: None (leaf가 아니고 gradient를 남기지 않음)"

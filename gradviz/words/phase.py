@@ -11,8 +11,5 @@ def phase(stop: Stop) -> str:
     run = stop.moment.pass_info
     if run is not None:
         return stop.say("backward pass {number} of {count}", number=run.number, count=stop.trace.passes_begun)
-    name = ""
-    for scope in stop.moment.scopes:
-        within = scope.name == name or scope.name.startswith(f"{name}.")  # a module's name is its full path
-        name = scope.name if within or not name else f"{name}.{scope.name}"
+    name = stop.moment.place
     return stop.say("forward in {scope}", scope=shortened(clean(name), 30)) if name else stop.say("forward")

@@ -134,6 +134,10 @@ def _requires_grad_changed(stop: Stop, event: RequiresGradChanged) -> str:
 def _grad_assigned(stop: Stop, event: GradAssigned) -> str:
     was = grad_before(stop, event.tensor)
     now = stop.brief(event.grad) if event.grad else "None"
+    if not event.site:  # the program did not do it now
+        return stop.say(
+            "{name}.grad is {now}, from before the recording", name=stop.called(event.tensor), now=now
+        )
     return stop.say(
         "{name}.grad is set to {now} (was {was})", name=stop.called(event.tensor), now=now, was=was
     )

@@ -57,7 +57,7 @@ class Stop:
 
     # --- words for what happens here
 
-    def say(self, text: str, **parts: object) -> str:
+    def say(self, text: str, /, **parts: object) -> str:
         """An English text in the language of the session, with its `{parts}` filled in."""
         return self.words.say(text, **parts)
 

@@ -45,7 +45,8 @@ def subject(words: Words, text: str, k: int) -> Subject:
         if text.endswith(ending):
             found = subject(words, text.removesuffix(ending), k)
             return Subject(found.tensor, found.called, part)
-    raise UnknownName(f"no tensor is called {shortened(clean(text), 40)}: {_suggested(words, text)}")
+    name = shortened(clean(text), 40)
+    raise UnknownName("no tensor is called {name}: {hint}", name=name, hint=_suggested(words, text))
 
 
 def _numbered(words: Words, text: str) -> int:
@@ -58,9 +59,11 @@ def _numbered(words: Words, text: str) -> int:
 def _suggested(words: Words, name: str) -> str:
     labels = words.query.names.labels
     if near := nearest(name.removesuffix(".grad"), labels):
-        return f"did you mean {clean(near)}?"
+        return words.say("did you mean {name}?", name=clean(near))
     some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")
-    return f"known names: {some}" if labels else "no tensor of this run has a name; t12 is tensor number 12"
+    if not labels:
+        return words.say("no tensor of this run has a name; t12 is tensor number 12")
+    return words.say("known names: {names}", names=some)
 
 
 def changes(words: Words, about: Subject) -> np.ndarray:

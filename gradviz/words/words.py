@@ -51,7 +51,7 @@ class Words:
 
     # --- languages
 
-    def say(self, text: str, **parts: object) -> str:
+    def say(self, text: str, /, **parts: object) -> str:
         """An English text in the language of this session, with its `{parts}` filled in. One that has no translation
         stays English."""
         known = self.texts.get(text, text)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from gradviz.engine.basics.turns import new_turn
 from gradviz.events.listener import Listener
@@ -63,6 +64,8 @@ class State:
         "listener",
         "living",
         "modes",
+        "name_the_rest",
+        "nameless",
         "only_listener",
         "reasons",
         "special",
@@ -75,6 +78,9 @@ class State:
         self.anomaly = False  # passes check what each node returns
         self.check_nan = True
         self.listener: Listener | None = None
+        # Parameters that no module was told to hold, by their numbers.
+        self.nameless: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self.name_the_rest: Callable[[Any], None] | None = None  # names them; modules, which can, register it
         self.living = LivingGraphs()  # of the passes that the listener hears of
         self.only_listener: Listener | None = None  # the listener, if nothing else is special
         self.first_number = 1  # the listener has not heard of tensors with a lower number
@@ -104,7 +110,7 @@ def listen(listener: Listener | None) -> Listener | None:
     previous = state.listener
     state.first_number = next_tensor_number()
     state.listener = listener
-    state.living = LivingGraphs()
+    state.living, state.nameless = LivingGraphs(), WeakValueDictionary()
     note_special("listener", listener is not None)
     return previous
 

@@ -83,6 +83,7 @@ class Tensor(Values):
     _rare: TensorRare | None
     _number: int  # unset until a listener hears of the tensor; 0: a constant that is not told
     name = None  # as in PyTorch
+    is_of_module = False  # whether a module gives it its name
 
     # --- its place in the graph
 
@@ -414,10 +415,14 @@ def flags_state(tensor: Tensor) -> State:
 
 
 def number_of(tensor: Tensor) -> int:
-    """The tensor's number. A tensor from before the recording gets its number now, and the listener hears of it."""
+    """The tensor's number. A tensor from before the recording gets its number now, and the listener hears of it, and of
+    the gradient that it has."""
     number = getattr(tensor, "_number", -1)
     if number < state.first_number and number != 0:
         announce(tensor, "earlier")
+        rare = tensor._rare
+        if state.listener is not None and rare is not None and rare.grad is not None and tensor.is_leaf:
+            state.listener.grad_assigned(None, tensor._number, number_of(rare.grad))
         return getattr(tensor, "_number", 0)
     return number
 
@@ -428,4 +433,6 @@ def announce(tensor: Tensor, how: str, source: Tensor | None = None) -> None:
     if state.listener is not None:
         origin = 0 if source is None else number_of(source)
         tensor._number = next_tensor_number()
+        if tensor.is_of_module:
+            state.nameless[tensor._number] = tensor
         state.listener.tensor(sys._getframe(1), how, state_of(tensor), origin)

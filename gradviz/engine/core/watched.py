@@ -387,6 +387,8 @@ class WatchedPass:
             Root(*edge_numbers(edge), number_of(root), start._number)
             for edge, root, start in zip(self.edges, self.roots, self.gradients, strict=True)
         ]
+        if state.nameless and state.name_the_rest is not None:
+            state.name_the_rest(sys._getframe(2))
         listener.pass_began(
             sys._getframe(2), self.number, self.how, time.time(), bool(self.retain_graph), self.create_graph,
             roots, [number_of(tensor) for tensor in self.wanted],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from gradviz.engine.basics import devices
 from gradviz.engine.basics.dtypes import dtype, to_numpy
@@ -17,7 +18,7 @@ from gradviz.engine.nn.parameter import Buffer, Parameter
 from gradviz.engine.nn.state_dict import StateDict
 from gradviz.engine.nn.tree import Tree
 from gradviz.engine.tensors.clearing import clear_grads
-from gradviz.events.holders import holder_of
+from gradviz.events.holders import holder_of, outermost_modules
 
 __all__ = ["Module", "Parameter"]
 
@@ -290,7 +291,9 @@ class Module(Tree, StateDict):
             known = id(module), state.first_number
             object.__setattr__(module, "_scope", (known, f"{root}.{path}" if path else root))
         for path, parameter in self.named_parameters():
-            state.listener.named(number_of(parameter), f"{root}.{path}")
+            number = number_of(parameter)
+            state.nameless.pop(number, None)
+            state.listener.named(number, f"{root}.{path}")
         for path, buffer in self.named_buffers():
             state.listener.named(number_of(buffer), f"{root}.{path}", "buffer")
 
@@ -325,3 +328,17 @@ def _add(hooks: dict[int, tuple[Callable, bool]], entry: tuple[Callable, bool], 
     hooks[handle.id] = entry
     hooks.update(others)
     return handle
+
+
+def _name_the_rest(frame: Any) -> None:
+    """Tell of the names of parameters whose modules nobody has called, where variables hold these modules."""
+    rest, state.nameless = state.nameless, WeakValueDictionary()
+    assert state.listener is not None
+    for root, module in outermost_modules(frame).items():
+        for path, parameter in module.named_parameters():
+            number = getattr(parameter, "_number", -1)
+            if number in rest:
+                state.listener.named(number, f"{root}.{path}")
+
+
+state.name_the_rest = _name_the_rest

@@ -10,6 +10,8 @@ from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, announce, new_tensor
 class Parameter(Tensor):
     """A leaf that is a parameter of the Module it is assigned to. It requires grad by default."""
 
+    is_of_module = True
+
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Any:
         array = new_tensor(data.array) if data is not None else Tensor()
         parameter = new_tensor(array.array, LEAF_EDGE if requires_grad else None, cls)

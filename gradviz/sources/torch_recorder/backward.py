@@ -21,6 +21,7 @@ from gradviz.events.listener import NO_RULE, State, Where
 from gradviz.events.numbers import next_pass_number, next_tensor_number
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.identity import Identity, Known, NodeRecord, version_of
+from gradviz.sources.torch_recorder.modules import name_the_rest
 from gradviz.sources.torch_recorder.source import Source, safely
 from gradviz.sources.torch_recorder.values import Unseen
 
@@ -88,6 +89,8 @@ class Pass:
                 told.append(Root(record.number, nr, tensor, number))
             wanted = [self.identity.known.get(id(one)) for one in self.wanted]
             inputs = [known.number for known in wanted if known is not None]
+            if self.identity.nameless:
+                name_the_rest(self.source, sys._getframe())
         self.where = self.source.place(sys._getframe())
         self.listener.pass_began(
             self.where, self.number, self.how, time.time(), self.retain_graph, self.create_graph, told, inputs

@@ -66,6 +66,7 @@ class Identity:
         self.key = f"gradviz{next(_keys)}"
         self.known: dict[int, Known] = {}
         self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet told
+        self.nameless: dict[int, Known] = {}  # parameters that no module was told to hold, by their numbers
         self.hooked: dict[int, Known] = {}  # tensors on which the program has put hooks, by their identity
         self.saved_names: dict[type, tuple[str, ...]] = {}
         self._telling = threading.RLock()
@@ -74,13 +75,20 @@ class Identity:
     # --- tensors
 
     def number_of(self, tensor: torch.Tensor, where: Where = None, how: str = "") -> int:
-        """The tensor's number. One that is met for the first time is told of: it came to be as `how` says."""
+        """The tensor's number. One that is met for the first time is told of: it came to be as `how` says; without that
+        it is from before the recording, and may have a gradient."""
         known = self.known.get(id(tensor))
         if known is not None:
             return known.number
-        if how or not isinstance(tensor, torch.nn.Parameter):
-            return self.announce(tensor, how or "earlier", where)
-        return self.announce(tensor, "Parameter", where)
+        if how:
+            return self.announce(tensor, how, where)
+        number = self.announce(
+            tensor, "Parameter" if isinstance(tensor, torch.nn.Parameter) else "earlier", where
+        )
+        grad = tensor.grad if is_leaf(tensor) else None
+        if grad is not None:
+            self.listener.grad_assigned(None, number, self.number_of(grad))
+        return number
 
     def fresh(self, tensor: torch.Tensor) -> Known:
         """Give a tensor a new number."""
@@ -92,11 +100,14 @@ class Identity:
         known.base = known.alias = 0
         known.views = None
         self.known[key] = known
+        if type(tensor) is torch.nn.Parameter:
+            self.nameless[known.number] = known
         return known
 
     def _dead(self, known: Known) -> None:
         if self.known.get(known.key) is known:
             self._forget(known.key, None)
+            self.nameless.pop(known.number, None)
             self.hooked.pop(known.key, None)
 
     def announce(self, tensor: torch.Tensor, how: str, where: Where, source: int = 0) -> int:

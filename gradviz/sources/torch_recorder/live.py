@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -11,20 +11,23 @@ import torch
 from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.events.numbers import next_tensor_number
+from gradviz.sources.called import Scopes, Step, calls, parameters_of
 from gradviz.sources.torch_recorder import values
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.identity import Identity, NodeRecord
+from gradviz.sources.torch_recorder.identity import Identity, NodeRecord, grad_fn_of
 from gradviz.sources.torch_recorder.recorder import TorchRecorder
 from gradviz.sources.torch_recorder.values import Unseen
 
 
-def tell_graph(tensor: torch.Tensor, listener: Listener, names: Mapping[str, Any]) -> int:
-    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called. Returns the number
-    that the tensor has there."""
+def tell_graph(
+    tensor: torch.Tensor, listener: Listener, names: Mapping[str, Any], modules: Mapping[str, Any]
+) -> int:
+    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called, and `modules` the
+    modules that may have been called. Returns the number that the tensor has there."""
     values.register()
     with torch._C.DisableTorchFunction():
-        return _Live(listener, names).tell(tensor)
+        return _Live(listener, names, modules).tell(tensor)
 
 
 def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
@@ -55,24 +58,32 @@ def _nobody_listening() -> Iterator[None]:
         yield
 
 
+_RAW = "_raw_saved_"
+
+
 class _Live:
     """Tells a listener of a graph that exists already."""
 
-    def __init__(self, listener: Listener, names: Mapping[str, Any]) -> None:
+    def __init__(self, listener: Listener, names: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
         self.listener = listener
+        self.modules = modules
         self.identity = Identity(listener)
+        self.raw_names: dict[
+            type, list[str]
+        ] = {}  # the attributes of a class of nodes that hold saved tensors
         self.names: dict[int, str] = {}
         self.tensors: dict[
             tuple[int, int], torch.Tensor
         ] = {}  # by their node and which of its outputs they are
         for name, value in names.items():
-            if isinstance(value, torch.Tensor) and value.requires_grad and not name.startswith("_"):
+            if isinstance(value, torch.Tensor) and not name.startswith("_"):
                 self.names[id(value)] = name
                 self._note(value)
 
     def _note(self, tensor: torch.Tensor) -> None:
-        if tensor.grad_fn is not None:
-            self.tensors.setdefault((id(tensor.grad_fn), tensor.output_nr), tensor)
+        fn = grad_fn_of(tensor)
+        if fn is not None:
+            self.tensors.setdefault((id(fn), tensor.output_nr), tensor)
 
     def tell(self, root: torch.Tensor) -> int:
         """Tell of everything that leads to `root`, and return its number."""
@@ -82,9 +93,65 @@ class _Live:
         self._note(root)
         for leaf, record in self._leaves(root.grad_fn):
             self._tell_leaf(leaf, record)
-        for fn, record, nexts in self.identity.new_nodes([root.grad_fn]):
+        nodes = self.identity.new_nodes([root.grad_fn])
+        for fn, _, _ in nodes:
+            self._note_saved(fn)
+        scopes = Scopes(self.listener, calls(self._steps([fn for fn, _, _ in nodes]), self.modules))
+        for step, (fn, record, nexts) in enumerate(nodes):
+            scopes.begin(step)
             self._tell_node(fn, record, nexts)
+            scopes.end(step)
         return self.identity.known[id(root)].number
+
+    def _note_saved(self, fn: Any) -> None:
+        """Note the tensors of the graph that a node saved and that nobody has written since, and tell of the program's
+        data among them."""
+        for name, saved in self._saved(fn):
+            if saved.grad_fn is not None:
+                self._note(saved)
+            elif id(saved) in self.names and not saved.requires_grad and id(saved) not in self.identity.known:
+                self._tell_leaf(saved, None)
+            elif name == "result" and len(fn._input_metadata) == 1:
+                self.tensors.setdefault((id(fn), 0), saved)
+
+    def _saved(self, fn: Any) -> list[tuple[str, torch.Tensor]]:
+        """The tensors that a node saved, by their names there. One that hooks packed is left out, as unpacking it runs
+        the program's code; so is one that was written or freed since."""
+        found, cls = [], type(fn)
+        if cls not in self.raw_names:
+            self.raw_names[cls] = [name for name in dir(fn) if name.startswith(_RAW)]
+        for attribute in self.raw_names[cls]:
+            name = attribute.removeprefix(_RAW)
+            try:
+                raw = getattr(fn, attribute)
+                parts = raw if isinstance(raw, (tuple, list)) else (raw,)
+                if all(part.unpack_hook is None for part in parts):
+                    getattr(fn, f"_saved_{name}")  # raises if it was written since
+                    found += [(name, part.data) for part in parts]
+            except (RuntimeError, AttributeError):
+                continue
+        return [(name, saved) for name, saved in found if isinstance(saved, torch.Tensor)]
+
+    def _steps(self, nodes: Sequence[Any]) -> list[Step]:
+        """What each node took."""
+        places = {fn: place for place, fn in enumerate(nodes)}
+        parameters = parameters_of(self.modules)
+        steps = []
+        for fn in nodes:
+            targets = [target for target, _ in fn.next_functions if target is not None]
+            taken = [target.variable for target in targets if hasattr(target, "variable")]
+            for name, saved in self._saved(fn):
+                if not saved.requires_grad and not name.startswith("result"):
+                    taken.append(saved._base if saved._base is not None else saved)
+            steps.append(
+                Step(
+                    fn.name(),
+                    tuple(id(tensor) for tensor in taken if id(tensor) in parameters),
+                    tuple(places[target] for target in targets if target in places),
+                    any(tensor.dim() and id(tensor) not in parameters for tensor in taken),
+                )
+            )
+        return steps
 
     def _leaves(self, root: Any) -> list[tuple[torch.Tensor, NodeRecord]]:
         """The leaves that a node leads to. They are numbered first, so that `new_nodes` finds them known."""
@@ -120,15 +187,20 @@ class _Live:
             outputs.append(number)
             handles.append(Unseen(form.shape, form.dtype, form.device) if tensor is None else tensor)
         edges = self.identity.edges_of(nexts)
-        inputs = [edge.tensor for edge in edges if edge.tensor]
+        saved = self.identity.saved_by(fn, ())
+        inputs = self.identity.inputs_of(edges, saved, outputs)
         zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
         self.listener.op(
             None, op_of_node(record.name), "", NO_RULE, 0, True, inputs, outputs, handles, flags, zeros, zeros
         )
-        self.listener.node(
-            None, record.number, record.name, -1, NO_RULE, outputs, edges, self.identity.saved_by(fn, ())
-        )
+        self.listener.node(None, record.number, record.name, -1, NO_RULE, outputs, edges, saved)
         for nr, number in enumerate(outputs):
             tensor = self.tensors.get((id(fn), nr))
-            if tensor is not None and id(tensor) in self.names:
+            if tensor is None:
+                continue
+            if id(tensor) in self.names:
                 self.listener.named(number, self.names[id(tensor)], "")
+            if tensor.retains_grad and tensor.grad is not None:
+                grad = next_tensor_number()
+                self.listener.tensor(None, "gradient", State(grad, tensor.grad))
+                self.listener.retained(number, record.number, 0, grad)

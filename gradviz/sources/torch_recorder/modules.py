@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gradviz.events.holders import holder_of
+from gradviz.events.holders import holder_of, outermost_modules
 from gradviz.events.numbers import next_scope_number
 from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 
@@ -81,10 +81,23 @@ class Scopes:
             if not self._name_of(part):
                 self.names[id(part)] = weakref.ref(part), f"{root}.{path}" if path else root
         for path, parameter in module.named_parameters():
-            listener.named(source.identity.number_of(parameter), f"{root}.{path}")
+            number = source.identity.number_of(parameter)
+            source.identity.nameless.pop(number, None)
+            listener.named(number, f"{root}.{path}")
         for path, buffer in module.named_buffers():
             listener.named(source.identity.number_of(buffer), f"{root}.{path}", "buffer")
         return self._name_of(module)
+
+
+def name_the_rest(source: Source, frame: FrameType | None) -> None:
+    """Tell of the names of parameters whose modules nobody has called, where variables hold these modules."""
+    rest, source.identity.nameless = source.identity.nameless, {}
+    listener: Any = source.listener
+    for root, module in outermost_modules(users_frame(frame)).items():
+        for path, parameter in module.named_parameters():
+            known = source.identity.known.get(id(parameter))
+            if known is not None and known.number in rest:
+                listener.named(known.number, f"{root}.{path}")
 
 
 def _is_compiled(module: Any) -> bool:

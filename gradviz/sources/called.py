@@ -1,0 +1,328 @@
+"""Which calls of modules made a graph that nobody recorded, as the parameters that its nodes took tell.
+
+A node that took a parameter of a layer ran in a call of that layer. What ran between the first and the last such node
+of one call of a network ran in that call. No more than this is told: what ran before the first or behind the last
+stays outside, and so does all that could be otherwise, as a network of which only a part was called, or one whose
+`forward` may use a layer more than once where the layer was used more than once."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from gradviz.events.listener import Listener
+from gradviz.events.numbers import next_scope_number
+from gradviz.sources.forward_code import ForwardCode, is_of_library
+
+# What a layer's parameters go into: parts of the names of nodes. Another node of its parameters is not the layer's own.
+_OWN_NODES = {
+    "Linear": ("AddmmBackward", "MmBackward", "BmmBackward", "MvBackward", "AddmvBackward", "Linear", "AddBackward"),
+    "_ConvNd": ("Conv",),
+    "Embedding": ("EmbeddingBackward",),
+    "EmbeddingBag": ("EmbeddingBagBackward",),
+    "_NormBase": ("Norm",),
+    "LayerNorm": ("Norm",),
+    "GroupNorm": ("Norm",),
+    "PReLU": ("Prelu",),
+}  # fmt: skip
+_NEVER_CALLED = {"MultiheadAttention": {"out_proj"}}  # modules that only hold parameters for another one
+_VIEWS = {
+    f"{name}Backward0"
+    for name in (
+        "T Transpose Permute View UnsafeView ReshapeAlias Unsqueeze Expand Slice Select ToCopy".split()
+    )
+}
+
+
+class Step(NamedTuple):
+    """A node: its name, the parameters that it took itself (by identity), the nodes that it took something from (by
+    their places among the steps), and whether it took something else that is no parameter."""
+
+    name: str
+    parameters: tuple[int, ...]
+    behind: tuple[int, ...]
+    has_data: bool
+
+
+class Call(NamedTuple):
+    """A call of a module: its first and last step. `level` counts the modules around it that were told."""
+
+    first: int
+    last: int
+    level: int
+    path: str
+    module: Any
+
+
+class _Item(NamedTuple):
+    """A part of a module was used, from one step to another. The part is a parameter, or a module inside."""
+
+    first: int
+    last: int
+    part: str
+
+
+class _Use(NamedTuple):
+    """A step took parameters, in steps from `first` on, that did nothing but pass them on."""
+
+    first: int
+    at: int
+    parameters: frozenset[int]
+
+
+def calls(steps: Sequence[Step], modules: Mapping[str, Any]) -> list[Call]:
+    """The calls of these modules (by their paths) and of those inside them, in order, outer ones first. Two of them
+    lie apart or one lies in the other."""
+    uses = list(_uses(steps))
+    owners = _Owners(modules)
+    found = []
+    for path, module in modules.items():
+        found += _Calls(steps, uses, owners).of(path, module)
+    found.sort(key=lambda call: (call.first, -call.last, call.level))
+    return _nested(found)
+
+
+def parameters_of(modules: Mapping[str, Any]) -> set[int]:
+    """The parameters of modules, by identity."""
+    return {id(parameter) for module in modules.values() for parameter in module.parameters()}
+
+
+class Scopes:
+    """Tells a listener of the calls around steps, as a recording does."""
+
+    def __init__(self, listener: Listener, found: Iterable[Call]) -> None:
+        self.listener = listener
+        self.waiting = deque(found)
+        self.open: list[tuple[Call, int]] = []
+
+    def begin(self, step: int) -> None:
+        """A step is about to be told of."""
+        while self.waiting and self.waiting[0].first == step:
+            call = self.waiting.popleft()
+            number = next_scope_number()
+            module = call.module
+            self.listener.scope_entered(
+                None, number, "module", call.path, type(module).__name__, module.training
+            )
+            self.open.append((call, number))
+
+    def end(self, step: int) -> None:
+        """...and has been."""
+        while self.open and self.open[-1][0].last == step:
+            self.listener.scope_left(self.open.pop()[1])
+
+
+def _uses(steps: Sequence[Step]) -> Iterator[_Use]:
+    """The steps that took parameters together with something else. A step that computes with parameters alone, as
+    weight decay does, is in no layer."""
+    readers = Counter(place for step in steps for place in step.behind)
+    begins: list[int | None] = []  # of a step that only passes parameters on: the first such step of theirs
+    taken: list[frozenset[int]] = []
+    is_of_parameters: list[bool] = []
+    for at, step in enumerate(steps):
+        views = [place for place in step.behind if begins[place] is not None]
+        taken.append(frozenset(step.parameters).union(*(taken[place] for place in views)))
+        looks_up = "Embedding" in step.name  # by indices, of which not every engine's node tells
+        alone = not (step.has_data or looks_up) and all(is_of_parameters[place] for place in step.behind)
+        is_of_parameters.append(alone)
+        first = min([at, *(begins[place] or 0 for place in views if readers[place] == 1)])
+        begins.append(first if alone and step.name in _VIEWS and len(taken[at]) == 1 else None)
+        if taken[at] and not alone:
+            yield _Use(first, at, taken[at])
+
+
+class _Owners:
+    """Which modules have a parameter, and what they call it."""
+
+    def __init__(self, modules: Mapping[str, Any]) -> None:
+        self.of: dict[int, list[tuple[Any, str]]] = {}
+        self.holders: Counter[int] = Counter()  # how many modules hold a module, by its identity
+        for module in modules.values():
+            for part in [module, *_called_inside(module)]:
+                self.holders.update(id(inner) for _, inner in _children(part))
+                for name, parameter in _own_parameters(part):
+                    self.of.setdefault(id(parameter), []).append((part, name))
+
+    def part(self, parameter: int, node: str) -> tuple[Any, str] | None:
+        """The module in whose call a node takes this parameter, and its name there; None where it can be several or
+        none."""
+        fitting = [(module, name) for module, name in self.of.get(parameter, ()) if _fits(module, node)]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+class _Calls:
+    """Finds the calls of one module, those inside it first."""
+
+    def __init__(self, steps: Sequence[Step], uses: Sequence[_Use], owners: _Owners) -> None:
+        self.found: list[Call] = []
+        self.shared = {key for key, count in owners.holders.items() if count > 1}
+        self.seen: set[int] = set()
+        self.own: dict[int, list[_Item]] = {}  # by the identity of a module
+        for use in uses:
+            for parameter in use.parameters:
+                owner = owners.part(parameter, steps[use.at].name)
+                if owner is not None:
+                    module, name = owner
+                    self.own.setdefault(id(module), []).append(_Item(use.first, use.at, name))
+
+    def of(self, path: str, module: Any) -> list[Call]:
+        """The calls of a module that has this path, and of those inside it."""
+        self._find(path, module, 0)
+        return self.found
+
+    def _find(self, path: str, module: Any, level: int) -> list[tuple[int, int]]:
+        """Note the calls of a module, and return where they are; if they cannot be told apart, where what is inside
+        them is."""
+        items = sorted(self.own.get(id(module), ()))
+        for name, part in _children(module):
+            if id(part) in self.seen:
+                continue
+            self.seen.add(id(part))
+            inside = self._find(f"{path}.{name}", part, level + 1)
+            if id(part) not in self.shared:  # else nobody knows which of its holders called it
+                items += [_Item(first, last, name) for first, last in inside]
+        items.sort()
+        stretches = _stretches(module, items)
+        self.found += [Call(first, last, level, path, module) for first, last in stretches]
+        return stretches or [(item.first, item.last) for item in items]
+
+
+def _stretches(module: Any, items: Sequence[_Item]) -> list[tuple[int, int]]:
+    """The first and last step of each call of a module, of which these parts were used; none where that is unknown."""
+    if not items or not _is_called(module):
+        return []
+    groups = _groups(module, items)
+    whole = [group for group in groups if _is_whole(module, group)]
+    if len(whole) < len(groups) and not _own_nodes(module):
+        return []
+    found = [(group[0].first, max(item.last for item in group)) for group in whole]
+    return found if all(one[1] < other[0] for one, other in pairwise(found)) else []
+
+
+def _groups(module: Any, items: Sequence[_Item]) -> list[list[_Item]]:
+    """The items by calls of the module; none where its code may have done in one call what looks like several."""
+    if _uses_once(module, items):
+        return _until_used_again(items)
+    count = min(Counter(item.part for item in items).values())
+    if count == 1:
+        return [list(items)]
+    return _repetitions(items, count) if is_of_library(module) else []
+
+
+def _uses_once(module: Any, items: Sequence[_Item]) -> bool:
+    """Whether one call of the module uses each of its parts at most once."""
+    if is_of_library(module):
+        return bool(_own_nodes(module) or _children(module))
+    return not ForwardCode(module).repeats(_first_names(item.part for item in items))
+
+
+def _until_used_again(items: Sequence[_Item]) -> list[list[_Item]]:
+    """The items in groups: a part that is used again begins the next one."""
+    groups: list[list[_Item]] = [[]]
+    for item in items:
+        if item.part in {known.part for known in groups[-1]}:
+            groups.append([])
+        groups[-1].append(item)
+    return groups
+
+
+def _repetitions(items: Sequence[_Item], count: int) -> list[list[_Item]]:
+    """The items in `count` groups of the same parts in the same order; none where they are not that."""
+    length, rest = divmod(len(items), count)
+    groups = [list(items[start : start + length]) for start in range(0, len(items), length)]
+    first = [item.part for item in groups[0]]
+    return [] if rest or any([item.part for item in group] != first for group in groups) else groups
+
+
+def _is_whole(module: Any, items: Sequence[_Item]) -> bool:
+    """Whether a call of the module would use exactly these parts, but for what takes no gradient."""
+    used = {item.part for item in items}
+    trained = {name for name, part in _children(module) if _is_trained(part)}
+    trained |= {name for name, parameter in _own_parameters(module) if parameter.requires_grad}
+    if is_of_library(module):
+        return trained <= used
+    named = ForwardCode(module).names
+    expected = {name for name in trained if name.split(".")[0] in named}
+    return _first_names(used) <= named and expected <= used
+
+
+def _first_names(parts: Iterable[str]) -> set[str]:
+    return {part.split(".")[0] for part in parts}
+
+
+def _nested(found: Sequence[Call]) -> list[Call]:
+    """The calls but for those that overlap: they cannot both be true."""
+    wrong: set[int] = set()
+    open_now: list[int] = []
+    for at, call in enumerate(found):
+        while open_now and found[open_now[-1]].last < call.first:
+            open_now.pop()
+        wrong.update(other for other in open_now if found[other].last < call.last)
+        if any(found[other].last < call.last for other in open_now):
+            wrong.add(at)
+        open_now.append(at)
+    return [call for at, call in enumerate(found) if at not in wrong]
+
+
+# --- modules
+
+
+def _is_called(module: Any) -> bool:
+    """Whether a module can be called: a list of modules cannot."""
+    forward = getattr(type(module), "forward", None)
+    base = next(cls for cls in reversed(type(module).__mro__) if cls.__name__ == "Module")
+    return forward is not getattr(base, "forward", None)
+
+
+def _children(module: Any) -> list[tuple[str, Any]]:
+    """The modules that a module may call, by their paths in it: those that it has, and those in its lists."""
+    functional = _NEVER_CALLED.get(type(module).__name__, ())
+    found = []
+    for name, part in module._modules.items():
+        if part is None or name in functional:
+            continue
+        if _is_called(part):
+            found.append((name, part))
+        else:
+            found += [(f"{name}.{inner}", one) for inner, one in _children(part)]
+    return found
+
+
+def _own_parameters(module: Any) -> list[tuple[str, Any]]:
+    """The parameters that a module takes itself, by their paths in it: its own, and those of what it does not call."""
+    found = [(name, parameter) for name, parameter in module._parameters.items() if parameter is not None]
+    functional = _NEVER_CALLED.get(type(module).__name__, ())
+    for name, part in module._modules.items():
+        if part is not None and (name in functional or not _is_called(part)):
+            found += [(f"{name}.{inner}", one) for inner, one in _own_parameters(part)]
+    return found
+
+
+def _called_inside(module: Any) -> Iterator[Any]:
+    seen = {id(module)}
+    waiting = [part for _, part in _children(module)]
+    while waiting:
+        part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting += [inner for _, inner in _children(part)]
+
+
+def _is_trained(module: Any) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _own_nodes(module: Any) -> tuple[str, ...]:
+    """Parts of the names of the nodes that a layer of the library makes, where that is known."""
+    if not is_of_library(module):
+        return ()
+    return next((_OWN_NODES[cls.__name__] for cls in type(module).__mro__ if cls.__name__ in _OWN_NODES), ())
+
+
+def _fits(module: Any, node: str) -> bool:
+    """Whether a node can be one that this module makes of its parameters."""
+    own = _own_nodes(module)
+    return not own or any(part in node for part in own)

@@ -1,0 +1,96 @@
+"""Where an event happened is said once, in every view, however the network holds its modules, on either engine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from gradviz.draw.render import svg
+from gradviz.graph.build import build
+from gradviz.graph.model import to_json
+from gradviz.sources.script import Target, run
+from gradviz.tracefile import open_trace
+from gradviz.words import Stop, Words
+from gradviz.words.phase import phase
+from gradviz.words.sentences import sentence
+from gradviz.words.why import why
+
+TINY = """\
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.qkv(x).softmax(-1)
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = Attention()
+
+    def forward(self, x):
+        return x + self.attn(x)
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = COLLECTION([Block(), Block()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+Tiny()(torch.ones(3, 4)).sum().backward()
+"""
+HOLDERS = ("nn.ModuleList", "list", "tuple")
+TWICE = re.compile(r"(Tiny|blocks\.\d|attn|qkv)[./\w]*[./]\1\b")
+
+holders = pytest.mark.parametrize("holder", HOLDERS)
+engines = pytest.mark.parametrize(
+    "engine",
+    ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no torch"))],
+)
+
+
+@engines
+@holders
+def test_each_view_says_a_scope_once(engine: str, holder: str, tmp_path: Path) -> None:
+    script = tmp_path / "tiny.py"
+    script.write_text(TINY.replace("COLLECTION", holder))
+    run(Target(str(script), False, ()), tmp_path / "run.gradviz", engine=engine)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        words = Words(trace)
+        phases = {phase(Stop(words, k)) for k in range(trace.count)}
+        graph = build(words.query, whole=True)
+        picture = svg(graph)
+        paths = {node["scope"] for node in to_json(graph)["nodes"]}
+        stops = [Stop(words, k) for k in range(trace.count)]
+        told = [line for stop in stops for line in (sentence(stop), *why(stop))]
+    assert {f"forward in Tiny.blocks.{i}.attn" for i in (0, 1)} <= phases
+    assert {f"Tiny/blocks.{i}/attn/qkv" for i in (0, 1)} <= paths
+    texts = re.findall(r"<text[^>]*>([^<]*)", picture)
+    assert [text for text in [*phases, *paths, *texts, *told] if TWICE.search(text)] == []
+
+
+@engines
+@holders
+def test_debug_says_a_scope_once(
+    engine: str, holder: str, tmp_path: Path, gradviz: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    script = tmp_path / "tiny.py"
+    script.write_text(TINY.replace("COLLECTION", holder))
+    shown = gradviz(
+        "debug", "--engine", engine, "--break", "softmax", "--commands", "continue; quit", script
+    ).stderr
+    assert "forward in Tiny.blocks.0.attn" in shown
+    assert "blocks.0.blocks.0" not in shown

@@ -1,0 +1,113 @@
+"""Questions of beginners that were answered wrongly once: the stepper's answers, on either engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from gradviz.sources.script import Target, run
+from gradviz.step.state import Session
+from gradviz.step.verbs import obey
+from gradviz.tracefile import open_trace
+
+BY_HAND = """\
+import torch
+w = torch.tensor([1.0, 2.0], requires_grad=True)
+for _ in range(3):
+    (w * w).sum().backward()
+    with torch.no_grad():
+        w -= 0.1 * w.grad
+    w.grad.zero_()
+"""
+NEVER_CHANGED = """\
+import torch
+w = torch.tensor([1.0, 2.0], requires_grad=True)
+for _ in range(3):
+    (w * w).sum().backward()
+"""
+REPLACED = """\
+import torch
+w = torch.tensor([1.0, 2.0], requires_grad=True)
+(w * w).sum().backward()
+w = w - 0.1 * w.grad
+"""
+CUT = """\
+import torch
+x = torch.tensor(2.0, requires_grad=True)
+y = x * x
+z = y.detach() * 3.0
+z.sum().backward()
+"""
+MASKED = """\
+import torch
+x = torch.tensor([[1.0, 2.0]], requires_grad=True)
+s = x.masked_fill(torch.tensor([[True, True]]), float("-inf"))
+p = torch.softmax(s, -1)
+p.sum().backward()
+"""
+NETWORKS = """\
+import torch
+G = torch.nn.Sequential(torch.nn.Linear(2, 2))
+D = torch.nn.Sequential(torch.nn.Linear(2, 1))
+D(G(torch.ones(1, 2))).sum().backward()
+"""
+
+Answer = Callable[[str, str], str]
+
+
+@pytest.fixture(
+    params=["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="-"))]
+)
+def answer(request: pytest.FixtureRequest, tmp_path: Path) -> Answer:
+    """What the stepper answers at the end of a program."""
+
+    def ask(program: str, command: str) -> str:
+        script = tmp_path / "lesson.py"
+        script.write_text(program)
+        run(Target(str(script), False, ()), tmp_path / "run.gradviz", engine=request.param)
+        with open_trace(tmp_path / "run.gradviz") as trace:
+            session = Session(trace)
+            obey(session, "last")
+            for part in command.split("; "):
+                obey(session, part)
+            return "\n".join([*session.page, session.message])
+
+    return ask
+
+
+def test_a_leaf_that_is_updated_without_grad_mode_requires_grad_and_is_one(answer: Answer) -> None:
+    assert "w.grad is 0: it was set to 0 at event" in answer(BY_HAND, "why w.grad")
+    assert answer(BY_HAND, "leaves").count("\n  w ") == 1
+
+
+def test_a_change_of_the_gradient_is_none_of_the_leaf(answer: Answer) -> None:
+    told = answer(NEVER_CHANGED, "info w").splitlines()
+    assert [line.split()[2:] for line in told if line.strip().startswith("changed at")] == [["event", "1"]]
+
+
+def test_a_leaf_that_was_replaced_is_to_be_updated_in_place(answer: Answer) -> None:
+    told = answer(REPLACED, "why w.grad")
+    assert "w is a non-leaf since event" in told
+    assert "with torch.no_grad(): w -= ..." in told
+    assert "retain_grad" not in told
+
+
+def test_what_cuts_a_leaf_off_is_named(answer: Answer) -> None:
+    told = answer(CUT, "why x.grad")
+    assert "cut at event" in told
+    assert "line 4: y.detach()" in told
+
+
+def test_the_nan_is_found_before_the_infinities_and_born_where_no_input_has_one(
+    answer: Answer,
+) -> None:
+    told = answer(MASKED, "nan; why")
+    assert "NaN in p first appears here: no input has one, but s contains infinities" in told
+
+
+def test_two_networks_have_names_of_their_own(answer: Answer) -> None:
+    told = answer(NETWORKS, "leaves")
+    assert all(f"\n  {name}" in told for name in ("G.0.weight", "G.0.bias", "D.0.weight", "D.0.bias"))

@@ -274,3 +274,40 @@ def test_lbfgs_says_what_it_has_not() -> None:
         engine.optim.LBFGS([x], line_search_fn="strong_wolfe")
     with pytest.raises(TypeError, match="closure"):
         engine.optim.LBFGS([x]).step()
+
+
+def test_an_optimizer_of_ones_own_remembers_in_a_state_that_begins_empty() -> None:
+    w = engine.ones(2, requires_grad=True)
+    optimizer = engine.optim.Adam([w], lr=0.1)
+    optimizer.state[w]["old"] = engine.zeros(2)
+    (w * w).sum().backward()
+    del optimizer.state[w]["old"]
+    optimizer.step()
+    assert int(optimizer.state[w]["step"]) == 1
+
+
+def test_a_rate_for_each_group_rises_to_its_own() -> None:
+    def rates(library: Any) -> list[list[float]]:
+        a, b = library.ones(2, requires_grad=True), library.ones(1, requires_grad=True)
+        optimizer = library.optim.SGD([{"params": [a]}, {"params": [b]}], lr=0.1, momentum=0.9)
+        scheduler = library.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=[0.1, 1.0], total_steps=5)
+        found = []
+        for _ in range(4):
+            optimizer.step()
+            scheduler.step()
+            found.append([group["lr"] for group in optimizer.param_groups])
+        return found
+
+    torch = pytest.importorskip("torch")
+    np.testing.assert_allclose(rates(engine), rates(torch))
+
+
+def test_milestones_read_from_a_file_go_on() -> None:
+    optimizer = engine.optim.SGD([engine.ones(1, requires_grad=True)], lr=1.0)
+    scheduler = engine.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[2])
+    saved = scheduler.state_dict()
+    scheduler.load_state_dict({**saved, "milestones": dict(saved["milestones"])})
+    for _ in range(3):
+        optimizer.step()
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)

@@ -84,7 +84,7 @@ class LBFGS(Optimizer):
 
     def _direction(self, gradient: np.ndarray, group: dict[str, Any]) -> tuple[np.ndarray, float]:
         """The direction and the length of the next step. What is known of the curvature is kept in the state."""
-        memory = self.state.setdefault(group["params"][0], {})
+        memory = self.state[group["params"][0]]
         if not memory:
             memory.update(changes=[], steps=[], scale=1.0)
             size = min(1.0, 1.0 / float(np.abs(gradient).sum())) * group["lr"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
@@ -51,7 +52,7 @@ class Optimizer:
         self.defaults = defaults
         self._number = 0  # none yet
         self._told: list[int] | None = None  # the parameters that the listener knows of, by identity
-        self.state: dict[Tensor, dict[str, Any]] = {}
+        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []
         for group in groups:
             self._add(group)
@@ -145,9 +146,9 @@ class Optimizer:
 
     def memory(self, parameter: Tensor, *names: str, value: float = 0.0) -> dict[str, Any]:
         """What is remembered of a parameter. At first: the step 0, and arrays of `value` under the given names."""
-        memory = self.state.get(parameter)
-        if memory is None:
-            memory = self.state[parameter] = {"step": new_tensor(np.zeros((), np.float32))}
+        memory = self.state[parameter]
+        if not memory:
+            memory["step"] = new_tensor(np.zeros((), np.float32))
             for name in names:
                 memory[name] = new_tensor(np.full_like(parameter.array, value))
         return memory
@@ -186,7 +187,8 @@ class Optimizer:
         parameters = [p for group in self.param_groups for p in group["params"]]
         positions = [i for group in groups for i in group["params"]]
         by_position = dict(zip(positions, parameters, strict=True))
-        self.state = {by_position[int(i)]: memory for i, memory in saved["state"].items()}
+        remembered = {by_position[int(i)]: memory for i, memory in saved["state"].items()}
+        self.state = defaultdict(dict, remembered)
         self.param_groups = [
             {**theirs, "params": ours["params"]}
             for ours, theirs in zip(self.param_groups, groups, strict=True)

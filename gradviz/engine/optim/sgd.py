@@ -38,7 +38,7 @@ class SGD(Optimizer):
         if group["weight_decay"]:
             gradient = gradient + group["weight_decay"] * value
         if group["momentum"]:
-            memory = self.state.setdefault(parameter, {})
+            memory = self.state[parameter]
             held = memory.get("momentum_buffer")
             if held is None:
                 held = memory["momentum_buffer"] = new_tensor(gradient.copy())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradviz.engine.optim.lr_scheduler.base import LRScheduler
@@ -29,7 +29,7 @@ class OneCycleLR(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        max_lr: float,
+        max_lr: float | Sequence[float],
         total_steps: int | None = None,
         epochs: int | None = None,
         steps_per_epoch: int | None = None,
@@ -53,8 +53,13 @@ class OneCycleLR(LRScheduler):
         self.total_steps: int = total_steps or epochs * steps_per_epoch  # type: ignore[operator]
         self.turn = pct_start * self.total_steps - 1
         self.anneal_strategy, self.cycle_momentum = anneal_strategy, cycle_momentum
-        for group in optimizer.param_groups:
-            group.update(initial_lr=max_lr / div_factor, max_lr=max_lr)
+        highest = max_lr if isinstance(max_lr, (list, tuple)) else [max_lr] * len(optimizer.param_groups)
+        if len(highest) != len(optimizer.param_groups):
+            raise ValueError(
+                f"max_lr must have a rate for each of {len(optimizer.param_groups)} groups, got {len(highest)}"
+            )
+        for group, most in zip(optimizer.param_groups, highest, strict=True):
+            group.update(initial_lr=most / div_factor, max_lr=most)
             group["min_lr"] = group["initial_lr"] / final_div_factor
             if cycle_momentum:
                 _check_has_momentum(group)

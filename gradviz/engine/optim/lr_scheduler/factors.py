@@ -65,7 +65,7 @@ class MultiStepLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        return self._times(self.gamma ** self.milestones[self.last_epoch])
+        return self._times(self.gamma ** self.milestones.get(self.last_epoch, 0))
 
 
 class ExponentialLR(LRScheduler):

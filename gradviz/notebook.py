@@ -12,7 +12,7 @@ from typing import Any
 
 from gradviz.draw.page import html
 from gradviz.draw.picture import Page, Picture
-from gradviz.events.holders import outermost_modules
+from gradviz.events.holders import outermost_modules, parameters_below
 from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
 from gradviz.query import Query
@@ -112,12 +112,7 @@ def _with_parameters(
 ) -> dict[str, Any]:
     """The variables of a caller, with the parameters of the modules there (`net.0.weight`), and then `params`: of
     several names the last one counts."""
-    parts = {
-        f"{name}.{path}": parameter
-        for name, module in modules.items()
-        for path, parameter in module.named_parameters()
-    }
-    return {**parts, **names, **params}
+    return {**dict(parameters_below(modules)), **names, **params}
 
 
 def show(trace: Trace | Path | str, passes: int | None = None) -> Page:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -16,34 +16,36 @@ def holder_of(thing: Any, frame: FrameType | None) -> str:
     """The variable that holds a module, in a frame or in those that called it: `net`, also of `self.net`. Where a
     collection or another module holds it, its path there: `layers.0`, `net.encoder`. Empty where none does. Names that
     begin with `_`, and `self`, do not count."""
-    for _ in range(_DEEPEST):
-        if frame is None:
-            return ""
-        if f"{frame.f_globals.get('__name__')}.".startswith("gradviz."):
-            frame = frame.f_back  # as of `gradviz.draw(net, x)`: its variables are not the program's
-            continue
-        found = _name_in(_variables_of(frame), thing)
-        if found:
-            return found
-        frame = frame.f_back
-    return ""
+    return next((name for variables in _spaces(frame) if (name := _name_in(variables, thing))), "")
 
 
 def outermost_modules(frame: FrameType | None) -> dict[str, Any]:
     """The modules that are found in the variables of a frame and of those that called it, but for those inside others,
     by what `holder_of` calls them."""
-    spaces = []
-    for _ in range(_DEEPEST):
-        if frame is None:
-            break
-        if not f"{frame.f_globals.get('__name__')}.".startswith("gradviz."):
-            spaces.append(_variables_of(frame))
-        frame = frame.f_back
+    spaces = list(_spaces(frame))
     found = {id(thing): thing for space in spaces for thing in _modules_in(space)}
     inner = {id(part) for thing in found.values() for part in thing.modules() if part is not thing}
     outer = [thing for key, thing in found.items() if key not in inner]
     names = [next(name for space in spaces if (name := _name_in(space, thing))) for thing in outer]
     return dict(zip(reversed(names), reversed(outer), strict=True))  # of one name the nearest counts
+
+
+def parameters_below(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The parameters of modules, each with its path: `net.0.weight`."""
+    for name, module in modules.items():
+        for path, parameter in module.named_parameters():
+            yield f"{name}.{path}", parameter
+
+
+def _spaces(frame: FrameType | None) -> Iterator[list[_Variable]]:
+    """The variables of a frame, and of those that called it. Those of gradviz's own are left out: of
+    `gradviz.draw(net, x)` they are not the program's."""
+    for _ in range(_DEEPEST):
+        if frame is None:
+            return
+        if not f"{frame.f_globals.get('__name__')}.".startswith("gradviz."):
+            yield _variables_of(frame)
+        frame = frame.f_back
 
 
 def _variables_of(frame: FrameType) -> list[_Variable]:

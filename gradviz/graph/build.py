@@ -151,7 +151,7 @@ class _Builder:
             self.result.left_out = self.trace.ops_told - len(part.ops)
         if values and len(self.result.nodes) <= MOST_VALUES:
             fill_values(self.result, self.query, self.states, self.run)
-        if self.result.pass_number is not None and self.run and self.run.digest == "":
+        if self.result.pass_number is not None and self.run and not self.run.is_in_detail:
             self.result.notes.append("this pass was not recorded in detail (--passes, --scope)")
         return self.result
 

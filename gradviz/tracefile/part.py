@@ -193,7 +193,7 @@ class Part(Growing):
         [(told,)] = self._rows(
             "SELECT count(*) AS number FROM passes WHERE last < ? AND digest = ''", self.count
         )
-        return len(self.pass_numbers) - told - sum(run.digest == "" for run in self._open_passes.values())
+        return len(self.pass_numbers) - told - sum(not run.is_in_detail for run in self._open_passes.values())
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:

@@ -113,7 +113,7 @@ class Trace(Tables):
         """The first pass of each structure, of up to so many; a pass without recorded nodes has none."""
         found: dict[str, PassInfo] = {}
         for run in self.passes:
-            if run.digest or run.last is None:
+            if run.is_in_detail:
                 found.setdefault(run.digest or "", run)
         return list(found.values())[:most]
 
@@ -286,7 +286,7 @@ class Trace(Tables):
     @property
     def passes_in_detail(self) -> int:
         """How many passes have recorded nodes."""
-        return sum(run.digest != "" for run in self.passes)
+        return sum(run.is_in_detail for run in self.passes)
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:

@@ -22,6 +22,11 @@ class PassInfo:
     digest: str | None
     recorded: int
 
+    @property
+    def is_in_detail(self) -> bool:
+        """Whether nodes of it were told, or may have been: it did not end."""
+        return self.digest != ""
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:

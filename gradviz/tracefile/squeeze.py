@@ -18,9 +18,7 @@ from gradviz.tracefile.schema import STATE
 GROUP = 64  # chunks
 _HISTORY = 1 << 15  # events that are looked at for a period, which has at most half as many
 _ALIKE = 0.9  # the share of the events that come again after a period
-_SAME = (
-    0.99  # the same, of a period than which none is looked for that is better: every 50th step may be another
-)
+_SAME = 0.99  # ...so many that no better period is looked for: every 50th step may be another
 _VALUES = 64  # bytes of values an event: more are large arrays, which zlib packs slowly and badly
 _PATIENCE = 16  # the most chunks until a period is looked for again
 _HEAD, _SITE, _LINKS = (ROW.names.index(name) for name in ("head", "site", "links"))  # type: ignore[union-attr]

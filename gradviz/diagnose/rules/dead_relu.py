@@ -17,27 +17,11 @@ from gradviz.sets import contained
 from gradviz.words.escape import clean
 
 _RECTIFIERS = ("relu", "relu_", "relu6", "hardtanh", "threshold", "clamp_min")
+# What makes a loss of its terms.
 _IN_LOSS = {
-    "mean",
-    "sum",
-    "nanmean",
-    "add",
-    "mul",
-    "div",
-    "neg",
-    "pow",
-    "square",
-    "sqrt",
-    "view",
-    "reshape",
-    "flatten",
-    "squeeze",
-    "unsqueeze",
-    "getitem",
-    "select",
-    "stack",
-    "cat",
-}  # what makes a loss of its terms
+    "mean", "sum", "nanmean", "add", "mul", "div", "neg", "pow", "square", "sqrt", "view", "reshape", "flatten",
+    "squeeze", "unsqueeze", "getitem", "select", "stack", "cat",
+}  # fmt: skip
 _DIFFERENCES = {"sub", "rsub", "add"}  # and `add` of a number
 _STEPS = 32  # results on the way to the loss that are looked at
 _LEAST = 8  # elements of the smallest output

@@ -44,12 +44,10 @@ def _untouched(case: Case) -> Iterator[Found]:
         if len({visit.rounds for visit in own}) < _LEAST:
             continue
         first = own[0]
-        trained = case.trace.parameters.get(
-            next(iter(twins & case.training.trained & changed)), ""
-        ).partition(".")[0]
-        trained = (
-            "" if trained == first.name else trained
-        )  # an argument's name says nothing of which model it is
+        twin = next(iter(twins & case.training.trained & changed))
+        trained = case.trace.parameters.get(twin, "").partition(".")[0]
+        if trained == first.name:  # of an argument, whose name does not say which model it is
+            trained = ""
         yield Found(
             f"{first.name or first.type} is evaluated {len(own)} times, but no step ever changes it: "
             f"{trained or 'a copy of it'} is the model that is trained",

@@ -18,7 +18,7 @@ from gradviz.engine.nn.parameter import Buffer, Parameter
 from gradviz.engine.nn.state_dict import StateDict
 from gradviz.engine.nn.tree import Tree
 from gradviz.engine.tensors.clearing import clear_grads
-from gradviz.events.holders import holder_of, outermost_modules
+from gradviz.events.holders import holder_of, outermost_modules, parameters_below
 
 __all__ = ["Module", "Parameter"]
 
@@ -334,11 +334,10 @@ def _name_the_rest(frame: Any) -> None:
     """Tell of the names of parameters whose modules nobody has called, where variables hold these modules."""
     rest, state.nameless = state.nameless, WeakValueDictionary()
     assert state.listener is not None
-    for root, module in outermost_modules(frame).items():
-        for path, parameter in module.named_parameters():
-            number = getattr(parameter, "_number", -1)
-            if number in rest:
-                state.listener.named(number, f"{root}.{path}")
+    for path, parameter in parameters_below(outermost_modules(frame)):
+        number = getattr(parameter, "_number", -1)
+        if number in rest:
+            state.listener.named(number, path)
 
 
 state.name_the_rest = _name_the_rest

@@ -14,8 +14,6 @@ from gradviz.events.listener import NO_RULE
 
 _FILE = Path(__file__).parent.parent / "formulas.json"
 _PLAIN = (int, float, str, bool, type(None))
-_MOST = 2000  # rules that are kept
-_rules: dict[tuple[Any, ...], Rule] = {}
 _UNKNOWN: Any = object()
 
 
@@ -30,16 +28,10 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
     if rows is None:
         return NO_RULE
     given = tuple(arg for arg in args if isinstance(arg, _PLAIN))
-    named = tuple((key, value) for key, value in kwargs.items() if isinstance(value, _PLAIN))
+    named = {key: value for key, value in kwargs.items() if isinstance(value, _PLAIN)}
     of_number = bool(args) and isinstance(args[0], (int, float))
-    key = (name, inputs, of_number, given, tuple(map(type, given)), named)
-    known = _rules.get(key)
-    if known is None:
-        if len(_rules) > _MOST:
-            _rules.clear()
-        row = _row(rows, inputs, of_number, dict(named))
-        known = _rules[key] = NO_RULE if row is None else _filled(row, given, dict(named))
-    return known
+    row = _row(rows, inputs, of_number, named)
+    return NO_RULE if row is None else _filled(row, given, named)
 
 
 def _row(
@@ -71,6 +63,7 @@ def _chosen(text: Any, values: Mapping[str, Any]) -> str:
     return text
 
 
+@cache
 def rules_of_linear() -> tuple[Rule, Rule]:
     """The rules of the transpose and of `addmm`, which `linear` consists of."""
     return rule_of("t", (), {}, 1), rule_of("addmm", (), {}, 3)

@@ -22,6 +22,7 @@ from gradviz.events.numbers import next_node_number, next_tensor_number
 
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
+RAW = "_raw_saved_"  # begins the names of attributes of nodes
 
 
 class Known(weakref.ref):  # type: ignore[type-arg]
@@ -67,8 +68,8 @@ class Identity:
         self.known: dict[int, Known] = {}
         self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet told
         self.nameless: dict[int, Known] = {}  # parameters that no module was told to hold, by their numbers
+        self._saved_names: dict[type, tuple[str, ...]] = {}
         self.hooked: dict[int, Known] = {}  # tensors on which the program has put hooks, by their identity
-        self.saved_names: dict[type, tuple[str, ...]] = {}
         self._telling = threading.RLock()
         self._forget = self.known.pop
 
@@ -240,14 +241,17 @@ class Identity:
                 found.append(Edge(record.number, nr, record.tensors.get(nr, 0)))
         return found
 
+    def saved_names(self, fn: Any) -> tuple[str, ...]:
+        """The attributes of a node that hold what it saved, as it was saved."""
+        names = self._saved_names.get(type(fn))
+        if names is None:
+            names = self._saved_names[type(fn)] = tuple(name for name in dir(fn) if name.startswith(RAW))
+        return names
+
     def saved_by(self, fn: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
         """What a node saved, of the tensors that are known, and of `candidates` (those of its op), which may be saved
         as another tensor on the same memory."""
-        cls = type(fn)
-        names = self.saved_names.get(cls)
-        if names is None:
-            names = tuple(name for name in dir(fn) if name.startswith("_raw_saved_"))
-            self.saved_names[cls] = names
+        names = self.saved_names(fn)
         if not names:
             return []
         found = []

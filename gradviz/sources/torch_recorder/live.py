@@ -15,7 +15,7 @@ from gradviz.sources.called import Scopes, Step, calls, parameters_of
 from gradviz.sources.torch_recorder import values
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.identity import Identity, NodeRecord, grad_fn_of
+from gradviz.sources.torch_recorder.identity import RAW, Identity, NodeRecord, grad_fn_of
 from gradviz.sources.torch_recorder.recorder import TorchRecorder
 from gradviz.sources.torch_recorder.values import Unseen
 
@@ -58,9 +58,6 @@ def _nobody_listening() -> Iterator[None]:
         yield
 
 
-_RAW = "_raw_saved_"
-
-
 class _Live:
     """Tells a listener of a graph that exists already."""
 
@@ -68,13 +65,10 @@ class _Live:
         self.listener = listener
         self.modules = modules
         self.identity = Identity(listener)
-        self.raw_names: dict[
-            type, list[str]
-        ] = {}  # the attributes of a class of nodes that hold saved tensors
         self.names: dict[int, str] = {}
-        self.tensors: dict[
-            tuple[int, int], torch.Tensor
-        ] = {}  # by their node and which of its outputs they are
+        # by their node and which of its outputs they are
+        self.tensors: dict[tuple[int, int], torch.Tensor] = {}
+        self.saved: dict[Any, list[tuple[str, torch.Tensor]]] = {}  # by node: see `_saved_by`
         for name, value in names.items():
             if isinstance(value, torch.Tensor) and not name.startswith("_"):
                 self.names[id(value)] = name
@@ -95,6 +89,7 @@ class _Live:
             self._tell_leaf(leaf, record)
         nodes = self.identity.new_nodes([root.grad_fn])
         for fn, _, _ in nodes:
+            self.saved[fn] = self._saved_by(fn)
             self._note_saved(fn)
         scopes = Scopes(self.listener, calls(self._steps([fn for fn, _, _ in nodes]), self.modules))
         for step, (fn, record, nexts) in enumerate(nodes):
@@ -106,7 +101,7 @@ class _Live:
     def _note_saved(self, fn: Any) -> None:
         """Note the tensors of the graph that a node saved and that nobody has written since, and tell of the program's
         data among them."""
-        for name, saved in self._saved(fn):
+        for name, saved in self.saved[fn]:
             if saved.grad_fn is not None:
                 self._note(saved)
             elif id(saved) in self.names and not saved.requires_grad and id(saved) not in self.identity.known:
@@ -114,14 +109,12 @@ class _Live:
             elif name == "result" and len(fn._input_metadata) == 1:
                 self.tensors.setdefault((id(fn), 0), saved)
 
-    def _saved(self, fn: Any) -> list[tuple[str, torch.Tensor]]:
+    def _saved_by(self, fn: Any) -> list[tuple[str, torch.Tensor]]:
         """The tensors that a node saved, by their names there. One that hooks packed is left out, as unpacking it runs
         the program's code; so is one that was written or freed since."""
-        found, cls = [], type(fn)
-        if cls not in self.raw_names:
-            self.raw_names[cls] = [name for name in dir(fn) if name.startswith(_RAW)]
-        for attribute in self.raw_names[cls]:
-            name = attribute.removeprefix(_RAW)
+        found = []
+        for attribute in self.identity.saved_names(fn):
+            name = attribute.removeprefix(RAW)
             try:
                 raw = getattr(fn, attribute)
                 parts = raw if isinstance(raw, (tuple, list)) else (raw,)
@@ -140,7 +133,7 @@ class _Live:
         for fn in nodes:
             targets = [target for target, _ in fn.next_functions if target is not None]
             taken = [target.variable for target in targets if hasattr(target, "variable")]
-            for name, saved in self._saved(fn):
+            for name, saved in self.saved[fn]:
                 if not saved.requires_grad and not name.startswith("result"):
                     taken.append(saved._base if saved._base is not None else saved)
             steps.append(

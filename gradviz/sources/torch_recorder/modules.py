@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gradviz.events.holders import holder_of, outermost_modules
+from gradviz.events.holders import holder_of, outermost_modules, parameters_below
 from gradviz.events.numbers import next_scope_number
 from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 
@@ -93,11 +93,10 @@ def name_the_rest(source: Source, frame: FrameType | None) -> None:
     """Tell of the names of parameters whose modules nobody has called, where variables hold these modules."""
     rest, source.identity.nameless = source.identity.nameless, {}
     listener: Any = source.listener
-    for root, module in outermost_modules(users_frame(frame)).items():
-        for path, parameter in module.named_parameters():
-            known = source.identity.known.get(id(parameter))
-            if known is not None and known.number in rest:
-                listener.named(known.number, f"{root}.{path}")
+    for path, parameter in parameters_below(outermost_modules(users_frame(frame))):
+        known = source.identity.known.get(id(parameter))
+        if known is not None and known.number in rest:
+            listener.named(known.number, path)
 
 
 def _is_compiled(module: Any) -> bool:

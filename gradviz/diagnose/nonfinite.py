@@ -16,7 +16,8 @@ from gradviz.tracefile import PassInfo
 
 _MOST = 10_000  # ops that a search looks at
 _NAN, _INF = 4, 5  # columns of the statistics
-_SQUARING = ("pow", "square", "mul")
+_FLAT_AT_0 = {"pow", "square", "abs", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "norm"}
+_ZEROS = 6  # a column of the statistics
 
 
 class Source(Enum):
@@ -32,7 +33,7 @@ class Source(Enum):
 class Origin:
     """The event at which the first harmful bad number appeared. `tensor` has it. `harm` is the event that
     makes it matter: the beginning of a pass from a bad root, or the accumulation of a bad gradient. `zeros`
-    says of a node that only gradients of 0 met its singular point, and not from a square of its result."""
+    says of a node that only gradients of 0 met its singular point, and that a mask made them, not a residual of 0."""
 
     source: Source
     event: int
@@ -169,25 +170,38 @@ def _at_node(case: Case, produced: Produced, gradient: int, harm: int, run: Pass
     came = [
         states.valued(g, produced.index) for g in (received.gradients if received is not None else ()) if g
     ]
-    zeros = any(states.stats[row, 6] > 0 for row in came if row >= 0)
-    zeros = zeros and not _is_squared(case, produced.node, run.number)
+    zeros = any(states.stats[row, _ZEROS] > 0 for row in came if row >= 0)
+    zeros = zeros and not _is_residual(case, produced.node, run.number)
     is_nan, is_inf = _Bad(case).counts(gradient, produced.index)
     zeros = zeros and not is_inf  # else gradients other than 0 met the singular point, too
     return Origin(Source.NODE, produced.index, gradient, harm, run.number, is_nan, produced.node, zeros)
 
 
-def _is_squared(case: Case, node: int, number: int) -> bool:
-    """Whether a square of a node's own result gave it a gradient: where the result is 0 that is 0 without a mask."""
-    produced = case.trace.table(Kind.PRODUCED)
+def _is_residual(case: Case, node: int, number: int) -> bool:
+    """Whether the zeros in a node's gradient come from an op that is flat at 0, as the square of a residual is: then
+    no mask made them. The search goes from node to node towards the root, as long as gradients have zeros."""
+    produced, states = case.trace.table(Kind.PRODUCED), case.trace.states
     flows = produced.lists("flows")
-    own = (produced["in_pass"][flows.owners] == number) & (flows.elements[:, 0] == node)
-    results = set(case.query.nodes.outputs(node))
-    for above in produced["node"][flows.owners[own]].tolist():
-        event = case.query.nodes.op(above)
-        op = case.query.tensors.op(event) if event is not None else None
-        if op is not None and op.op in _SQUARING and {tensor for tensor in op.inputs if tensor} <= results:
-            return True
+    own = np.flatnonzero(produced["in_pass"][flows.owners] == number)
+    targets, senders = flows.elements[own, 0], flows.owners[own]
+    rows = states.rows_of(flows.elements[own, 1], produced.events[senders])
+    with_zeros = (rows >= 0) & (states.stats[rows, _ZEROS] > 0)
+    seen, waiting = {node}, [node]
+    while waiting and len(seen) < _MOST:
+        to = waiting.pop()
+        for sender in produced["node"][senders[with_zeros & (targets == to)]].tolist():
+            if _is_flat_at_0(case, sender):
+                return True
+            if sender not in seen:
+                seen.add(sender)
+                waiting.append(sender)
     return False
+
+
+def _is_flat_at_0(case: Case, node: int) -> bool:
+    event = case.query.nodes.op(node)
+    op = case.query.tensors.op(event) if event is not None else None
+    return op is not None and (op.op in _FLAT_AT_0 or (op.op == "mul" and len(set(op.inputs)) == 1))
 
 
 def _skipped(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, TensorMade
@@ -201,7 +203,24 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
         return WARNING if tensor in case.training.holders else NOTE
     if is_parameter:
         return WARNING if _family(case, tensor) in families else NOTE
+    if _line(case, made.site) in case.of(_lines_of_states):
+        return NOTE
     return WARNING if case.training.trained and case.query.names.of(tensor) else NOTE
+
+
+def _lines_of_states(case: Case) -> set[tuple[str, int]]:
+    """The lines that make a tensor anew for each pass: a state to begin with, not something to learn."""
+    made, begun = case.trace.table(Kind.TENSOR), case.trace.table(Kind.PASS_BEGAN)
+    passes_before = np.searchsorted(begun.events, made.events)
+    found: dict[tuple[str, int], set[int]] = {}
+    for site, count in np.unique(np.stack([made.sites, passes_before], axis=1), axis=0).tolist():
+        found.setdefault(_line(case, site), set()).add(count)
+    return {line for line, counts in found.items() if line[0] and len(counts) > 1}
+
+
+def _line(case: Case, number: int) -> tuple[str, int]:
+    site = case.query.places.site(number)
+    return ("", 0) if site is None else (site.place.file, site.place.line)
 
 
 def _family(case: Case, tensor: int) -> str:

@@ -1,7 +1,8 @@
 """`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them. Passes that also
 compute the gradient of a leaf that nobody trains (an input, say) are left out, and so are those that are not
-finite, which a gradient scaler skips, those that the step of an optimizer runs itself, and those of whose gradients the
-program computes something as large (their squares, as Fisher information) and reads it afterwards."""
+finite, which a gradient scaler skips, those that the step of an optimizer runs itself, those from a line that runs only
+where no steps are (before training, say), and those of whose gradients the program computes something as large (their
+squares, as Fisher information) and reads it afterwards."""
 
 from __future__ import annotations
 
@@ -36,6 +37,8 @@ def _search(case: Case) -> Iterator[Found]:
         all_of_site = [number for number in passes.tolist() if by_number[number].site == site]
         if site in cut or len(numbers) < _SHARE * len(all_of_site):
             continue
+        if len(numbers) == len(all_of_site) and not _between_steps(case, numbers, lives.leaves[lost]):
+            continue
         if any(_are_kept(case, np.flatnonzero(lost & (lives.numbers == number))) for number in numbers):
             continue
         first = numbers[0]
@@ -50,6 +53,21 @@ def _search(case: Case) -> Iterator[Found]:
             number=first,
             tensors=leaves,
         )
+
+
+def _between_steps(case: Case, numbers: list[int], leaves: np.ndarray) -> bool:
+    """Whether a step for these leaves, with or without gradients, comes after the first of these passes, and before
+    the last of them or the first other pass after it. If not, they are no part of training: they look at gradients."""
+    begun = case.trace.table(Kind.PASS_BEGAN)
+    training = case.training
+    holders = {optimizer for leaf in leaves.tolist() for optimizer in training.holders.get(leaf, ())}
+    by_optimizers = training.stepped.events[contained(training.stepped["optimizer"], sorted(holders))]
+    by_hand, changed = training.by_hand
+    steps = np.concatenate([by_optimizers, by_hand[contained(changed, leaves)]])
+    first, last = (int(begun.events[begun["number"] == number][0]) for number in (numbers[0], numbers[-1]))
+    following = begun.events[begun.events > last]
+    end = int(following[0]) if len(following) else case.trace.count
+    return bool(((steps > first) & (steps < end)).any())
 
 
 def _are_kept(case: Case, rows: np.ndarray) -> bool:

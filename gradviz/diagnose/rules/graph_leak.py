@@ -3,6 +3,7 @@ line runs, it leads to the nodes of one more pass, and no pass ever goes through
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,6 +18,7 @@ from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 
 _LEAST = 3  # additions at one line
+_OF_A_LINE = 2  # graphs of passes from one line: else the program has many lines, not a loop
 _NODES = 256  # of a graph whose tensors are looked at
 
 
@@ -72,6 +74,10 @@ def _alive(case: Case) -> Iterator[Found]:
     for row, first in zip(rows[-_LEAST:].tolist(), least[-_LEAST:].tolist(), strict=True):
         counts.append(_graphs(case, [n for n in lists.of(row)[:, 0].tolist() if n < first]))
     if len(counts) < _LEAST or np.any(np.diff(counts) <= 0):
+        return
+    by_number = case.query.passes.by_number
+    sites = Counter(by_number[n].site for n in lists.of(int(rows[-1]))[:, 0].tolist() if n in by_number)
+    if sites and max(sites.values()) < _OF_A_LINE:
         return
     number = int(table["in_pass"][own][-1])
     run = case.query.passes.by_number[number]

@@ -8,6 +8,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
+from gradviz.query.zeros import Zero, behind_zero
 from gradviz.sets import contained, distinct
 
 HOOKED_CALL = "BackwardHookFunction"  # the op around a module that has backward hooks
@@ -39,6 +40,7 @@ def blocks(case: Case) -> list[Block]:
     stops = (flows.elements[:, 1] > 0) & (gradients == 0)
     owners = distinct(flows.owners[stops])
     came = _received(case)
+    cancelled = {leaf for leaf in dry.tolist() if _cancels(case, leaf)}
     found: dict[int, Block] = {}
     for owner in owners.tolist():
         node, number = int(produced["node"][owner]), int(produced["in_pass"][owner])
@@ -47,7 +49,9 @@ def blocks(case: Case) -> list[Block]:
         if site in found or not came.get((node, number), 0) > 0:
             continue
         targets = [int(target) for target, gradient in flows.of(owner) if gradient]
-        behind = tuple(leaf for leaf in _leaves_behind(case, targets) if leaf in dry)
+        behind = tuple(
+            leaf for leaf in _leaves_behind(case, targets) if leaf in dry and leaf not in cancelled
+        )
         if behind:
             found[site] = Block(site, event, node, number, behind)
     return list(found.values())
@@ -65,6 +69,13 @@ def _dry_leaves(case: Case) -> np.ndarray:
     dry = dry[(counts >= _LEAST) & ~contained(dry, wet)]
     held = case.training.trained | set(case.training.holders)
     return dry[contained(dry, sorted(held))] if held else dry
+
+
+def _cancels(case: Case, leaf: int) -> bool:
+    """Whether the gradients from several paths cancel at a leaf, as at the last bias of twins that are subtracted."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    last = came.object(int(came.events[came["tensor"] == leaf][-1]))
+    return behind_zero(case.query, last) == Zero()
 
 
 def _passes_from_zero(case: Case) -> np.ndarray:

@@ -103,8 +103,25 @@ def wasted(case: Case) -> Iterator[Link]:
         numbers = distinct(lives.numbers[here])
         if len(lost) and len(used) and len(numbers) > 1 and site:
             link = _into(case, set(lost.tolist()), set(used.tolist()), int(numbers[0]))
-            if link is not None:
+            used_elsewhere = lives.numbers[came & ~unused & contained(lives.leaves, lost)]
+            if link is not None and not _is_same_work(case, link.number, used_elsewhere):
                 yield link
+
+
+def _is_same_work(case: Case, number: int, others: np.ndarray) -> bool:
+    """Whether one of these passes goes through the same lines as a pass: the same loss is minimised with respect to
+    some leaves and to others, in turns."""
+    lines = _lines_of(case, number)
+    return any(_lines_of(case, other) == lines for other in distinct(others)[:_PASSES].tolist())
+
+
+def _lines_of(case: Case, number: int) -> set[tuple[str, int]]:
+    """The lines of the ops of a pass."""
+    received = case.trace.table(Kind.RECEIVED)
+    nodes = received["node"][received["in_pass"] == number].tolist()
+    ops = [op for node in nodes if (op := case.query.nodes.op(node)) is not None]
+    sites = [case.query.places.site(case.site(op)) for op in ops]
+    return {(site.place.file, site.place.line) for site in sites if site is not None}
 
 
 def into_followers(case: Case) -> Iterator[Link]:
@@ -140,7 +157,7 @@ def _into(case: Case, lost: set[int], used: set[int], number: int) -> Link | Non
     nodes = case.query.nodes
     received = case.trace.table(Kind.RECEIVED)
     inside = set(received["node"][received["in_pass"] == number].tolist())
-    behind = _Behind(case)
+    behind = Behind(case)
     direct = [
         node
         for node in inside
@@ -159,7 +176,7 @@ def _into(case: Case, lost: set[int], used: set[int], number: int) -> Link | Non
     return None
 
 
-class _Behind:
+class Behind:
     """The leaves behind nodes, each computed once."""
 
     def __init__(self, case: Case) -> None:
@@ -181,7 +198,7 @@ def in_targets(case: Case) -> Iterator[Link]:
     sum of data and of what the same network says of another input, as in temporal-difference learning."""
     ran = set(case.trace.table(Kind.RECEIVED)["node"].tolist())
     got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
-    behind = _Behind(case)
+    behind = Behind(case)
     for op in _candidates(case):
         for prediction, target in _sides(case, op):
             node, other = _node(case, target), _node(case, prediction)
@@ -219,7 +236,7 @@ def in_weights(case: Case) -> Iterator[Link]:
             if difference is None or difference.op not in ("sub", "rsub", "add") or not _node(case, weight):
                 continue
             if _is_half_data(case, difference) and _node(case, factor) and _is_logarithm(case, factor):
-                behind = _Behind(case)
+                behind = Behind(case)
                 there, here = behind.leaves(_node(case, weight)), behind.leaves(_node(case, factor))
                 if there - here and here - there:
                     yield Link(_node(case, weight), op.index, weight, tuple(sorted(there)), 0)

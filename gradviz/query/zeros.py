@@ -46,11 +46,12 @@ def why_zero(query: Query, tensor: int, moment: Moment) -> Zero | None:
     assert isinstance(accumulated, Accumulated)
     if not is_zero(query.at(last).value(accumulated.gradient)):
         return None
-    return _behind(query, accumulated)
+    return behind_zero(query, accumulated)
 
 
-def _behind(query: Query, accumulated: Accumulated) -> Zero | None:
-    """Walk back from a leaf over gradients that are 0, to the nearest node that received another one."""
+def behind_zero(query: Query, accumulated: Accumulated) -> Zero | None:
+    """Why a gradient of 0 came to a leaf: walk back from the leaf over gradients that are 0, to the nearest node that
+    received another one."""
     run = query.passes.at(accumulated.index)
     if run is None:
         return None

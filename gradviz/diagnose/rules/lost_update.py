@@ -15,6 +15,7 @@ from gradviz.events.kinds import Kind
 from gradviz.sets import contained, distinct
 
 _SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
+_CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are once they have converged
 _NOISE = 1e-5  # a gradient so much smaller than the largest one
 
 
@@ -22,6 +23,7 @@ def _search(case: Case) -> Iterator[Found]:
     mutated, stepped = case.trace.table(Kind.MUTATED), case.training.stepped
     at = np.searchsorted(stepped.events, mutated.events) - 1
     own = (at >= 0) & (mutated["how"] == stepped["type"][at])
+    own &= ~contained(mutated["how"], [n for n, text in case.trace.strings.items() if text in _CONVERGING])
     events, tensors, at = mutated.events[own], mutated["tensor"][own], at[own]
     moving = (case.training.rates > 0)[at]
     moving &= has_gradient(case, tensors, stepped.events[at])

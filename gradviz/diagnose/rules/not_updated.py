@@ -1,6 +1,7 @@
 """`not-updated`: leaves get gradients in two passes or more, and nothing ever changes them. It is an error if the
-program computes the change and loses it (`p = p - lr * p.grad`), a warning if their optimizer never steps. If others
-are trained it may be meant (only the head is trained), so it is a note."""
+program computes the change and loses it (`p = p - lr * p.grad`), a warning if their optimizer never steps, or if a
+whole part of a model is in no optimizer that comes after one that is trained. If others are trained it may be meant
+(only the head is trained), so it is a note."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.forgotten import forgotten
 from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.never_stepped import never_stepped
 from gradviz.diagnose.rule import Found, Need, Rule
@@ -23,7 +25,7 @@ _MISSING = "no step follows this pass", "optimizer.step()  # after backward()"
 
 def _search(case: Case) -> Iterator[Found]:
     told: set[int] = set()
-    for found in (*_lost(case), *_without_step(case)):
+    for found in (*_lost(case), *_without_step(case), *_forgotten(case)):
         told.update(found.tensors)
         yield found
     leaves = [leaf for leaf in case.of(homeless) if leaf not in told]
@@ -65,6 +67,19 @@ def _without_step(case: Case) -> Iterator[Found]:
             site=idle.unreached or idle.run.site,
             number=idle.run.number,
             tensors=idle.leaves,
+            severity=WARNING,
+        )
+
+
+def _forgotten(case: Case) -> Iterator[Found]:
+    for part in forgotten(case):
+        yield Found(
+            f"{part.part} is in no optimizer, though it gets gradients and comes after what the optimizer trains: "
+            f"{case.called(part.leaves)} never change{'s' * (len(part.leaves) == 1)}",
+            f"torch.optim.SGD([..., *{part.part}.parameters()])  # or requires_grad_(False) if it is not to be trained",
+            (part.made, case.query.passes.by_number[part.number].first),
+            number=part.number,
+            tensors=part.leaves,
             severity=WARNING,
         )
 

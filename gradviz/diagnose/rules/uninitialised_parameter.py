@@ -18,6 +18,7 @@ _EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"}
 _UNFILLED = re.compile(
     r"\b(?:torch\.|th\.|t\.)?(?:cuda\.)?(?:Float|Double|Half|BFloat16)?Tensor\((?!\s*\[)[\w\s.,*+/-]+\)"
 )
+_RAW = {"Parameter", "Tensor"}  # how PyTorch and the engine tell of Tensor(3, 4)
 _MOST = 10_000  # leaves that are looked at
 
 
@@ -55,7 +56,7 @@ def _unfilled(case: Case, leaf: int) -> list[int]:
             return [*chain, *case.of(_aliases).get(chain[-1], []), *case.of(_aliases).get(leaf, [])]
         if not made.source:
             text = case.words.expression(made.site, 200)
-            is_raw = made.how == "Parameter" and _UNFILLED.search(text) is not None
+            is_raw = made.how in _RAW and _UNFILLED.search(text) is not None
             return [*chain, *case.of(_aliases).get(leaf, [])] if is_raw else []
         chain.append(made.source)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.reach import PARAMETER
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, ScopeEntered, TensorMade
 from gradviz.query.upstream import leaves_behind
@@ -38,7 +39,7 @@ def _search(case: Case) -> Iterator[Found]:
     for leaf in dict.fromkeys([*case.of(homeless), *_beneath_failures(case)]):
         made = case.query.tensors.made(leaf)
         scopes = _modules_around(case, leaf)
-        if not scopes or not isinstance(made, TensorMade):
+        if not scopes or not isinstance(made, TensorMade) or not _is_of_a_module(case, leaf, made):
             continue
         module = _outermost(scopes)
         name = case.trace.parameters.get(leaf, "")
@@ -57,6 +58,15 @@ def _search(case: Case) -> Iterator[Found]:
             site=site,
             tensors=tuple(leaves),
         )
+
+
+def _is_of_a_module(case: Case, leaf: int, made: TensorMade) -> bool:
+    """Whether a leaf is meant as a part of a module: a Parameter, or made in an `__init__`. Others are what a module is
+    given: the points at which a differential equation is to hold, an image that is optimized."""
+    if made.how == PARAMETER or leaf in case.trace.parameters:
+        return True
+    callers = case.query.places.callers(made.site)
+    return any("__init__" in caller.place.function.split(".") for caller in callers)
 
 
 def _beneath_failures(case: Case) -> list[int]:

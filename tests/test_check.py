@@ -179,6 +179,29 @@ def test_check_in_python_gives_the_findings(gradviz_here: Command, stale: Path) 
         check(trace, select=["no-such-rule"])
 
 
+def test_a_call_that_leaves_grad_mode_off_is_named(gradviz_here: Command, stale: Path) -> None:
+    off = "def show(x):\n    torch.set_grad_enabled(False)\n    print(x)\n"
+    script = STALE.replace("w = ", off + "w = ").replace(
+        "    loss.backward()", "    loss.backward()\n    show(loss)"
+    )
+    stale.write_text(script)
+    told = gradviz_here("check", stale.name).stdout
+    assert "1. error detached-path  stale.py:3\n" in told
+    assert "grad mode is off from here on" in told
+
+
+def test_a_write_through_data_is_not_what_backward_refuses(gradviz_here: Command, stale: Path) -> None:
+    lines = [
+        "import torch",
+        "w = torch.ones(2, requires_grad=True)",
+        "y = w.exp()",
+        "y.data.mul_(2)",
+        "y.add_(1)",
+    ]
+    stale.write_text("\n".join([*lines, "y.sum().backward()", ""]))
+    assert "1. error inplace-modified  stale.py:5\n" in gradviz_here("check", stale.name).stdout
+
+
 def test_text_of_a_trace_is_escaped(gradviz_here: Command, stale: Path) -> None:
     stale.write_text(STALE.replace("loss.backward()", "loss.backward()  # \x1b[31m"))
     assert "\x1b" not in gradviz_here("check", stale.name).stdout

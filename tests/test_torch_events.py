@@ -71,6 +71,23 @@ def test_a_hook_that_changes_a_gradient_is_told_with_its_name(record: Record) ->
     assert [Query(trace).names.of(event.tensor) for event in found] == ["y", "w"]
 
 
+def test_a_hook_is_told_with_its_name_when_its_tensor_is_gone(record: Record) -> None:
+    def wipe(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 0
+
+    def through_a_local_variable(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(wipe)
+        return y.sin()
+
+    def program() -> None:
+        through_a_local_variable(torch.ones(2, requires_grad=True)).sum().backward()
+
+    trace = record(program)
+    (hooked,) = of(trace, Hooked)
+    assert hooked.hook.endswith("wipe")
+
+
 def test_a_retained_gradient_is_the_one_that_came(record: Record) -> None:
     def program() -> None:
         x = torch.ones(2, requires_grad=True)

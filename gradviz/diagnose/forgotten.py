@@ -10,7 +10,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.constants import Behind
-from gradviz.diagnose.rules.unregistered_parameter import homeless
+from gradviz.diagnose.homeless import homeless
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained
 

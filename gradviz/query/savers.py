@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradviz.events.fields import Saved
-from gradviz.events.kinds import Kind, NodeMade
+from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 
@@ -44,14 +44,16 @@ def _counted_together(query: Query, tensor: int, others: Sequence[int], k: int) 
     """A tensor, and those of others on the same memory that share its version counter. A result of `.data` has its own
     counter."""
     sharing = {tensor, *(other for other in others if query.memory.share(tensor, other, k))}
-    apart = {t for t in sharing if _apart(query, t)}
+    apart = {t for t in sharing if counts_apart(query, t)}
     return {tensor} if tensor in apart else sharing - apart
 
 
-def _apart(query: Query, tensor: int) -> bool:
-    """Whether a tensor is an alias with its own version counter, as `.data` makes: a TENSOR event with a
-    base."""
+def counts_apart(query: Query, tensor: int) -> bool:
+    """Whether a tensor is an alias with its own version counter, as `.data` makes: the result of that op, or a TENSOR
+    event with a base."""
     states = query.trace.states
     row = states.first(tensor)
-    made = query.tensors.maker(tensor)
-    return row >= 0 and bool(states.bases[row]) and made is not None and not query.tensors.is_op(made)
+    made = query.tensors.made(tensor)
+    if row < 0 or not states.bases[row] or made is None:
+        return False
+    return made.op == "data" if isinstance(made, OpRan) else True

@@ -7,19 +7,22 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.grad_mode import switched_off
 from gradviz.diagnose.reach import Lack, how_cut, lacking
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.tracefile import Site
 
 
 def _search(case: Case) -> Iterator[Found]:
     for failed in case.of(rootless):
         if failed.cut is not None:
-            why, cure = how_cut(case, failed.cut.index)
+            off, why, cure = _explained(case, failed.cut.index)
             yield Found(
                 f"{case.words.called(failed.root)} is cut off from all that requires grad: {why}",
                 cure,
                 (failed.cut.index,),
+                site=off,
                 severity=case.severity_of(failed.failure),
             )
     cuts: dict[int, list[int]] = {}
@@ -28,17 +31,27 @@ def _search(case: Case) -> Iterator[Found]:
         cuts.setdefault(case.site(lack.event), []).append(lack.leaf)
     for site, leaves in cuts.items():
         own = [lack for lack in found if lack.leaf in leaves]
-        why, cure = how_cut(case, own[0].event)
+        off, why, cure = _explained(case, own[0].event)
         root = case.words.called(own[0].root) if own[0].root else "the root"
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: "
             f"the path to {root} is cut here, {why}",
             cure,
             (own[0].event,),
-            site=site,
+            site=off or site,
             tensors=tuple(leaves),
             severity=NOTE if all(lack.severity == NOTE for lack in own) else WARNING,
         )
+
+
+def _explained(case: Case, event: int) -> tuple[Site | int, str, str]:
+    """(line, why, cure) of an event that blocks gradients; the line is 0 unless it is that of a call that turned grad
+    mode off."""
+    is_off = case.query.tensors.is_op(event) and not case.query.tensors.op(event).grad_enabled
+    call = switched_off(case, event) if is_off else None
+    if call is None:
+        return (0, *how_cut(case, event))
+    return call, "grad mode is off from here on", "with torch.no_grad(): ...  # which ends with its block"
 
 
 RULE = Rule(

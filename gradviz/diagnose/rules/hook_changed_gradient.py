@@ -14,6 +14,7 @@ from gradviz.tracefile.columns import Table
 from gradviz.words.escape import clean
 
 _RMS, _NAN = 3, 4
+_NAMELESS = "hook"  # told of hooks on nodes, whose names PyTorch does not give
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -39,10 +40,11 @@ def _search(case: Case) -> Iterator[Found]:
         event = int(table.events[rows[0]])
         tensors = tuple(dict.fromkeys(tensor for row in rows if (tensor := _tensor(case, table, row))))
         name = clean(case.trace.text(hook))
+        which = "a hook" if name == _NAMELESS else f"the hook {name}"
         whose = f"of {case.called(tensors)}" if tensors else "that flows here"
         bad = spoilt[rows].any()
         yield Found(
-            f"the hook {name} {'makes NaN of' if bad else 'wipes out'} the gradient {whose}",
+            f"{which} {'makes NaN of' if bad else 'wipes out'} the gradient {whose}",
             "return the gradient that the hook is to pass on, or None to leave it as it is; or remove the hook",
             (event,),
             site=site or _where_made(case, tensors),

@@ -12,8 +12,8 @@ from gradviz.diagnose.constants import carried_into
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import NodeMade
-from gradviz.query.changes import value_changes
 from gradviz.query.failures import Failure
+from gradviz.query.savers import counts_apart
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import distinct
 
@@ -73,8 +73,8 @@ def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, 
     """(event, tensor, saved version) of the first write to what a node had saved. Where the source does not know what
     that is, a leaf behind the node that has as many elements as the message says, with version -1."""
     for tensor, version in dict.fromkeys(made.saved):
-        changes = value_changes(case.query, tensor).tolist()
-        for event in (*changes, *_through_others(case, tensor)):
+        own = case.query.tensors.value_events(tensor).tolist()
+        for event in sorted((*own, *_through_others(case, tensor))):
             if made.index < event < error.event:
                 return event, tensor, version
     size = _size_told(error.message)
@@ -93,10 +93,14 @@ def _size_told(message: str) -> int:
 
 
 def _through_others(case: Case, tensor: int) -> list[int]:
-    """The writes to the base of a tensor, and to other views of it: all of them count one version."""
+    """The writes to the base of a tensor and to other views of it: those that count the same version, which results of
+    `.data` do not."""
     states, base = case.trace.states, _base(case, tensor)
+    if counts_apart(case.query, tensor):
+        return []
     sharing = {base, *distinct(states.tensors[states.bases == base]).tolist()} - {tensor}
-    return sorted(event for other in sharing for event in case.query.tensors.writes(other))
+    together = [other for other in sharing if not counts_apart(case.query, other)]
+    return sorted(event for other in together for event in case.query.tensors.writes(other))
 
 
 def _base(case: Case, tensor: int) -> int:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.forgotten import forgotten
+from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.never_stepped import never_stepped
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.rules.unregistered_parameter import homeless
 from gradviz.events.kinds import Kind
 
 _UNREACHED = (

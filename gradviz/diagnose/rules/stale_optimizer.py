@@ -10,9 +10,9 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.reach import PARAMETER
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.rules.unregistered_parameter import homeless
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained, distinct
 

@@ -7,27 +7,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.reach import PARAMETER
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind, ScopeEntered, TensorMade
+from gradviz.events.kinds import ScopeEntered, TensorMade
 from gradviz.query.upstream import leaves_behind
-from gradviz.sets import contained
 
 _NEAR = 64  # results of a leaf, and ops on them, that are looked at
-
-
-def homeless(case: Case) -> list[int]:
-    """The leaves that get gradients in two passes or more and are never changed, while others are trained."""
-    came = case.trace.table(Kind.ACCUMULATED)
-    pairs = np.unique(np.stack([came["tensor"], came["in_pass"]], axis=1), axis=0)
-    leaves, counts = np.unique(pairs[:, 0], return_counts=True)
-    _, written = case.query.tensors.all_writes
-    still = ~contained(leaves, written) & ~contained(leaves, sorted(case.training.trained))
-    return leaves[still & (counts > 1)].tolist()
 
 
 def _search(case: Case) -> Iterator[Found]:

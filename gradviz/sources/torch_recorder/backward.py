@@ -20,7 +20,7 @@ from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, State, Where
 from gradviz.events.numbers import next_pass_number, next_tensor_number
 from gradviz.sources.torch_recorder.calls import op_of_node
-from gradviz.sources.torch_recorder.identity import Identity, Known, NodeRecord, version_of
+from gradviz.sources.torch_recorder.identity import Identity, Known, NodeRecord, name_of_hook, version_of
 from gradviz.sources.torch_recorder.modules import name_the_rest
 from gradviz.sources.torch_recorder.source import Source, safely
 from gradviz.sources.torch_recorder.values import Unseen
@@ -365,7 +365,7 @@ class Pass:
         self, record: NodeRecord, before: int, after: torch.Tensor, numbers: list[int], values: list[Any]
     ) -> None:
         tensor = record.tensors.get(0, 0)
-        name = _hooks_of(self.identity, tensor)
+        name = _hooks_of(self.identity, tensor) or ", ".join(record.hooks)
         node = 0 if record.is_leaf else record.number
         state = State(numbers[0], after if values[0] is not None else None)
         self.listener.hooked(tensor if name else 0, node, self.number, name or "hook", before, state)
@@ -435,7 +435,7 @@ def _hooks_of(identity: Identity, tensor: int) -> str:
     found = None if known is None else known()
     hooks = getattr(found, "_backward_hooks", None) or {}
     theirs = [hook for key, hook in hooks.items() if key != _OURS]
-    return ", ".join(getattr(hook, "__qualname__", type(hook).__name__) for hook in theirs)
+    return ", ".join(map(name_of_hook, theirs))
 
 
 def _edge_of(root: Any) -> tuple[Any, int]:

@@ -14,7 +14,7 @@ from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in
 from gradviz.sources.torch_recorder.described import described
-from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
+from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, name_of_hook, outside, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.values import READER
@@ -371,8 +371,12 @@ class Forward(TorchFunctionMode):
     def _hook(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
         """`register_hook`: note that the tensor has one."""
         result = func(*args, **kwargs)
-        self.identity.number_of(args[0], frame)
-        self.identity.hooked[id(args[0])] = self.identity.known[id(args[0])]
+        tensor = args[0]
+        self.identity.number_of(tensor, frame)
+        self.identity.hooked[id(tensor)] = self.identity.known[id(tensor)]
+        if tensor.grad_fn is not None:
+            record = self.identity.record_of(tensor.grad_fn)
+            record.hooks += (name_of_hook(args[1] if len(args) > 1 else kwargs["hook"]),)
         return result
 
     # --- forward mode

@@ -37,12 +37,18 @@ class Known(weakref.ref):  # type: ignore[type-arg]
     views: list[Known] | None
 
 
+def name_of_hook(hook: Any) -> str:
+    """The name of a hook: that of its function, or of its class."""
+    return str(getattr(hook, "__qualname__", type(hook).__name__))
+
+
 class NodeRecord:
     """What is known of a node: its number, its name as PyTorch shows it, and the tensors that it is the `grad_fn` of
-    (of an AccumulateGrad, its leaf) by output number. `retained` are those of them that keep their gradients."""
+    (of an AccumulateGrad, its leaf) by output number. `retained` are those of them that keep their gradients. `hooks`
+    are the names of the hooks on them: a tensor may be gone when its hooks run."""
 
     __slots__ = (
-        "__weakref__", "call", "is_leaf", "name", "number", "of_function", "retained", "sequence", "tensors",
+        "__weakref__", "call", "hooks", "is_leaf", "name", "number", "of_function", "retained", "sequence", "tensors",
     )  # fmt: skip
 
     def __init__(self, number: int, name: str, is_leaf: bool, of_function: bool, sequence: int) -> None:
@@ -50,6 +56,7 @@ class NodeRecord:
         self.sequence = sequence
         self.tensors: dict[int, int] = {}
         self.retained: dict[int, Known] | None = None
+        self.hooks: tuple[str, ...] = ()
         self.call: Any = None  # of a custom Function that is to be compared with finite differences
 
     def outputs(self) -> tuple[int, ...]:

@@ -1,0 +1,19 @@
+"""Leaves that get gradients and are in no optimizer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import Kind
+from gradviz.sets import contained
+
+
+def homeless(case: Case) -> list[int]:
+    """The leaves that get gradients in two passes or more and are never changed, while others are trained."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    pairs = np.unique(np.stack([came["tensor"], came["in_pass"]], axis=1), axis=0)
+    leaves, counts = np.unique(pairs[:, 0], return_counts=True)
+    _, written = case.query.tensors.all_writes
+    still = ~contained(leaves, written) & ~contained(leaves, sorted(case.training.trained))
+    return leaves[still & (counts > 1)].tolist()

@@ -1,4 +1,5 @@
-"""`off-loss-path`: a leaf that should learn is used, but nothing that is computed from it reaches a root."""
+"""`off-loss-path`: a leaf that should learn is used, but nothing that is computed from it reaches a root. What the last
+of several equal blocks makes for a next one is only noted."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.reach import Lack, Lacking, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.twins import learns_in_other_blocks
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -17,6 +19,7 @@ def _search(case: Case) -> Iterator[Found]:
             by_site.setdefault(case.site(lack.event), []).append(lack)
     for site, own in by_site.items():
         leaves = [lack.leaf for lack in own]
+        noted = all(lack.severity == NOTE or learns_in_other_blocks(case, lack.leaf) for lack in own)
         result = case.called(case.query.tensors.op(own[0].event).outputs)
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: {result}, which is computed from "
@@ -25,7 +28,7 @@ def _search(case: Case) -> Iterator[Found]:
             (own[0].event,),
             site=site,
             tensors=tuple(leaves),
-            severity=NOTE if all(lack.severity == NOTE for lack in own) else WARNING,
+            severity=NOTE if noted else WARNING,
         )
 
 

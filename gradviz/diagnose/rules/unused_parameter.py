@@ -3,16 +3,13 @@ which others are used (experts, embeddings of a mixture) are only noted."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.reach import Lack, Lacking, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
-
-_NUMBER = re.compile(r"\d+")
+from gradviz.diagnose.twins import has_used_twin
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -23,7 +20,7 @@ def _search(case: Case) -> Iterator[Found]:
             by_site.setdefault(made.site if made is not None else 0, []).append(lack)
     for site, own in by_site.items():
         leaves = [lack.leaf for lack in own]
-        noted = all(lack.severity == NOTE or _has_used_twin(case, lack.leaf) for lack in own)
+        noted = all(lack.severity == NOTE or has_used_twin(case, lack.leaf) for lack in own)
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: no op reads "
             f"{'it' if len(leaves) == 1 else 'them'}",
@@ -33,24 +30,6 @@ def _search(case: Case) -> Iterator[Found]:
             tensors=tuple(leaves),
             severity=NOTE if noted else WARNING,
         )
-
-
-def _has_used_twin(case: Case, leaf: int) -> bool:
-    """Whether a leaf whose name differs only in its numbers got a gradient."""
-    name = case.trace.parameters.get(leaf, "")
-    if not _NUMBER.search(name):
-        return False
-    got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
-    form = _form(case, leaf)
-    return any(
-        _NUMBER.sub("#", other) == _NUMBER.sub("#", name) and number in got and _form(case, number) == form
-        for number, other in case.trace.parameters.items()
-    )
-
-
-def _form(case: Case, tensor: int) -> object:
-    states = case.trace.states
-    return states.form(states.first(tensor))
 
 
 RULE = Rule(

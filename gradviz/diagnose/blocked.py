@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -46,7 +47,7 @@ def blocks(case: Case) -> list[Block]:
         node, number = int(produced["node"][owner]), int(produced["in_pass"][owner])
         event = int(produced.events[owner])
         site = case.site(event)
-        if site in found or not came.get((node, number), 0) > 0:
+        if site in found or not came.get((node, number), 0) > 0 or _only_sums_cancel(case, owner, gradients):
             continue
         targets = [int(target) for target, gradient in flows.of(owner) if gradient]
         behind = tuple(
@@ -69,6 +70,28 @@ def _dry_leaves(case: Case) -> np.ndarray:
     dry = dry[(counts >= _LEAST) & ~contained(dry, wet)]
     held = case.training.trained | set(case.training.holders)
     return dry[contained(dry, sorted(held))] if held else dry
+
+
+def _only_sums_cancel(case: Case, owner: int, gradients: np.ndarray) -> bool:
+    """Whether a node gives other gradients than 0, and the ones of 0 are sums over what it received, as that of a bias
+    is, where those of several samples cancel. `gradients` are the root mean squares of all flows."""
+    produced = case.trace.table(Kind.PRODUCED)
+    flows = produced.lists("flows")
+    rows = np.flatnonzero(flows.owners == owner)
+    zero = (flows.elements[rows, 1] > 0) & (gradients[rows] == 0)
+    if not (gradients[rows] > 0).any():
+        return False
+    received = case.query.at(int(produced.events[owner])).received(int(produced["node"][owner]))
+    came = max(
+        (_size(case, one) for one in (received.gradients if received is not None else ()) if one), default=0
+    )
+    return all(_size(case, int(gradient)) < came for gradient in flows.elements[rows[zero], 1])
+
+
+def _size(case: Case, tensor: int) -> int:
+    states = case.trace.states
+    form = states.form(states.first(tensor))
+    return 0 if form is None else prod(form.shape)
 
 
 def _cancels(case: Case, leaf: int) -> bool:

@@ -1,6 +1,7 @@
 """`broken-tie`: a parameter was made as a copy of another parameter of the same network (`nn.Parameter(w.clone())`,
 `out.weight = copy.deepcopy(embed.weight)`), and both are trained: they part with the first step. Copies of whole
-layers, as in a stack of equal ones, are no ties."""
+layers, as in a stack of equal ones, are no ties; nor are values to begin with, which the program changes before it
+trains."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ def _search(case: Case) -> Iterator[Found]:
     below = case.downstream if copies else None
     for leaf, source in copies:
         assert below is not None
-        if _alone(case, leaf) and _tied(case, below, leaf, source):
+        if (
+            _alone(case, leaf)
+            and not _changed_before_training(case, leaf)
+            and _tied(case, below, leaf, source)
+        ):
             made = case.query.tensors.maker(leaf) or 0
             yield Found(
                 f"{case.words.called(leaf)} begins as a copy of {case.words.called(source)}, and both are trained: "
@@ -50,6 +55,13 @@ def _alone(case: Case, leaf: int) -> bool:
         and original(case.query, tensor)
     ]
     return len(others) == 1 and isinstance(case.query.tensors.made(leaf), TensorMade)
+
+
+def _changed_before_training(case: Case, leaf: int) -> bool:
+    """Whether the program writes a parameter before the first pass that gives it a gradient."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    first = int(came.events[came["tensor"] == leaf].min(initial=case.trace.count))
+    return any(event < first for event in case.query.tensors.writes(leaf))
 
 
 def _tied(case: Case, below: Downstream, leaf: int, source: int) -> bool:

@@ -151,6 +151,32 @@ def test_a_cell_that_cannot_be_is_refused(trace: Path, statement: str, value: An
     refused(trace, why)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("number", 0, "a run of passes that cannot be"),
+        ("passes", -1, "a run of passes that cannot be"),
+        ("stride", 0, "a run of passes that cannot be"),
+        ("last", 0, "a run of passes that cannot be"),
+        ("passes", (1 << 32) - 1, "runs of passes beyond all bounds"),
+        ("stride", (1 << 32) - 1, "runs of passes beyond all bounds"),
+        ("passes", 1 << 40, "beyond all bounds"),
+        ("number", 1, "an event names what there is not"),
+        ("stride", 1, "PASS_BEGAN at an event that is none"),
+        ("site", 99, "at a place that there is not"),
+    ],
+)  # fmt: skip
+def test_a_run_of_passes_that_cannot_be_is_refused(tmp_path: Path, column: str, value: int, why: str) -> None:
+    path = tmp_path / "run.gradviz"
+    with record(path, passes={1}, with_torch=False):
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        for _ in range(9):
+            (w * w).sum().backward()
+    read_all(path)
+    change(path, f"UPDATE skipped SET {column} = ? WHERE passes > 1", values=(value,))
+    refused(path, why)
+
+
 # --- events and states
 
 

@@ -600,6 +600,15 @@ def test_a_value_of_another_type_is_refused(damage: str, tmp_path: Path) -> None
         read_all(path)
 
 
+def test_a_trace_of_more_than_two_gigabytes_is_read(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        torch.ones(2, requires_grad=True).sum().backward()
+    path = tmp_path / "run.gradviz"
+    os.truncate(path, 3 << 30)  # a file with a hole: it takes no room
+    with open_trace(path) as trace:
+        assert len(trace.passes) == 1
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_damaged_trace_is_refused_or_read_but_never_breaks(

@@ -78,7 +78,10 @@ class Part(Growing):
         found = [
             run
             for first, end in self._stretches
-            for run in self._told_of_passes("first >= ? AND first < ? ORDER BY number", first, end)
+            for run in (
+                *self._told_of_passes("first >= ? AND first < ? ORDER BY number", first, end),
+                *self._skipped.passes((self._skipped.firsts >= first) & (self._skipped.firsts < end)),
+            )
         ]
         with told_of(self.path):
             self._check_passes(found, self._kinds, self._rows_read["a"])
@@ -102,9 +105,11 @@ class Part(Growing):
         told = "FROM passes WHERE first < ?"
         ((count, last),) = self._rows(f"SELECT count(*) AS count, max(number) AS last {told}", self.count)
         first = self._rows(f"SELECT number {told} ORDER BY number LIMIT 1", self.count)
-        if not first or first[0][0] == last - count + 1:  # all between them: so it is, mostly
-            return list(range(first[0][0], last + 1)) if first else []
-        return [number for (number,) in self._rows(f"SELECT number {told} ORDER BY number", self.count)]
+        skipped = self._skipped.numbers.tolist()
+        ends = [number for (number,) in first] + ([last] if count else []) + skipped[:1] + skipped[-1:]
+        if ends and max(ends) - min(ends) + 1 == count + len(skipped):  # all between them: so it is, mostly
+            return list(range(min(ends), max(ends) + 1))
+        return sorted([*skipped, *(number for (number,) in self._rows(f"SELECT number {told}", self.count))])
 
     @property
     def passes_begun(self) -> int:
@@ -113,35 +118,43 @@ class Part(Growing):
 
     def find_pass(self, number: int) -> PassInfo | None:
         """A pass by its number; None if the trace has none of that number."""
-        for run in self._told_of_passes("number = ? AND first < ?", number, self.count):
+        for run in self._numbered([number]):
             self.reach(run.first)
             return next((found for found in self.passes if found.number == run.number), None)
         return None
+
+    def _numbered(self, numbers: Sequence[int]) -> list[PassInfo]:
+        """The passes of these numbers that there are."""
+        marks = ", ".join("?" * len(numbers))
+        told = self._told_of_passes(f"number IN ({marks}) AND first < ?", *numbers, self.count)
+        return [*told, *self._skipped.passes(contained(self._skipped.numbers, np.array(numbers, np.int64)))]
 
     def passes_ended_before(self, event: int) -> int:
         """The last event of all passes that ended before an event; −1 for none."""
         lasts = [run.last for run in self._open_passes.values() if run.last and run.last < event]
         told = self._rows("SELECT max(last) AS last FROM passes WHERE last < ? AND last > 0", event)
-        return max([-1, *lasts, *(last for (last,) in told if last is not None)])
+        skipped = self._skipped.lasts[self._skipped.lasts < event]
+        return max([*lasts, *(last for (last,) in told if last is not None), int(skipped.max(initial=-1))])
 
     def pass_ending_from(self, event: int) -> PassInfo | None:
         """The first pass that ended at an event or later, or that did not end; None if there is none."""
         told = self._told_of_passes("last >= ? AND first < ? ORDER BY number LIMIT 1", event, self.count)
         late = [run for run in self._open_passes.values() if run.last is None or run.last >= event]
-        numbers = [run.number for run in (*told, *late)]
+        skipped = self._skipped.numbers[self._skipped.lasts >= event][:1].tolist()
+        numbers = [*(run.number for run in (*told, *late)), *skipped]
         return self.find_pass(min(numbers)) if numbers else None
 
     @cached_property
     def pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
         """The first and the last event of each pass, −1 for a last event that there is not, in the order of the
         first."""
-        told = self._rows("SELECT number, first, last FROM passes WHERE first < ? ORDER BY first", self.count)
+        told = self._rows("SELECT number, first, last FROM passes WHERE first < ?", self.count)
         late = {number: run.last for number, run in self._open_passes.items()}
         lasts = [late.get(number, last) for number, _, last in told]
-        return (
-            np.array([first for _, first, _ in told], np.int64),
-            np.array([-1 if last is None else last for last in lasts], np.int64),
-        )
+        found = np.concatenate([[first for _, first, _ in told], self._skipped.firsts]).astype(np.int64)
+        ended = np.array([-1 if last is None else last for last in lasts], np.int64)
+        order = np.argsort(found, kind="stable")
+        return found[order], np.concatenate([ended, self._skipped.lasts])[order]
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
         """The first pass of each structure, of up to so many; a pass without recorded nodes has none."""
@@ -193,7 +206,8 @@ class Part(Growing):
         [(told,)] = self._rows(
             "SELECT count(*) AS number FROM passes WHERE last < ? AND digest = ''", self.count
         )
-        return len(self.pass_numbers) - told - sum(not run.is_in_detail for run in self._open_passes.values())
+        late = sum(not run.is_in_detail for run in self._open_passes.values())
+        return len(self.pass_numbers) - told - late - len(self._skipped)
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:
@@ -351,8 +365,7 @@ class Part(Growing):
     def reach_passes(self, numbers: Sequence[int]) -> None:
         """The events of several passes."""
         if self._is_new("passes", *numbers):
-            marks = ", ".join("?" * len(numbers))
-            self.reach(*(run.first for run in self._told_of_passes(f"number IN ({marks})", *numbers)))
+            self.reach(*(run.first for run in self._numbered(numbers)))
 
     def reach_memory(self, tensor: int, at: int) -> None:
         """What a tensor was at an event, and likewise the tensors whose memory it shares."""

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from gradviz.tracefile.digest import Digests, renumbered
 from gradviz.tracefile.errors import UNREADABLE, told_of, unreadable
 from gradviz.tracefile.runs import PassInfo, SiteOps
 from gradviz.tracefile.schema import STATE
+from gradviz.tracefile.skipped import Run, Skipped
 from gradviz.tracefile.sound import (
     Known,
     Numbers,
@@ -69,7 +71,17 @@ class Trace(Tables):
 
     @cached_property
     def _passes_told(self) -> list[PassInfo]:
-        return self._told_of_passes("first < ? ORDER BY number", self.count)
+        told = self._told_of_passes("first < ? ORDER BY number", self.count)
+        return sorted([*told, *self._skipped.passes()], key=attrgetter("number")) if self._skipped else told
+
+    @cached_property
+    def _skipped(self) -> Skipped:
+        """The passes of which no node was recorded, as far as they are told as runs."""
+        rows = self._rows(
+            f"SELECT {', '.join(Run._fields)} FROM skipped WHERE first < ? ORDER BY number", self.count
+        )
+        with told_of(self.path):
+            return Skipped([Run(*row) for row in rows], self.count)
 
     def _told_of_passes(self, where: str, *values: int) -> list[PassInfo]:
         columns = "number, first, last, thread, site, nodes, digest, recorded"

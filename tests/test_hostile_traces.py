@@ -21,6 +21,7 @@ import gradviz.engine as torch
 from gradviz.cli.main import main
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import ROW
+from gradviz.query.tables import Nesting
 from gradviz.sources.record import record
 from gradviz.tracefile import Recorder, Trace, TraceError, open_trace
 from gradviz.tracefile.database import Database
@@ -417,3 +418,21 @@ def test_a_sound_trace_of_each_sort_is_read(tmp_path: Path) -> None:
         with open_trace(path) as read:
             assert isinstance(read, Trace)
         read_all(path)
+
+
+def test_scopes_that_are_left_but_never_entered_are_no_spans(tmp_path: Path) -> None:
+    path = tmp_path / "run.gradviz"
+    with record(path, with_torch=False):
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 1)))
+        for _ in range(2):
+            net(torch.ones(1, 2)).sum().backward()
+
+    def lose(rows: np.ndarray) -> None:
+        """Where the first module was entered, one is left."""
+        rows["head"][of_kind(rows, Kind.SCOPE_ENTERED)[0]] += Kind.SCOPE_LEFT - Kind.SCOPE_ENTERED
+
+    with open_trace(path) as trace:
+        whole = Nesting(trace, Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT).spans()
+    changed(path, "events", lose)
+    with open_trace(path) as trace:
+        assert set(Nesting(trace, Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT).spans()) < set(whole)

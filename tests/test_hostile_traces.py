@@ -19,6 +19,7 @@ import pytest
 
 import gradviz.engine as torch
 from gradviz.cli.main import main
+from gradviz.diagnose.why import NoAnswer, why
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import ROW
 from gradviz.query.tables import Nesting
@@ -436,3 +437,13 @@ def test_scopes_that_are_left_but_never_entered_are_no_spans(tmp_path: Path) -> 
     changed(path, "events", lose)
     with open_trace(path) as trace:
         assert set(Nesting(trace, Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT).spans()) < set(whole)
+
+
+def test_why_does_without_gradients_of_no_pass(trace: Path) -> None:
+    def lose(rows: np.ndarray) -> None:
+        rows["c"][of_kind(rows, Kind.RECEIVED)] = 0
+
+    assert why(trace, "x").number == 1
+    changed(trace, "events", lose)
+    with pytest.raises(NoAnswer, match="no pass gave x a gradient"):
+        why(trace, "x")

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,9 @@ from gradviz.tracefile.columns import Table
 from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
 from gradviz.tracefile.digest import Digests, renumbered
 from gradviz.tracefile.errors import UNREADABLE, told_of, unreadable
+from gradviz.tracefile.passes import PassTable
 from gradviz.tracefile.runs import PassInfo, SiteOps
 from gradviz.tracefile.schema import STATE
-from gradviz.tracefile.skipped import Run, Skipped
 from gradviz.tracefile.sound import (
     Known,
     Numbers,
@@ -70,22 +69,12 @@ class Trace(Tables):
         return self._completed(found, open_passes[0].first) if open_passes else found
 
     @cached_property
-    def _passes_told(self) -> list[PassInfo]:
-        told = self._told_of_passes("first < ? ORDER BY number", self.count)
-        return sorted([*told, *self._skipped.passes()], key=attrgetter("number")) if self._skipped else told
+    def _pass_table(self) -> PassTable:
+        return PassTable(self.path, self._rows, self.count)
 
     @cached_property
-    def _skipped(self) -> Skipped:
-        """The passes of which no node was recorded, as far as they are told as runs."""
-        rows = self._rows(
-            f"SELECT {', '.join(Run._fields)} FROM skipped WHERE first < ? ORDER BY number", self.count
-        )
-        with told_of(self.path):
-            return Skipped([Run(*row) for row in rows], self.count)
-
-    def _told_of_passes(self, where: str, *values: int) -> list[PassInfo]:
-        columns = "number, first, last, thread, site, nodes, digest, recorded"
-        return [PassInfo(*row) for row in self._rows(f"SELECT {columns} FROM passes WHERE {where}", *values)]
+    def _passes_told(self) -> list[PassInfo]:
+        return self._pass_table.all()
 
     @property
     def pass_numbers(self) -> list[int]:

@@ -1,5 +1,5 @@
-"""What the tables of a trace tell of its backward passes: each that was recorded in detail has a row, the others are told
-as runs (skipped.py)."""
+"""What the tables of a trace tell of its backward passes: each that was recorded in detail has a row, the others are
+told as runs (skipped.py)."""
 
 from __future__ import annotations
 

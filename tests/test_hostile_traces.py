@@ -447,3 +447,19 @@ def test_why_does_without_gradients_of_no_pass(trace: Path) -> None:
     changed(trace, "events", lose)
     with pytest.raises(NoAnswer, match="no pass gave x a gradient"):
         why(trace, "x")
+
+
+def test_why_does_without_the_root_of_a_pass(trace: Path) -> None:
+    with closing(sqlite3.connect(trace, isolation_level=None)) as connection:
+        (chunk,) = connection.execute("SELECT min(id) FROM chunks").fetchone()
+        rows = np.frombuffer(packed(connection, "events", chunk), ROW)
+        links = np.frombuffer(packed(connection, "links", chunk), "<u4").copy()
+    began = of_kind(rows, Kind.PASS_BEGAN)[0]
+    own = slice(int(rows["links"][:began].sum()), int(rows["links"][: began + 1].sum()))
+    with open_trace(trace) as opened:
+        (root,) = opened.event(int(began)).roots
+    at = own.start + links[own].tolist().index(root.node)
+    assert links[at - 1] == 1  # root
+    links[at - 1] = 0
+    change(trace, "UPDATE links SET data = ? WHERE chunk = ?", values=(as_is(links.tobytes()), chunk))
+    assert why(trace, "x").roots == ""

@@ -11,7 +11,6 @@ import numpy as np
 
 from gradviz.tracefile.runs import PassInfo
 
-
 _BEYOND = 1 << 32  # what the numbers of passes lie below
 
 

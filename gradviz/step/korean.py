@@ -34,8 +34,8 @@ KOREAN = {
         "{count}쪽 중 {part}쪽: b는 앞쪽, 다른 키는 닫기입니다."
     ),
     # what to do first
-    "{events} events, {passes} backward pass": "이벤트 {events}개, backward pass {passes}개",
-    "{events} events, {passes} backward passes": "이벤트 {events}개, backward pass {passes}개",
+    "{count} backward pass": "backward pass {count}개",
+    "{count} backward passes": "backward pass {count}개",
     ", {errors} error, the last at event {last}": ", 오류 {errors}개: 이벤트 {last}",
     ", {errors} errors, the last at event {last}": ", 오류 {errors}개, 마지막은 이벤트 {last}",
     "the next and the previous event; B the next backward pass": "다음 이벤트와 이전 이벤트. B는 다음 backward pass",

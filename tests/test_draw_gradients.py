@@ -247,6 +247,21 @@ def test_names_and_modules_are_those_of_the_picture_without_gradients(torch: Any
     assert picture.scopes == plain.scopes
 
 
+def test_leaves_and_modules_show_the_gradients_that_came_to_them(torch: Any) -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    drawing = gradviz.draw((x * x).sum(), gradients=True).svg.replace("\u00a0", " ")
+    assert ".grad = None" in drawing
+    assert "gradient = [2, 4]" in drawing
+    layer = torch.nn.Linear(2, 1, bias=False)
+    layer.weight.data.fill_(1.0)
+    loss = layer(torch.tensor([[3.0, 4.0]])).sum()
+    drawing = gradviz.draw(loss, gradients=True, depth=0).svg.replace("\u00a0", " ")
+    assert "gradient norm 5" in drawing
+    assert ".grad = None" not in drawing
+    loss.backward(retain_graph=True)
+    assert ".grad norm 5" in gradviz.draw(loss, depth=0).svg.replace("\u00a0", " ")
+
+
 def test_the_page_replays_the_pass(torch: Any) -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     page = gradviz.draw(x.exp().sum(), gradients=True).html()

@@ -71,11 +71,14 @@ class _Live:
         self.names: dict[Key, str] = {}
         self.data: dict[int, str] = {}  # what data without a gradient is called, by its identity
         self.data_numbers: dict[int, int] = {}
+        self.edges: list[Any] = []  # a leaf that is in no graph has a node for as long as somebody holds it
         for name, value in names.items():
             if isinstance(value, Tensor) and not value.requires_grad and not name.startswith("_"):
                 self.data[id(value)] = name
             elif isinstance(value, Tensor) and not name.startswith("_"):
-                key = key_of(gradient_edge(value))
+                edge = gradient_edge(value)
+                self.edges.append(edge)
+                key = key_of(edge)
                 self.known[key] = value
                 self.names[key] = name
         self.numbers: dict[Key, int] = {}
@@ -105,7 +108,7 @@ class _Live:
             scopes.begin(step)
             self._tell_node(node)
             scopes.end(step)
-        if gradients:
+        if gradients and made:
             tell_pass(root, nodes, self.known, self.numbers)
         return self.numbers[key_of(edge)]
 

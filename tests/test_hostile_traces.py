@@ -162,6 +162,7 @@ def test_a_cell_that_cannot_be_is_refused(trace: Path, statement: str, value: An
         ("last", 0, "a run of passes that cannot be"),
         ("passes", (1 << 32) - 1, "runs of passes beyond all bounds"),
         ("stride", (1 << 32) - 1, "runs of passes beyond all bounds"),
+        ("number", (1 << 32) - 1, "runs of passes beyond all bounds"),
         ("passes", 1 << 40, "beyond all bounds"),
         ("number", 1, "an event names what there is not"),
         ("stride", 1, "PASS_BEGAN at an event that is none"),

@@ -11,6 +11,8 @@ import numpy as np
 
 from gradviz.tracefile.runs import PassInfo
 
+_BEYOND = 1 << 32  # what the numbers of passes lie below
+
 
 class Run(NamedTuple):
     """So many `passes` in a row, from `number` on: the first has the events `first` to `last`, the next one the same
@@ -59,11 +61,8 @@ class Skipped:
         if np.any(table[:, :2] < 1) or np.any(strides < 1) or np.any((firsts < 0) | (lasts < firsts)):
             raise ValueError("a run of passes that cannot be")
         ends = lasts + (counts - 1.0) * strides  # of whole numbers that may be beyond 64 bits
-        if (
-            np.any(ends >= events)
-            or np.any(numbers[:-1] + counts[:-1] > numbers[1:])
-            or counts.sum() > events
-        ):
+        beyond = np.any(ends >= events) or counts.sum() > events or np.any(numbers + counts > _BEYOND)
+        if beyond or np.any(numbers[:-1] + counts[:-1] > numbers[1:]):
             raise ValueError("runs of passes beyond all bounds")
         self._ends = np.cumsum(counts)
 

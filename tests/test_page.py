@@ -539,6 +539,7 @@ def test_the_replay_ends_with_the_error_that_ended_the_script(
     page.press("e")
     assert page.event() == last
     assert "does not require grad" in page.text("#sentence")
+    assert "x.detach()" in page.text(".why")
 
 
 def test_a_run_without_a_nan_says_so(traced: Callable, opened: Callable) -> None:

@@ -180,3 +180,10 @@ def test_the_time_line_ends_with_the_error_that_ended_the_script(
         screen = "\n".join(line.plain for line in Screen(session).lines(80, 24))
         assert "RuntimeError" in screen
         assert error in " ".join(screen.split())
+
+
+def test_why_at_that_error_names_what_cut_the_graph(answer: Answer) -> None:
+    told = answer(CUT, "nan; why")
+    assert "does not require grad" in told
+    assert "x.grad is None: the path from it to" in told
+    assert "line 4: y.detach()" in told

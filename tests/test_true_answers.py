@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from gradviz.draw.render import svg
 from gradviz.errors import GradvizError
+from gradviz.graph.build import build
 from gradviz.sources.script import Target, run
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.timeline import timeline
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
+from gradviz.words import Stop, Words
+from gradviz.words.sentences import sentence
 
 BY_HAND = """\
 import torch
@@ -78,6 +82,15 @@ import torch
 w = torch.ones(2, 3, requires_grad=True)
 h = w * 2.0
 h @ torch.ones(2, 3)
+"""
+ARGUMENTS = """\
+import torch
+import torch.nn.functional as F
+x = torch.tensor([[0.5, 0.2], [0.3, 0.9]], requires_grad=True)
+rows = x[torch.tensor([1, 0])] + x[[0, 1]] + x.masked_fill(x > 0.4, 0.0)
+loss = F.nll_loss(F.log_softmax(rows, -1), torch.tensor([0, 1]), weight=torch.tensor([1.0, 2.0]))
+loss = loss + F.binary_cross_entropy(x, torch.ones(2, 2)) + F.max_pool2d(x[None, None], 2).sum()
+loss.backward()
 """
 
 Answer = Callable[[str, str], str]
@@ -187,3 +200,13 @@ def test_why_at_that_error_names_what_cut_the_graph(answer: Answer) -> None:
     assert "does not require grad" in told
     assert "x.grad is None: the path from it to" in told
     assert "line 4: y.detach()" in told
+
+
+def test_the_arguments_in_a_picture_are_those_of_the_program(traced: Callable[[str], Path]) -> None:
+    with open_trace(traced(ARGUMENTS)) as trace:
+        graph = build(trace, whole=True)
+        shown = [node.args for node in graph.nodes.values()] + [svg(graph)]
+        shown += [sentence(Stop(Words(trace), k)) for k in range(trace.count)]
+    assert any("masked_fill" in text for text in shown)
+    inside = re.compile(r"np\.|array\(|array of s|<[a-z_.]+ object at|dtype=")
+    assert [text[:200] for text in shown if inside.search(text)] == []

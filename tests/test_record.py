@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -616,6 +617,17 @@ def test_a_value_of_another_type_is_refused(damage: str, tmp_path: Path) -> None
         connection.execute(f"UPDATE {damage}")
     with pytest.raises(TraceError, match="is damaged or truncated"):
         read_all(path)
+
+
+def test_info_says_which_leaves_were_made_before_the_recording(
+    tmp_path: Path, gradviz_here: Callable[..., CompletedProcess[str]]
+) -> None:
+    w = torch.ones(2, requires_grad=True)
+    with recorded(tmp_path):
+        (w * torch.ones(2)).sum().backward()
+    lines = gradviz_here("info", tmp_path / "run.gradviz").stdout.splitlines()
+    (leaf,) = [line for line in lines if line.startswith("w ")]
+    assert leaf.split()[-3:] == ["before", "the", "recording"]
 
 
 def test_a_trace_of_more_than_two_gigabytes_is_read(tmp_path: Path) -> None:

@@ -628,7 +628,7 @@ def test_info_says_which_leaves_were_made_before_the_recording(
         (w * torch.ones(2)).sum().backward()
     lines = gradviz("info", tmp_path / "run.gradviz").stdout.splitlines()
     (leaf,) = [line for line in lines if "(2,)" in line]
-    assert leaf.endswith("before the recording")
+    assert leaf.rstrip().endswith("before the recording")
 
 
 def test_a_trace_of_more_than_two_gigabytes_is_read(tmp_path: Path) -> None:

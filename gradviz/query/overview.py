@@ -13,8 +13,8 @@ from gradviz.tracefile.contents import NOT_PLAIN
 
 @dataclass(frozen=True, slots=True)
 class LeafInfo:
-    """A leaf at the end of the run. `has_grad` is whether its `.grad` is not None. The place is where it was made, "" for
-    one from before the recording."""
+    """A leaf at the end of the run. `has_grad` is whether its `.grad` is not None. The place is where it was made, ""
+    for one from before the recording."""
 
     tensor: int
     name: str

@@ -55,6 +55,9 @@ def main() -> int:
                         sep="\n",
                         flush=True,
                     )
+            done = part[-1][0] + 1 - given.first
+            if done % 1000 == 0 and not given.quiet:
+                print(f"{done} of {given.count} tried: {bad} with violations", flush=True)
     kinds = sorted_by_kind(found)
     print(
         f"\n{given.count} mutations in {time.time() - start:.0f} s: {bad} with violations, {len(kinds)} kinds"

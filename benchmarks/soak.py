@@ -1,6 +1,6 @@
 """A long recording: does it grow or slow down?
 
-    python benchmarks/soak.py [MINUTES] [--engine numpy|torch] [--values stats]
+    python benchmarks/soak.py [MINUTES] [--engine numpy|torch] [--values stats] [--passes every:50] [--last N]
 
 A small network is trained for that long (10 minutes unless told) under `gradviz trace`. Each twelfth of the time is a
 row: passes, their time, the bytes that each adds to the file, and the memory of the process. It fails (status 1) when
@@ -61,14 +61,11 @@ class Row:
     memory: float
 
 
-def recorded(minutes: float, engine: str, values: str) -> list[Row]:
-    """Train under `gradviz trace`; one row for each twelfth of the time."""
+def recorded(minutes: float, settings: list[str]) -> list[Row]:
+    """Train under `gradviz trace` with these options; one row for each twelfth of the time."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text(SCRIPT)
-        command = [
-            sys.executable, "-m", "gradviz", "trace", "--engine", engine, "--values", values, "train.py",
-            str(60 * minutes),
-        ]  # fmt: skip
+        command = [sys.executable, "-m", "gradviz", "trace", *settings, "train.py", str(60 * minutes)]
         rows, before = [], (0, 0.0, 0)
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as running:
             assert running.stdout is not None
@@ -106,9 +103,13 @@ def main() -> None:
     parser.add_argument("minutes", type=float, nargs="?", default=10)
     parser.add_argument("--engine", default="numpy")
     parser.add_argument("--values", default="stats")
+    parser.add_argument("--passes")
+    parser.add_argument("--last")
     options = parser.parse_args()
     print(machine())
-    rows = recorded(options.minutes, options.engine, options.values)
+    chosen = {name: getattr(options, name) for name in ("engine", "values", "passes", "last")}
+    settings = [word for name, value in chosen.items() if value for word in (f"--{name}", value)]
+    rows = recorded(options.minutes, settings)
     shown = [
         (
             f"{row.passes:,}",
@@ -118,7 +119,7 @@ def main() -> None:
         )
         for row in rows
     ]
-    title = f"{options.minutes:g} minutes on {options.engine}, --values {options.values}"
+    title = f"{options.minutes:g} minutes: {' '.join(settings)}"
     table(title, shown, ("passes", "CPU µs a pass", "bytes a pass", "memory, MB"))
     worse = grown(rows)
     print(f"\ngrown: {', '.join(worse) or 'nothing'}")

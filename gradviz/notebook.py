@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from gradviz.draw.page import html
 from gradviz.draw.picture import Page, Picture
 from gradviz.events.holders import outermost_modules, parameters_below
+from gradviz.events.listener import Listener
 from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
 from gradviz.query import Query
@@ -31,6 +32,7 @@ def draw(
     unfold: Iterable[str] = (),
     rolled: bool | None = None,
     theme: str = "light",
+    gradients: bool = False,
     **settings: Any,
 ) -> Picture:
     """Draw the graph that leads to a tensor, that a module makes of `inputs`, or of a trace: an open one, or the name
@@ -43,10 +45,20 @@ def draw(
     of the last pass that began there. Of one that was not recorded, the graph's nodes are known, their order, and what
     they saved; a node that took a parameter of a layer is drawn in this layer.
 
+    With `gradients` the gradients of a tensor of one element are on the edges, also if no pass began there yet: its
+    backward pass runs once, as `torch.autograd.grad` with `retain_graph=True`. No `.grad` changes, the graph is not
+    freed, and nothing stays of the pass but what the program's own code does in it: hooks, custom Functions, and what a
+    checkpoint runs again.
+
     Tensors and modules are those of gradviz's engine or of PyTorch. A module is called once, with a tensor, a tuple of
     arguments or a dict. Tensors get the names that they have in the caller, or those of `params`:
     `dict(model.named_parameters())`. The `theme` is light or dark; `settings` are those of `gradviz.graph.build.build`.
-    Raises TypeError for anything else, and for a module without `inputs`."""
+    Raises TypeError for anything else, and for a module without `inputs`; NoGradientsError if `gradients` cannot be
+    had: the tensor does not require grad, has more than one element, or backward() has freed its graph."""
+    if gradients and (is_module(thing) or isinstance(thing, (str, Path, Trace))):
+        raise TypeError(
+            "draw(..., gradients=True) takes a tensor: a trace has the gradients that were recorded"
+        )
     if isinstance(thing, (str, Path, Trace)):
         return _of_trace(thing, theme, {"depth": depth, "unfold": unfold, "rolled": rolled}, settings)
     frame = sys._getframe(1)
@@ -54,47 +66,62 @@ def draw(
         frame = frame.f_back
     modules = outermost_modules(frame)
     names = _with_parameters({**frame.f_globals, **frame.f_locals}, modules, params or {})
-    if not is_module(thing) and (recorded := _recorded(thing, names, settings)) is not None:
+    fold = {"depth": depth, "unfold": unfold, "rolled": rolled}
+    if not is_module(thing) and (recorded := _recorded(thing, names, gradients, settings)) is not None:
         path, graph = recorded
-        page = partial(show, path, graph.pass_number)
-        return Picture(graph, page, theme, depth=depth, unfold=unfold, rolled=rolled)
+        return Picture(graph, partial(show, path, graph.pass_number), theme, **fold)
     if is_module(thing) and inputs is None:
         raise TypeError("draw() of a module calls it: give its inputs, draw(model, inputs)")
+
+    def tell(listener: Listener) -> int:
+        if is_module(thing):
+            tell_call(thing, inputs, listener)
+            return 0
+        return tell_graph(thing, listener, names, modules, gradients)
+
+    graph, content = _at_hand(tell, settings)
+    if gradients and graph.pass_number is not None:
+        graph.notes.append(RUN_FOR_THIS)
+    return Picture(graph, partial(_page, content, settings), theme, **fold)
+
+
+def _at_hand(tell: Callable[[Listener], int], settings: dict[str, Any]) -> tuple[Graph, bytes]:
+    """The graph of what `tell` tells a listener, and the trace of it. It returns the number of the tensor of which the
+    graph shows what leads to it; 0 for all."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "live.gradviz"
         sites = Sites([draw.__code__], pytorch.own_directories())  # the name of the picture is no tensor's
         recorder = Recorder(path, sites=sites, meta={**run_meta(), "script": ""})
         try:
-            if is_module(thing):
-                tell_call(thing, inputs, recorder)
-                number = 0
-            else:
-                number = tell_graph(thing, recorder, names, modules)
+            number = tell(recorder)
         finally:
             recorder.close(ended="ok")
         content = path.read_bytes()
         with open_trace(path) as trace:
             graph = build(trace, of=number, **settings)
-        if number and any(node.parameter for node in graph.nodes.values()):
-            graph.notes.append(BY_PARAMETERS if graph.scopes else NOT_RECORDED)
-        return Picture(
-            graph, lambda: _page(content, settings), theme, depth=depth, unfold=unfold, rolled=rolled
-        )
+    if number and any(node.parameter for node in graph.nodes.values()):
+        graph.notes.append(BY_PARAMETERS if graph.scopes else NOT_RECORDED)
+    return graph, content
 
 
+RUN_FOR_THIS = "this pass was run for the picture: no .grad has changed"
 NOT_RECORDED = "not recorded: draw(net, inputs) shows modules"
 BY_PARAMETERS = "not recorded: modules are told by their parameters"
 
 
-def _recorded(tensor: Any, names: Mapping[str, Any], settings: dict[str, Any]) -> tuple[Path, Graph] | None:
+def _recorded(
+    tensor: Any, names: Mapping[str, Any], gradients: bool, settings: dict[str, Any]
+) -> tuple[Path, Graph] | None:
     """The file in which a tensor was recorded, and the graph that leads to it; None if that was not recorded, or not
-    all of it. A tensor without a name there gets that of `names`."""
+    all of it, with `gradients` if no pass began there. A tensor without a name there gets that of `names`."""
     found = where_recorded(tensor)
     if found is None:
         return None
     path, numbers = found
     with open_trace(path) as trace:
         graph = build(trace, of=numbers.of(tensor), **settings)
+    if gradients and graph.pass_number is None:
+        return None
     called = {numbers.of(thing): name for name, thing in names.items() if name[:1] != "_"}
     for node in graph.nodes.values():
         if node.kind in (LEAF, TENSOR) and node.name is None and (name := called.get(node.number)):

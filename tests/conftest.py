@@ -26,6 +26,19 @@ os.environ.setdefault("GRADVIZ_DEBUG", "1")  # an error that nobody foresaw is s
 settings.register_profile("gradviz", deadline=None)
 settings.load_profile("gradviz")
 
+# What takes longest comes first, so that no worker is left alone with it at the end.
+LONGEST = (
+    "test_odd_scripts", "test_page", "test_torch_database", "test_part", "test_fuzz", "test_docs", "test_opinfo",
+    "test_torch_source", "test_torch_ranks",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of the longest files first."""
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 

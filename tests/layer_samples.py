@@ -51,6 +51,7 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
         ([values(2, 2, 3), values(2, 1, 2), values(1)], ((10,), (3,), (0,), (2,), 1)),
     ],
     "adaptive_max_pool2d": [([values(1, 1, 3, 3)], ((2, 2), TAKEN))],
+    "adaptive_max_pool2d_with_indices": [([values(1, 1, 3, 3)], ((2, 2), TAKEN))],
     **{
         f"upsample_{mode}{n}d": [_resized((3, 2, 2)[:n])]
         for mode, dims in {
@@ -62,6 +63,7 @@ SAMPLES: dict[str, list[tuple[list[np.ndarray], tuple]]] = {
     "im2col": [([values(1, 2, 4, 5)], ((2, 3), (1, 2), (1, 0), (1, 1)))],
     "col2im": [([values(1, 8, 6)], ((4, 3), (2, 2), (1, 1), (0, 0), (1, 1)))],
     "max_pool2d": [_pooled()],
+    "max_pool2d_with_indices": [_pooled()],
     "put_in_planes": [([values(1, 1, 2, 2)], ((1, 1, 3, 3), TAKEN))],
     "taken_in_planes": [([values(1, 1, 3, 3)], (TAKEN,))],
     "avg_pool2d": [_averaged()],

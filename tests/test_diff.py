@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
 import gradviz as package
+import gradviz.engine as torch
 from gradviz.diagnose.diff import NoDiff
 
 Command = Callable[..., CompletedProcess[str]]
@@ -168,3 +172,15 @@ def test_what_cannot_be_compared_is_one_line(compared: Callable[..., dict], grad
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     with pytest.raises(NoDiff):
         package.diff("good.gradviz")
+
+
+def test_a_long_text_of_a_trace_is_shortened(gradviz_here: Command, tmp_path: Path) -> None:
+    one, other = tmp_path / "one.gradviz", tmp_path / "other.gradviz"
+    with package.record(one):
+        (torch.ones(2, requires_grad=True) * 2).sum().backward()
+    shutil.copy(one, other)
+    with closing(sqlite3.connect(other)) as connection, connection:
+        connection.execute("UPDATE strings SET text = ? WHERE text = 'mul'", ("x\n" * 10_000,))
+    printed = gradviz_here("diff", one, other).stdout
+    assert "1 changed operation" in printed
+    assert len(printed) < 2_000

@@ -491,3 +491,11 @@ def test_a_tensor_that_retains_its_gradient_shows_it(torch: Any) -> None:
     node = by_name(gradviz.draw(loss))["hidden"]
     assert node.grad is not None
     assert np.ravel(node.grad.array).tolist() == [6.0, 12.0]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_leaf_alone_is_drawn_by_its_name(gradients: bool, torch: Any) -> None:
+    w = torch.tensor(1.0, requires_grad=True)
+    graph = gradviz.draw(w, gradients=gradients).graph
+    assert [(node.kind, node.name) for node in graph.nodes.values()] == [(LEAF, "w")]
+    assert w.grad is None

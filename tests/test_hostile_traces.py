@@ -19,8 +19,10 @@ import pytest
 
 import gradviz.engine as torch
 from gradviz.cli.main import main
+from gradviz.diagnose.why import NoAnswer, why
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import ROW
+from gradviz.query.tables import Nesting
 from gradviz.sources.record import record
 from gradviz.tracefile import Recorder, Trace, TraceError, open_trace
 from gradviz.tracefile.database import Database
@@ -149,6 +151,33 @@ def test_an_array_that_stands_for_more_than_its_size_allows_is_refused(trace: Pa
 def test_a_cell_that_cannot_be_is_refused(trace: Path, statement: str, value: Any, why: str) -> None:
     change(trace, statement, values=(value,))
     refused(trace, why)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("number", 0, "a run of passes that cannot be"),
+        ("passes", -1, "a run of passes that cannot be"),
+        ("stride", 0, "a run of passes that cannot be"),
+        ("last", 0, "a run of passes that cannot be"),
+        ("passes", (1 << 32) - 1, "runs of passes beyond all bounds"),
+        ("stride", (1 << 32) - 1, "runs of passes beyond all bounds"),
+        ("number", (1 << 32) - 1, "runs of passes beyond all bounds"),
+        ("passes", 1 << 40, "beyond all bounds"),
+        ("number", 1, "an event names what there is not"),
+        ("stride", 1, "PASS_BEGAN at an event that is none"),
+        ("site", 99, "at a place that there is not"),
+    ],
+)  # fmt: skip
+def test_a_run_of_passes_that_cannot_be_is_refused(tmp_path: Path, column: str, value: int, why: str) -> None:
+    path = tmp_path / "run.gradviz"
+    with record(path, passes={1}, with_torch=False):
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        for _ in range(9):
+            (w * w).sum().backward()
+    read_all(path)
+    change(path, f"UPDATE skipped SET {column} = ? WHERE passes > 1", values=(value,))
+    refused(path, why)
 
 
 # --- events and states
@@ -391,3 +420,47 @@ def test_a_sound_trace_of_each_sort_is_read(tmp_path: Path) -> None:
         with open_trace(path) as read:
             assert isinstance(read, Trace)
         read_all(path)
+
+
+def test_scopes_that_are_left_but_never_entered_are_no_spans(tmp_path: Path) -> None:
+    path = tmp_path / "run.gradviz"
+    with record(path, with_torch=False):
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 1)))
+        for _ in range(2):
+            net(torch.ones(1, 2)).sum().backward()
+
+    def lose(rows: np.ndarray) -> None:
+        """Where the first module was entered, one is left."""
+        rows["head"][of_kind(rows, Kind.SCOPE_ENTERED)[0]] += Kind.SCOPE_LEFT - Kind.SCOPE_ENTERED
+
+    with open_trace(path) as trace:
+        whole = Nesting(trace, Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT).spans()
+    changed(path, "events", lose)
+    with open_trace(path) as trace:
+        assert set(Nesting(trace, Kind.SCOPE_ENTERED, Kind.SCOPE_LEFT).spans()) < set(whole)
+
+
+def test_why_does_without_gradients_of_no_pass(trace: Path) -> None:
+    def lose(rows: np.ndarray) -> None:
+        rows["c"][of_kind(rows, Kind.RECEIVED)] = 0
+
+    assert why(trace, "x").number == 1
+    changed(trace, "events", lose)
+    with pytest.raises(NoAnswer, match="no pass gave x a gradient"):
+        why(trace, "x")
+
+
+def test_why_does_without_the_root_of_a_pass(trace: Path) -> None:
+    with closing(sqlite3.connect(trace, isolation_level=None)) as connection:
+        (chunk,) = connection.execute("SELECT min(id) FROM chunks").fetchone()
+        rows = np.frombuffer(packed(connection, "events", chunk), ROW)
+        links = np.frombuffer(packed(connection, "links", chunk), "<u4").copy()
+    began = of_kind(rows, Kind.PASS_BEGAN)[0]
+    own = slice(int(rows["links"][:began].sum()), int(rows["links"][: began + 1].sum()))
+    with open_trace(trace) as opened:
+        (root,) = opened.event(int(began)).roots
+    at = own.start + links[own].tolist().index(root.node)
+    assert links[at - 1] == 1  # root
+    links[at - 1] = 0
+    change(trace, "UPDATE links SET data = ? WHERE chunk = ?", values=(as_is(links.tobytes()), chunk))
+    assert why(trace, "x").roots == ""

@@ -259,6 +259,10 @@ COMMANDS = (
     "who nosuchthing", "out", "over", "over-back", "out-back", "again", "again-back", "into", "into-back",
     "next-backward", "back-backward", "next-forward", "back-forward", "where", "nan", "next x", "first 3", "until",
     "nosuchcommand", "nexxt",
+    "until op == 'log", "until grad.rms = 1", "until nan; inf", "until nan inf", "until (nan", "until 3", "until op",
+    "until line == event", "until 3 < 4", "until 3 < line < event", "until nan == 1", "until line == 'a'",
+    "until op < 'a'", "until line ~ 3", "until 'a' ~ op", "until line <", "until and", "until op == log",
+    "until zzz > 1", "until grad.rsm < 1", "until grad.what < 1", f"until {'(' * 60}nan",
 )  # fmt: skip
 
 
@@ -285,6 +289,7 @@ def test_what_a_command_says_in_a_korean_lesson_is_korean(lesson: Lesson, tmp_pa
 
 def test_each_korean_text_is_one_that_is_said_and_has_its_parts() -> None:
     rooms = [*Path(words.__file__).parent.glob("*.py"), *Path(step.__file__).parent.glob("*.py")]
+    rooms.append(Path(words.__file__).parent.parent / "query" / "predicate.py")
     texts = {
         node.value
         for file in rooms

@@ -70,11 +70,14 @@ def test_a_cell_is_recorded_as_it_is(outputs: Any) -> None:
 
 
 def test_a_loss_of_a_recorded_cell_is_drawn_with_its_modules_in_a_later_one(outputs: Any) -> None:
-    _, _, later, unrecorded = outputs(
+    _, _, later, unrecorded, with_gradients, after = outputs(
         "net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))",
         "%%gradviz\nloss = net(torch.ones(4, 2)).pow(2).mean()\nloss.backward()",
         "gradviz.draw(loss, rolled=True)",
         "gradviz.draw(net(torch.ones(4, 2)).pow(2).mean())",
+        "grad = net[2].bias.grad.tolist()\nagain = net(torch.ones(4, 2)).pow(2).mean()\n"
+        "gradviz.draw(again, gradients=True, depth=2)",
+        "net[2].bias.grad.tolist() == grad",
     )
     picture = shown(later, "image/svg+xml").replace("\u00a0", " ")
     assert "0 · Linear" in picture
@@ -82,6 +85,11 @@ def test_a_loss_of_a_recorded_cell_is_drawn_with_its_modules_in_a_later_one(outp
     at_hand = shown(unrecorded, "image/svg+xml").replace("\u00a0", " ")
     assert "0 · Linear" in at_hand
     assert "not recorded: modules are told by their parameters" in at_hand
+    assert 'class="edge grad flowed' not in at_hand
+    flowing = shown(with_gradients, "image/svg+xml").replace("\u00a0", " ")
+    assert "this pass was run for the picture: no .grad has changed" in flowing
+    assert 'class="edge grad flowed' in flowing
+    assert shown(after, "text/plain") == "True"
 
 
 def test_an_error_in_a_recorded_cell_is_shown_with_the_picture(outputs: Any) -> None:

@@ -522,6 +522,26 @@ def test_buttons_and_keys_lead_to_the_first_nan_and_the_first_error(
     assert "give that pass retain_graph=True" in page.text(".why")
 
 
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+def test_the_replay_ends_with_the_error_that_ended_the_script(
+    engine: str, opened: Callable, tmp_path: Path
+) -> None:
+    if engine == "torch":
+        pytest.importorskip("torch")
+    script = tmp_path / "cut.py"
+    script.write_text(
+        "import torch\nx = torch.tensor(2.0, requires_grad=True)\ny = x.detach() * 3.0\ny.backward()\n"
+    )
+    run(Target(str(script), False, ()), tmp_path / "cut.gradviz", engine=engine)
+    page = opened(tmp_path / "cut.gradviz")
+    with open_trace(tmp_path / "cut.gradviz") as trace:
+        last = trace.count - 1
+    page.press("e")
+    assert page.event() == last
+    assert "does not require grad" in page.text("#sentence")
+    assert "x.detach()" in page.text(".why")
+
+
 def test_a_run_without_a_nan_says_so(traced: Callable, opened: Callable) -> None:
     page = opened(traced(lesson))
     assert not page.tab.is_visible("#first-nan")

@@ -144,7 +144,7 @@ def test_a_part_is_as_the_whole_for_every_example(program: Path, tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("lengths", [[1], [11, 2, 60]], ids=str)
 def test_a_part_is_as_the_whole_for_programs_of_the_zoo(lengths: list[int], tmp_path: Path) -> None:
-    for number, program in enumerate(ALL[len(lengths) :: 24]):
+    for number, program in enumerate(ALL[len(lengths) :: 48]):
         if not program.needs_torch:
             source = tmp_path / f"{number}.py"
             source.write_text(program.text)
@@ -153,8 +153,8 @@ def test_a_part_is_as_the_whole_for_programs_of_the_zoo(lengths: list[int], tmp_
 
 
 @pytest.mark.slow
-def test_the_stepper_says_the_same_of_a_part_of_every_program_of_the_zoo(tmp_path: Path) -> None:
-    for number, program in enumerate(ALL):
+def test_the_stepper_says_the_same_of_a_part_of_every_fourth_program_of_the_zoo(tmp_path: Path) -> None:
+    for number, program in enumerate(ALL[::4]):
         if not program.needs_torch:
             source = tmp_path / "program.py"
             source.write_text(program.text)
@@ -244,6 +244,59 @@ def test_what_a_pass_needs_does_not_grow_with_the_run(tmp_path: Path) -> None:
             assert len(part._chunks_read) < len(trace.chunks) / 2
             assert overview(Query(part)).passes == steps
     assert read[0] == read[1]
+
+
+EVERY = """
+import gradviz.engine as torch
+w = torch.tensor([1.0, 2.0], requires_grad=True)
+for step in range(40):
+    loss = (w * w).sum()
+    if step == 20:
+        w.sin().sum().backward()
+    loss.backward()
+    with torch.no_grad():
+        w -= 0.01 * w.grad
+    w.grad = None
+"""
+
+
+@pytest.fixture
+def every_tenth(tmp_path: Path) -> Path:
+    """A run of which a few passes are recorded in detail: the others are told as runs of passes."""
+    with record(tmp_path / "every.gradviz", passes={1, 2, 10, 20, 30, 33, 40}):
+        exec(EVERY, {})
+    return tmp_path / "every.gradviz"
+
+
+def test_passes_that_are_not_in_detail_are_told_as_runs_of_passes(every_tenth: Path) -> None:
+    with closing(sqlite3.connect(every_tenth)) as connection:
+        runs = connection.execute("SELECT number, passes FROM skipped ORDER BY number").fetchall()
+        told = [number for (number,) in connection.execute("SELECT number FROM passes ORDER BY number")]
+    assert sorted([*told, *(number + more for number, passes in runs for more in range(passes))]) == list(
+        range(1, 42)
+    )
+    assert {1, 2, 10, 20, 30, 33, 40} <= {*told}
+    assert len(runs) < 30 - len(told)
+
+
+def test_a_part_has_the_passes_that_are_not_in_detail(every_tenth: Path, tmp_path: Path) -> None:
+    with (
+        open_trace(recut(every_tenth, tmp_path / "other.gradviz", [7])) as whole,
+        open_trace(every_tenth) as other,
+    ):
+        assert whole.pass_numbers == part_of(other).pass_numbers == list(range(1, 42))
+        assert whole.passes_in_detail == part_of(other).passes_in_detail == 7
+        assert [part_of(other).find_pass(number) for number in whole.pass_numbers] == whole.passes
+        for mine, its in zip(part_of(other).pass_spans, whole.pass_spans, strict=True):
+            assert mine.tolist() == its.tolist()
+        for event in range(0, whole.count, 5):
+            assert part_of(other).passes_ended_before(event) == whole.passes_ended_before(event)
+            assert part_of(other).pass_ending_from(event) == whole.pass_ending_from(event)
+        part = part_of(other)
+        part.reach_passes([5, 10])
+        assert {5, 10} <= {run.number for run in part.passes}
+    check_same(every_tenth, tmp_path / "other.gradviz", [7])
+    check_same_steps(every_tenth, tmp_path / "other.gradviz", [7], most=6)
 
 
 def test_a_run_that_was_killed_has_the_passes_that_ended(loop: Path, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_parts_are_joined_as_in_python(columns: TraceFields) -> None:
     [
         ("", "a predicate is missing, such as: grad.rms < 1e-7"),
         ("grad.rsm < 1", "there is no field grad.rsm: did you mean grad.rms?"),
-        ("grad.what < 1", "grad has min, max, mean, rms"),
+        ("grad.what < 1", "there is no field grad.what: this tensor has min, max, mean, rms"),
         ("lin == 3", "did you mean line?"),
         ("zzz > 1", "there is no field zzz: the fields are out.rms"),
         ("grad.rms <", "something is missing at the end"),

@@ -13,9 +13,9 @@ import pytest
 import gradviz.engine as torch
 from gradviz.sources.record import record
 from gradviz.tracefile import TraceError, open_trace
+from gradviz.tracefile.file import PAGE
 
 MAGIC = bytes.fromhex("d9d505f920a163d7")
-PAGE = 8192
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -307,6 +309,24 @@ def test_statistics_of_large_arrays_agree_with_exact_ones_to_four_digits(
     np.testing.assert_allclose((stats.mean, stats.rms), exact, rtol=5e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "case", ["ordinary", "far from zero", "one is huge", "NaN and inf", "constant", "zero"]
+)
+def test_statistics_of_several_blocks_are_those_of_all(case: str, dtype: type) -> None:
+    array = np.concatenate([LARGE["constant"], LARGE["ordinary"], LARGE["ordinary"] + 3, LARGE[case]]).astype(
+        dtype
+    )
+    stats = stats_of(array)
+    finite = array[np.isfinite(array)].astype(np.float64)
+    counts = int(np.isnan(array).sum()), int(np.isinf(array).sum()), int((array == 0).sum())
+    assert (stats.nan, stats.inf, stats.zeros) == counts
+    assert (stats.min, stats.max) == (finite.min(), finite.max())
+    np.testing.assert_allclose(
+        (stats.mean, stats.rms), (finite.mean(), np.sqrt(np.mean(finite**2))), rtol=5e-5
+    )
+
+
 @pytest.mark.parametrize("left", [0, 3e-9, 1e-8, 3e-7, 1e-6, 3e-5])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_mean_near_zero_has_its_digits_unless_it_is_what_rounding_left(left: float, dtype: type) -> None:
@@ -598,6 +618,26 @@ def test_a_value_of_another_type_is_refused(damage: str, tmp_path: Path) -> None
         connection.execute(f"UPDATE {damage}")
     with pytest.raises(TraceError, match="is damaged or truncated"):
         read_all(path)
+
+
+def test_info_says_which_leaves_were_made_before_the_recording(
+    tmp_path: Path, gradviz: Callable[..., CompletedProcess[str]]
+) -> None:
+    w = torch.ones(2, requires_grad=True)
+    with recorded(tmp_path):
+        (w * torch.ones(2)).sum().backward()
+    lines = gradviz("info", tmp_path / "run.gradviz").stdout.splitlines()
+    (leaf,) = [line for line in lines if "(2,)" in line]
+    assert leaf.rstrip().endswith("before the recording")
+
+
+def test_a_trace_of_more_than_two_gigabytes_is_read(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        torch.ones(2, requires_grad=True).sum().backward()
+    path = tmp_path / "run.gradviz"
+    os.truncate(path, 3 << 30)  # a file with a hole: it takes no room
+    with open_trace(path) as trace:
+        assert len(trace.passes) == 1
 
 
 @settings(max_examples=60, deadline=None)

@@ -94,3 +94,49 @@ def test_debug_says_a_scope_once(
     ).stderr
     assert "forward in Tiny.blocks.0.attn" in shown
     assert "blocks.0.blocks.0" not in shown
+
+
+SHARED = """\
+import torch
+from torch import nn
+
+class Holder(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x).tanh()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.Linear(2, 2)
+        self.a, self.b = Holder(layer), Holder(layer)
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+net = Net()
+print([name for name, _ in net.named_modules()])
+net(torch.ones(1, 2)).sum().backward()
+"""
+
+
+@engines
+def test_a_layer_that_two_modules_hold_has_the_name_of_named_modules(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "shared.py"
+    script.write_text(SHARED)
+    run(Target(str(script), False, ()), tmp_path / "run.gradviz", engine=engine)
+    assert capsys.readouterr().out == "['', 'a', 'a.layer', 'b']\n"
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        words = Words(trace)
+        said = [phase(Stop(words, k)) for k in range(trace.count)]
+        assert "forward in net.a.layer" in said
+        assert "forward in net.b › net.a.layer" in said, "of the call through b, no path that is none"
+        assert not any("net.b.net" in text for text in said)
+        assert [f"net.a.layer.{name}" for name in ("weight", "bias")] == list(
+            dict.fromkeys(trace.parameters[tensor] for tensor in sorted(trace.parameters))
+        )

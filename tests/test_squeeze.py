@@ -29,11 +29,17 @@ from gradviz.tracefile.squeeze import Squeezer, alike, period_of
 numbers = st.lists(st.integers(0, 2**32 - 1), max_size=60).map(lambda found: np.array(found, NUMBER))
 
 
-@given(before=numbers, array=numbers, period=st.integers(0, 70), forgotten=st.integers(0, 60))
+@given(
+    before=numbers,
+    array=numbers,
+    period=st.integers(0, 70),
+    columns=st.integers(0, 7),
+    forgotten=st.integers(0, 60),
+)
 def test_any_numbers_are_read_as_they_were(
-    before: np.ndarray, array: np.ndarray, period: int, forgotten: int
+    before: np.ndarray, array: np.ndarray, period: int, columns: int, forgotten: int
 ) -> None:
-    kept = unexpected(before[forgotten:], array.tobytes(), period)
+    kept = unexpected(before[forgotten:], array.tobytes(), period, columns)
     assert expanded(kept, before) == array.tobytes()  # whoever reads it may know more
 
 
@@ -77,9 +83,26 @@ def test_values_that_change_little_are_packed_across_periods() -> None:
 
 def test_numbers_that_do_not_repeat_are_kept_as_they_are() -> None:
     array = np.random.default_rng(0).integers(0, 2**32, 400, NUMBER)
-    kept = unexpected(np.zeros(0, NUMBER), array.tobytes(), 7)
-    assert header_of(kept).how == AS_IS
-    assert expanded(kept) == array.tobytes()
+    for columns in (0, 7):
+        kept = unexpected(np.zeros(0, NUMBER), array.tobytes(), 7, columns)
+        assert header_of(kept).how == AS_IS
+        assert expanded(kept) == array.tobytes()
+
+
+def test_the_rows_that_a_group_begins_with_are_packed_by_columns() -> None:
+    """Nothing before them lets expect them."""
+    squeezer = Squeezer()
+    whole = rows_of(list(range(1, 100)) * 80)
+    whole[:, 1:] = whole[:, :1] * np.arange(1, 7, dtype=NUMBER)
+    for number, begin in enumerate(range(0, len(whole), 110), 1):
+        rows = whole[begin : begin + 110]
+        kept = squeezer.chunk(number, begin + len(rows), rows.tobytes(), b"", b"", [])
+        if squeezer.group > 1:
+            break
+    assert squeezer.period == 99
+    assert header_of(kept.events).how == REARRANGED
+    assert len(kept.events) < rows.nbytes / 4
+    assert expanded(kept.events) == rows.tobytes()
 
 
 HEADER = struct.Struct("<5I")

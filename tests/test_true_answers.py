@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from gradviz.draw.render import svg
+from gradviz.errors import GradvizError
+from gradviz.graph.build import build
 from gradviz.sources.script import Target, run
+from gradviz.step.screen import Screen
 from gradviz.step.state import Session
+from gradviz.step.timeline import timeline
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
+from gradviz.words import Stop, Words
+from gradviz.words.sentences import sentence
 
 BY_HAND = """\
 import torch
@@ -55,20 +63,60 @@ D = torch.nn.Sequential(torch.nn.Linear(2, 1))
 D(G(torch.ones(1, 2))).sum().backward()
 """
 
+NAMED_MID = """\
+import torch
+x = torch.ones(2)
+mid = (2 * x).requires_grad_(True)
+(mid**2).sum().backward()
+"""
+NAMED_INSIDE = """\
+import torch
+def made():
+    mid = torch.tensor([1.0, 2.0], requires_grad=True)
+    return mid
+loss = (made() ** 2).sum()
+loss.backward()
+"""
+WRONG_SHAPE = """\
+import torch
+w = torch.ones(2, 3, requires_grad=True)
+h = w * 2.0
+h @ torch.ones(2, 3)
+"""
+ARGUMENTS = """\
+import torch
+import torch.nn.functional as F
+x = torch.tensor([[0.5, 0.2], [0.3, 0.9]], requires_grad=True)
+rows = x[torch.tensor([1, 0])] + x[[0, 1]] + x.masked_fill(x > 0.4, 0.0)
+loss = F.nll_loss(F.log_softmax(rows, -1), torch.tensor([0, 1]), weight=torch.tensor([1.0, 2.0]))
+loss = loss + F.binary_cross_entropy(x, torch.ones(2, 2)) + F.max_pool2d(x[None, None], 2).sum()
+loss.backward()
+"""
+
 Answer = Callable[[str, str], str]
 
 
 @pytest.fixture(
     params=["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="-"))]
 )
-def answer(request: pytest.FixtureRequest, tmp_path: Path) -> Answer:
-    """What the stepper answers at the end of a program."""
+def traced(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Path]:
+    """The trace of a program."""
 
-    def ask(program: str, command: str) -> str:
+    def trace(program: str) -> Path:
         script = tmp_path / "lesson.py"
         script.write_text(program)
         run(Target(str(script), False, ()), tmp_path / "run.gradviz", engine=request.param)
-        with open_trace(tmp_path / "run.gradviz") as trace:
+        return tmp_path / "run.gradviz"
+
+    return trace
+
+
+@pytest.fixture
+def answer(traced: Callable[[str], Path]) -> Answer:
+    """What the stepper answers at the end of a program."""
+
+    def ask(program: str, command: str) -> str:
+        with open_trace(traced(program)) as trace:
             session = Session(trace)
             obey(session, "last")
             for part in command.split("; "):
@@ -111,3 +159,54 @@ def test_the_nan_is_found_before_the_infinities_and_born_where_no_input_has_one(
 def test_two_networks_have_names_of_their_own(answer: Answer) -> None:
     told = answer(NETWORKS, "leaves")
     assert all(f"\n  {name}" in told for name in ("G.0.weight", "G.0.bias", "D.0.weight", "D.0.bias"))
+
+
+@pytest.mark.parametrize("program", [NAMED_MID, NAMED_INSIDE])
+def test_a_tensor_is_found_by_its_name_wherever_it_was_named(program: str, answer: Answer) -> None:
+    told = answer(program, "info mid")
+    assert told.startswith("mid (tensor ")
+    assert "did you mean" not in told
+    told = answer(program, "first; until mutation or backward; info mid")
+    assert told.startswith("mid (tensor ")
+
+
+def test_before_a_tensor_is_there_its_name_is_known(answer: Answer) -> None:
+    assert answer(NAMED_MID, "first; info mid") == "mid does not exist yet at event 1: event 2 makes it\n"
+
+
+def test_a_name_that_is_not_there_is_answered_with_one_that_is_near(answer: Answer) -> None:
+    with pytest.raises(GradvizError, match="no tensor is called mdi: did you mean mid\\?"):
+        answer(NAMED_MID, "info mdi")
+
+
+@pytest.mark.parametrize(
+    ("program", "error"), [(CUT, "does not require grad"), (WRONG_SHAPE, "mat1 and mat2")]
+)
+def test_the_time_line_ends_with_the_error_that_ended_the_script(
+    program: str, error: str, traced: Callable[[str], Path]
+) -> None:
+    with open_trace(traced(program)) as trace:
+        session = Session(trace)
+        assert re.fullmatch(r" event 1 of \d ●─+✗─* forward", timeline(session, 78).plain)
+        obey(session, "nan")  # the first NaN, or the first error
+        assert session.position == session.last
+        screen = "\n".join(line.plain for line in Screen(session).lines(80, 24))
+        assert "RuntimeError" in screen
+        assert error in " ".join(screen.split())
+
+
+def test_why_at_that_error_names_what_cut_the_graph(answer: Answer) -> None:
+    told = answer(CUT, "nan; why")
+    assert "does not require grad" in told
+    assert "x.grad is None: the path from it to" in told
+    assert "line 4: y.detach()" in told
+
+
+def test_the_arguments_in_a_picture_are_those_of_the_program(traced: Callable[[str], Path]) -> None:
+    with open_trace(traced(ARGUMENTS)) as trace:
+        graph = build(trace, whole=True)
+        shown = [node.args for node in graph.nodes.values()] + [svg(graph)]
+        shown += [sentence(Stop(Words(trace), k)) for k in range(trace.count)]
+    assert any("masked_fill" in text for text in shown)
+    inside = re.compile(r"np\.|array\(|array of s|<[a-z_.]+ object at|dtype=")
+    assert [text[:200] for text in shown if inside.search(text)] == []

@@ -94,7 +94,8 @@ def _print_differences(traces: list[Trace], queries: list[Query]) -> None:
 def _facts(trace: Trace, found: Overview) -> dict[str, str]:
     meta = trace.meta
     run = f"{meta.get('script', '?')} on the {meta.get('engine', '?')} engine"
-    versions = f"gradviz {meta.get('gradviz', '?')}, Python {meta.get('python', '?')}, NumPy {meta.get('numpy', '?')}"
+    programs = {"gradviz": "gradviz", "Python": "python", "NumPy": "numpy", "PyTorch": "torch"}
+    versions = ", ".join(f"{name} {meta[key]}" for name, key in programs.items() if key in meta)
     passes = f"{found.passes:,}"
     if found.kept:
         passes += f" of {trace.passes_begun:,}: {found.kept}"
@@ -132,7 +133,9 @@ def _leaf_table(found: Overview) -> Table:
             Text(leaf.dtype),
             Text(str(leaf.requires_grad)),
             grad,
-            Text(clean(f"{Path(leaf.file).name}:{leaf.line}"), "dim"),
+            Text(
+                clean(f"{Path(leaf.file).name}:{leaf.line}") if leaf.file else "before the recording", "dim"
+            ),
         )
     if len(found.leaves) > 50:
         table.add_row(Text(f"… and {len(found.leaves) - 50} more", "dim"))

@@ -12,17 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.diagnose.difference import ADDED, CHANGED, GONE, Change, Difference, Norm, Parting, Spot
-from gradviz.words.escape import clean
+from gradviz.words.escape import plain
 from gradviz.words.numbers import number, plural
 
 _STYLES = {ADDED: ("+", "green"), GONE: ("−", "red"), CHANGED: ("~", "yellow")}
 _SHOWN = 20  # changes, and parameters
+_LONGEST = 200  # characters of a text of the trace
 
 
 def difference_text(found: Difference) -> Group:
     """Where the runs part, what only one has, and the norms."""
-    parts: list[RenderableType] = [Text.assemble(("− ", "red"), clean(found.names[0])),
-                                   Text.assemble(("+ ", "green"), clean(found.names[1]))]  # fmt: skip
+    parts: list[RenderableType] = [Text.assemble(("− ", "red"), _line(found.names[0])),
+                                   Text.assemble(("+ ", "green"), _line(found.names[1]))]  # fmt: skip
     parts += _lines(found)
     parts += [
         Text(),
@@ -44,7 +45,7 @@ def _lines(found: Difference) -> Iterator[Text]:
             ("+", "green", lines.other_file, lines.other, lines.after),
         ):
             for line, text in enumerate(texts[:_SHOWN], start):
-                yield Text(f"{sign} {clean(Path(file).name)}:{line}  {clean(text)}", style)
+                yield Text(f"{sign} {_line(Path(file).name)}:{line}  {_line(text)}", style)
 
 
 def _parting(phase: str, parting: Parting | None, found: Difference) -> Iterator[Text]:
@@ -61,16 +62,20 @@ def _parting(phase: str, parting: Parting | None, found: Difference) -> Iterator
     if parting.line is not None:
         lines = found.lines[parting.line]
         change = (lines.after or lines.before)[0].strip()
-        yield Text(f"           changed line {lines.other if lines.after else lines.one}: {clean(change)}")
+        yield Text(f"           changed line {lines.other if lines.after else lines.one}: {_line(change)}")
+
+
+def _line(text: str) -> str:
+    return plain(text, _LONGEST)
 
 
 def _spot(spot: Spot) -> str:
-    value = f" = {clean(spot.value)}" if spot.value else ""
-    return f"{_place(spot)}  {clean(spot.what)}{value}  (event {spot.event + 1})"
+    value = f" = {_line(spot.value)}" if spot.value else ""
+    return f"{_place(spot)}  {_line(spot.what)}{value}  (event {spot.event + 1})"
 
 
 def _place(spot: Spot) -> str:
-    return "?" if spot.site is None else f"{clean(Path(spot.site.place.file).name)}:{spot.site.place.line}"
+    return "?" if spot.site is None else f"{_line(Path(spot.site.place.file).name)}:{spot.site.place.line}"
 
 
 def _changes(changes: tuple[Change, ...]) -> Iterator[Text]:
@@ -83,9 +88,9 @@ def _changes(changes: tuple[Change, ...]) -> Iterator[Text]:
         assert spot is not None
         sign, style = _STYLES[change.kind]
         times = f" ×{change.count}" if change.count > 1 else ""
-        detail = f"  {clean(change.detail)}" if change.detail else ""
+        detail = f"  {_line(change.detail)}" if change.detail else ""
         yield Text.assemble(
-            (f"{sign} ", style), f"{_place(spot)}  {clean(spot.what)}{times}", (detail, "yellow")
+            (f"{sign} ", style), f"{_place(spot)}  {_line(spot.what)}{times}", (detail, "yellow")
         )
     if len(changes) > _SHOWN:
         yield Text(f"… and {len(changes) - _SHOWN:,} more", "dim")
@@ -97,7 +102,7 @@ def _norms(found: Difference) -> Table:
     by_distance = sorted(found.norms, key=_distance, reverse=True)
     for norm in by_distance[:_SHOWN]:
         told = [_number(norm.one), _number(norm.other)]
-        table.add_row(Text(clean(norm.name)), *told, _ratio(norm))
+        table.add_row(Text(_line(norm.name)), *told, _ratio(norm))
     if len(by_distance) > _SHOWN:
         table.add_row(Text(f"… and {len(by_distance) - _SHOWN:,} more, closer", "dim"))
     return table

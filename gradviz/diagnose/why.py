@@ -138,7 +138,8 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
     """Where the gradient of a tensor came: the node, its output, the pass, the event, the gradient."""
     query = words.query
     received = query.trace.table(Kind.RECEIVED)
-    rows = np.flatnonzero(contained(received["node"], _nodes(query, tensor)))
+    is_kept = received["in_pass"] > 0  # else the pass was taken out of the file
+    rows = np.flatnonzero(is_kept & contained(received["node"], _nodes(query, tensor)))
     if number is not None:
         rows = rows[received["in_pass"][rows] == number]
     for row in rows[::-1].tolist():

@@ -80,16 +80,19 @@ def _size(parameters: list[Node]) -> Line:
 
 
 def _health(parameters: list[Node]) -> list[Line]:
-    """One line about the gradients of parameters that require one."""
-    missing = [one for one in parameters if not one.has_grad]
-    if len(missing) == len(parameters):
+    """One line about the gradients of parameters that require one: of `.grad`, or where that is None of what came to
+    them in a pass that does not accumulate."""
+    label, grads = ".grad", [one.grad for one in parameters if one.has_grad]
+    if not grads:
+        label, grads = "gradient", [one.reached for one in parameters if one.reached is not None]
+    if not grads:
         return [("unreached", ".grad = None")]
-    grads = [one.grad for one in parameters if one.grad is not None]
-    known = [(grad.stats, grad.shape) for grad in grads if grad.stats is not None]
+    missing = len(parameters) - len(grads)
+    known = [(grad.stats, grad.shape) for grad in grads if grad is not None and grad.stats is not None]
     if any(stats.nan or stats.inf for stats, _ in known):
-        return [("odd", ".grad has " + ("NaN" if any(stats.nan for stats, _ in known) else "inf"))]
-    few = f", {len(missing)} of {len(parameters)} without" if missing else ""
+        return [("odd", f"{label} has " + ("NaN" if any(stats.nan for stats, _ in known) else "inf"))]
+    few = f", {missing} of {len(parameters)} without" if missing else ""
     if not known:
-        return [("grad", f".grad{few}")] if few else []
+        return [("grad", f"{label}{few}")] if few else []
     squares = sum(stats.rms**2 * math.prod(shape) for stats, shape in known)
-    return [("grad", f".grad norm {number(math.sqrt(squares), 4)}{few}")]
+    return [("grad", f"{label} norm {number(math.sqrt(squares), 4)}{few}")]

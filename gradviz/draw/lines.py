@@ -51,6 +51,8 @@ def _tensor(node: Node, show: str) -> list[Line]:
         lines.append(_valued(".grad", node.grad, "grad"))
     elif node.is_leaf and node.requires_grad and named and not node.overwritten:
         lines.append(("fact", ".grad = None"))
+    if node.reached is not None:
+        lines.append(_valued("gradient", node.reached, "grad"))
     if node.tangent is not None:
         lines.append(_valued("tangent", node.tangent, "grad"))
     if node.version:

@@ -37,16 +37,20 @@ def stats_of(array: np.ndarray) -> Stats:
     flat = np.asarray(array).ravel(order="K")  # a transposed array is not copied
     if flat.size <= DEFERRED or flat.dtype.char not in "fd":
         return stats_of_rows(flat.reshape(1, -1))[0]
-    low, high = float(np.minimum.reduce(flat)), float(np.maximum.reduce(flat))
-    if math.isfinite(low) and math.isfinite(high):
-        return _of_large(flat, low, high)
+    found = _of_large(flat)
+    if found is not None:
+        return found
     finite = flat[np.isfinite(flat)]
+    if finite.size == flat.size:
+        return stats_of_rows(flat.reshape(1, -1))[0]
     nan = int(np.count_nonzero(flat != flat))
     return replace(stats_of(finite), nan=nan, inf=flat.size - finite.size - nan)
 
 
-_BLOCK = 128  # elements that are summed in the array's own precision; the sums are added as doubles
-_ONES = {char: np.ones(_BLOCK, char) for char in "fd"}
+# Bytes that are reduced together: from the second reduction on they come from a processor's cache.
+_BLOCK = 1 << 20
+_ROW = 128  # elements that are summed in the array's own precision; the sums are added as doubles
+_ONES = {char: np.ones(_ROW, char) for char in "fd"}
 _SQUARABLE = 1e-15, 1e15  # the squares of magnitudes between these neither vanish nor overflow in float32
 # Of a mean below the first share of the rms, digits are lost in float32. Below the second it is what rounding left of
 # zero, as normalized layers leave it, and nobody can do with its digits.
@@ -54,21 +58,35 @@ _CANCELLED = 1e-4
 _ROUNDED = 2**-24
 
 
-def _of_large(flat: np.ndarray, low: float, high: float) -> Stats:
-    """The statistics of a large flat array of finite elements, whose least and largest are known: by a few quick
-    reductions in its own precision where these are exact enough."""
-    largest = max(-low, high)
-    if not _SQUARABLE[0] < largest < _SQUARABLE[1]:
-        return stats_of_rows(flat.reshape(1, -1))[0]
-    whole = flat.size // _BLOCK * _BLOCK
-    sums = flat[:whole].reshape(-1, _BLOCK) @ _ONES[flat.dtype.char]
-    total = float(np.add.reduce(sums, dtype=np.float64))
-    if whole < flat.size:
-        total += float(np.add.reduce(flat[whole:], dtype=np.float64))
-    mean, rms = total / flat.size, math.sqrt(float(np.dot(flat, flat)) / flat.size)
+def _of_large(flat: np.ndarray) -> Stats | None:
+    """The statistics of a large flat array, by a few quick reductions in its own precision. None where these are not
+    exact enough, or where an element is not finite."""
+    step = _BLOCK // flat.itemsize
+    least, most = _SQUARABLE
+    low, high, squares, total, zeros = math.inf, -math.inf, 0.0, 0.0, 0
+    for start in range(0, flat.size, step):
+        block = flat[start : start + step]
+        lowest, highest = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
+        if not (lowest > -most and highest < most):
+            return None
+        low, high = min(low, lowest), max(high, highest)
+        squares += float(np.dot(block, block))
+        total += _sum_of(block)
+        zeros += _zeros_in(block) if lowest <= 0 <= highest else 0
+    if max(-low, high) <= least:
+        return None
+    mean, rms = total / flat.size, math.sqrt(squares / flat.size)
     if flat.dtype.char == "f" and _ROUNDED * rms < abs(mean) < _CANCELLED * rms:
         mean = float(flat.mean(dtype=np.float64))
-    return Stats(low, high, mean, rms, 0, 0, 0 if low > 0 or high < 0 else _zeros_in(flat))
+    return Stats(low, high, mean, rms, 0, 0, zeros)
+
+
+def _sum_of(block: np.ndarray) -> float:
+    whole = block.size // _ROW * _ROW
+    sums = block[:whole].reshape(-1, _ROW) @ _ONES[block.dtype.char]
+    return float(np.add.reduce(sums, dtype=np.float64)) + float(
+        np.add.reduce(block[whole:], dtype=np.float64)
+    )
 
 
 def _zeros_in(flat: np.ndarray) -> int:

@@ -67,18 +67,22 @@ def _scope_outside(path: str, hidden: set[str]) -> str:
     return path
 
 
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
 def _told(nodes: Iterable[Node], hidden: int) -> list[str]:
     """What is said above a picture of what was folded."""
     boxes = [node for node in nodes if node.kind == GROUP]
     inside = [node for node in boxes if node.op != PLACE]
     rolled = sum(node.count > 1 for node in boxes if node.op in (PLACE, SCOPE))
     ops = sum(node.held.get(OP, 0) for node in inside)
-    what = f"{ops:,} ops" if ops else f"{hidden:,} nodes"
+    what = _counted(ops, "op") if ops else _counted(hidden, "node")
     notes = []
     if inside:
         kinds = {node.op for node in inside}
         boxed = "module" if kinds == {SCOPE} else "group"
-        notes.append(f"folded: {what} into {len(inside):,} {boxed}{'s' * (len(inside) > 1)}")
+        notes.append(f"folded: {what} into {_counted(len(inside), boxed)}")
     if rolled:
         notes.append("a box ×n ran n times")
     return notes

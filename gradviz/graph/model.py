@@ -79,6 +79,7 @@ class Node:
     grad: Snapshot | None = None
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient given to a root
+    reached: Snapshot | None = None  # the gradient that came to a leaf in a pass that does not accumulate
     # of a group: the number of nodes of each kind
     held: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     box: Box | None = None  # of a module or a place: what it shows of its inside

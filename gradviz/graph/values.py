@@ -11,7 +11,7 @@ from gradviz.graph import model as m
 from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Graph, Node
 from gradviz.query import Query, State
-from gradviz.tracefile import PassInfo
+from gradviz.tracefile import PassInfo, Snapshot
 
 
 def fill_values(graph: Graph, query: Query, states: Mapping[str, State], run: PassInfo | None) -> None:
@@ -54,6 +54,7 @@ def name_gradients(graph: Graph, query: Query) -> None:
 def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
     """Fill in the gradient that moved along each edge in a pass."""
     trace, ids = query.trace, Ids().node
+    arrived: dict[str, Snapshot | None] = {}
     edges: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         if edge.kind == m.GRAD:
@@ -66,10 +67,14 @@ def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
             node.accumulated = True
         elif isinstance(event, Received):
             node.ran = True
+            arrived[node.id] = trace.snapshot(event.gradients[0], event.index)
         else:
             flows = [flow.gradient for flow in event.flows if flow.node]
             for edge, gradient in zip(edges.get(node.id, ()), flows, strict=False):
                 edge.gradient, edge.value = gradient, trace.snapshot(gradient, event.index)
+    for leaf in graph.nodes.values():
+        if leaf.pair in arrived and leaf.kind == m.LEAF and not graph.nodes[leaf.pair].accumulated:
+            leaf.reached = arrived[leaf.pair]
     for root in query.passes.began(run.number).roots:
         if ids[root.node] in graph.nodes:
             graph.nodes[ids[root.node]].upstream = trace.snapshot(root.gradient, run.first)

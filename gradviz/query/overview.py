@@ -13,7 +13,8 @@ from gradviz.tracefile.contents import NOT_PLAIN
 
 @dataclass(frozen=True, slots=True)
 class LeafInfo:
-    """A leaf at the end of the run. `has_grad` is whether its `.grad` is not None."""
+    """A leaf at the end of the run. `has_grad` is whether its `.grad` is not None. The place is where it was made, ""
+    for one from before the recording."""
 
     tensor: int
     name: str
@@ -74,7 +75,10 @@ def leaves(query: Query) -> list[LeafInfo]:
     for tensor in _candidates(query):
         requires_grad = bool(query.tensors.flags(tensor, at) & REQUIRES_GRAD)
         maker = query.tensors.made(tensor)
-        site = trace.sites.get(maker.site) if maker is not None else None
+        is_earlier = (
+            isinstance(maker, TensorMade) and maker.how == "earlier"
+        )  # its site is where it was first used
+        site = None if maker is None or is_earlier else trace.sites.get(maker.site)
         place = (site.place.file, site.place.line) if site is not None else ("", 0)
         name = names.of(tensor)
         if not requires_grad:

@@ -36,6 +36,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _DEEPEST = 50
+_NO_CONSTANT = "{text}: compare with a number or a text in quotes"
+_DID_YOU_MEAN = "there is no field {field}: did you mean {names}?"
 
 
 class PredicateError(GradvizError):
@@ -238,10 +240,13 @@ class _Parser:
             if match is None:
                 column = at + len(self.text[at:]) - len(self.text[at:].lstrip())
                 if self.text[column] in "\"'":
-                    raise PredicateError(f"the text that begins at column {column + 1} has no closing quote")
+                    self._fail(
+                        "the text that begins at column {column} has no closing quote", column=column + 1
+                    )
                 if self.text[column] == "=":
-                    raise PredicateError(f"= at column {column + 1}: write == to compare")
-                raise PredicateError(f"cannot understand {_shown(self.text[column:])} at column {column + 1}")
+                    self._fail("= at column {column}: write == to compare", column=column + 1)
+                rest = _shown(self.text[column:])
+                self._fail("cannot understand {text} at column {column}", text=rest, column=column + 1)
             kind = str(match.lastgroup)
             yield kind, match[kind], match.start(kind)
             at = match.end()
@@ -251,15 +256,12 @@ class _Parser:
     def whole(self) -> _Test:
         """Parse the whole text."""
         if not self.tokens:
-            raise PredicateError(
-                'a predicate is missing, such as: grad.rms < 1e-7, op == "log" and out.min <= 0'
-            )
+            self._fail('a predicate is missing, such as: grad.rms < 1e-7, op == "log" and out.min <= 0')
         test = self._or()
         if self.at < len(self.tokens):
             _, token, column = self.tokens[self.at]
-            self._fail(
-                f"{_shown(token)} at column {column + 1} does not belong there: join parts with and, or"
-            )
+            told = "{text} at column {column} does not belong there: join parts with and, or"
+            self._fail(told, text=_shown(token), column=column + 1)
         return test
 
     def _or(self) -> _Test:
@@ -298,38 +300,41 @@ class _Parser:
         sign = self._sign()
         if sign is None:
             if kind != "word":
-                self._fail(f"{_shown(str(left))} has no comparison")
+                self._fail("{text} has no comparison", text=_shown(str(left)))
             if type_of(str(left)) != FLAG:
-                self._fail(f"{left} has to be compared, as in {_example(str(left))}")
+                self._fail(
+                    "{field} has to be compared, as in {example}", field=left, example=_example(str(left))
+                )
             return _Flag(str(left))
         other, right = self._operand(f"{left} {sign}" if type_of(str(left)) == TEXT else "")
         if kind == other == "word":
-            self._fail(f"{left} {sign} {right}: compare with a number or a text in quotes")
+            self._fail(_NO_CONSTANT, text=f"{left} {sign} {right}")
         if kind == "word":
             return self._test(str(left), sign, right)
         if other != "word":
-            self._fail(f"{_shown(str(left))} {sign} {_shown(str(right))}: one side has to be a field")
+            text = f"{_shown(str(left))} {sign} {_shown(str(right))}"
+            self._fail("{text}: one side has to be a field", text=text)
         test = self._test(str(right), self._mirrored(sign), left)
         second = self._sign()
         if second is None:
             return test
         third, last = self._operand()
         if third == "word":
-            self._fail(f"{right} {second} {last}: compare with a number or a text in quotes")
+            self._fail(_NO_CONSTANT, text=f"{right} {second} {last}")
         return _All((test, self._test(str(right), second, last)))
 
     def _test(self, field: str, sign: str, constant: float | str) -> _Test:
         is_text = type_of(field) == TEXT
         if type_of(field) == FLAG:
-            self._fail(f"{field} is true or false: write {field}, or not {field}")
+            self._fail("{field} is true or false: write {field}, or not {field}", field=field)
         if is_text and not isinstance(constant, str):
             constant = f"{constant:g}"
         if not is_text and isinstance(constant, str):
-            self._fail(f"{field} is a number, {_shown(constant)} is text")
+            self._fail("{field} is a number, {text} is text", field=field, text=_shown(constant))
         if is_text and sign not in ("==", "!=", "~"):
-            self._fail(f"{field} is text: compare it with ==, != or ~ (contains)")
+            self._fail("{field} is text: compare it with ==, != or ~ (contains)", field=field)
         if not is_text and sign == "~":
-            self._fail(f"{field} is a number: ~ (contains) is for text")
+            self._fail("{field} is a number: ~ (contains) is for text", field=field)
         return _Compared(field, sign, constant)
 
     # --- tokens
@@ -363,28 +368,30 @@ class _Parser:
         if kind == "text":
             return kind, token[1:-1]
         if kind == "sign" or token in ("and", "or", "not"):
-            self._fail(f"a field is missing before {token} at column {column + 1}")
+            self._fail("a field is missing before {text} at column {column}", text=token, column=column + 1)
         if token not in NAMES and before:
-            self._fail(f'text needs quotes: {before} "{_shown(token)}"')
+            self._fail("text needs quotes: {text}", text=f'{before} "{_shown(token)}"')
         if token not in NAMES:
-            self._fail(f"there is no field {_shown(token)}: {_suggested(token)}")
+            told, names = _suggested(token)
+            self._fail(told, field=_shown(token), names=names)
         self.fields.add(token)
         return kind, token
 
-    def _fail(self, message: str) -> NoReturn:
-        raise PredicateError(message)
+    def _fail(self, text: str, /, **parts: object) -> NoReturn:
+        raise PredicateError(text, **parts)
 
 
-def _suggested(token: str) -> str:
-    """A suggestion for a word that is not a field."""
+def _suggested(token: str) -> tuple[str, str]:
+    """What to say of a word that is not a field, and the names that could be meant."""
     head, _, tail = token.partition(".")
     if head in TENSORS:
         if near := nearest(tail, STATISTICS):
-            return f"did you mean {head}.{near}?"
-        return f"{head} has {', '.join(STATISTICS)}"
+            return _DID_YOU_MEAN, f"{head}.{near}"
+        return "there is no field {field}: this tensor has {names}", ", ".join(STATISTICS)
     if near := nearest(token, (*NAMES, *TENSORS)):
-        return f"did you mean {near}?"
-    return f"the fields are {', '.join((*(f'{t}.rms' for t in TENSORS), *FIELDS))} (help fields)"
+        return _DID_YOU_MEAN, near
+    names = (*(f"{tensor}.rms" for tensor in TENSORS), *FIELDS)
+    return "there is no field {field}: the fields are {names} (help fields)", ", ".join(names)
 
 
 def _example(field: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -52,10 +52,10 @@ class Scopes(Lookup):
         return self._at(event).in_function
 
     def place(self, k: int, thread: int) -> str:
-        """The scopes around event k of a thread as one dotted path: `net.blocks.0.attn`. Empty for none."""
+        """The scopes around event k of a thread as one dotted path: `net.blocks.0.attn`. A module that has its
+        name from elsewhere in the network comes behind an angle: `net.b › net.a.layer`. Empty for none."""
         begins = self.nesting.around(k, thread)
-        parts = self._open(begins).path.split("/") if begins else []
-        return ".".join(part for part, _ in groupby(parts))  # a module that calls itself is said once
+        return self._open(begins).place if begins else ""
 
     def entered(self, event: int) -> tuple[int, int]:
         """The number of the visit to the innermost scope around an event, and the site at which it was entered; zeros
@@ -130,17 +130,18 @@ def depths_in(heads: np.ndarray) -> np.ndarray:
 
 
 class _Open(NamedTuple):
-    """A scope that is open: the number of the visit, the name of the innermost module, the path, whether it is inside a
-    custom Function, and where it was entered."""
+    """A scope that is open: the number of the visit, the name of the innermost module, the path, the same to be read,
+    whether it is inside a custom Function, and where it was entered."""
 
     scope: int
     name: str
     path: str
+    place: str
     in_function: bool
     site: int
 
 
-_NONE = _Open(0, "", "", False, 0)
+_NONE = _Open(0, "", "", "", False, 0)
 
 
 def _entered(event: ScopeEntered, outer: _Open) -> _Open:
@@ -150,4 +151,18 @@ def _entered(event: ScopeEntered, outer: _Open) -> _Open:
     path = f"{outer.path}/{short}" if outer.path else short
     is_function = event.kind == FUNCTION
     module = outer.name if is_function else name
-    return _Open(event.scope, module, path, outer.in_function or is_function, event.site)
+    inside_function = outer.in_function or is_function
+    return _Open(
+        event.scope, module, path, _place(short, name, outer, is_function), inside_function, event.site
+    )
+
+
+def _place(short: str, name: str, outer: _Open, is_function: bool) -> str:
+    """The place of a scope inside another. A module that calls itself is said once."""
+    if not outer.place:
+        return short
+    if name == outer.name and not is_function:
+        return outer.place
+    root = re.split("[.›]", outer.place)[0].strip()
+    from_elsewhere = short == name and name.startswith(f"{root}.") and not is_function
+    return f"{outer.place}{' › ' if from_elsewhere else '.'}{short}"

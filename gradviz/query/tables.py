@@ -75,6 +75,7 @@ class Nesting:
             at, depth = self.depths[thread]
             left = np.diff(depth, prepend=0) < 0
             ends = at[left & (depth == level - 1)] - 1
+            ends = ends[ends >= begins[0]]  # of a span from before the recording only the end is told
             firsts.append(begins)
             lasts.append(np.concatenate([ends, np.full(len(begins) - len(ends), self.count - 1, ends.dtype)]))
             threads.append(np.full(len(begins), thread))

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.engine.core.node import AccumulateGrad, Node, edge_node, edge_nr
 from gradviz.engine.core.node import Edge as NodeEdge
-from gradviz.engine.core.state import listen, next_tensor_number
+from gradviz.engine.core.state import heard_by, next_tensor_number
 from gradviz.engine.core.tensor import Tensor, flags_of, gradient_edge
 from gradviz.engine.nn.module import Module
 from gradviz.engine.nn.parameter import Parameter
@@ -18,21 +18,28 @@ from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.sources import pytorch
 from gradviz.sources.called import Scopes, Step, calls, parameters_of
+from gradviz.sources.live_pass import check_root, tell_pass
 
 Key = tuple[int, int]  # a node's number and which of its outputs
 
 
-def tell_graph(tensor: Any, listener: Listener, names: dict[str, Any], modules: dict[str, Any]) -> int:
+def tell_graph(
+    tensor: Any, listener: Listener, names: dict[str, Any], modules: dict[str, Any], gradients: bool = False
+) -> int:
     """Tell a listener of everything that leads to a tensor; `names` are what tensors are called, and `modules` the
-    modules that may have been called. Returns the number that the tensor has there. Raises TypeError for anything but
-    a Tensor, of gradviz's engine or of PyTorch."""
+    modules that may have been called. With `gradients` a backward pass runs, of which nothing stays, and is told, too.
+    Returns the number that the tensor has there. Raises TypeError for anything but a Tensor, of gradviz's engine or of
+    PyTorch, and NoGradientsError where there is no such pass."""
     if pytorch.is_of("Tensor", tensor):
         from gradviz.sources.torch_recorder import live
 
-        return live.tell_graph(tensor, listener, names, modules)
+        return live.tell_graph(tensor, listener, names, modules, gradients)
     if not isinstance(tensor, Tensor):
         raise TypeError(f"draw() takes a Tensor of gradviz or PyTorch, not {type(tensor).__name__}")
-    return _Live(listener, names, modules).tell(tensor)
+    if gradients:
+        check_root(tensor.requires_grad, tensor.shape)
+    with heard_by(listener):
+        return _Live(listener, names, modules).tell(tensor, gradients)
 
 
 def is_module(thing: Any) -> bool:
@@ -47,14 +54,11 @@ def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
 
         live.tell_call(module, inputs, listener)
         return
-    previous = listen(listener)
-    try:
+    with heard_by(listener):
         if isinstance(inputs, dict):
             module(**inputs)
         else:
             module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
-    finally:
-        listen(previous)
 
 
 class _Live:
@@ -67,17 +71,20 @@ class _Live:
         self.names: dict[Key, str] = {}
         self.data: dict[int, str] = {}  # what data without a gradient is called, by its identity
         self.data_numbers: dict[int, int] = {}
+        self.edges: list[Any] = []  # a leaf that is in no graph has a node for as long as somebody holds it
         for name, value in names.items():
             if isinstance(value, Tensor) and not value.requires_grad and not name.startswith("_"):
                 self.data[id(value)] = name
             elif isinstance(value, Tensor) and not name.startswith("_"):
-                key = key_of(gradient_edge(value))
+                edge = gradient_edge(value)
+                self.edges.append(edge)
+                key = key_of(edge)
                 self.known[key] = value
                 self.names[key] = name
         self.numbers: dict[Key, int] = {}
 
-    def tell(self, root: Tensor) -> int:
-        """Tell of everything that leads to `root`, and return its number."""
+    def tell(self, root: Tensor, gradients: bool) -> int:
+        """Tell of everything that leads to `root`, with `gradients` also of its backward pass; return its number."""
         if not root.requires_grad:
             self._tell_leaf(root, (0, 0))
             return self.numbers[0, 0]
@@ -101,6 +108,8 @@ class _Live:
             scopes.begin(step)
             self._tell_node(node)
             scopes.end(step)
+        if gradients and made:
+            tell_pass(root, nodes, self.known, self.numbers)
         return self.numbers[key_of(edge)]
 
     def _steps(self, nodes: Sequence[Any]) -> list[Step]:
@@ -130,6 +139,7 @@ class _Live:
     def _tell_leaf(self, leaf: Tensor, key: Key) -> None:
         number = self.numbers[key] = next_tensor_number()
         self.listener.tensor(None, "leaf", State(number, leaf.array, flags_of(leaf)))
+        self.known[key] = leaf
         if key in self.names:
             role = "parameter" if isinstance(leaf, Parameter) else ""
             self.listener.named(number, self.names[key], role)

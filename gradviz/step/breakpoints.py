@@ -90,7 +90,7 @@ def predicate(text: str) -> Predicate:
     try:
         return Predicate(text)
     except PredicateError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(error.text, **error.parts) from None
 
 
 class Breakpoints:

@@ -34,8 +34,8 @@ KOREAN = {
         "{count}쪽 중 {part}쪽: b는 앞쪽, 다른 키는 닫기입니다."
     ),
     # what to do first
-    "{events} events, {passes} backward pass": "이벤트 {events}개, backward pass {passes}개",
-    "{events} events, {passes} backward passes": "이벤트 {events}개, backward pass {passes}개",
+    "{count} backward pass": "backward pass {count}개",
+    "{count} backward passes": "backward pass {count}개",
     ", {errors} error, the last at event {last}": ", 오류 {errors}개: 이벤트 {last}",
     ", {errors} errors, the last at event {last}": ", 오류 {errors}개, 마지막은 이벤트 {last}",
     "the next and the previous event; B the next backward pass": "다음 이벤트와 이전 이벤트. B는 다음 backward pass",
@@ -302,6 +302,41 @@ KOREAN = {
     "outside of any backward pass": "backward pass 밖",
     "inside a backward pass": "backward pass 안",
     "an exception left a backward pass or ended the script": "예외가 backward pass나 프로그램을 끝냄",
+    # predicates that are wrong
+    "the text that begins at column {column} has no closing quote": (
+        "{column}열에서 시작한 글자에 닫는 따옴표가 없습니다"
+    ),
+    "= at column {column}: write == to compare": "{column}열의 =: 비교에는 ==를 씁니다",
+    "cannot understand {text} at column {column}": "{column}열: 알 수 없는 글자입니다: {text}",
+    'a predicate is missing, such as: grad.rms < 1e-7, op == "log" and out.min <= 0': (
+        '조건식이 없습니다. 예: grad.rms < 1e-7, op == "log" and out.min <= 0'
+    ),
+    "{text} at column {column} does not belong there: join parts with and, or": (
+        "{column}열의 {text}: 여기에 올 수 없습니다. 조건은 and, or로 잇습니다"
+    ),
+    "the predicate is nested too deeply": "조건식의 괄호가 너무 깊습니다",
+    "a closing ) is missing": "닫는 괄호 )가 없습니다",
+    "{text} has no comparison": "{text}: 비교가 없습니다",
+    "{field} has to be compared, as in {example}": "{field}: 비교해야 합니다. 예: {example}",
+    "{text}: compare with a number or a text in quotes": "{text}: 숫자나 따옴표로 묶은 글자와 비교합니다",
+    "{text}: one side has to be a field": "{text}: 한쪽은 필드여야 합니다",
+    "{field} is true or false: write {field}, or not {field}": (
+        "{field}: 참/거짓입니다. {field} 또는 not {field}로 씁니다"
+    ),
+    "{field} is a number, {text} is text": "{field}: 숫자입니다. {text}: 글자입니다",
+    "{field} is text: compare it with ==, != or ~ (contains)": (
+        "{field}: 글자입니다. ==, !=, ~ (들어 있음)로 비교합니다"
+    ),
+    "{field} is a number: ~ (contains) is for text": "{field}: 숫자입니다. ~ (들어 있음)는 글자에 씁니다",
+    "the field has to be on the left of ~": "필드는 ~의 왼쪽에 있어야 합니다",
+    "something is missing at the end": "끝에 무엇이 빠졌습니다",
+    "a field is missing before {text} at column {column}": "{column}열의 {text} 앞에 필드가 없습니다",
+    "text needs quotes: {text}": "글자에는 따옴표가 필요합니다: {text}",
+    "there is no field {field}: did you mean {names}?": "{field}: 그런 필드는 없습니다. 혹시 {names}?",
+    "there is no field {field}: this tensor has {names}": "{field}: 그런 필드는 없습니다. 이 텐서에 있는 것: {names}",
+    "there is no field {field}: the fields are {names} (help fields)": (
+        "{field}: 그런 필드는 없습니다. 있는 필드: {names} (help fields)"
+    ),
     # the list of lessons
     "lesson": "수업",
     "questions": "질문",

@@ -73,8 +73,9 @@ def _size(stop: Stop) -> str:
     """How many events, passes and errors the run has."""
     trace, language = stop.trace, stop.words.language
     passes, errors = len(trace.pass_numbers), len(trace.errors)
-    many = "{events} events, {passes} backward pass" + "es" * (passes != 1)
-    told = said(language, many, events=trace.count, passes=passes)
+    events = said(language, "{count} event" if trace.count == 1 else "{count} events", count=trace.count)
+    begun = "{count} backward pass" if passes == 1 else "{count} backward passes"
+    told = f"{events}, {said(language, begun, count=passes)}"
     if errors:
         more = ", {errors} error" + "s" * (errors != 1) + ", the last at event {last}"
         told += said(language, more, errors=errors, last=trace.errors[-1].event + 1)

@@ -13,6 +13,7 @@ from typing import Any
 from gradviz.tracefile.schema import COLUMNS, MAY_BE_NULL, TABLES
 
 _LONGEST = 1 << 20  # bytes of a text or an array that any file may hold
+_LIMIT = (1 << 31) - 1  # the highest that SQLite takes
 _BLOCK, _MEMORY = 64, 64 << 20  # rows, and bytes, that are fetched before their length is looked at
 _UNPACKED, _TIMES = (
     64 << 20,
@@ -63,7 +64,7 @@ def opened(path: Path) -> Database:
 def bound(connection: Database, size: int) -> None:
     """Let a file of that many bytes take no more time and memory than a sound one could."""
     connection.bytes = size
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(size, _LONGEST))
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(size, _LONGEST), _LIMIT))
     connection.set_progress_handler(connection._too_many_steps, _AT_ONCE)
     for setting in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
         connection.execute(f"PRAGMA {setting}")

@@ -51,12 +51,13 @@ def as_is(*parts: bytes) -> bytes:
     return b"".join([_HEADER.pack(AS_IS, 0, 0, 0, 0), *parts])
 
 
-def unexpected(before: np.ndarray, data: bytes, period: int) -> bytes:
-    """An array of numbers as the file keeps it, by those that are unexpected, if they are few. `before` are numbers of
-    its group that come before it, two periods at best; `period` counts numbers, 0 for none."""
+def unexpected(before: np.ndarray, data: bytes, period: int, columns: int = 0) -> bytes:
+    """An array of numbers as the file keeps it, by those that are unexpected, if they are few; else rearranged by so
+    many `columns`. `before` are numbers of its group that come before it, two periods at best; `period` counts numbers,
+    0 for none."""
     numbers = np.frombuffer(data, NUMBER)
     if not 0 < period <= len(before) + len(numbers) or not 0 < len(data) <= LONGEST:
-        return as_is(data)
+        return rearranged([data], columns * NUMBER.itemsize)
     known = before[-2 * period :]
     whole = np.concatenate([_filled(known, 2 * period), numbers])
     grown = whole[period:] - whole[:-period]
@@ -64,7 +65,7 @@ def unexpected(before: np.ndarray, data: bytes, period: int) -> bytes:
     surprise -= grown[:-period][: len(surprise)]
     places = np.flatnonzero(surprise)
     if len(places) * _RARE > len(numbers):
-        return as_is(data)
+        return rearranged([data], columns * NUMBER.itemsize)
     packed = zlib.compress(
         np.concatenate([np.diff(places, prepend=0).astype(NUMBER), surprise[places]]).tobytes()
     )
@@ -72,8 +73,8 @@ def unexpected(before: np.ndarray, data: bytes, period: int) -> bytes:
 
 
 def rearranged(values: Sequence[bytes], period: int) -> bytes:
-    """Values as the file keeps them, packed if that makes them smaller. `period` is the length of those of one period
-    in bytes, 0 for none."""
+    """Values, or rows of numbers, as the file keeps them, packed if that makes them smaller. `period` is the length of
+    those of one period, or of a row, in bytes; 0 for none: then they are kept as they are."""
     if not 0 < sum(map(len, values)) <= LONGEST or not 0 < period <= LONGEST:
         return as_is(*values)
     data = b"".join(values)

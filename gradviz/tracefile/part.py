@@ -75,11 +75,7 @@ class Part(Growing):
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The passes that begin in what has been read."""
-        found = [
-            run
-            for first, end in self._stretches
-            for run in self._told_of_passes("first >= ? AND first < ? ORDER BY number", first, end)
-        ]
+        found = [run for first, end in self._stretches for run in self._pass_table.beginning(first, end)]
         with told_of(self.path):
             self._check_passes(found, self._kinds, self._rows_read["a"])
         return sorted((self._open_passes.get(run.number, run) for run in found), key=attrgetter("number"))
@@ -87,24 +83,17 @@ class Part(Growing):
     @cached_property
     def _open_passes(self) -> dict[int, PassInfo]:
         """The passes that are not told to have ended, as they were when the trace was opened."""
-        count = self.count
-        told = self._told_of_passes("first < ? AND (last IS NULL OR last >= ?) ORDER BY number", count, count)
-        found = [replace(run, last=None, nodes=None, digest=None) for run in told]
+        found = [replace(run, last=None, nodes=None, digest=None) for run in self._pass_table.open()]
         if not found:
             return {}
         for place in range(self.directory.place(found[0].first), len(self.chunks)):
             self._read_chunk(place)
         return {run.number: run for run in self._completed(found, found[0].first)}
 
-    @cached_property
+    @property
     def pass_numbers(self) -> list[int]:
         """The numbers of the passes, in order."""
-        told = "FROM passes WHERE first < ?"
-        ((count, last),) = self._rows(f"SELECT count(*) AS count, max(number) AS last {told}", self.count)
-        first = self._rows(f"SELECT number {told} ORDER BY number LIMIT 1", self.count)
-        if not first or first[0][0] == last - count + 1:  # all between them: so it is, mostly
-            return list(range(first[0][0], last + 1)) if first else []
-        return [number for (number,) in self._rows(f"SELECT number {told} ORDER BY number", self.count)]
+        return self._pass_table.numbers
 
     @property
     def passes_begun(self) -> int:
@@ -113,7 +102,7 @@ class Part(Growing):
 
     def find_pass(self, number: int) -> PassInfo | None:
         """A pass by its number; None if the trace has none of that number."""
-        for run in self._told_of_passes("number = ? AND first < ?", number, self.count):
+        for run in self._pass_table.numbered([number]):
             self.reach(run.first)
             return next((found for found in self.passes if found.number == run.number), None)
         return None
@@ -121,36 +110,29 @@ class Part(Growing):
     def passes_ended_before(self, event: int) -> int:
         """The last event of all passes that ended before an event; −1 for none."""
         lasts = [run.last for run in self._open_passes.values() if run.last and run.last < event]
-        told = self._rows("SELECT max(last) AS last FROM passes WHERE last < ? AND last > 0", event)
-        return max([-1, *lasts, *(last for (last,) in told if last is not None)])
+        return max([*lasts, self._pass_table.ended_before(event)])
 
     def pass_ending_from(self, event: int) -> PassInfo | None:
         """The first pass that ended at an event or later, or that did not end; None if there is none."""
-        told = self._told_of_passes("last >= ? AND first < ? ORDER BY number LIMIT 1", event, self.count)
-        late = [run for run in self._open_passes.values() if run.last is None or run.last >= event]
-        numbers = [run.number for run in (*told, *late)]
+        late = [run.number for run in self._open_passes.values() if run.last is None or run.last >= event]
+        numbers = [*self._pass_table.ending_from(event), *late]
         return self.find_pass(min(numbers)) if numbers else None
 
     @cached_property
     def pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
         """The first and the last event of each pass, −1 for a last event that there is not, in the order of the
         first."""
-        told = self._rows("SELECT number, first, last FROM passes WHERE first < ? ORDER BY first", self.count)
-        late = {number: run.last for number, run in self._open_passes.items()}
-        lasts = [late.get(number, last) for number, _, last in told]
-        return (
-            np.array([first for _, first, _ in told], np.int64),
-            np.array([-1 if last is None else last for last in lasts], np.int64),
-        )
+        numbers, firsts, lasts = self._pass_table.spans()
+        for number, run in self._open_passes.items():
+            lasts[numbers == number] = -1 if run.last is None else run.last
+        return firsts, lasts
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
         """The first pass of each structure, of up to so many; a pass without recorded nodes has none."""
-        query = "SELECT min(number) AS number, digest FROM passes WHERE first < ? GROUP BY digest"
-        told = {digest: number for number, digest in self._rows(query, self.count) if digest}
         found: dict[str, int] = {}
-        for run in self._open_passes.values():
+        for run in filter(attrgetter("is_in_detail"), self._open_passes.values()):
             found.setdefault(run.digest or "", run.number)
-        numbers = sorted({**found, **told}.values())[:most]
+        numbers = sorted({**found, **self._pass_table.first_of_each_digest()}.values())[:most]
         return [run for run in map(self.find_pass, numbers) if run is not None]
 
     @property
@@ -183,17 +165,14 @@ class Part(Growing):
     @property
     def shapes(self) -> int:
         """How many structures the passes have."""
-        query = "SELECT DISTINCT digest FROM passes WHERE last < ?"
-        told = {digest for (digest,) in self._rows(query, self.count)}
-        return len({*told, *(run.digest for run in self._open_passes.values())} - {None, ""})
+        late = {run.digest for run in self._open_passes.values() if run.digest}
+        return len(self._pass_table.ended_digests() | late)
 
     @property
     def passes_in_detail(self) -> int:
         """How many passes have recorded nodes."""
-        [(told,)] = self._rows(
-            "SELECT count(*) AS number FROM passes WHERE last < ? AND digest = ''", self.count
-        )
-        return len(self.pass_numbers) - told - sum(not run.is_in_detail for run in self._open_passes.values())
+        late = sum(not run.is_in_detail for run in self._open_passes.values())
+        return len(self.pass_numbers) - self._pass_table.without_nodes() - late
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:
@@ -351,8 +330,7 @@ class Part(Growing):
     def reach_passes(self, numbers: Sequence[int]) -> None:
         """The events of several passes."""
         if self._is_new("passes", *numbers):
-            marks = ", ".join("?" * len(numbers))
-            self.reach(*(run.first for run in self._told_of_passes(f"number IN ({marks})", *numbers)))
+            self.reach(*(run.first for run in self._pass_table.numbered(numbers)))
 
     def reach_memory(self, tensor: int, at: int) -> None:
         """What a tensor was at an event, and likewise the tensors whose memory it shares."""

@@ -19,6 +19,7 @@ from gradviz.tracefile.columns import Table
 from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
 from gradviz.tracefile.digest import Digests, renumbered
 from gradviz.tracefile.errors import UNREADABLE, told_of, unreadable
+from gradviz.tracefile.passes import PassTable
 from gradviz.tracefile.runs import PassInfo, SiteOps
 from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sound import (
@@ -68,12 +69,12 @@ class Trace(Tables):
         return self._completed(found, open_passes[0].first) if open_passes else found
 
     @cached_property
-    def _passes_told(self) -> list[PassInfo]:
-        return self._told_of_passes("first < ? ORDER BY number", self.count)
+    def _pass_table(self) -> PassTable:
+        return PassTable(self.path, self._rows, self.count)
 
-    def _told_of_passes(self, where: str, *values: int) -> list[PassInfo]:
-        columns = "number, first, last, thread, site, nodes, digest, recorded"
-        return [PassInfo(*row) for row in self._rows(f"SELECT {columns} FROM passes WHERE {where}", *values)]
+    @cached_property
+    def _passes_told(self) -> list[PassInfo]:
+        return self._pass_table.all()
 
     @property
     def pass_numbers(self) -> list[int]:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 APPLICATION_ID = 0x67726476  # "grdv", in the database's header
-VERSION = 4
+VERSION = 5
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -23,6 +23,10 @@ CREATE TABLE sources (file TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE passes (
     number INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER, thread INTEGER NOT NULL,
     site INTEGER NOT NULL, nodes INTEGER, digest TEXT, recorded INTEGER NOT NULL
+);
+CREATE TABLE skipped (
+    number INTEGER PRIMARY KEY, passes INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    stride INTEGER NOT NULL, thread INTEGER NOT NULL, site INTEGER NOT NULL
 );
 CREATE TABLE parameters (tensor INTEGER PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL);
 CREATE TABLE variables (tensor INTEGER PRIMARY KEY, name TEXT NOT NULL);

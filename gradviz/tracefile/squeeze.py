@@ -65,10 +65,11 @@ class Squeezer:
         of_values = int(own[:, _LENGTH].sum(dtype=np.int64))
         if sum(map(len, values)) > _VALUES * (len(self.events) - len(before[0])):
             of_values = 0
+        columns, links_columns = (_WIDTH, 1) if self.period else (0, 0)
         kept = Kept(
-            unexpected(before[0].reshape(-1), rows, _WIDTH * self.period),
-            unexpected(before[1], links, of_links),
-            unexpected(before[2].reshape(-1), states, _WIDTH * len(own)),
+            unexpected(before[0].reshape(-1), rows, _WIDTH * self.period, columns),
+            unexpected(before[1], links, of_links, links_columns),
+            unexpected(before[2].reshape(-1), states, _WIDTH * len(own), columns),
             rearranged(values, of_values),
         )
         self._forget(end)

@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import astuple
+from itertools import compress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -23,13 +25,15 @@ from gradviz.events.kinds import Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.contents import NOT_PLAIN, Contents
-from gradviz.tracefile.digest import Digests
+from gradviz.tracefile.digest import Digests, FinishedPass
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import Ring
+from gradviz.tracefile.runs import PassInfo
 from gradviz.tracefile.schema import SKIPPED, STATE
 from gradviz.tracefile.sites import Sites
+from gradviz.tracefile.skipped import runs_of
 from gradviz.tracefile.squeeze import Kept, Squeezer
 from gradviz.tracefile.thinning import drop_unused, thin
 
@@ -236,12 +240,12 @@ class Writer:
         self._write_interned(cursor)
         if len(events):
             self._write_chunk(cursor, batch)
+        self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))
         self._write_tables(cursor, batch.first, events)
         cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(notes))
         cursor.execute("COMMIT")
         self.written = batch.first + len(events)
         self.notes = {key: text for key, text in self.notes.items() if notes.get(key) != text}
-        self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))  # now they are safe
         if self.ring is not None:
             self.ring.note(batch, self.dtypes)
             if self.ring.is_due and self.file.begin():
@@ -252,7 +256,6 @@ class Writer:
         cursor = self.connection.cursor()
         if not begun:
             cursor.execute("BEGIN EXCLUSIVE")
-        self._write_finished(cursor)
         trace = Trace(self.path, self.connection)
         kept, whole = ring.kept(trace, at_end)
         texts = drop_unused(cursor, trace, kept, "strings", "text")
@@ -329,12 +332,7 @@ class Writer:
         """Write what a person would query: passes, parameters, errors."""
         kinds = events["head"] & 0xFF
         text = self.texts.__getitem__
-        for index, row in _of_kind(Kind.PASS_BEGAN, first, events, kinds):
-            recorded = not row["head"] >> 8 & SKIPPED
-            began = (row["number"], index, row["head"] >> 16, row["site"], recorded)
-            cursor.execute(
-                "INSERT INTO passes (number, first, thread, site, recorded) VALUES (?, ?, ?, ?, ?)", began
-            )
+        self._write_passes(cursor, list(_of_kind(Kind.PASS_BEGAN, first, events, kinds)))
         for _, row in _of_kind(Kind.NAMED, first, events, kinds):
             tensor, name, role = row["tensor"], text(row["name"]), text(row["role"])
             if role:
@@ -344,12 +342,29 @@ class Writer:
         for index, row in _of_kind(Kind.ERROR, first, events, kinds):
             error = (index, text(row["type"]), text(row["message"]), row["node"], row["site"])
             cursor.execute("INSERT INTO errors VALUES (?, ?, ?, ?, ?)", error)
-        self._write_finished(cursor)
 
-    def _write_finished(self, cursor: sqlite3.Cursor) -> None:
-        """Write the digests of the passes that have ended."""
-        finished = [(run.last, run.nodes, run.digest, run.number) for run in self.digests.take_finished()]
-        cursor.executemany("UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", finished)
+    def _write_passes(self, cursor: sqlite3.Cursor, begun: list[tuple[int, dict[str, int]]]) -> None:
+        """Write the passes that began, and how those that ended did. Those of which no node was told are many, so runs
+        of them are written; a ring, whose events are counted anew, has each by itself."""
+        ended = {run.number: run for run in self.digests.take_finished()}
+        passes = [_pass_of(index, row, ended.pop(row["number"], None)) for index, row in begun]
+        is_skipped = [self.ring is None and not (run.recorded or run.is_in_detail) for run in passes]
+        skipped = runs_of(compress(passes, is_skipped))
+        told = [astuple(run) for run, skip in zip(passes, is_skipped, strict=True) if not skip]
+        cursor.executemany("INSERT INTO skipped VALUES (?, ?, ?, ?, ?, ?, ?)", skipped)
+        cursor.executemany("INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", told)
+        late = [(run.last, run.nodes, run.digest, run.number) for run in ended.values()]
+        cursor.executemany("UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", late)
+
+
+def _pass_of(first: int, row: dict[str, int], ended: FinishedPass | None) -> PassInfo:
+    """A pass by the event that began it, and how it ended if it did."""
+    thread, is_recorded = row["head"] >> 16, not row["head"] >> 8 & SKIPPED
+    if ended is None:
+        return PassInfo(row["number"], first, None, thread, row["site"], None, None, is_recorded)
+    return PassInfo(
+        row["number"], first, ended.last, thread, row["site"], ended.nodes, ended.digest, is_recorded
+    )
 
 
 def _of_kind(

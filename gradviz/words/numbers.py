@@ -108,8 +108,8 @@ def nested(array: np.ndarray, digits: int = 0) -> str:
 
 
 def listed(parts: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    *head, last = parts
+    """`a`, `a and b`, `a, b and c`; nothing for none."""
+    *head, last = [*parts] or [""]
     return f"{', '.join(head)} and {last}" if head else last
 
 

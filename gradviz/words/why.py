@@ -326,6 +326,8 @@ def _error(stop: Stop, event: ErrorRaised) -> Iterator[str]:
     made = stop.query.nodes.event(event.node)
     yield sentence(stop)
     if made is None:
+        if "does not require grad" in event.message:
+            yield from (f"  {line}" for line in without_grad_told(stop))
         return
     say, expression = stop.say, stop.words.expression_of(made, LONGEST)
     line = stop.words.at_line(made.site)

@@ -44,13 +44,19 @@ class _Array:
             _pack(self.connection, self.table, self.chunk, self.array.tobytes())
 
 
+_MOST = 1 << 26  # bytes that an array and those before it may stand for
+
+
 def packed(connection: sqlite3.Connection, table: str, chunk: int) -> bytes:
-    """A packed array of a chunk, as it was when it was packed."""
+    """A packed array of a chunk, as it was when it was packed. Raises ValueError where it follows from too many: an
+    earlier mutation made them."""
     query = f"SELECT data FROM {table} WHERE chunk <= ? AND chunk >= (SELECT since FROM chunks WHERE id = ?)"
     before = np.zeros(0, np.uint32)
     data = b""
     for (kept,) in connection.execute(f"{query} ORDER BY chunk", (chunk, chunk)):
         data = expanded(bytes(kept), before)
+        if before.nbytes + len(data) > _MOST:
+            raise ValueError("too much to be damaged once more")
         before = np.concatenate([before, np.frombuffer(data, np.uint32)]) if table != "payloads" else before
     return data
 
@@ -188,10 +194,7 @@ def another_packing(rng: Random, path: Path) -> None:
     with closing(opened(path)) as connection:
         chunk, data = rng.choice(connection.execute(f"SELECT chunk, data FROM {table}").fetchall())
         if rng.random() < 0.5:
-            data = (
-                unexpected(np.zeros(0, np.uint32), packed(connection, table, chunk), rng.choice([7, 70]))
-                or data
-            )
+            data = unexpected(np.zeros(0, np.uint32), packed(connection, table, chunk), rng.choice([7, 70]))
         header = list(struct.unpack_from("<5I", data))
         header[rng.randrange(5)] = rng.choice(
             [0, 1, 2, 3, 7, 1 << 24, (1 << 24) + 1, (1 << 32) - 1, header[2]]

@@ -92,7 +92,7 @@ def a_field_of_the_header(rng: Random, path: Path) -> None:
 def another_version(rng: Random, path: Path) -> None:
     """The version of the format, or the application, is another."""
     what = rng.choice(["user_version", "application_id"])
-    number = rng.choice([0, 1, 2, 4, 99, 2**31 - 1, -1])
+    number = rng.choice([0, 1, 2, 5, 99, 2**31 - 1, -1])
     run(path, f"PRAGMA {what} = {number}")
 
 

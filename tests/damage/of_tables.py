@@ -22,6 +22,7 @@ TABLES = {
     ),
     "sources": ("file", "text"),
     "passes": ("number", "first", "last", "thread", "site", "nodes", "digest", "recorded"),
+    "skipped": ("number", "passes", "first", "last", "stride", "thread", "site"),
     "parameters": ("tensor", "name", "role"),
     "variables": ("tensor", "name"),
     "errors": ("event", "type", "message", "node", "site"),

@@ -122,6 +122,7 @@ SUBJECTS: dict[str, tuple[Callable[[Callable[[], None]], None], dict[str, Any], 
     "training": (training, {}, _NOTHING),
     "bare": (training, {"values": "none"}, _NOTHING),
     "ring": (loop, {"last": 4}, _NOTHING),
+    "chosen": (loop, {"passes": {1, 6}}, _NOTHING),
     "killed": (loop, {}, _unended),
     "half": (lesson, {}, _mid_commit),
 }

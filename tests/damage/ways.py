@@ -8,7 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
-PAGE = 8192
+from gradviz.tracefile.file import PAGE as PAGE
+
+_STEPS = 10_000_000  # of SQLite's machine, in one query
 JOURNAL = bytes.fromhex("d9d505f920a163d7")
 
 Mutation = Callable[[Random, Path], None]
@@ -26,8 +28,10 @@ def way(name: str) -> Callable[[Mutation], Mutation]:
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """A connection that writes at once, and does not wait for the disk."""
+    """A connection that writes at once, and does not wait for the disk. What an earlier mutation has made a query of
+    without an end is broken off."""
     connection = sqlite3.connect(path, isolation_level=None)
+    connection.set_progress_handler(lambda: True, _STEPS)
     try:
         connection.execute("PRAGMA synchronous = OFF")
     except sqlite3.Error:  # else it is closed while a trial looks at what files there are

@@ -25,8 +25,8 @@ from gradviz.events.numbers import (
 )
 
 __all__ = [
-    "enable_grad", "inference_mode", "is_grad_enabled", "listen", "next_node_number", "next_optimizer_number",
-    "next_pass_number", "next_scope_number", "next_tensor_number", "no_grad", "note_special",
+    "enable_grad", "heard_by", "inference_mode", "is_grad_enabled", "listen", "next_node_number",
+    "next_optimizer_number", "next_pass_number", "next_scope_number", "next_tensor_number", "no_grad", "note_special",
     "set_grad_enabled", "set_grad_mode", "state", "unheard",
 ]  # fmt: skip
 
@@ -68,6 +68,7 @@ class State:
         "nameless",
         "only_listener",
         "reasons",
+        "renumbered",
         "special",
         "watched",
     )
@@ -84,6 +85,7 @@ class State:
         self.living = LivingGraphs()  # of the passes that the listener hears of
         self.only_listener: Listener | None = None  # the listener, if nothing else is special
         self.first_number = 1  # the listener has not heard of tensors with a lower number
+        self.renumbered: list[tuple[Any, int | None]] | None = None  # inside `heard_by`: what they had before
         self.dual_level = 0
         self.forward_mode: ForwardMode | None = None  # while a dual level is open
         self.watched = False  # the program can observe the order of a pass: it has hooks or custom Functions
@@ -126,6 +128,29 @@ def unheard() -> Iterator[None]:
     finally:
         state.listener = listener
         note_special("listener", listener is not None)
+
+
+@contextmanager
+def heard_by(listener: Listener) -> Iterator[None]:
+    """Tell `listener` of what happens inside, and nobody else. Afterwards all is as if nothing had been: tensors that
+    got a number inside have the one that they had before."""
+    before = state.listener, state.first_number, state.living, state.nameless, state.renumbered
+    listen(listener)
+    numbered = state.renumbered = []
+    try:
+        yield
+    finally:
+        for tensor, number in reversed(numbered):
+            _give_back(tensor, number)
+        state.listener, state.first_number, state.living, state.nameless, state.renumbered = before
+        note_special("listener", state.listener is not None)
+
+
+def _give_back(tensor: Any, number: int | None) -> None:
+    if number is None:
+        del tensor._number
+    else:
+        tensor._number = number
 
 
 def is_grad_enabled() -> bool:

@@ -432,7 +432,14 @@ def announce(tensor: Tensor, how: str, source: Tensor | None = None) -> None:
     the tensor that it was copied or made from."""
     if state.listener is not None:
         origin = 0 if source is None else number_of(source)
-        tensor._number = next_tensor_number()
+        give_number(tensor, next_tensor_number())
         if tensor.is_of_module:
             state.nameless[tensor._number] = tensor
         state.listener.tensor(sys._getframe(1), how, state_of(tensor), origin)
+
+
+def give_number(tensor: Tensor, number: int) -> None:
+    """Number a tensor. Inside of `heard_by` it is remembered which number it had."""
+    if state.renumbered is not None:
+        state.renumbered.append((tensor, getattr(tensor, "_number", None)))
+    tensor._number = number

@@ -114,9 +114,8 @@ class WatchedPass:
             flowing = start if self.create_graph else start.array
             self._arrive(edge, flowing, getattr(start, "_number", 0))
         ready: list[tuple[int, Any]] = []
-        leaves: list[
-            Any
-        ] = []  # AccumulateGrads, that run before any other node, in the order in which they became ready
+        # AccumulateGrads, that run before any other node, in the order in which they became ready.
+        leaves: list[Any] = []
         node: Any
         gradient: Any
         for node in dict.fromkeys(nodes):

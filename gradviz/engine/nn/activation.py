@@ -123,8 +123,12 @@ class Hardswish(_Activation):
 class Mish(_Activation):
     """x tanh(softplus(x))."""
 
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
     def forward(self, input: Tensor) -> Tensor:
-        return F.mish(input)
+        return F.mish(input, inplace=self.inplace)
 
 
 class LeakyReLU(_Activation):

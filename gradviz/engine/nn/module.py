@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
+
+import numpy as np
 
 from gradviz.engine.basics import devices
 from gradviz.engine.basics.dtypes import dtype, to_numpy
@@ -207,6 +210,15 @@ class Module(Tree, StateDict):
 
     def cpu(self) -> Module:
         """This module. Everything is on the CPU."""
+        return self
+
+    def share_memory(self) -> Module:
+        """Move parameters and buffers into memory that this process shares with those that it forks from now on."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            memory = mmap.mmap(-1, max(tensor.array.nbytes, 1))
+            shared = np.ndarray(tensor.array.shape, tensor.array.dtype, memory)
+            shared[...] = tensor.array
+            tensor.array = shared
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:

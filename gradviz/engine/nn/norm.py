@@ -38,10 +38,25 @@ class _BatchNorm(Module):
         self.register_buffer("running_var", _buffer(np.ones(num_features)) if kept else None)
         count = new_tensor(np.array(0, np.int64)) if kept else None
         self.register_buffer("num_batches_tracked", count)
-        if affine:
+        self._reset_affine()
+
+    def _reset_affine(self) -> None:
+        if self.affine:
             init.ones_(self.weight)
             if self.bias is not None:
                 init.zeros_(self.bias)
+
+    def reset_running_stats(self) -> None:
+        """Forget the running mean and variance, and how many batches there were."""
+        if self.track_running_stats:
+            overwrite(self.running_mean, 0, "zero_")
+            overwrite(self.running_var, 1, "fill_")
+            overwrite(self.num_batches_tracked, 0, "zero_")
+
+    def reset_parameters(self) -> None:
+        """The same, and begin with weights of 1 and biases of 0."""
+        self.reset_running_stats()
+        self._reset_affine()
 
     def forward(self, input: Tensor) -> Tensor:
         if input.array.ndim not in self.dims:

@@ -42,7 +42,7 @@ def _check_result_fits(x: Tensor, shape: tuple[int, ...]) -> None:
         )
 
 
-def _in_place(name: str, function: Callable) -> Callable:
+def in_place_of(name: str, function: Callable) -> Callable:
     """The in-place form of a function. The same op runs, and its result is written to its first tensor."""
 
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -87,7 +87,7 @@ def _in_place(name: str, function: Callable) -> Callable:
 def _plain_in_place(name: str, function: Callable) -> Callable:
     """The in-place form of an op without a derivative. It raises NotImplementedError where the tensor requires
     grad."""
-    call = _in_place(name, function)
+    call = in_place_of(name, function)
 
     def checked(x: Tensor, *args: Any) -> Tensor:
         if is_grad_enabled() and x.requires_grad:
@@ -292,7 +292,7 @@ _FUNCTIONS: dict[str, Callable] = {
     "subtract": ops.sub_with_alpha,
 }
 
-in_place: dict[str, Callable] = {f"{name}_": _in_place(f"{name}_", fn) for name, fn in _FUNCTIONS.items()}
+in_place: dict[str, Callable] = {f"{name}_": in_place_of(f"{name}_", fn) for name, fn in _FUNCTIONS.items()}
 in_place |= {f"{name}_": _plain_in_place(f"{name}_", ops.plain[name]) for name in _PLAIN}
 in_place["floor_divide_"] = _plain_in_place("floor_divide_", ops.floor_divide)
 in_place |= {f"{name}_": _reshaping(f"{name}_", plan) for name, plan in _SHAPES.items()}

@@ -12,22 +12,37 @@ from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.events.numbers import next_tensor_number
 from gradviz.sources.called import Scopes, Step, calls, parameters_of
+from gradviz.sources.live_pass import check_root, named_if_freed
 from gradviz.sources.torch_recorder import values
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.identity import RAW, Identity, NodeRecord, grad_fn_of
+from gradviz.sources.torch_recorder.identity import RAW, NodeRecord, grad_fn_of
+from gradviz.sources.torch_recorder.live_pass import tell_pass
 from gradviz.sources.torch_recorder.recorder import TorchRecorder
+from gradviz.sources.torch_recorder.source import Source
 from gradviz.sources.torch_recorder.values import Unseen
 
 
 def tell_graph(
-    tensor: torch.Tensor, listener: Listener, names: Mapping[str, Any], modules: Mapping[str, Any]
+    tensor: torch.Tensor,
+    listener: Listener,
+    names: Mapping[str, Any],
+    modules: Mapping[str, Any],
+    gradients: bool,
 ) -> int:
     """Tell a listener of everything that leads to a tensor; `names` are what tensors are called, and `modules` the
-    modules that may have been called. Returns the number that the tensor has there."""
+    modules that may have been called. With `gradients` a backward pass runs, of which nothing stays, and is told, too.
+    Returns the number that the tensor has there. Raises NoGradientsError where there is no such pass."""
     values.register()
     with torch._C.DisableTorchFunction():
-        return _Live(listener, names, modules).tell(tensor)
+        if gradients:
+            check_root(tensor.requires_grad, tensor.shape)
+        live = _Live(listener, names, modules)
+        number = live.tell(tensor)
+    if gradients and live.nodes:
+        with _nobody_listening(), named_if_freed():
+            tell_pass(tensor, live.nodes, live.source)
+    return number
 
 
 def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
@@ -64,7 +79,9 @@ class _Live:
     def __init__(self, listener: Listener, names: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
         self.listener = listener
         self.modules = modules
-        self.identity = Identity(listener)
+        self.source = Source(listener)
+        self.identity = self.source.identity
+        self.nodes: list[Any] = []
         self.names: dict[int, str] = {}
         # by their node and which of its outputs they are
         self.tensors: dict[tuple[int, int], torch.Tensor] = {}
@@ -88,10 +105,11 @@ class _Live:
         for leaf, record in self._leaves(root.grad_fn):
             self._tell_leaf(leaf, record)
         nodes = self.identity.new_nodes([root.grad_fn])
+        self.nodes = [fn for fn, _, _ in nodes]
         for fn, _, _ in nodes:
             self.saved[fn] = self._saved_by(fn)
             self._note_saved(fn)
-        scopes = Scopes(self.listener, calls(self._steps([fn for fn, _, _ in nodes]), self.modules))
+        scopes = Scopes(self.listener, calls(self._steps(self.nodes), self.modules))
         for step, (fn, record, nexts) in enumerate(nodes):
             scopes.begin(step)
             self._tell_node(fn, record, nexts)

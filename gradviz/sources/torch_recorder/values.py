@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Sequence
 from functools import cache
@@ -12,12 +11,10 @@ import numpy as np
 import torch
 
 from gradviz.events.handles import READERS, Form, Later, NumpyReader
-from gradviz.events.values import DEFERRED, Stats
+from gradviz.events.values import DEFERRED
 
 _DTYPES: dict[Any, str] = {}
 _MOST_RECENT = 8
-_LARGE = 1 << 19  # elements, from which on PyTorch reduces quicker than NumPy
-_SQUARABLE = (1e-15, 1e15)  # where the largest magnitude lies if squares neither vanish nor overflow
 _numpy = NumpyReader()
 
 
@@ -125,8 +122,7 @@ class TorchReader:
         known = self.recent.get(key)
         if known is not None and known[0]() is not None and known[1] == value._version:
             return known[2]
-        found: Any = stats_in_torch(value) if value.numel() >= _LARGE else None
-        found = found or _numpy.keep(array_of(value), False)
+        found = _numpy.keep(array_of(value), False)
         if len(self.recent) >= _MOST_RECENT:
             del self.recent[next(iter(self.recent))]
         if isinstance(found, bytes):
@@ -233,21 +229,6 @@ def _typestr_of(dtype: Any) -> tuple[str, int]:
     """NumPy's code for a dtype, and the bytes of an element."""
     known = np.dtype(dtype_name(dtype))
     return known.str, known.itemsize
-
-
-def stats_in_torch(value: torch.Tensor) -> bytes | None:
-    """The statistics of a large dense tensor of finite elements, in a few reductions of PyTorch's: NumPy is slower
-    there. None where they would not be exact."""
-    if value.dtype not in (torch.float32, torch.float64):
-        return None
-    plain, size = value.detach(), value.numel()
-    low, high = plain.amin().item(), plain.amax().item()
-    if not _SQUARABLE[0] < max(-low, high) < _SQUARABLE[1]:  # or not finite
-        return None
-    rms = torch.linalg.vector_norm(plain).item() / math.sqrt(size)
-    mean = plain.sum().item() / size
-    zeros = 0 if low > 0 or high < 0 else size - int(np.count_nonzero(in_place(plain) != 0))
-    return Stats(low, high, mean, rms, 0, 0, zeros).pack() if math.isfinite(rms) else None
 
 
 def stats_on_device(value: torch.Tensor) -> torch.Tensor:

@@ -7,20 +7,36 @@ from typing import Any
 
 from gradviz.engine.basics.dtypes import to_numpy
 from gradviz.engine.core.apply import apply, unary
+from gradviz.engine.core.op import with_next_node
 from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.table import ops
 from gradviz.engine.table.derivatives import TABLE
+from gradviz.engine.tensors.inplace import in_place_of
 
-mish: Callable = unary(TABLE["mish"])
 logsigmoid: Callable = unary(TABLE["log_sigmoid"])
 _gelu = {"none": unary(TABLE["gelu"]), "tanh": unary(TABLE["gelu_tanh"])}
-_silu, _hardsigmoid, _hardswish = (unary(TABLE[key]) for key in ("silu", "hardsigmoid", "hardswish"))
 tanh, sigmoid = ops.tanh, ops.sigmoid
 
 
-def _placed(x: Tensor, out: Tensor, inplace: bool) -> Tensor:
-    """The result of a function with `inplace=`. Where that is set, the result is written to x."""
-    return x.copy_(out) if inplace else out  # type: ignore[attr-defined]
+def _with_inplace(key: str, by: int = 0) -> Callable[..., Tensor]:
+    """The function of a row, to be called with the tensor, whether the result is written to it, and the arguments. The
+    number of the node is higher `by` as much where it is."""
+    row = TABLE[key]
+    of_its_own = with_next_node(row, by) if by else row
+    there = in_place_of(f"{row.name}_", lambda x, *args: apply(of_its_own, (x,), args))
+
+    def call(x: Tensor, inplace: bool, *args: Any) -> Tensor:
+        return there(x, *args) if inplace else apply(row, (x,), args)
+
+    return call
+
+
+_leaky_relu, _elu, _celu, _threshold = (
+    _with_inplace(key, 1) for key in ("leaky_relu", "elu", "celu", "threshold")
+)
+_silu, _mish, _hardtanh, _hardsigmoid, _hardswish = map(
+    _with_inplace, ("silu", "mish", "hardtanh", "hardsigmoid", "hardswish")
+)
 
 
 def relu(x: Tensor, inplace: bool = False) -> Tensor:
@@ -30,25 +46,25 @@ def relu(x: Tensor, inplace: bool = False) -> Tensor:
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x where it is positive, else negative_slope · x."""
-    return _placed(x, apply(TABLE["leaky_relu"], (x,), (negative_slope,)), inplace)
+    return _leaky_relu(x, inplace, negative_slope)
 
 
 def elu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where it is positive, else alpha (e^x − 1)."""
-    return _placed(x, apply(TABLE["elu"], (x,), (alpha, 1.0, 1.0)), inplace)
+    return _elu(x, inplace, alpha, 1.0, 1.0)
 
 
 def selu(x: Tensor, inplace: bool = False) -> Tensor:
     """`elu` with constants that keep mean 0 and variance 1 (Klambauer et al. 2017)."""
     alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-    return _placed(x, apply(TABLE["elu"], (x,), (alpha, scale, 1.0)), inplace)
+    return _elu(x, inplace, alpha, scale, 1.0)
 
 
 def celu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where it is positive, else α (e^(x/α) − 1)."""
     if alpha == 0:
         raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
-    return _placed(x, apply(TABLE["celu"], (x,), (alpha,)), inplace)
+    return _celu(x, inplace, alpha)
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -60,14 +76,19 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 def silu(x: Tensor, inplace: bool = False) -> Tensor:
     """x σ(x)."""
-    return _placed(x, _silu(x), inplace)
+    return _silu(x, inplace)
+
+
+def mish(x: Tensor, inplace: bool = False) -> Tensor:
+    """x tanh(ln(1 + e^x))."""
+    return _mish(x, inplace)
 
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x clamped to [min_val, max_val]."""
     if min_val > max_val:
         raise ValueError("min_val cannot be greater than max_val")
-    return _placed(x, apply(TABLE["hardtanh"], (x,), (min_val, max_val)), inplace)
+    return _hardtanh(x, inplace, min_val, max_val)
 
 
 def relu6(x: Tensor, inplace: bool = False) -> Tensor:
@@ -77,12 +98,12 @@ def relu6(x: Tensor, inplace: bool = False) -> Tensor:
 
 def hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
     """x/6 + 1/2, clamped to [0, 1]."""
-    return _placed(x, _hardsigmoid(x), inplace)
+    return _hardsigmoid(x, inplace)
 
 
 def hardswish(x: Tensor, inplace: bool = False) -> Tensor:
     """x · hardsigmoid(x)."""
-    return _placed(x, _hardswish(x), inplace)
+    return _hardswish(x, inplace)
 
 
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -114,7 +135,7 @@ def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
 
 def threshold(x: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where it is above the threshold, else the value."""
-    return _placed(x, apply(TABLE["threshold"], (x,), (threshold, value)), inplace)
+    return _threshold(x, inplace, threshold, value)
 
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:

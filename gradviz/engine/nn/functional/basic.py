@@ -14,6 +14,7 @@ from gradviz.engine.rng import distributions
 from gradviz.engine.table import ops
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.tensors.creation import made
+from gradviz.engine.tensors.inplace import in_place
 
 
 def _unfit(x: Tensor, weight: Tensor) -> Exception:
@@ -67,15 +68,16 @@ def checked_probability(p: float) -> float:
     return p
 
 
-def _dropped(x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
+def _dropped(x: Tensor, p: float, shape: tuple[int, ...], inplace: bool) -> Tensor:
     """x times noise of `shape`, which is 0 with probability p, else 1 / (1 − p)."""
     dtype = x.array.dtype
+    multiply = in_place["mul_"] if inplace else ops.mul
     if p == 1:
-        return ops.mul(x, made(np.zeros(shape, dtype), "dropout"))
+        return multiply(x, made(np.zeros(shape, dtype), "dropout"))
     kept = (
         _in_memory_order(x.array, 1 - p) if shape == x.array.shape else distributions.bernoulli(shape, 1 - p)
     )
-    return ops.mul(x, made(kept.astype(dtype) / dtype.type(1 - p), "dropout"))
+    return multiply(x, made(kept.astype(dtype) / dtype.type(1 - p), "dropout"))
 
 
 def _in_memory_order(like: np.ndarray, p: float) -> np.ndarray:
@@ -90,32 +92,33 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = Fa
     if not training or checked_probability(p) == 0 or not x.array.size:
         checked_probability(p)
         return x
-    out = _dropped(x, p, x.array.shape)
-    return x.copy_(out) if inplace else out  # type: ignore[attr-defined]
+    return _dropped(x, p, x.array.shape, inplace)
 
 
-def _dropout_channels(x: Tensor, p: float, training: bool, dims: Sequence[int], name: str) -> Tensor:
+def _dropout_channels(
+    x: Tensor, p: float, training: bool, inplace: bool, dims: Sequence[int], name: str
+) -> Tensor:
     if x.array.ndim not in dims:
         raise RuntimeError(f"{name}: expected an input of {dims[-1]} dimensions, got {x.array.ndim}")
     if not training or checked_probability(p) == 0:
         checked_probability(p)
         return x
-    return _dropped(x, p, x.array.shape[:2] + (1,) * (x.array.ndim - 2))
+    return _dropped(x, p, x.array.shape[:2] + (1,) * (x.array.ndim - 2), inplace)
 
 
-def dropout1d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+def dropout1d(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """`dropout` of whole channels of (N, C, L)."""
-    return _dropout_channels(x, p, training, (3,), "dropout1d")
+    return _dropout_channels(x, p, training, inplace, (3,), "dropout1d")
 
 
-def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """`dropout` of whole channels of (N, C, H, W)."""
-    return _dropout_channels(x, p, training, (4,), "dropout2d")
+    return _dropout_channels(x, p, training, inplace, (4,), "dropout2d")
 
 
-def dropout3d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+def dropout3d(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """`dropout` of whole channels of (N, C, D, H, W)."""
-    return _dropout_channels(x, p, training, (5,), "dropout3d")
+    return _dropout_channels(x, p, training, inplace, (5,), "dropout3d")
 
 
 def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
@@ -130,8 +133,9 @@ def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False, inplace: bo
     kept = distributions.bernoulli(x.array.shape, 1 - p)
     noise = made((kept * a).astype(dtype), "dropout")
     shift = made(((kept - 1.0) * alpha * a + alpha * a * p).astype(dtype), "dropout")
-    out = ops.add(ops.mul(x, noise), shift)
-    return x.copy_(out) if inplace else out  # type: ignore[attr-defined]
+    if inplace:
+        return in_place["add_"](in_place["mul_"](x, noise), shift)
+    return ops.add(ops.mul(x, noise), shift)
 
 
 def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:

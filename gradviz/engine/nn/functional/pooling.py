@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.core.apply import apply
-from gradviz.engine.core.tensor import Tensor, new_tensor
+from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.nn.functional.conv import sizes_of
 from gradviz.engine.table import kernels, ops
 from gradviz.engine.table.derivatives import TABLE
@@ -68,8 +68,15 @@ def max_pool2d(
     out = _out_sizes(batches.shape[2:], kernel, stride, padding, dilation, ceil_mode)
     indices = kernels.max_positions(batches, kernel, stride, padding, dilation, out)
     indices = indices.reshape(*x.array.shape[:-2], *out)
-    pooled = apply(TABLE["max_pool2d"], (x,), (kernel, stride, padding, indices))
-    return (pooled, new_tensor(indices)) if return_indices else pooled
+    row = "max_pool2d_with_indices" if return_indices else "max_pool2d"
+    return apply(TABLE[row], (x,), (kernel, stride, padding, indices))
+
+
+def _without_height(found: Any) -> Any:
+    """A result of pooling in two dimensions, or it and its indices, without the first of them."""
+    if isinstance(found, tuple):
+        return tuple(ops.squeeze(part, -2) for part in found)
+    return ops.squeeze(found, -2)
 
 
 def max_pool1d(
@@ -86,9 +93,8 @@ def max_pool1d(
     stride = kernel if stride is None else sizes_of(stride, 1)
     (p,), (d,) = sizes_of(padding, 1), sizes_of(dilation, 1)
     wide = ops.unsqueeze(x, -2)
-    pooled, indices = max_pool2d(wide, (1, *kernel), (1, *stride), (0, p), (1, d), ceil_mode, True)
-    pooled = ops.squeeze(pooled, -2)
-    return (pooled, ops.squeeze(indices, -2)) if return_indices else pooled
+    found = max_pool2d(wide, (1, *kernel), (1, *stride), (0, p), (1, d), ceil_mode, return_indices)
+    return _without_height(found)
 
 
 def avg_pool2d(
@@ -161,16 +167,14 @@ def adaptive_max_pool2d(x: Tensor, output_size: Any, return_indices: bool = Fals
     batches = _in_batches(x, "adaptive_max_pool2d")
     size = tuple(n if wanted is None else wanted for n, wanted in zip(x.array.shape[-2:], given, strict=True))
     indices = kernels.adaptive_max_positions(batches, size).reshape(*x.array.shape[:-2], *size)
-    pooled = apply(TABLE["adaptive_max_pool2d"], (x,), (size, indices))
-    return (pooled, new_tensor(indices)) if return_indices else pooled
+    row = "adaptive_max_pool2d_with_indices" if return_indices else "adaptive_max_pool2d"
+    return apply(TABLE[row], (x,), (size, indices))
 
 
 def adaptive_max_pool1d(x: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The maxima of `output_size` parts of (N, C, L)."""
     (size,) = sizes_of(output_size, 1)
-    pooled, indices = adaptive_max_pool2d(ops.unsqueeze(x, -2), (1, size), True)
-    pooled = ops.squeeze(pooled, -2)
-    return (pooled, ops.squeeze(indices, -2)) if return_indices else pooled
+    return _without_height(adaptive_max_pool2d(ops.unsqueeze(x, -2), (1, size), return_indices))
 
 
 def lp_pool2d(

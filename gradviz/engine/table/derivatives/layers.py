@@ -68,6 +68,13 @@ linear("max_pool2d", k.take_in_planes, node_name="MaxPool2DWithIndicesBackward0"
 linear("adaptive_max_pool2d", lambda x, size, indices: k.taken_in_planes(x, indices),
     args="size indices", frees_args=True, node_name="AdaptiveMaxPool2DBackward0",
     x=d("1 at each part's maximum", lambda g, x_shape, indices: k.put_in_planes(g, x_shape, indices)))
+for key, node_name, sizes in (
+    ("max_pool2d", "MaxPool2DWithIndicesBackward0", "kernel_size stride padding"),
+    ("adaptive_max_pool2d", "AdaptiveMaxPool2DBackward0", "size"),
+):
+    general(f"{key}_with_indices", k.taken_with_places, name=key, node_name=node_name, args=f"{sizes} indices",
+        outputs=2, frees_args=True,
+        x=d("1 where chosen", lambda g, x_shape, indices: k.put_in_planes(g[0], x_shape, indices)))
 linear("put_in_planes", k.put_in_planes, node_name="MaxPool2DWithIndicesBackwardBackward0",
     args="size indices", frees_args=True,
     x=d("1, taken", lambda g, indices: k.taken_in_planes(g, indices)))

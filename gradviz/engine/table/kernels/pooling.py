@@ -58,6 +58,11 @@ def take_in_planes(x: Any, kernel_size: Any, stride: Any, padding: Any, indices:
     return picked.reshape(indices.shape)
 
 
+def taken_with_places(x: Any, *args: Any) -> tuple[Any, Any]:
+    """The elements at the indices, which come last, of each plane of x, and the indices themselves."""
+    return taken_in_planes(x, args[-1]), args[-1]
+
+
 @row("put_in_planes")
 def put_in_planes(g: Any, shape: Sizes, indices: Any) -> Any:
     """The transpose of `take_in_planes`: elements are added at `indices` to planes of zeros."""

@@ -179,13 +179,13 @@ def test_check_in_python_gives_the_findings(gradviz_here: Command, stale: Path) 
         check(trace, select=["no-such-rule"])
 
 
-def test_a_call_that_leaves_grad_mode_off_is_named(gradviz_here: Command, stale: Path) -> None:
+def test_a_call_that_leaves_grad_mode_off_is_named(gradviz: Command, stale: Path) -> None:
     off = "def show(x):\n    torch.set_grad_enabled(False)\n    print(x)\n"
     script = STALE.replace("w = ", off + "w = ").replace(
         "    loss.backward()", "    loss.backward()\n    show(loss)"
     )
     stale.write_text(script)
-    told = gradviz_here("check", stale.name).stdout
+    told = gradviz("check", stale.name).stdout
     assert "1. error detached-path  stale.py:3\n" in told
     assert "grad mode is off from here on" in told
 

@@ -325,3 +325,13 @@ def test_an_op_in_place_keeps_what_its_derivative_needs() -> None:
 def test_a_random_permutation_is_pytorchs() -> None:
     torch.manual_seed(0)
     assert torch.randperm(8).tolist() == [4, 0, 7, 3, 2, 5, 1, 6]
+
+
+@pytest.mark.parametrize("of", [lambda t: 1 - t, lambda t: -t, lambda t: t * 2, lambda t: t])
+def test_a_trace_gives_its_gradient_to_the_diagonal(of: Callable) -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    factor = torch.ones((), requires_grad=True)
+    of(factor).backward()
+    of(torch.trace(x)).backward()
+    given = factor.grad.item()
+    assert x.grad.tolist() == [[given, 0, 0], [0, given, 0]]

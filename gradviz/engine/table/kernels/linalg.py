@@ -69,7 +69,7 @@ def trace(x: Any) -> Any:
 
 def on_diagonal(g: Any, shape: tuple[int, ...]) -> Any:
     """g times the identity, cut to `shape`."""
-    return g * np.eye(*shape, dtype=g.dtype if isinstance(g, np.ndarray) else g.array.dtype)
+    return g * np.eye(*shape, dtype=getattr(g, "array", g).dtype)
 
 
 @row("linalg_cross", inputs=2)

@@ -17,7 +17,7 @@ import gradviz as package
 import gradviz.engine as torch
 from gradviz.diagnose.why import NoAnswer, why
 from gradviz.query import Query
-from gradviz.query.paths import MOST_PATHS, Paths
+from gradviz.query.paths import MOST_PATHS, Missing, Paths
 from gradviz.tracefile import open_trace
 from gradviz.words.subject import UnknownName
 
@@ -168,6 +168,24 @@ def test_a_node_that_ran_twice_in_a_pass_gives_no_gradient_to_one_that_ran_befor
         flow.received = np.append(nodes, nodes[:1]), np.append(events, events[-1:])
         leaf = next(iter(query.nodes.leaves))
         assert len(Paths(query, 1, leaf, 0).meetings) < len(nodes)
+
+
+def test_gradients_that_cannot_be_added_meet_nowhere(tmp_path: Path) -> None:
+    """As a damaged trace may say."""
+    with package.record(tmp_path / "run.gradviz"):
+        x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        (x * x + x).sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        flow = query.flow(1)
+        leaf = next(iter(query.nodes.leaves))
+        came = np.flatnonzero(flow.targets == leaf)
+        own, event = int(flow.gradients[came[0]]), int(flow.events[came[-1]])
+        sound = Paths(query, 1, leaf, 0)
+        assert len(sound.meetings[sound.target].arrivals) == len(came)
+        flow.gradients[came[0]] = flow.gradients[0]  # of the root, a number
+        with pytest.raises(Missing):
+            Paths(query, 1, leaf, 0).decomposed(own, event, 5)
 
 
 def test_of_many_equal_paths_some_are_found_at_once(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class Paths:
             raise Missing
         parts = _all([self._elements(arrival, self.target.region) for arrival in target.arrivals])
         gradient = elements(self.query, recorded, event, self.target.region)
-        if gradient is None or parts is None:
+        if gradient is None or parts is None or any(part.shape != gradient.shape for part in parts):
             raise Missing
         came = sum(parts, np.zeros_like(gradient))
         found, weights = self._search(parts, most)
@@ -218,9 +218,17 @@ class Paths:
         return _Place(arrival.source, -1, broadcast(region, below, above[0] if above else None))
 
     def _is_cut(self, place: _Place) -> bool:
-        """Whether gradients meet at a place whose elements were not recorded."""
+        """Whether gradients meet at a place whose elements were not recorded, or that cannot be added (in a damaged
+        trace)."""
         arrivals = self._at(place)
-        return len(arrivals) > 1 and any(self._elements(arrival, None) is None for arrival in arrivals)
+        if len(arrivals) < 2:
+            return False
+        shapes: dict[int, tuple[int, ...]] = {}
+        for arrival in arrivals:
+            part = self._elements(arrival, None)
+            if part is None or shapes.setdefault(arrival.nr, part.shape) != part.shape:
+                return True
+        return False
 
     # --- shares
 
@@ -284,13 +292,12 @@ class Paths:
             return False
         now = elements(self.query, given, int(events[at]), place.region)
         own = _all([self._elements(one, place.region) for one in arrivals if one.nr == nr])
-        if now is None or own is None:
+        if now is None or own is None or any(part.shape != now.shape for part in own):
             return False
         came = sum(own, np.zeros_like(now))
         size = sum((np.abs(part) for part in own), np.zeros(now.shape))
-        return now.shape == came.shape and bool(
-            np.any(np.abs(now - came) > 4 * len(own) * rounding(self.query, given, int(events[at])) * size)
-        )
+        allowed = 4 * len(own) * rounding(self.query, given, int(events[at]))
+        return bool(np.any(np.abs(now - came) > allowed * size))
 
     @cached_property
     def _received(self) -> dict[int, int]:

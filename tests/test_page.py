@@ -476,6 +476,31 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         assert float(told["model.0.weight"]) == pytest.approx(norm, rel=1e-3)
 
 
+def adversaries() -> None:
+    torch.manual_seed(0)
+    G = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh())
+    D = torch.nn.Sequential(torch.nn.Linear(3, 1))
+    for _ in range(2):
+        fake = G(torch.randn(4, 2))
+        D(fake.detach()).mean().backward()
+        (D(fake) ** 2).mean().backward()
+
+
+def test_the_curves_of_two_networks_stay_apart_in_the_chart(traced: Callable, opened: Callable) -> None:
+    with traced(adversaries) as trace:
+        page = opened(trace)
+        names = ["G.0.weight", "G.0.bias", "D.0.weight", "D.0.bias"]
+        legend = page.tab.locator("#legend button").evaluate_all(
+            "(all) => all.map((b) => b.children[1].textContent)"
+        )
+        assert sorted(legend) == sorted(names)
+        points = page.tab.locator("#plot .series").evaluate_all(
+            "(all) => all.map((one) => one.querySelectorAll('circle').length)"
+        )
+        assert dict(zip(legend, points, strict=True)) == dict(zip(names, [2, 2, 4, 4], strict=True))
+        assert [run.number for run in trace.passes] == [1, 2, 3, 4]
+
+
 def test_of_very_many_passes_the_page_says_which_it_holds(
     traced: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

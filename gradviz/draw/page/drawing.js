@@ -68,9 +68,9 @@ const valueLine = (shape, value) => {
 
 function groupLines(group, k) {
   if (group.lines.length) {
-    const [name, ...rest] = group.lines.map((text) => cut(text, 44));
+    const rest = group.lines.slice(1).map((text) => cut(text, 44));
     const grad = gradLine(group, k);
-    return [{ role: "name", text: name }, ...rest.map((text) => ({ role: "fact", text })), ...(grad ? [grad] : [])];
+    return [{ role: "name", text: titleOf(group) }, ...rest.map((text) => ({ role: "fact", text })), ...(grad ? [grad] : [])];
   }
   const held = heldBy(group);
   const parts = [];
@@ -78,7 +78,7 @@ function groupLines(group, k) {
   if (held.leaf) parts.push(`${held.leaf.toLocaleString("en")} ${held.leaf > 1 ? "leaves" : "leaf"}`);
   if (!parts.length) parts.push(`${held.grad_fn || 0} grad_fns`);
   return [
-    { role: "name", text: cut(group.label, 36) },
+    { role: "name", text: titleOf(group) },
     { role: "fact", text: parts.join(" · ") },
   ];
 }
@@ -119,11 +119,14 @@ function heldBy(group) {
   return group.held;
 }
 
+// The name of a group: of a module, with its class.
+const titleOf = (group) => cut(group.lines.length ? group.lines[0] : group.label, 44);
+
 // The size of a box; it is wide enough at every event.
 function sizeOf(id, title = false) {
   const sizes = (app.view.sizes ||= new Map());
   const key = title ? `title ${id}` : id;
-  if (!sizes.has(key)) sizes.set(key, title ? { w: widthOf(app.view.groupOf.get(id).label, "name"), h: 0 } : newSize(id));
+  if (!sizes.has(key)) sizes.set(key, title ? { w: widthOf(titleOf(app.view.groupOf.get(id)), "name"), h: 0 } : newSize(id));
   return sizes.get(key);
 }
 
@@ -181,7 +184,7 @@ function drawnFrame({ id, x, y, w, h, depth }) {
   const left = x - w / 2;
   const top = y - h / 2;
   const name = svg("text", { x: left + 34, y: top + 17, class: "name" });
-  name.textContent = group.label;
+  name.textContent = titleOf(group);
   const sign = svg("g", { class: "sign", transform: `translate(${left + 18} ${top + 13})` },
     svg("rect", { x: -7, y: -7, width: 14, height: 14, rx: 4 }), svg("path", { d: "M-4 0H4" }));
   const g = svg("g", { class: `frame ${group.kind} depth${depth % 2}`, "data-id": id },

@@ -381,12 +381,12 @@ def test_groups_unfold_and_fold_in_place(traced: Callable, opened: Callable) -> 
         shown = page.count("#nodes .node")
         assert closed > 0
         group = page.tab.evaluate("document.querySelector('#nodes .group').dataset.id")
-        name = page.text(f'[id="box-{group}"] .name')
+        name = page.tab.text_content(f'[id="box-{group}"] .name')
         page.click_box(group)
         page.press("Enter")
         assert page.count(f'[id="box-{group}"]') == 0
         assert page.count(f'.frame[data-id="{group}"]') == 1
-        assert page.text(f'.frame[data-id="{group}"] .name') == name
+        assert page.tab.text_content(f'.frame[data-id="{group}"] .name') == name
         assert page.count("#nodes .node") > shown
         page.tab.locator(f'.frame[data-id="{group}"] .sign').dispatch_event("click", {"bubbles": True})
         assert page.count(f'[id="box-{group}"]') == 1

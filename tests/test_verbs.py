@@ -42,6 +42,10 @@ try:
 except RuntimeError:
     pass
 """
+POOLED = """\
+x = torch.ones(1, 1, 4, requires_grad=True)
+high, where = torch.nn.functional.max_pool1d(x, 2, return_indices=True)
+"""
 PATHS = """\
 x = torch.tensor(2.0, requires_grad=True)
 a = x * 3
@@ -303,6 +307,13 @@ def test_who_walks_back_through_the_changes(session: Sessions) -> None:
     assert "event 2, x ** 3 made y" in said(cube, "who y")
     with pytest.raises(UnknownName, match="no tensor is called xx: did you mean x"):
         obey(cube, "who xx")
+
+
+def test_a_variable_that_names_no_tensor_is_not_suggested(session: Sessions) -> None:
+    pooled = session(POOLED)
+    obey(pooled, "last")
+    with pytest.raises(UnknownName, match="no tensor is called where: known names: x, high$"):
+        obey(pooled, "who where")
 
 
 def test_who_finds_an_optimizer_and_a_write_in_place(session: Sessions) -> None:

@@ -57,7 +57,7 @@ def _numbered(words: Words, text: str) -> int:
 
 
 def _suggested(words: Words, name: str) -> str:
-    labels = words.query.names.labels
+    labels = [label for label in words.query.names.labels if label != name]  # no tensor got that one
     if near := nearest(name.removesuffix(".grad"), labels):
         return words.say("did you mean {name}?", name=clean(near))
     some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")

@@ -222,3 +222,20 @@ def test_the_guide_lists_every_rule_with_an_example_and_the_cure() -> None:
     rows = [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in table.splitlines()]
     assert [row[:3] for row in rows] == [[f"`{rule.id}`", rule.severity, rule.looks_for] for rule in RULES]
     assert all(len(row) == 5 and all(row) for row in rows)
+
+
+def test_what_follows_from_a_finding_stands_beneath_it(gradviz_here: Command, tmp_path: Path) -> None:
+    (tmp_path / "replaced.py").write_text("""\
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(2, 3)).pow(2).mean().backward()
+    optimizer.step()
+""")
+    done = gradviz_here("check", "replaced.py")
+    assert "1. error stale-optimizer  replaced.py:4" in done.stdout
+    assert done.stdout.count("because of this  unused-parameter (line 2)") == 2
+    assert "1 error · " in done.stdout

@@ -166,6 +166,20 @@ def test_several_outputs_of_which_some_are_used(both: Both) -> None:
     assert len(query.nodes.outputs(unbind.node)) == 3
 
 
+def test_a_leaf_that_is_the_root_accumulates(both: Both) -> None:
+    def program() -> Any:
+        loss = torch.tensor(3.0, requires_grad=True)
+        loss.backward()
+        loss.backward()
+        return loss.grad.item()
+
+    grad, trace = both(program)
+    accumulated = of(trace, Accumulated)
+    assert [value(trace, event.grad, event) for event in accumulated] == [1.0, 2.0]
+    assert grad == 2.0
+    assert [run.nodes for run in trace.passes] == [1, 1]
+
+
 def test_a_root_that_is_not_contiguous(both: Both) -> None:
     def program() -> Any:
         x = torch.ones(2, 3, requires_grad=True)

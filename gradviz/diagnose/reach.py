@@ -116,7 +116,8 @@ def _why(
     if not readers:
         return Lack.UNUSED, -1, 0
     if with_grad:
-        return Lack.OFF_PATH, max(with_grad), 0
+        event, root = _root_of_numbers(case, above)
+        return (Lack.CUT, event, root) if root else (Lack.OFF_PATH, max(with_grad), 0)
     event = _function_without_node(case, min(readers))
     return (Lack.CUT, event, above[-1][1]) if event >= 0 and above else None
 
@@ -137,6 +138,16 @@ def _cut_at_a_leaf(case: Case, up: Upstream, results: dict[int, list[int]]) -> i
         if set(up.taken_by(maker)) & set(results):
             return maker.index
     return -1
+
+
+def _root_of_numbers(case: Case, above: list[tuple[Upstream, int]]) -> tuple[int, int]:
+    """The event that made a root of plain numbers, a leaf that nobody trains, and that root:
+    `loss = torch.tensor(total / n, requires_grad=True)`; (−1, 0) if there is none."""
+    for _, root in reversed(above):
+        made = case.query.tensors.made(root)
+        if isinstance(made, TensorMade) and made.how in _FROM_OUTSIDE and root not in case.training.holders:
+            return made.index, root
+    return -1, 0
 
 
 def _function_without_node(case: Case, event: int) -> int:

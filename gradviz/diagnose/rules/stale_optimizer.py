@@ -38,8 +38,15 @@ def _search(case: Case) -> Iterator[Found]:
         "make the optimizer after the last change of the model: torch.optim.SGD(model.parameters(), ...)",
         (step,) if made is None else (made, step),
         site=0 if made is None else _replacing(case, made),
-        tensors=tuple(leaves),
+        tensors=(*leaves, *_left_behind(case)),
     )
+
+
+def _left_behind(case: Case) -> list[int]:
+    """The tensors that an optimizer holds and that never got a gradient."""
+    got = distinct(case.trace.table(Kind.ACCUMULATED)["tensor"])
+    held = np.fromiter(case.training.holders, np.int64)
+    return held[~contained(held, got)].tolist()
 
 
 def _replacing(case: Case, made: int) -> int:

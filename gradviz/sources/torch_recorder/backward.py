@@ -49,6 +49,9 @@ class Pass:
         self.number = next_pass_number()
         self.where: Where = None
         self.handles: list[Any] = []
+        self.kept_alive: list[
+            Any
+        ] = []  # the nodes of the roots: nothing else holds that of a leaf, which is hooked
         self.targets: dict[int, tuple[int, ...]] = {}  # of each node, in the order of its edges
         self.records: dict[int, NodeRecord] = {}
         self.sent: dict[int, list[int]] = {}  # the gradients that were sent to each node
@@ -68,15 +71,16 @@ class Pass:
         """Watch the nodes that the roots lead to, and tell that the pass begins."""
         with _Plain():
             edges = [_edge_of(root) for root in self.roots]
+            self.kept_alive = [fn for fn, _ in edges]
             follows = self.source.follows_passes
             if follows:
                 self._number_tensors((*self.roots, *self.wanted), sys._getframe())
             watch, record_of = self._watch, self.identity.record_of
             if not follows:
                 watch, record_of = self._watch_leaves, self.identity.quiet_record
-            watch([fn for fn, _ in edges])
+            watch(self.kept_alive)
             if follows and self.identity.hooked:
-                self._precede_hooks([fn for fn, _ in edges])
+                self._precede_hooks(self.kept_alive)
             told = []
             for (fn, nr), root, gradient in zip(edges, self.roots, self.gradients, strict=True):
                 record = record_of(fn)
@@ -107,6 +111,7 @@ class Pass:
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
+        self.kept_alive.clear()
         for hooks in self.preceded:
             hooks.pop(_OURS, None)
         if self.source.listener is not None:

@@ -4,7 +4,7 @@ target of a loss."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,13 +31,15 @@ _NEAR = 16  # tensors above a factor that are looked at
 @dataclass(frozen=True, slots=True)
 class Link:
     """An edge of a graph that should not be there: from `node`, made by op `op`, to what made `tensor`. `leaves` are
-    those that the gradient reaches through it."""
+    those that the gradient reaches through it. `site` is where the tensor is handed to a module, 0 if the op is in
+    none."""
 
     node: int
     op: int
     tensor: int
     leaves: tuple[int, ...]
     number: int
+    site: int = 0
 
 
 def carried(case: Case) -> Link | None:
@@ -105,7 +107,27 @@ def wasted(case: Case) -> Iterator[Link]:
             link = _into(case, set(lost.tolist()), set(used.tolist()), int(numbers[0]))
             used_elsewhere = lives.numbers[came & ~unused & contained(lives.leaves, lost)]
             if link is not None and not _is_same_work(case, link.number, used_elsewhere):
-                yield link
+                yield _at_the_door(case, link) or link
+
+
+def _at_the_door(case: Case, link: Link) -> Link | None:
+    """The link through which a gradient leaves the module around a link, if only one way leads there: a cut inside of
+    the module would cut all its calls. None if there is no such module."""
+    query = case.query
+    for _ in range(_NEAR):
+        op, maker = query.tensors.op(link.op), query.tensors.made(link.tensor)
+        around = query.scopes.around(op.index, op.thread)
+        if not around or not isinstance(maker, OpRan):
+            return None
+        if maker.index < around[0].index:
+            return replace(link, site=around[0].site)
+        edges = [(node, edge) for node in query.nodes.of_op(maker.index) for edge in query.nodes.edges(node)]
+        onwards = [(node, edge.tensor) for node, edge in edges if edge.node]
+        if len(onwards) != 1:
+            return None
+        ((node, tensor),) = onwards
+        link = replace(link, node=node, op=maker.index, tensor=tensor)
+    return None
 
 
 def _is_same_work(case: Case, number: int, others: np.ndarray) -> bool:

@@ -35,6 +35,7 @@ def _search(case: Case) -> Iterator[Found]:
             node=link.node,
             number=link.number,
             tensors=link.leaves,
+            site=link.site,
         )
     for target in in_targets(case):
         yield _of_constant(case, target.tensor, target.op, target.leaves, "is the target of a loss")

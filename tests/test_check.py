@@ -237,5 +237,6 @@ for step in range(3):
 """)
     done = gradviz_here("check", "replaced.py")
     assert "1. error stale-optimizer  replaced.py:4" in done.stdout
+    assert "SGD(model.parameters(), ...)" in done.stdout and "torch.optim.SGD(" not in done.stdout.partition("cure")[2].partition("see")[0]
     assert done.stdout.count("because of this  unused-parameter (line 2)") == 2
     assert "1 error · " in done.stdout

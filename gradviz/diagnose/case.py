@@ -17,6 +17,7 @@ from gradviz.query.training import Training
 from gradviz.query.upstream import Downstream
 from gradviz.tracefile import Site, Trace
 from gradviz.tracefile.columns import Table
+from gradviz.words.escape import clean
 from gradviz.words.numbers import listed
 from gradviz.words.words import Words
 
@@ -74,10 +75,20 @@ class Case:
         return int(self.query.places.of_events[event])
 
     def called(self, tensors: Iterable[int]) -> str:
-        """The names of tensors: `w and b`, or `w, b, c, d and 3 more`."""
-        names = list(dict.fromkeys(self.words.called(tensor) for tensor in tensors))
+        """The names of tensors: `w and b`, `net.head (6 parameters)`, or `w, b, c, d and 3 more`."""
+        own = list(tensors)
+        names = list(dict.fromkeys(self.words.called(tensor) for tensor in own))
+        if len(names) > _NAMED:
+            names = [
+                name for path, leaves in self.query.modules.whole(own) for name in self._whole(path, leaves)
+            ]
         more = len(names) - _NAMED
         return listed([*names[:_NAMED], f"{more:,} more"] if more > 0 else names)
+
+    def _whole(self, path: str, leaves: list[int]) -> list[str]:
+        if path and len(leaves) > 1:
+            return [f"{clean(path)} ({len(leaves):,} parameters)"]
+        return [self.words.called(leaf) for leaf in leaves]
 
     def at(self, event: int) -> str:
         """Where an event is in the source: `train.py:12`; empty if that is unknown."""

@@ -19,12 +19,13 @@ _LOOKED_AT = 64  # nodes that lead to the leaves
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A part of a model that is in no optimizer: its name, its leaves, the first pass that gave them gradients, and the
-    event at which the optimizer of the other parts was made."""
+    """A part of a model that is in no optimizer: its name, its leaves, the first pass that gave them gradients, the
+    number of the optimizer of the other parts, and the event at which that was made."""
 
     part: str
     leaves: tuple[int, ...]
     number: int
+    optimizer: int
     made: int
 
 
@@ -40,7 +41,8 @@ def forgotten(case: Case) -> list[Forgotten]:
             continue
         number = _first_pass(case, leaves)
         if _comes_after(case, leaves, others, number):
-            found.append(Forgotten(part, tuple(leaves), number, _made(case, others)))
+            optimizer = min(number for leaf in others for number in case.training.owners[leaf])
+            found.append(Forgotten(part, tuple(leaves), number, optimizer, _made(case, optimizer)))
     return found
 
 
@@ -75,9 +77,8 @@ def _comes_after(case: Case, leaves: list[int], others: set[int], number: int) -
     return any(behind.leaves(node) & others for node in direct[:_LOOKED_AT])
 
 
-def _made(case: Case, others: set[int]) -> int:
-    """The event at which the optimizer was made that steps on some of these leaves."""
-    numbers = sorted({number for leaf in others for number in case.training.owners[leaf]})
+def _made(case: Case, optimizer: int) -> int:
+    """The event at which an optimizer was made."""
     held = case.trace.table(Kind.HOLDS)
-    rows = np.flatnonzero(contained(held["optimizer"], numbers))
+    rows = np.flatnonzero(held["optimizer"] == optimizer)
     return int(held.events[rows[0]]) if len(rows) else int(case.training.stepped.events[0])

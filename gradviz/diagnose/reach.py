@@ -111,7 +111,7 @@ def _why(
         event = _left_for_numpy(case, up, results) if event < 0 else event
         if event >= 0:
             return Lack.CUT, event, root
-    readers = [op for result in results.values() for op in result]
+    readers = [op for result in results.values() for op in result if not _only_looks(case, op)]
     with_grad = [op for op in readers if case.query.tensors.op(op).grad_enabled]
     if not readers:
         return Lack.UNUSED, -1, 0
@@ -120,6 +120,12 @@ def _why(
         return (Lack.CUT, event, root) if root else (Lack.OFF_PATH, max(with_grad), 0)
     event = _function_without_node(case, min(readers))
     return (Lack.CUT, event, above[-1][1]) if event >= 0 and above else None
+
+
+def _only_looks(case: Case, event: int) -> bool:
+    """Whether an op detaches a tensor and no op reads the result: `state_dict()`, a value that is logged."""
+    op = case.query.tensors.op(event)
+    return op.op in _DETACHING and not any(map(case.downstream.readers, op.outputs))
 
 
 def _asked_of(case: Case, up: Upstream) -> tuple[int, ...]:

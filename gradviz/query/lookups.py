@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 from gradviz.query.flow import Flow
 from gradviz.query.labels import Labels
 from gradviz.query.memory import Memory
+from gradviz.query.modules import Modules
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
 from gradviz.query.passes import Passes
@@ -47,6 +48,11 @@ class Lookups:
     def scopes(self) -> Scopes:
         """The modules and custom Functions around events."""
         return Scopes(self.trace)
+
+    @cached_property
+    def modules(self) -> Modules:
+        """The modules as wholes, by the names of their parameters."""
+        return Modules(self.trace, self.tensors, self.places)
 
     @cached_property
     def passes(self) -> Passes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,6 +35,19 @@ class Places(Lookup):
             found.append(site)
             site = self.trace.sites.get(site.parent) if site.parent < site.number else None
         return found
+
+    def named_at(self, number: int) -> int:
+        """The site at which a value gets its name: that of the call, if a `return` hands it on to a caller that
+        assigns it to a variable."""
+        callers = self.callers(number)
+        for site, caller in pairwise(callers):
+            if (
+                not site.names
+                or site.names != caller.names
+                or not self.line_text(site.number).startswith("return ")
+            ):
+                return site.number
+        return callers[-1].number if callers else number
 
     def line_text(self, number: int) -> str:
         """The source line of a site, stripped; empty if it was not kept."""

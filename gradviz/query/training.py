@@ -93,6 +93,12 @@ class Training:
             found.setdefault(tensor, set()).add(optimizer)
         return found
 
+    def optimizer_class(self, optimizer: int) -> str:
+        """The class of an optimizer: `SGD`, also of a step that the program computes itself."""
+        held = self.trace.table(Kind.HOLDS)
+        types = held["type"][held["optimizer"] == optimizer]
+        return self.trace.text(int(types[0])) if len(types) else "SGD"
+
     @cached_property
     def inside_steps(self) -> set[int]:
         """The passes that the step of an optimizer ran itself, as LBFGS does with its closure."""

@@ -5,6 +5,7 @@ what a copy that follows the trained network gives has a graph."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
@@ -26,7 +27,7 @@ def _search(case: Case) -> Iterator[Found]:
             number=chain.number,
         )
     for link in wasted(case):
-        name = case.words.called(link.tensor) if link.tensor else "its input"
+        name = _at_the_site(case, link.site, case.words.called(link.tensor) if link.tensor else "its input")
         yield Found(
             f"pass {link.number} flows through {name} into {case.called(link.leaves)}: these gradients are always "
             "cleared before a step uses them",
@@ -43,6 +44,14 @@ def _search(case: Case) -> Iterator[Found]:
         yield _of_constant(case, link.tensor, link.op, link.leaves, "comes from a copy of what is trained")
     for weight in in_weights(case):
         yield _of_constant(case, weight.tensor, weight.op, weight.leaves, "weights a log-probability")
+
+
+def _at_the_site(case: Case, site: int, name: str) -> str:
+    """What the tensor is called where it is handed to a function of one argument: `fake` in `net(fake)`, though the
+    function that made it called it `image`."""
+    expression = case.query.places.expression(site)
+    handed = re.fullmatch(r"[\w.]+\(([^\W\d]\w*)\)", expression)
+    return handed[1] if handed and not re.search(rf"\b{re.escape(name)}\b", expression) else name
 
 
 def _of_constant(case: Case, tensor: int, op: int, leaves: tuple[int, ...], role: str) -> Found:

@@ -15,6 +15,7 @@ from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.never_stepped import never_stepped
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.words.escape import clean
 
 _UNREACHED = (
     "the step here is never reached",
@@ -76,7 +77,8 @@ def _forgotten(case: Case) -> Iterator[Found]:
         yield Found(
             f"{part.part} is in no optimizer, though it gets gradients and comes after what the optimizer trains: "
             f"{case.called(part.leaves)} never change{'s' * (len(part.leaves) == 1)}",
-            f"torch.optim.SGD([..., *{part.part}.parameters()])  # or requires_grad_(False) if it is not to be trained",
+            f"{clean(case.training.optimizer_class(part.optimizer))}([..., *{part.part}.parameters()])  "
+            "# or requires_grad_(False) if it is not to be trained",
             (part.made, case.query.passes.by_number[part.number].first),
             number=part.number,
             tensors=part.leaves,

@@ -14,9 +14,10 @@ from gradviz.diagnose.twins import learns_in_other_blocks
 
 def _search(case: Case) -> Iterator[Found]:
     by_site: dict[int, list[Lacking]] = {}
-    for lack in case.of(lacking):
-        if lack.lack is Lack.OFF_PATH:
-            by_site.setdefault(case.site(lack.event), []).append(lack)
+    lost = {lack.leaf: lack for lack in case.of(lacking) if lack.lack is Lack.OFF_PATH}
+    for module, leaves in case.query.modules.whole(lost):
+        for leaf in leaves:
+            by_site.setdefault(_computed_at(case, lost[leaf].event, module), []).append(lost[leaf])
     for site, own in by_site.items():
         leaves = [lack.leaf for lack in own]
         noted = all(lack.severity == NOTE or learns_in_other_blocks(case, lack.leaf) for lack in own)
@@ -30,6 +31,15 @@ def _search(case: Case) -> Iterator[Found]:
             tensors=tuple(leaves),
             severity=NOTE if noted else WARNING,
         )
+
+
+def _computed_at(case: Case, event: int, module: str) -> int:
+    """The site of the expression whose value is the result, though functions of the program computed it: the call of a
+    module, if none of its parameters reaches the loss; else the call of a function that returns it."""
+    op = case.query.tensors.op(event)
+    around = case.query.scopes.around(event, op.thread)
+    site = next((scope.site for scope in around if scope.name == module), case.site(event))
+    return case.query.places.named_at(site)
 
 
 RULE = Rule(

@@ -15,6 +15,7 @@ from gradviz.diagnose.reach import PARAMETER
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained, distinct
+from gradviz.words.escape import clean
 
 _LEAST = 2  # steps without a gradient
 
@@ -32,10 +33,12 @@ def _search(case: Case) -> Iterator[Found]:
         else "holds the parameters from before a replacement"
     )
     made = case.query.tensors.maker(leaves[0])
+    optimizer = int(stepped["optimizer"][stepped.events == step][0])
     yield Found(
         f"the optimizer that steps at {case.at(step)} {lacks}; {case.called(leaves)} "
         f"get{'s' * (len(leaves) == 1)} gradients and {'is' if len(leaves) == 1 else 'are'} in no optimizer",
-        "make the optimizer after the last change of the model: torch.optim.SGD(model.parameters(), ...)",
+        f"make the optimizer after the last change of the model: "
+        f"{clean(case.training.optimizer_class(optimizer))}(model.parameters(), ...)",
         (step,) if made is None else (made, step),
         site=0 if made is None else _replacing(case, made),
         tensors=(*leaves, *_left_behind(case)),

@@ -1,5 +1,5 @@
 """`unused-parameter`: a leaf that should learn never gets a gradient, because no op reads it. Leaves of one kind of
-which others are used (experts, embeddings of a mixture) are only noted."""
+which others are used (experts, embeddings of a mixture, a part of the last of several blocks) are only noted."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.reach import Lack, Lacking, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.twins import has_used_twin
+from gradviz.diagnose.twins import has_used_twin, learns_in_other_blocks
 
 
 def _search(case: Case) -> Iterator[Found]:
-    by_site: dict[int, list[Lacking]] = {}
-    for lack in case.of(lacking):
-        if lack.lack is Lack.UNUSED:
-            made = case.query.tensors.made(lack.leaf)
-            by_site.setdefault(made.site if made is not None else 0, []).append(lack)
-    for site, own in by_site.items():
-        leaves = [lack.leaf for lack in own]
-        noted = all(lack.severity == NOTE or has_used_twin(case, lack.leaf) for lack in own)
+    unused = {lack.leaf: lack for lack in case.of(lacking) if lack.lack is Lack.UNUSED}
+    by_site: dict[int, list[int]] = {}
+    modules = case.query.modules
+    for _, leaves in modules.whole(unused):
+        by_site.setdefault(modules.made_at(leaves), []).extend(leaves)
+    for site, leaves in by_site.items():
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: no op reads "
             f"{'it' if len(leaves) == 1 else 'them'}",
@@ -28,8 +26,12 @@ def _search(case: Case) -> Iterator[Found]:
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
             site=site,
             tensors=tuple(leaves),
-            severity=NOTE if noted else WARNING,
+            severity=NOTE if all(_is_noted(case, unused[leaf]) for leaf in leaves) else WARNING,
         )
+
+
+def _is_noted(case: Case, lack: Lacking) -> bool:
+    return lack.severity == NOTE or has_used_twin(case, lack.leaf) or learns_in_other_blocks(case, lack.leaf)
 
 
 RULE = Rule(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gradviz.diagnose.branches import on_short_branch
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.gains import gains
@@ -41,14 +42,15 @@ def _search(case: Case) -> Iterator[Found]:
     small = np.flatnonzero((counts > 0) & (counts >= _SHARE * of_all))
     small = np.intersect1d(small, leaves[tiny & (passes == passes.min())])
     small = _not_cancelled(case, small, _largest(leaves[known], rms[known]))
+    first = int(passes[tiny & contained(leaves, small)].min(initial=highest))
+    small = np.setdiff1d(small, sorted(on_short_branch(case, set(small.tolist()), first)))
     if not len(small):
         return
-    first = int(passes[tiny & contained(leaves, small)][0])
     lines = [gain for gain in gains(case, first) if gain.rounds >= _ROUNDS and gain.total <= _LOSS]
     if not lines:
         return
     line = min(lines, key=lambda gain: gain.total + gain.own)
-    worst = float(rms[tiny & (passes == first)].min())
+    worst = float(rms[tiny & (passes == first) & contained(leaves, small)].min())
     yield Found(
         f"from the first to the last of {line.count} nodes of this line, the gradient gets "
         f"{number(10.0**-line.total, 2)} times smaller: that of {case.called(small.tolist())} "

@@ -1,0 +1,78 @@
+"""Leaves of a short branch beside a stream that gets a far larger gradient: a residual block behind a small learned
+scale (Touvron et al. 2021, "Going deeper with Image Transformers", section 2). Their small gradients have not vanished
+on the way from layer to layer."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import Kind
+
+_RMS = 3
+_LARGER = 1e2  # a gradient of the stream over that of the branch
+_LAYERS = 4  # the most layers of a branch whose parameters are among the leaves
+_NODES = 64  # the most nodes of a branch that are looked at
+_VIEWS = 4  # ops on a leaf alone that are looked at
+
+
+def on_short_branch(case: Case, leaves: set[int], number: int) -> set[int]:
+    """Those leaves whose branch begins at a node that received a far larger gradient in a pass than the first op that
+    reads the leaf."""
+    came = _received(case, number)
+    return {leaf for leaf in leaves if _begins_at_a_stream(case, leaf, leaves, came)}
+
+
+def _received(case: Case, number: int) -> dict[int, float]:
+    """The largest root mean square of the gradients that each node received in a pass."""
+    received = case.trace.table(Kind.RECEIVED)
+    given = received.lists("gradients")
+    own = received["in_pass"][given.owners] == number
+    rows = case.trace.states.rows_of(given.values[own], received.events[given.owners[own]])
+    rms = np.where(rows >= 0, np.nan_to_num(case.trace.states.stats[rows, _RMS]), 0.0)
+    found: dict[int, float] = {}
+    for node, size in zip(received["node"][given.owners[own]].tolist(), rms.tolist(), strict=True):
+        found[node] = max(found.get(node, 0.0), size)
+    return found
+
+
+def _begins_at_a_stream(case: Case, leaf: int, leaves: set[int], came: dict[int, float]) -> bool:
+    query = case.query
+    joins = _joins(case, leaf)
+    sound = _LARGER * max((came.get(node, 0.0) for node in joins), default=0.0) or np.inf
+    layers = dict.fromkeys(joins, 1)
+    waiting = deque(layers)
+    while waiting and len(layers) < _NODES:
+        node = waiting.popleft()
+        for onwards in {edge.node for edge in query.nodes.edges(node)} - set(layers):
+            if came.get(onwards, 0.0) >= sound:
+                return True
+            op = query.nodes.op(onwards)
+            if op is None:
+                continue
+            is_layer = op != query.nodes.op(node) and not leaves.isdisjoint(query.tensors.op(op).inputs)
+            if layers[node] + is_layer <= _LAYERS:
+                layers[onwards] = layers[node] + is_layer
+                waiting.append(onwards)
+    return False
+
+
+def _joins(case: Case, leaf: int) -> list[int]:
+    """The nodes of the op in which a leaf, or a view of it such as `weight.t()`, meets what was computed from others;
+    empty if there is none."""
+    nodes, tensor = case.query.nodes, leaf
+    for _ in range(_VIEWS):
+        readers = case.downstream.readers(tensor)
+        if not readers:
+            return []
+        own = nodes.of_op(readers[0])
+        led_to = {
+            edge.node for node in own for edge in nodes.edges(node) if nodes.made(edge.node) is not None
+        }
+        if led_to - set(own):
+            return own
+        outputs = case.query.tensors.op(readers[0]).outputs
+        tensor = outputs[0] if outputs else 0
+    return []

@@ -1,0 +1,104 @@
+"""Modules as wholes: those all of whose parameters are among some leaves, and the expression that made a module."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import numpy as np
+
+from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.query.lookup import Lookup
+from gradviz.query.places import Places
+from gradviz.query.tensors import Tensors
+from gradviz.sets import contained
+from gradviz.tracefile import Trace
+
+_DEEPEST = 32  # modules in modules
+
+
+class Modules(Lookup):
+    """Look-ups about the modules of one trace by the names of their parameters."""
+
+    def __init__(self, trace: Trace, tensors: Tensors, places: Places) -> None:
+        super().__init__(trace)
+        self.tensors, self.places = tensors, places
+
+    def whole(self, leaves: Iterable[int]) -> list[tuple[str, list[int]]]:
+        """Leaves by the outermost module all of whose parameters that require grad at the end are among them, with its
+        path. A leaf without such a module stands alone under its own name, which is empty if it is no parameter."""
+        names, own = self.trace.parameters, list(leaves)
+        inside = Counter(path for leaf in own for path in _modules_of(names.get(leaf, "")))
+        found = defaultdict(list)
+        for leaf in own:
+            name = names.get(leaf, "")
+            whole = (path for path in _modules_of(name) if inside[path] >= self._sizes[path])
+            path = next(whole, name)
+            found[path, 0 if path else leaf].append(leaf)
+        return [(path, together) for (path, _), together in found.items()]
+
+    @cached_property
+    def _sizes(self) -> Counter[str]:
+        """The number of parameters that require grad at the end in each module."""
+        tensors, flags = self.tensors.leaf_flags.standing(self.trace.count - 1)
+        names = self.trace.parameters
+        wanting = tensors[(flags & REQUIRES_GRAD > 0) & contained(tensors, sorted(names))]
+        return Counter(path for tensor in wanting.tolist() for path in _modules_of(names[tensor]))
+
+    def made_at(self, leaves: list[int]) -> int:
+        """The site of the expression that made some parameters of a module: where their layer was made, or where the
+        class of several layers was called. The site of the first one, if they were made one by one."""
+        chains = [self._making.get(leaf) or self._callers(leaf) for leaf in leaves]
+        first = chains[0]
+        shared = set(first).intersection(*chains)
+        level = next((i for i, site in enumerate(first) if site in shared), 0)
+        return first[level - 1] if level and self._made_more(first[level], leaves, chains) else first[level]
+
+    def _made_more(self, site: int, leaves: list[int], chains: list[tuple[int, ...]]) -> bool:
+        """Whether an expression made more than the module of some leaves: other parameters by other lines, or the
+        module around."""
+        below = {_below(chain, site) for chain in chains}
+        others = (chain for leaf, chain in self._making.items() if leaf not in leaves and site in chain)
+        if any(_below(chain, site) not in below for chain in others):
+            return True
+        makers = {self._class_of_init(inner[-1]) for inner in below if inner}
+        around = {path for leaf in leaves for path in _modules_of(self.trace.parameters.get(leaf, ""))}
+        whole = {path for path, _ in self.whole(leaves)}
+        return any(type_ in makers for path in around - whole for type_ in self._types.get(path, ()))
+
+    def _class_of_init(self, site: int) -> str:
+        """The class whose `__init__` a site is in; empty for any other function."""
+        return self.trace.sites[site].place.function.rpartition(".__init__")[0].rpartition(".")[2]
+
+    @cached_property
+    def _types(self) -> dict[str, set[str]]:
+        """The classes of the modules that ran, by path."""
+        entered = self.trace.table(Kind.SCOPE_ENTERED)
+        found = defaultdict(set)
+        for name, type_ in np.unique(np.stack([entered["name"], entered["type"]], axis=1), axis=0).tolist():
+            found[self.trace.text(name)].add(self.trace.text(type_))
+        return dict(found)
+
+    @cached_property
+    def _making(self) -> dict[int, tuple[int, ...]]:
+        return {leaf: self._callers(leaf) for leaf in self.trace.parameters}
+
+    def _callers(self, leaf: int) -> tuple[int, ...]:
+        """The site that made a leaf and the callers of that site, innermost first."""
+        made = self.tensors.made(leaf)
+        return (
+            tuple(site.number for site in self.places.callers(made.site))
+            if made is not None and made.site
+            else (0,)
+        )
+
+
+def _modules_of(name: str) -> Iterator[str]:
+    """The paths of the modules that a parameter is in, outermost first."""
+    parts = name.split(".", _DEEPEST)
+    return (".".join(parts[:depth]) for depth in range(1, len(parts)))
+
+
+def _below(chain: tuple[int, ...], site: int) -> tuple[int, ...]:
+    return chain[: chain.index(site)]

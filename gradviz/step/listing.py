@@ -20,7 +20,7 @@ _ORDERS = {
     "name": "by name",
 }
 _ROWS = 3  # by which the table is scrolled, so that a row of the small table stays
-_LONGEST = 28, 22  # characters of a name and of a value
+_LONGEST = 28, 50  # characters of a name; of a name and a value together, so that a row fits in 80 columns
 
 
 def leaves(session: Session, argument: str) -> None:
@@ -58,7 +58,7 @@ def _table(session: Session, tensors: list[int]) -> list[str]:
         state = session.stop.moment.state(tensor)
         event = last_change(session.query, tensor, session.position)
         changed = session.say("event {event}", event=event + 1) if event >= 0 else ""
-        value = shortened(brief(state.value), _LONGEST[1])
+        value = shortened(brief(state.value), _LONGEST[1] - width)
         lines.append(_row(set_cell_size(name, width), _norm(state), changed, value))
     return lines
 

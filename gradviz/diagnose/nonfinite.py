@@ -54,6 +54,17 @@ def first_bad(case: Case) -> Origin | None:
     return min(found, key=lambda origin: origin.harm) if found else None
 
 
+def hidden(case: Case, origin: Origin) -> Origin | None:
+    """The origin of a NaN that the op of a node computed with or gave, and that something hid from the root: `where`,
+    `nan_to_num`. None if the op had none."""
+    event = case.query.nodes.op(origin.node)
+    if event is None:
+        return None
+    op, bad = case.query.tensors.op(event), _Bad(case)
+    with_nan = [tensor for tensor in (*op.inputs, *op.outputs) if tensor and bad.counts(tensor, event)[0]]
+    return _above(case, bad, with_nan[0], case.query.passes.by_number[origin.number]) if with_nan else None
+
+
 def is_of_user(case: Case, node: int) -> bool:
     """Whether a node is that of a custom Function, whose derivative the program computes itself."""
     op = case.query.nodes.op(node)

@@ -4,14 +4,18 @@ gradients overflow, and a line whose nodes ran several times made them at least 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.gains import gains
+from gradviz.diagnose.nonfinite import Source, first_bad
 from gradviz.diagnose.norms import norms_of_passes
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
+from gradviz.sets import distinct
 from gradviz.words.numbers import number
 
 _SHARE = 0.5
@@ -36,8 +40,17 @@ def _search(case: Case) -> Iterator[Found]:
             (line.event, run.first),
             site=line.site,
             number=run.number,
+            **_of_overflow(case),
         )
         return
+
+
+def _of_overflow(case: Case) -> dict[str, Any]:
+    """If the forward values overflow too, what shows that: this is the cause then, and the infinity follows from it."""
+    origin = case.of(first_bad)
+    if origin is None or origin.is_nan or origin.source is not Source.OP:
+        return {"tensors": tuple(distinct(case.trace.table(Kind.ACCUMULATED)["tensor"]).tolist())}
+    return {"tensors": (origin.tensor,), "severity": ERROR}
 
 
 RULE = Rule(

@@ -1,5 +1,6 @@
 """`masked-nan`: a gradient of 0 meets an infinite local derivative, and 0 × inf is NaN. That is what a mask does
-(where, masked_fill, a product with 0) when the value that it hides was computed at a singular point."""
+(where, masked_fill, a product with 0) when the value that it hides was computed at a singular point. A NaN that was
+hidden in forward is named where it was computed."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.nonfinite import Source, first_bad, is_of_user
+from gradviz.diagnose.nonfinite import Source, first_bad, hidden, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
 
 
@@ -19,6 +20,17 @@ def _search(case: Case) -> Iterator[Found]:
         return
     made = case.query.nodes.event(origin.node)
     what = case.words.expression_of(made, 40)
+    forward = hidden(case, origin)
+    if forward is not None:
+        born = case.words.called(forward.tensor)
+        yield Found(
+            f"{born} has a NaN: what hides it from the result (where, nan_to_num) does not hide it from the gradient, "
+            f"and 0 × NaN is NaN in the gradient of {what}",
+            f"do not compute the NaN: change the input of {born} where it is hidden (no row of only -inf)",
+            (forward.event, origin.event, origin.harm),
+            number=origin.number,
+        )
+        return
     yield Found(
         f"the gradient of {what} is 0 × inf = NaN: a mask sends 0 back to where the derivative is infinite",
         f"mask the input too: x = torch.where(mask, x, 1.0) before {what}",

@@ -4,6 +4,7 @@ root. Or a state_dict that was kept without a copy is loaded after steps: it has
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,10 +12,11 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.visits import visits
+from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
 from gradviz.query.copies import original
 from gradviz.sets import contained
+from gradviz.words.escape import clean
 
 _LEAST = 2  # calls after steps
 
@@ -48,15 +50,29 @@ def _untouched(case: Case) -> Iterator[Found]:
         trained = case.trace.parameters.get(twin, "").partition(".")[0]
         if trained == first.name:  # of an argument, whose name does not say which model it is
             trained = ""
+        name, site = _where_it_is_named(case, first, parameters)
         yield Found(
-            f"{first.name or first.type} is evaluated {len(own)} times, but no step ever changes it: "
+            f"{name or first.type} is evaluated {len(own)} times, but no step ever changes it: "
             f"{trained or 'a copy of it'} is the model that is trained",
             f"evaluate {trained or 'the model that is trained'}, or copy its weights: "
-            f"{first.name}.load_state_dict({trained or 'trained'}.state_dict())",
+            f"{name}.load_state_dict({trained or 'trained'}.state_dict())",
             (first.event,),
-            site=first.site,
+            site=site,
             tensors=parameters,
         )
+
+
+def _where_it_is_named(case: Case, visit: Visit, parameters: tuple[int, ...]) -> tuple[str, int]:
+    """The variable that a copied model was assigned to, and the innermost caller of a visit whose line has that name: a
+    function that evaluates any model calls it by the name of its argument."""
+    places, maker = case.query.places, case.query.tensors.made(parameters[0])
+    made = case.trace.sites.get(places.named_at(maker.site)) if maker is not None else None
+    if made is not None and len(made.names) == 1 and made.names[0] != visit.name:
+        name = re.compile(rf"\b{re.escape(made.names[0])}\b")
+        for site in places.callers(visit.site):
+            if name.search(places.line_text(site.number)):
+                return clean(made.names[0]), site.number
+    return visit.name, visit.site
 
 
 def _loaded_from_itself(case: Case) -> Iterator[Found]:

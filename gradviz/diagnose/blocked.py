@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -15,19 +15,23 @@ from gradviz.sets import contained, distinct
 HOOKED_CALL = "BackwardHookFunction"  # the op around a module that has backward hooks
 _RMS = 3
 _LEAST = 2  # passes
+_VIEWS = 4  # nodes between a node and the leaf that it gives a gradient to
 _SATISFIED = 1e-4  # a loss
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """A line whose nodes give only zeros. `leaves` are those behind it that got nothing but zeros in the whole run.
-    `event` is the first run of such a node, `node` that node."""
+    `event` is the first run of such a node, `node` that node. `is_last` says that it gives its zeros to the leaves
+    themselves, `zero` is a tensor of nothing but zeros that its op read (0: none)."""
 
     site: int
     event: int
     node: int
     number: int
     leaves: tuple[int, ...]
+    is_last: bool
+    zero: int
 
 
 def blocks(case: Case) -> list[Block]:
@@ -42,20 +46,66 @@ def blocks(case: Case) -> list[Block]:
     owners = distinct(flows.owners[stops])
     came = _received(case)
     cancelled = {leaf for leaf in dry.tolist() if _cancels(case, leaf)}
-    found: dict[int, Block] = {}
+    found: dict[tuple[int, bool], Block] = {}
     for owner in owners.tolist():
         node, number = int(produced["node"][owner]), int(produced["in_pass"][owner])
         event = int(produced.events[owner])
         site = case.site(event)
-        if site in found or not came.get((node, number), 0) > 0 or _only_sums_cancel(case, owner, gradients):
+        zero = _zero_input(case, node)
+        if not came.get((node, number), 0) > 0 or (not zero and _only_sums_cancel(case, owner, gradients)):
             continue
-        targets = [int(target) for target, gradient in flows.of(owner) if gradient]
-        behind = tuple(
+        rows = np.flatnonzero((flows.owners == owner) & stops)
+        targets = flows.elements[rows, 0].tolist()
+        last = tuple(
+            leaf for leaf in map(case.of(_Ends).leaf, targets) if leaf in dry and leaf not in cancelled
+        )
+        behind = last or tuple(
             leaf for leaf in _leaves_behind(case, targets) if leaf in dry and leaf not in cancelled
         )
-        if behind:
-            found[site] = Block(site, event, node, number, behind)
-    return list(found.values())
+        if behind and (site, bool(last)) not in found:
+            found[site, bool(last)] = Block(site, event, node, number, behind, bool(last), zero)
+    return _nearest(list(found.values()))
+
+
+def _zero_input(case: Case, node: int) -> int:
+    """A tensor of nothing but zeros that the op of a node read; 0 if there is none."""
+    op = case.query.nodes.op(node)
+    inputs = np.array(
+        [tensor for tensor in case.query.tensors.op(op).inputs if tensor] if op is not None else [], int
+    )
+    still = _rms(case, inputs, np.full(len(inputs), op or 0)) == 0
+    return int(inputs[still][0]) if still.any() else 0
+
+
+def _nearest(found: list[Block]) -> list[Block]:
+    """The blocks, without the leaves that an earlier one gives its zeros to itself: what comes to that one is not 0."""
+    reached: set[int] = set()
+    own = []
+    for block in sorted(found, key=lambda block: not block.is_last):
+        left = tuple(leaf for leaf in block.leaves if leaf not in reached)
+        if left:
+            own.append(replace(block, leaves=left))
+        reached.update(left if block.is_last else ())
+    return own
+
+
+class _Ends:
+    """Which leaf a node leads to, itself or by views such as `weight.t()`."""
+
+    def __init__(self, case: Case) -> None:
+        self.nodes = case.query.nodes
+        self.leaves = self.nodes.leaves
+
+    def leaf(self, node: int) -> int:
+        """The only leaf behind a node with one edge, and so on; 0 if it leads to others too."""
+        for _ in range(_VIEWS):
+            if node in self.leaves:
+                return self.leaves[node]
+            edges = [edge.node for edge in self.nodes.edges(node) if edge.node]
+            if len(edges) != 1:
+                return 0
+            node = edges[0]
+        return 0
 
 
 def _dry_leaves(case: Case) -> np.ndarray:

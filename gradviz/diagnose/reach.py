@@ -43,7 +43,7 @@ class Lack(Enum):
     CUT = "the path to the root is cut"
     COPIED = "the path to the root leads through plain numbers"
     OFF_PATH = "what is computed from it never reaches a root"
-    UNUSED = "no op reads it"
+    UNUSED = "no op reads it before the last pass"
     NOT_ASKED = "no pass was asked for its gradient"
 
 
@@ -111,7 +111,8 @@ def _why(
         event = _left_for_numpy(case, up, results) if event < 0 else event
         if event >= 0:
             return Lack.CUT, event, root
-    readers = [op for result in results.values() for op in result if not _only_looks(case, op)]
+    end = case.trace.passes[-1].first if case.trace.passes else case.trace.count
+    readers = [op for found in results.values() for op in found if op < end and not _only_looks(case, op)]
     with_grad = [op for op in readers if case.query.tensors.op(op).grad_enabled]
     if not readers:
         return Lack.UNUSED, -1, 0
@@ -204,6 +205,8 @@ def _candidates(case: Case) -> dict[int, str]:
     for tensor in wanting.tolist():
         made = query.tensors.made(tensor)
         if tensor in got or tensor in asked or not isinstance(made, TensorMade) or made.how == "gradient":
+            continue
+        if case.trace.passes and made.index > case.trace.passes[-1].first:  # no pass could reach it
             continue
         sure = nothing_learns or tensor in held
         found[tensor] = WARNING if sure else _severity(case, tensor, made, families)

@@ -21,13 +21,18 @@ def _search(case: Case) -> Iterator[Found]:
     for site, leaves in by_site.items():
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: no op reads "
-            f"{'it' if len(leaves) == 1 else 'them'}",
+            f"{'it' if len(leaves) == 1 else 'them'}{' before the last pass' * _is_read_later(case, leaves)}",
             "use it in forward(), or remove it",
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
             site=site,
             tensors=tuple(leaves),
             severity=NOTE if all(_is_noted(case, unused[leaf]) for leaf in leaves) else WARNING,
         )
+
+
+def _is_read_later(case: Case, leaves: list[int]) -> bool:
+    last = case.trace.passes[-1].first if case.trace.passes else case.trace.count
+    return any(op > last for leaf in leaves for op in case.downstream.readers(leaf))
 
 
 def _is_noted(case: Case, lack: Lacking) -> bool:

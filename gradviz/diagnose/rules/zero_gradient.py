@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.blocked import HOOKED_CALL, blocks
+from gradviz.diagnose.blocked import HOOKED_CALL, Block, blocks
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import OpRan, TensorMade
 
 _CURES = {
     "round": "x + (x.round() - x).detach()  # a straight-through estimator",
@@ -21,6 +22,9 @@ _CURES = {
     "clamp": "keep the input inside of the range, or use a soft limit (tanh, sigmoid)",
 }
 _MINIMA = {"pow", "square", "abs", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+_CURE_OF_INPUT = "look where this 0 comes from: data that were scaled to 0, a state that is not carried on"
+_VIEWS = 4  # ops between the zeros and where they are read
+_ZEROS = {"zeros", "zeros_like", "new_zeros"}
 _CURE = "use an op here whose derivative is not 0 everywhere"
 
 
@@ -32,15 +36,24 @@ def _search(case: Case) -> Iterator[Found]:
         if name == HOOKED_CALL or _is_minimum(case, op):
             continue
         what = case.words.expression_of(made, 40) if made is not None else case.words.node_name(block.node)
+        if block.is_last and block.zero:
+            why, cure = (
+                f"{what} multiplies it with {case.words.called(block.zero)}, which is 0",
+                _CURE_OF_INPUT,
+            )
+        else:
+            why, cure = f"{what} gives 0 for any gradient", _CURES.get(name, _CURE)
         yield Found(
-            f"the gradient of {case.called(block.leaves)} is 0 in every pass: {what} gives 0 for any gradient",
-            _CURES.get(name, _CURE),
+            f"the gradient of {case.called(block.leaves)} is 0 in every pass: {why}",
+            cure,
             (block.event, *((made.index,) if made is not None else ())),
             site=block.site,
             node=block.node,
             number=block.number,
             tensors=block.leaves,
-            severity=NOTE if name == "mul" and _is_switched_off(case, op) else "",
+            severity=NOTE
+            if _is_first_state(case, block) or (name == "mul" and _is_switched_off(case, op))
+            else "",
         )
 
 
@@ -54,6 +67,20 @@ def _is_minimum(case: Case, op: int | None) -> bool:
         return False
     rows = case.trace.states.rows_of(np.array(ran.outputs), np.full(len(ran.outputs), op))
     return bool((rows >= 0).all() and (case.trace.states.stats[rows, 3] == 0).all())
+
+
+def _is_first_state(case: Case, block: Block) -> bool:
+    """Whether leaves meet, once in a pass, only zeros that were written down: the first state of a recurrence which has
+    one step."""
+    if not block.is_last or not block.zero:
+        return False
+    made = case.query.tensors.made(block.zero)
+    for _ in range(_VIEWS):
+        if not isinstance(made, OpRan) or len(made.inputs) != 1:
+            break
+        made = case.query.tensors.made(made.inputs[0])
+    readers = max(len(case.downstream.readers(leaf)) for leaf in block.leaves)
+    return isinstance(made, TensorMade) and made.how in _ZEROS and readers <= len(case.trace.passes)
 
 
 def _is_switched_off(case: Case, op: int | None) -> bool:

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.core.tensor import Tensor, new_tensor
+from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.nn import functional as F
 from gradviz.engine.nn import init
 from gradviz.engine.nn.linear import empty_parameter
 from gradviz.engine.nn.module import Module
 from gradviz.engine.table import ops
+from gradviz.engine.tensors.creation import made
 
 State = Any  # h, or (h, c) of an LSTM
 
@@ -47,7 +48,7 @@ def _hidden(state: State) -> Tensor:
 
 
 def _zeros(x: Tensor, *size: int) -> Tensor:
-    return new_tensor(np.zeros(size, x.array.dtype))
+    return made(np.zeros(size, x.array.dtype), "zeros")
 
 
 class _Cell(Module):

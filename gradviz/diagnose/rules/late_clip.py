@@ -4,6 +4,7 @@ the run ends, before another step uses it; or it is clipped before backward() ha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def _without_gradients(case: Case) -> Iterator[Found]:
         own = contained(clipped.events, events)
         often = len(events) >= _LEAST and len(case.trace.passes) > 0
         if not counts[own].any() and (often or _failed_at(case, site)):
-            yield _before(case, int(events[0]), ())
+            yield replace(_before(case, int(events[0]), ()), tensors=tuple(case.training.holders))
 
 
 def _failed_at(case: Case, site: int) -> bool:
@@ -76,4 +77,5 @@ RULE = Rule(
     ERROR,
     "gradients that are clipped where it has no effect: before backward() or after the step",
     _search,
+    follows=("detached-path", "no-graph"),
 )

@@ -57,7 +57,7 @@ def _numbered(words: Words, text: str) -> int:
 
 
 def _suggested(words: Words, name: str) -> str:
-    labels = [label for label in words.query.names.labels if label != name]  # no tensor got that one
+    labels = words.query.names.all.labels[1:]  # those that tensors have: a number may be assigned to a variable, too
     if near := nearest(name.removesuffix(".grad"), labels):
         return words.say("did you mean {name}?", name=clean(near))
     some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")

@@ -224,6 +224,22 @@ def test_the_guide_lists_every_rule_with_an_example_and_the_cure() -> None:
     assert all(len(row) == 5 and all(row) for row in rows)
 
 
+def test_a_running_sum_of_losses_is_one_leak(gradviz_here: Command, tmp_path: Path) -> None:
+    (tmp_path / "summed.py").write_text("""\
+import torch
+w = torch.ones(3, requires_grad=True)
+total = 0
+for step in range(6):
+    loss = (w * step).pow(2).sum()
+    loss.backward()
+    w.grad = None
+    total = total + loss
+""")
+    done = gradviz_here("check", "--select", "graph-leak", "summed.py")
+    assert "1. warning graph-leak  summed.py:8" in done.stdout
+    assert "1 warning · 1 rule checked" in done.stdout
+
+
 def test_what_follows_from_a_finding_stands_beneath_it(gradviz_here: Command, tmp_path: Path) -> None:
     (tmp_path / "replaced.py").write_text("""\
 import torch

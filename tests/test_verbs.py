@@ -312,7 +312,7 @@ def test_who_walks_back_through_the_changes(session: Sessions) -> None:
 def test_a_variable_that_names_no_tensor_is_not_suggested(session: Sessions) -> None:
     pooled = session(POOLED)
     obey(pooled, "last")
-    with pytest.raises(UnknownName, match="no tensor is called where: known names: x$"):
+    with pytest.raises(UnknownName, match=r"no tensor is called where: known names: x$"):
         obey(pooled, "who where")
 
 

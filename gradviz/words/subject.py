@@ -57,7 +57,9 @@ def _numbered(words: Words, text: str) -> int:
 
 
 def _suggested(words: Words, name: str) -> str:
-    labels = words.query.names.all.labels[1:]  # those that tensors have: a number may be assigned to a variable, too
+    labels = words.query.names.all.labels[
+        1:
+    ]  # those that tensors have: a number may be assigned to a variable, too
     if near := nearest(name.removesuffix(".grad"), labels):
         return words.say("did you mean {name}?", name=clean(near))
     some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")

@@ -23,11 +23,13 @@ _NODES = 256  # of a graph whose tensors are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:
-    yield from _chains(case)
-    yield from _alive(case)
+    chain = _longest_chain(case)
+    if chain is not None:
+        yield chain
+    yield from _alive(case, case.query.places.site(case.site(chain.events[0])) if chain is not None else None)
 
 
-def _chains(case: Case) -> Iterator[Found]:
+def _longest_chain(case: Case) -> Found | None:
     """Nodes that no pass went through, and that hold the graphs of more passes each time that their line runs."""
     table = case.trace.table(Kind.NODE)
     held = _held(case)
@@ -38,15 +40,16 @@ def _chains(case: Case) -> Iterator[Found]:
         grows = site and len(own) >= _LEAST and np.all(np.diff(held[own]) > 0)
         if grows and (longest is None or held[own[-1]] > held[longest[1][-1]]):
             longest = site, own
-    if longest is not None:
-        site, own = longest
-        result = case.called(case.query.nodes.outputs(int(table["node"][own[-1]])))
-        yield Found(
-            f"{result} keeps the graphs of {len(own)} passes alive: it has a grad_fn, and grows with each",
-            "total += loss.item()  # or loss.detach()",
-            (int(table.events[own[0]]), int(table.events[own[-1]])),
-            site=site,
-        )
+    if longest is None:
+        return None
+    site, own = longest
+    result = case.called(case.query.nodes.outputs(int(table["node"][own[-1]])))
+    return Found(
+        f"{result} keeps the graphs of {len(own)} passes alive: it has a grad_fn, and grows with each",
+        "total += loss.item()  # or loss.detach()",
+        (int(table.events[own[0]]), int(table.events[own[-1]])),
+        site=site,
+    )
 
 
 def _held(case: Case) -> np.ndarray:
@@ -64,8 +67,9 @@ def _held(case: Case) -> np.ndarray:
     return held
 
 
-def _alive(case: Case) -> Iterator[Found]:
-    """What the source itself tells of nodes that outlive their passes."""
+def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
+    """What the source itself tells of nodes that outlive their passes. A chain explains it, unless another line than
+    that of the chain keeps them."""
     table = case.trace.table(Kind.ALIVE)
     own = ~contained(table["in_pass"], sorted(case.training.inside_steps))
     rows, least = _last_of_steps(case, np.flatnonzero(own))
@@ -82,6 +86,8 @@ def _alive(case: Case) -> Iterator[Found]:
     number = int(table["in_pass"][own][-1])
     run = case.query.passes.by_number[number]
     line, name = _keeping(case, run)
+    if chained is not None and (line is None or line.place.line == chained.place.line):
+        return
     what = f"this line keeps {name}, and with it the graph" if name else "something keeps the graphs"
     yield Found(
         f"{what} of each pass: at the end of pass {number}, those of {counts[-1]} earlier ones are still alive",

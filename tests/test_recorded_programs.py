@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from random_programs import drawn, ran
 
 from gradviz import engine
+from gradviz.engine.core.state import listen
 from gradviz.events import kinds as k
+from gradviz.events.kinds import EVENTS, Kind
+from gradviz.events.listener import Listener, State, Where
 from gradviz.sources.record import record
 from gradviz.tracefile import Trace, open_trace
 
@@ -33,6 +38,34 @@ def test_a_program_does_the_same_while_it_is_recorded(tmp_path: Path, first: int
                 for run in trace.passes if values == "full" else ():
                     if run.last is not None:
                         check_sums(trace, run.first, run.last)
+
+
+class Heard(Listener):
+    """Overrides `tell` alone, and so hears of every event."""
+
+    def __init__(self) -> None:
+        self.kinds: list[Kind] = []
+
+    def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
+        self.kinds.append(kind)
+
+
+def test_who_overrides_tell_alone_hears_every_event_that_a_recorder_writes(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seed in range(AT_ONCE):
+            lines = drawn(seed)
+            with record(tmp_path / "run.gradviz"):
+                ran(engine, lines, seed)
+            heard = Heard()
+            before = listen(heard)
+            try:
+                ran(engine, lines, seed)
+            finally:
+                listen(before)
+            with open_trace(tmp_path / "run.gradviz") as trace:
+                events = [type(trace.event(number)) for number in range(trace.count)]
+            assert [EVENTS[kind] for kind in heard.kinds] == events, "\n".join(lines)
 
 
 def check_sums(trace: Trace, first: int, last: int) -> None:

@@ -219,10 +219,10 @@ class WatchedPass:
             if node.arity == 1:
                 given: tuple[int, ...] = (n,)
                 flows: tuple[int, ...] = (following.number, n)
+                values: tuple[Any, ...] = (told,)
             else:
-                given = (n, 0)
-                flows = (following.number, n, 0, 0)
-            listener.ran(node.number, node.label, self.number, number, fresh, flows, (told, None))
+                given, flows, values = (n, 0), (following.number, n, 0, 0), (told, None)
+            listener.ran(node.number, node.label, self.number, number, fresh, flows, values)
             if not (
                 alone
                 and following is a

@@ -20,7 +20,7 @@ import gradviz  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.sources.torch_recorder.source import Source  # noqa: E402
 from tests import torch_programs as programs  # noqa: E402
-from tests.torch_seeds import seed_no_absent_devices  # noqa: E402
+from tests.torch_samples import take_no_stacks  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -113,7 +113,7 @@ def fault_of(op: Any, sample: Any, file: Path) -> str:
 def test_the_database_of_operators(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seed_no_absent_devices()
+    take_no_stacks()
     given_up: list[Exception] = []
     monkeypatch.setattr(Source, "gave_up", lambda self, error: given_up.append(error))
     faults: dict[str, str] = {}

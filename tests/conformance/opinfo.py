@@ -28,7 +28,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from gradviz import engine
 from gradviz.engine.autograd import forward_ad
-from tests.torch_seeds import seed_no_absent_devices
+from tests.torch_samples import take_no_stacks
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected.json"
@@ -457,7 +457,7 @@ def missing() -> list[str]:
 
 def run(names: list[str] | None = None, report: Callable | None = None) -> list[Result]:
     """The results of all entries (or those named)."""
-    seed_no_absent_devices()
+    take_no_stacks()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         results = []

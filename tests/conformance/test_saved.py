@@ -14,7 +14,7 @@ from gradviz import engine
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
 
 from tests.conformance.opinfo import Sample, array_of, flat, op_db, ours, title  # noqa: E402
-from tests.torch_seeds import seed_no_absent_devices  # noqa: E402
+from tests.torch_samples import take_no_stacks  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -65,7 +65,7 @@ def pairs_of_nodes(entry: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def test_saved_tensors_are_pytorchs() -> None:
-    seed_no_absent_devices()
+    take_no_stacks()
     compared, different = 0, set()
     for entry in op_db:
         if ours(entry.name) is None or torch.float64 not in entry.dtypes:

@@ -256,3 +256,73 @@ for step in range(3):
     assert "AdamW(model.parameters(), ...)" in done.stdout
     assert done.stdout.count("because of this  unused-parameter (line 2)") == 2
     assert "1 error · " in done.stdout
+
+
+LAYERS = """\
+import torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(*[m for _ in range(3) for m in (nn.Linear(16, 16), nn.SHAPE())], nn.Linear(16, 1))
+for module in net[:-1:2]:
+    nn.init.PREPARED
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+for step in range(4):
+    optimizer.zero_grad()
+    (net(torch.randn(8, 16)) - 1).pow(2).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "shape", "prepared", "beneath"),
+    [
+        ("dead-relu", "ReLU", "constant_(module.bias, -30.0)", 2),
+        ("saturated-activation", "Tanh", "normal_(module.weight, std=20.0)", 0),
+    ],
+)
+def test_layers_of_one_line_are_one_finding(
+    gradviz_here: Command, tmp_path: Path, rule: str, shape: str, prepared: str, beneath: int
+) -> None:
+    (tmp_path / "layers.py").write_text(LAYERS.replace("SHAPE", shape).replace("PREPARED", prepared))
+    done = gradviz_here("check", "layers.py")
+    assert f"1. warning {rule}  layers.py:10\n" in done.stdout
+    assert "in or after net.1, net.3 and net.5" in done.stdout
+    assert done.stdout.count("because of this  zero-gradient: the gradient of net.") == beneath
+    assert "\n1 warning · " in done.stdout
+
+
+FUNCTION = """\
+import torch
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        def times(x):
+            return x * factor
+        ctx.factor = factor
+        return times(x)
+    @staticmethod
+    def backward(ctx, grad):
+        def times(grad):
+            return grad * ctx.factor
+        if ctx.factor == 1:
+            return grad
+        # here one of two is missing
+        return times(grad)
+"""
+CALLED = "Scale.apply(torch.ones(3, requires_grad=True), 2.0).sum().backward()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param(FUNCTION + CALLED, 16, id="the last outermost return"),
+        pytest.param(FUNCTION + FUNCTION + CALLED, 33, id="two classes of one name: the call"),
+        pytest.param(FUNCTION + "exec(" + repr(CALLED) + ")\n", 16, id="called from elsewhere"),
+    ],
+)
+def test_a_wrong_backward_is_named_where_it_returns(
+    gradviz_here: Command, tmp_path: Path, text: str, line: int
+) -> None:
+    (tmp_path / "scale.py").write_text(text)
+    done = gradviz_here("check", "scale.py")
+    assert f"1. error custom-backward-signature  scale.py:{line}\n" in done.stdout

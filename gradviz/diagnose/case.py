@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from gradviz.words.numbers import listed
 from gradviz.words.words import Words
 
 _T = TypeVar("_T")
-_NAMED = 4  # tensors that are listed by name
+_NAMED = 4  # of many are listed by name
 
 
 class Case:
@@ -82,8 +82,7 @@ class Case:
             names = [
                 name for path, leaves in self.query.modules.whole(own) for name in self._whole(path, leaves)
             ]
-        more = len(names) - _NAMED
-        return listed([*names[:_NAMED], f"{more:,} more"] if more > 0 else names)
+        return few_of(names)
 
     def _whole(self, path: str, leaves: list[int]) -> list[str]:
         if path and len(leaves) > 1:
@@ -112,3 +111,9 @@ class Case:
         sites = self.trace.events["site"][events]
         found, first = np.unique(sites, return_index=True)
         return {int(found[i]): events[sites == found[i]] for i in np.argsort(first)}
+
+
+def few_of(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are: `a, b, c, d and 3 more`."""
+    more = len(names) - _NAMED
+    return listed([*names[:_NAMED], f"{more:,} more"] if more > 0 else names)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import Kind, OpRan
+from gradviz.events.kinds import Kind, OpRan, Produced
 from gradviz.query.scopes import FUNCTION
 from gradviz.sets import contained, distinct
 
@@ -26,9 +26,11 @@ _CALLS = 256  # of a Function that are looked at
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Near `x` the forward of the Function of `op` has the slope `slope`, and its backward multiplies by `given`."""
+    """Near `x` the forward of the Function of `op` has the slope `slope`, and its backward, which `ran`, multiplies by
+    `given`."""
 
     op: OpRan
+    ran: Produced
     x: float
     slope: float
     given: float
@@ -53,7 +55,8 @@ def deviations(case: Case, without: Collection[int]) -> Iterator[Deviation]:
         for curve, parts in curves.items():
             told = _deviation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
             if told is not None:
-                yield Deviation(first[curve], *told)
+                (node, *_) = case.query.nodes.of_op(first[curve].index)
+                yield Deviation(first[curve], _first(case, Kind.PRODUCED, node), *told)
                 break
 
 

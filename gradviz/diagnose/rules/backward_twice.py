@@ -52,5 +52,5 @@ RULE = Rule(
     ERROR,
     "a second pass through a graph whose saved tensors are freed",
     _search,
-    follows=("unregistered-parameter",),
+    follows=("unregistered-parameter", "missing-create-graph"),
 )

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
+from gradviz.diagnose.case import Case, few_of
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_of
+from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 
@@ -41,27 +42,36 @@ def _search(case: Case) -> Iterator[Found]:
         return
     sites = case.query.places.of_events[events]
     scopes = last_scopes(case, events)
-    places: dict[tuple[int, int], list[int]] = {}
+    places: dict[int, dict[int, list[int]]] = {}
     for i in np.flatnonzero((rows >= 0) & contained(sites, sites[dead])).tolist():
-        places.setdefault((int(sites[i]), int(scopes[i])), []).append(i)
-    for (site, scope), visits in places.items():
-        last = visits[len(visits) // 2 :]
-        result = int(results[last[-1]])
-        if (
-            dead[last].all()
-            and _passed(case, result)
-            and not _is_hinge(case, result, bool(dead[visits].all()))
-        ):
-            name = clean(case.trace.text(scope))
-            where = f" in or after {name}" if name else ""
+        places.setdefault(int(sites[i]), {}).setdefault(int(scopes[i]), []).append(i)
+    for site, of_scopes in places.items():
+        last = {scope: visits[len(visits) // 2 :] for scope, visits in of_scopes.items()}
+        dead_ones = [
+            scope
+            for scope, visits in of_scopes.items()
+            if dead[last[scope]].all()
+            and _passed(case, int(results[visits[-1]]))
+            and not _is_hinge(case, int(results[visits[-1]]), bool(dead[visits].all()))
+        ]
+        if dead_ones:
+            calls = sorted(call for scope in dead_ones for call in last[scope])
+            names = [clean(case.trace.text(scope)) for scope in dead_ones if scope]
             yield Found(
-                f"the rectifier{where} gives {share[last].mean():.0%} zeros in its last {len(last)} calls: "
-                "no gradient passes it",
+                f"the rectifier{f' in or after {few_of(names)}' if names else ''} gives {share[calls].mean():.0%} "
+                f"zeros in its last {len(calls)} calls: no gradient passes it",
                 "use a smaller learning rate or bias, another initialisation, or nn.LeakyReLU",
-                (int(events[last[0]]),),
+                (int(events[calls[0]]),),
                 site=site,
-                tensors=(int(results[last[0]]),),
+                tensors=_concerned(case, [int(results[last[scope][0]]) for scope in dead_ones]),
             )
+
+
+def _concerned(case: Case, results: list[int]) -> tuple[int, ...]:
+    """Results, and the leaves that get no gradient with them: those behind, and those that they are multiplied with."""
+    readers = (event for tensor in results for event in case.downstream.readers(tensor))
+    nodes = [node for event in readers for node in case.query.nodes.of_op(event)]
+    return *results, *leaves_behind(case.query, nodes)
 
 
 def last_scopes(case: Case, events: np.ndarray) -> np.ndarray:

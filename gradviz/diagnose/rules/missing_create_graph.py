@@ -43,8 +43,14 @@ def _search(case: Case) -> Iterator[Found]:
                     (run.first, term),
                     site=run.site,
                     number=run.number,
+                    tensors=tuple(_leaves_behind_roots(case, run)),
                 )
                 break
+
+
+def _leaves_behind_roots(case: Case, run: PassInfo) -> list[int]:
+    roots = case.query.passes.began(run.number).roots
+    return sorted(leaves_behind(case.query, [root.node for root in roots]))
 
 
 def _returned(case: Case, first: int, last: int) -> list[int]:

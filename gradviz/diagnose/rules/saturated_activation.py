@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
+from gradviz.diagnose.case import Case, few_of
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.dead_relu import last_scopes
@@ -19,7 +19,7 @@ from gradviz.words.escape import clean
 
 _SQUASHING = ("tanh", "sigmoid", "tanh_", "sigmoid_", "hardtanh", "hardsigmoid", "softsign")
 _MEAN, _RMS = 2, 3
-_FLAT = 0.02  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
+_FLAT = 0.06  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
 _LOGARITHMS = ("log", "kl_div", "log1p", "log2")
 _PASSING = {
     "clamp", "clamp_min", "clamp_max", "clip", "view", "reshape", "squeeze", "unsqueeze", "flatten", "add", "rsub",
@@ -49,24 +49,37 @@ def _search(case: Case) -> Iterator[Found]:
         & (_sizes(case, rows) >= _LEAST)
     )
     scopes = last_scopes(case, events)
-    places: dict[tuple[int, int], list[int]] = {}
+    places: dict[int, dict[int, list[int]]] = {}
     for i, site in enumerate(ops.sites[chosen].tolist()):
-        places.setdefault((site, int(scopes[i])), []).append(i)
-    for (site, scope), calls in places.items():
-        if len(calls) < _CALLS or flat[calls].mean() < _SHARE or not flat[calls[0]]:
-            continue
-        op = ops.object(int(events[calls[0]]))
-        if _feeds_a_loss(case, op.outputs[0]):
-            continue
-        name = clean(case.trace.text(scope))
-        yield Found(
-            f"{clean(op.op).rstrip('_')}{f' in or after {name}' if name else ''} is at its ends for (almost) all "
-            f"elements in {int(flat[calls].sum())} of {len(calls)} calls: almost no gradient passes it",
-            "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
-            (op.index,),
-            site=site,
-            tensors=(op.outputs[0], *_behind(case, op.index)),
-        )
+        places.setdefault(site, {}).setdefault(int(scopes[i]), []).append(i)
+    for site, of_scopes in places.items():
+        saturated = {
+            scope: calls
+            for scope, calls in of_scopes.items()
+            if len(calls) >= _CALLS
+            and flat[calls].mean() >= _SHARE
+            and flat[calls[0]]
+            and not _feeds_a_loss(case, int(results[calls[0]]))
+        }
+        if saturated:
+            yield _found(case, site, saturated, events, flat)
+
+
+def _found(
+    case: Case, site: int, saturated: dict[int, list[int]], events: np.ndarray, flat: np.ndarray
+) -> Found:
+    """The calls of one line that are at their ends, by the scope before them."""
+    calls = sorted(call for each in saturated.values() for call in each)
+    ops = [case.query.tensors.op(int(events[each[0]])) for each in saturated.values()]
+    names = [clean(case.trace.text(scope)) for scope in saturated if scope]
+    return Found(
+        f"{clean(ops[0].op).rstrip('_')}{f' in or after {few_of(names)}' if names else ''} is at its ends for (almost) "
+        f"all elements in {int(flat[calls].sum())} of {len(calls)} calls: almost no gradient passes it",
+        "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
+        (ops[0].index,),
+        site=site,
+        tensors=tuple(dict.fromkeys(t for op in ops for t in (op.outputs[0], *_behind(case, op.index)))),
+    )
 
 
 def _behind(case: Case, op: int) -> list[int]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.function_curves import deviations
+from gradviz.diagnose.function_source import returned_at
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import FunctionCompared, Kind
 from gradviz.sets import distinct
@@ -29,15 +30,24 @@ def _search(case: Case) -> Iterator[Found]:
         if event.is_wrong and (event.function, event.argument) not in told:
             told.add((event.function, event.argument))
             op = case.query.nodes.op(event.node)
-            events = (event.index,) if op is None else (op, event.index)
-            yield Found(_said(event), _FIX, events, node=event.node)
+            yield Found(
+                _said(event),
+                _FIX,
+                (event.index,) if op is None else (event.index, op),
+                site=returned_at(case, event.function),
+                node=event.node,
+                number=event.in_pass,
+            )
     table = case.trace.table(Kind.COMPARED)
     for found in deviations(case, without=distinct(table["function"]).tolist()):
         yield Found(
             f"near x = {number(found.x, 3)} the slope of {clean(found.op.op)} is {number(found.slope, 3)}, but its "
             f"backward multiplies by {number(found.given, 3)}",
             _FIX,
-            (found.op.index,),
+            (found.ran.index, found.op.index),
+            site=returned_at(case, found.op.op),
+            node=found.ran.node,
+            number=found.ran.in_pass,
         )
 
 

@@ -1,0 +1,47 @@
+"""Where the source of a custom Function's backward returns its gradients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.tracefile import Site
+
+
+def returned_at(case: Case, function: str) -> Site | None:
+    """The line at which the backward of a Function returns; None where its source was not kept, or several classes
+    have its name. The source is only looked through: that of a stranger's trace is not even parsed."""
+    files = dict.fromkeys(site.place.file for site in case.trace.sites.values())
+    found = [(file, line) for file in files for line in _returns(case.trace.source(file), function)]
+    return case.query.places.of_line(*found[0]) if len(found) == 1 else None
+
+
+def _returns(lines: list[str], function: str) -> Iterator[int]:
+    """The line of the last outermost `return` in the backward of each class of that name; lines count from 1."""
+    opening = re.compile(rf"\s*class\s+{re.escape(function)}\b")
+    for start, line in enumerate(lines):
+        if opening.match(line):
+            for at in _block(lines, start):
+                if re.match(r"\s*def\s+backward\b", lines[at]):
+                    returns = [n for n in _block(lines, at) if re.match(r"\s*return\b", lines[n])]
+                    if returns:
+                        outermost = min(map(_indent, (lines[n] for n in returns)))
+                        yield 1 + max(n for n in returns if _indent(lines[n]) == outermost)
+
+
+def _block(lines: list[str], start: int) -> Iterator[int]:
+    """The lines of the block that a line opens."""
+    for number in range(start + 1, len(lines)):
+        text = lines[number]
+        if (
+            text.strip()
+            and not text.lstrip().startswith(("#", ")"))
+            and _indent(text) <= _indent(lines[start])
+        ):
+            return
+        yield number
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

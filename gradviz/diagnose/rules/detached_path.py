@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradviz.diagnose.as_number import read_as_number
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.grad_mode import switched_off
-from gradviz.diagnose.reach import Lack, how_cut, lacking
+from gradviz.diagnose.reach import Lack, Lacking, how_cut, lacking
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.tracefile import Site
@@ -39,6 +40,29 @@ def _search(case: Case) -> Iterator[Found]:
             cure,
             (own[0].event,),
             site=off or site,
+            tensors=tuple(leaves),
+            severity=NOTE if all(lack.severity == NOTE for lack in own) else WARNING,
+        )
+    yield from _as_numbers(case)
+
+
+def _as_numbers(case: Case) -> Iterator[Found]:
+    """What the loss reads as plain numbers."""
+    by_event: dict[tuple[int, str], list[Lacking]] = {}
+    for lack in case.of(lacking):
+        if lack.lack is Lack.OFF_PATH:
+            (result, *_) = case.query.tensors.op(lack.event).outputs
+            found = read_as_number(case, result)
+            if found is not None:
+                by_event.setdefault(found, []).append(lack)
+    for (event, reading), own in by_event.items():
+        leaves = [lack.leaf for lack in own]
+        yield Found(
+            f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: {reading} is a plain number, "
+            "through which no gradient flows back",
+            f"use {case.words.called(case.query.tensors.op(own[0].event).outputs[0])} itself, which is a tensor",
+            (event, own[0].event),
+            site=case.site(event),
             tensors=tuple(leaves),
             severity=NOTE if all(lack.severity == NOTE for lack in own) else WARNING,
         )

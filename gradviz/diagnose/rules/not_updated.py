@@ -1,7 +1,7 @@
 """`not-updated`: leaves get gradients in two passes or more, and nothing ever changes them. It is an error if the
-program computes the change and loses it (`p = p - lr * p.grad`), a warning if their optimizer never steps, or if a
-whole part of a model is in no optimizer that comes after one that is trained. If others are trained it may be meant
-(only the head is trained), so it is a note."""
+program computes the change and loses it (`p = p - lr * p.grad`), a warning if their optimizer never steps, if they were
+frozen when the optimizer was made, or if a whole part of a model is in no optimizer that comes after one that is
+trained. If others are trained it may be meant (only the head is trained), so it is a note."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.never_stepped import never_stepped
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.thawed import thawed
 from gradviz.events.kinds import Kind
 from gradviz.words.escape import clean
 
@@ -26,7 +27,7 @@ _MISSING = "no step follows this pass", "optimizer.step()  # after backward()"
 
 def _search(case: Case) -> Iterator[Found]:
     told: set[int] = set()
-    for found in (*_lost(case), *_without_step(case), *_forgotten(case)):
+    for found in (*_lost(case), *_without_step(case), *_thawed(case), *_forgotten(case)):
         told.update(found.tensors)
         yield found
     leaves = [leaf for leaf in case.of(homeless) if leaf not in told]
@@ -82,6 +83,20 @@ def _forgotten(case: Case) -> Iterator[Found]:
             (part.made, case.query.passes.by_number[part.number].first),
             number=part.number,
             tensors=part.leaves,
+            severity=WARNING,
+        )
+
+
+def _thawed(case: Case) -> Iterator[Found]:
+    for late in case.of(thawed):
+        name, one = clean(case.training.optimizer_class(late.optimizer)), len(late.leaves) == 1
+        yield Found(
+            f"{case.called(late.leaves)} require{'s' * one} grad from here on, and no step ever changes "
+            f"{'it' if one else 'them'}: {name} was made before, at {case.at(late.made)}, without "
+            f"{'it' if one else 'them'}",
+            'optimizer.add_param_group({"params": [...]})  # here, or give it all parameters when it is made',
+            (late.event, late.made),
+            tensors=late.leaves,
             severity=WARNING,
         )
 

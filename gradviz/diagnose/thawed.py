@@ -1,0 +1,42 @@
+"""Leaves that require grad from some line on, and that no optimizer was given: they were frozen when it was made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.homeless import homeless
+from gradviz.events.kinds import REQUIRES_GRAD, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Thawed:
+    """Leaves that one line made require grad, and the event of the first of them; the last optimizer that was made
+    before, and the event at which it was."""
+
+    leaves: tuple[int, ...]
+    event: int
+    optimizer: int
+    made: int
+
+
+def thawed(case: Case) -> list[Thawed]:
+    """The leaves in no optimizer that were made to require grad after one was made."""
+    changed, held = case.trace.table(Kind.REQUIRES_GRAD_CHANGED), case.trace.table(Kind.HOLDS)
+    if not len(changed) or not len(held):
+        return []
+    events: dict[int, list[int]] = {}
+    leaves: dict[int, list[int]] = {}
+    for leaf in case.of(homeless):
+        for event in changed.events[changed["tensor"] == leaf].tolist():
+            if event > held.events[0] and case.query.tensors.flags(leaf, event) & REQUIRES_GRAD:
+                site = int(case.trace.events["site"][event])
+                events.setdefault(site, []).append(event)
+                leaves.setdefault(site, []).append(leaf)
+                break
+    found = []
+    for site, own in leaves.items():
+        first = min(events[site])
+        row = int((held.events < first).sum()) - 1
+        found.append(Thawed(tuple(own), first, int(held["optimizer"][row]), int(held.events[row])))
+    return found

@@ -1,4 +1,5 @@
-"""Leaves that require grad from some line on, and that no optimizer was given: they were frozen when it was made."""
+"""Parameters that require grad from some line on, and that no optimizer was given: they were frozen when it was
+made."""
 
 from __future__ import annotations
 
@@ -21,13 +22,14 @@ class Thawed:
 
 
 def thawed(case: Case) -> list[Thawed]:
-    """The leaves in no optimizer that were made to require grad after one was made."""
+    """The parameters in no optimizer that were made to require grad after one was made. An input that requires grad,
+    because its own gradient is wanted, is no parameter."""
     changed, held = case.trace.table(Kind.REQUIRES_GRAD_CHANGED), case.trace.table(Kind.HOLDS)
     if not len(changed) or not len(held):
         return []
     events: dict[int, list[int]] = {}
     leaves: dict[int, list[int]] = {}
-    for leaf in case.of(homeless):
+    for leaf in filter(case.trace.parameters.get, case.of(homeless)):
         for event in changed.events[changed["tensor"] == leaf].tolist():
             if event > held.events[0] and case.query.tensors.flags(leaf, event) & REQUIRES_GRAD:
                 site = int(case.trace.events["site"][event])

@@ -16,7 +16,7 @@ SEED, PART = 16, 100
 
 @pytest.fixture(scope="module")
 def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
-    return Laboratory(tmp_path_factory.mktemp("laboratory"), few=4)
+    return Laboratory(tmp_path_factory.mktemp("laboratory"), few=3)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gradviz.events.values import DEFERRED, pack_stats, stats_of, stats_of_rows
+from gradviz.events.values import DEFERRED, stats_of, stats_table
 
 
 class Form(NamedTuple):
@@ -78,8 +78,8 @@ class NumpyReader:
         found: list[bytes] = [b""] * len(waiting)
         for (dtype, size), positions in groups.items():
             data = b"".join(waiting[position].kept[0] for position in positions)
-            stats = stats_of_rows(np.frombuffer(data, dtype).reshape(-1, size))
-            for position, packed in zip(positions, pack_stats(stats), strict=True):
+            table = stats_table(np.frombuffer(data, dtype).reshape(-1, size))
+            for position, packed in zip(positions, table, strict=True):
                 found[position] = packed.tobytes()
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ SMALL = 64  # tensors of up to so many elements are kept in full, unless no valu
 DEFERRED = 4096  # up to so many elements statistics are computed later, many tensors at once
 GRADES = ("none", "stats", "full")
 _MOST = 2**53  # elements that a double counts
+_SEVEN = struct.Struct("=7d").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Stats:
 
     def pack(self) -> bytes:
         """Seven doubles."""
-        return pack_stats([self]).tobytes()
+        return _SEVEN(self.min, self.max, self.mean, self.rms, self.nan, self.inf, self.zeros)
 
 
 def stats_of(array: np.ndarray) -> Stats:
@@ -84,9 +86,8 @@ def _of_large(flat: np.ndarray) -> Stats | None:
 def _sum_of(block: np.ndarray) -> float:
     whole = block.size // _ROW * _ROW
     sums = block[:whole].reshape(-1, _ROW) @ _ONES[block.dtype.char]
-    return float(np.add.reduce(sums, dtype=np.float64)) + float(
-        np.add.reduce(block[whole:], dtype=np.float64)
-    )
+    total = float(np.add.reduce(sums, dtype=np.float64))
+    return total if whole == block.size else total + float(np.add.reduce(block[whole:], dtype=np.float64))
 
 
 def _zeros_in(flat: np.ndarray) -> int:

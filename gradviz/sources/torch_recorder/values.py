@@ -116,13 +116,14 @@ class TorchReader:
     def _stats(self, value: torch.Tensor) -> bytes | Later:
         """The statistics of a large tensor: those of a tensor on the same memory, where they have just been computed,
         that still lives, and nobody has written since."""
-        if not _is_dense(value):
+        if not (value.is_contiguous() or _is_dense(value)):
             return _numpy.keep(array_of(value), False)
         key = (value.data_ptr(), value.numel(), value.dtype)
         known = self.recent.get(key)
         if known is not None and known[0]() is not None and known[1] == value._version:
             return known[2]
-        found = _numpy.keep(array_of(value), False)
+        is_plain = value.dtype in _IN_NUMPY and not value.is_neg()
+        found = _numpy.keep(_memory_of(value) if is_plain else array_of(value), False)
         if len(self.recent) >= _MOST_RECENT:
             del self.recent[next(iter(self.recent))]
         if isinstance(found, bytes):
@@ -208,6 +209,16 @@ class _Memory:
 def in_place(value: torch.Tensor) -> np.ndarray:
     """The memory of a tensor as an array. Not by `Tensor.numpy`: a tensor that it was called on can never be resized.
     Raises TypeError for a dtype that NumPy has not, RuntimeError where there is no memory."""
+    _, size = _typestr_of(value.dtype)
+    return _on_memory(value, tuple(value.shape), tuple([size * step for step in value.stride()]))
+
+
+def _memory_of(value: torch.Tensor) -> np.ndarray:
+    """The elements of a dense tensor as they lie in memory, one after the other. Raises as `in_place` does."""
+    return _on_memory(value, (value.numel(),), None)
+
+
+def _on_memory(value: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> np.ndarray:
     typestr, size = _typestr_of(value.dtype)
     start = value.data_ptr()
     if value.numel() and start == value.storage_offset() * size:  # it has been freed, or never was there
@@ -215,8 +226,8 @@ def in_place(value: torch.Tensor) -> np.ndarray:
     memory = _Memory()
     memory.tensor = value
     memory.__array_interface__ = {
-        "shape": tuple(value.shape),
-        "strides": tuple([size * step for step in value.stride()]),
+        "shape": shape,
+        "strides": strides,
         "typestr": typestr,
         "data": (start, True),
         "version": 3,
@@ -262,6 +273,7 @@ _EIGHT_BITS = {
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
     if hasattr(torch, name)
 }
+_IN_NUMPY = {torch.float32, torch.float64}  # of which large tensors mostly are
 _PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 READER = TorchReader()
 

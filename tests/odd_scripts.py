@@ -1078,6 +1078,46 @@ def _torch(name: str, text: str, **settings: object) -> Odd:
 WITH_TORCH = [
     _torch("exits", "raise SystemExit(3)"),
     _torch("raises", "def f(): raise ValueError('x')\nf()"),
+    _torch(
+        "a subclass that counts its calls",
+        """
+        class Counted(torch.Tensor):
+            calls = []
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                cls.calls.append(func.__name__)
+                return super().__torch_function__(func, types, args, kwargs or {})
+        w = torch.ones(3).as_subclass(Counted).requires_grad_()
+        y = (w * 2).exp().sum()
+        y.backward()
+        with torch.no_grad():
+            w -= 0.1 * w.grad
+        print(w, Counted.calls)
+        """,
+    ),
+    _torch(
+        "anomaly mode tells of a stack",
+        """
+        import torch.nn.functional as F
+        def loss_of(x):
+            return F.relu(x.sqrt() * 0).sum() + torch.nn.Linear(1, 1)(x[:1]).sum()
+        try:
+            with torch.autograd.detect_anomaly():
+                loss_of(torch.zeros(2, requires_grad=True)).backward()
+        except RuntimeError as error:
+            print(error)
+        """,
+    ),
+    _torch(
+        "traced by torch.jit",
+        """
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(2, 2)
+        traced = torch.jit.trace(torch.nn.Sequential(layer, torch.nn.ReLU()), torch.ones(1, 2))
+        traced(torch.ones(3, 2)).sum().backward()
+        print(traced.code, layer.weight.grad)
+        """,
+    ),
     _torch("an error of PyTorch's", "torch.ones(2, 3) @ torch.ones(2, 3)"),
     _torch("an error in a backward", "y = x.exp().sum()\ny.backward()\ny.backward()"),
     _torch(

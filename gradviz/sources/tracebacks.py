@@ -7,6 +7,7 @@ from types import TracebackType
 
 _OURS = str(Path(__file__).resolve().parent.parent)
 _SKIPPED = (_OURS, "<gradviz>")
+_RUNNER = str(Path(__file__).resolve().with_name("script.py"))  # whose frame is below the script's
 HANDED_ON = (
     "handle_torch_function"  # PyTorch's function that hands a call on to our mode, which makes it again
 )
@@ -36,3 +37,17 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     for entry in reversed(kept):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result
+
+
+def hide_our_frames(stack: list[str]) -> None:
+    """Take our frames, and what is below the script, out of what `traceback.format_stack()` gave."""
+    kept: list[str] = []
+    for entry in stack:
+        file = entry.strip().removeprefix('File "')
+        if file.startswith(_RUNNER):
+            kept.clear()
+        elif not file.startswith(_SKIPPED):
+            kept.append(entry)
+        elif len(kept) > 1 and f", in {HANDED_ON}\n" in kept[-1]:
+            del kept[-2:]
+    stack[:] = kept

@@ -17,7 +17,7 @@ from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, name_of_hook, outside, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
-from gradviz.sources.torch_recorder.values import READER
+from gradviz.sources.torch_recorder.values import PLAIN, READER
 
 _Run = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType], Any]
 
@@ -50,7 +50,10 @@ class Forward(TorchFunctionMode):
         sort, name = self.sorts.get(func) or self._sort(func)
         if sort is calls.PASS or self.source.is_off:
             return func(*args, **kwargs) if kwargs else func(*args)
-        return self.ways[sort](func, name, args, kwargs or {}, sys._getframe(1))
+        way = self.ways[sort]
+        if types and not PLAIN.issuperset(types):
+            return _of_subclass(way, func, name, args, kwargs or {}, sys._getframe(1))
+        return way(func, name, args, kwargs or {}, sys._getframe(1))
 
     def _sort(self, func: Any) -> tuple[str, str]:
         found = self.sorts[func] = calls.sort_of(func)
@@ -403,6 +406,20 @@ class Forward(TorchFunctionMode):
                 known = self.identity.fresh(tangent)
                 state = self.identity.state(tangent, known)
                 listener.tangent(frame, name, self.identity.number_of(tensor), state)
+
+
+def _of_subclass(
+    way: Callable[..., Any], func: Any, name: str, args: Any, kwargs: Any, frame: FrameType
+) -> Any:
+    """A call with tensors of a class that overrides what calls do: the class is asked for the call alone, not for what
+    is read to tell of it."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._EnableTorchFunction():
+            return func(*args, **kwargs)
+
+    with torch._C.DisableTorchFunctionSubclass():
+        return way(run, name, args, kwargs, frame)
 
 
 def _is_in_layer(frame: FrameType) -> bool:

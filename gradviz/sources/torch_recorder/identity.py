@@ -19,9 +19,11 @@ from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.listener import NO_RULE, Listener, State, Where
 from gradviz.events.numbers import next_node_number, next_tensor_number
+from gradviz.sources.tracebacks import hide_our_frames
 
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
+_STACK = "traceback_"  # where anomaly mode keeps the stack at which a node was made
 RAW = "_raw_saved_"  # begins the names of attributes of nodes
 
 
@@ -225,6 +227,9 @@ class Identity:
             stack += [target for target, _ in edges if target is not None]
         if len(found) > 1:
             found.sort(key=lambda pair: pair[0]._sequence_nr())
+        if torch.is_anomaly_enabled():
+            for fn, _ in found:
+                hide_our_frames(fn.metadata.get(_STACK, []))
         return [(fn, self._number(fn, False), edges) for fn, edges in found]
 
     def _number(self, fn: Any, is_leaf: bool) -> NodeRecord:

@@ -84,8 +84,8 @@ class Source:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing is to be told of this thread."""
-        return self.listener is None or self.thread.muted
+        """Whether nothing is to be told of this thread. `torch.jit.trace` writes down all that is read of a tensor."""
+        return self.listener is None or self.thread.muted or torch._C._is_tracing()
 
     @property
     def is_detailed(self) -> bool:

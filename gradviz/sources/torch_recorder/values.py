@@ -99,7 +99,7 @@ class TorchReader:
             return None  # no elements can be read
 
     def _keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
-        if type(value) not in _PLAIN or value.is_meta:
+        if type(value) not in PLAIN or value.is_meta:
             return None
         if torch._C._len_torch_dispatch_stack():
             with torch._C._DisableTorchDispatch():
@@ -274,7 +274,7 @@ _EIGHT_BITS = {
     if hasattr(torch, name)
 }
 _IN_NUMPY = {torch.float32, torch.float64}  # of which large tensors mostly are
-_PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 READER = TorchReader()
 
 

@@ -18,7 +18,7 @@ from gradviz.events.fields import Edge, Root, Rule, Saved
 from gradviz.events.handles import READERS, Form, Later
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, State
-from gradviz.events.values import stats_of
+from gradviz.events.values import packed_stats_of
 from gradviz.tracefile import Recorder, Trace, open_trace
 
 
@@ -51,7 +51,7 @@ class DistantReader:
 
     def settle(self, waiting: Sequence[Later]) -> list[bytes]:
         self.trips.append(len(waiting))
-        return [_bytes(*later.kept) if later.whole else stats_of(later.kept[0]).pack() for later in waiting]
+        return [_bytes(*later.kept) if later.whole else packed_stats_of(later.kept[0]) for later in waiting]
 
 
 def _bytes(array: np.ndarray, dtype: str) -> bytes:

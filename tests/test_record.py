@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -22,7 +23,7 @@ from hypothesis.extra.numpy import arrays
 import gradviz.engine as torch
 from gradviz.engine.nn import functional
 from gradviz.events import kinds as k
-from gradviz.events.values import Stats, pack_stats, stats_of, stats_of_rows, unpack_stats
+from gradviz.events.values import Stats, pack_stats, packed_stats_of, stats_of, stats_of_rows, unpack_stats
 from gradviz.sources.record import record
 from gradviz.tracefile import Trace, TraceError, open_trace, packing
 from gradviz.tracefile.batch import Renumbered
@@ -309,6 +310,24 @@ def test_statistics_of_large_arrays_agree_with_exact_ones_to_four_digits(
     np.testing.assert_allclose((stats.mean, stats.rms), exact, rtol=5e-5)
 
 
+@pytest.mark.parametrize("size", [511, 512, 1024, 3000, 4096])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_statistics_of_middling_arrays_are_right_and_the_same_whatever_is_beside_them(
+    size: int, dtype: type
+) -> None:
+    with np.errstate(over="ignore"):
+        rows = np.stack([case[:size].astype(dtype) for case in LARGE.values()])
+    for row, stats in zip(rows, stats_of_rows(rows), strict=True):
+        np.testing.assert_equal(astuple(stats_of(row)), astuple(stats))
+        finite = row[np.isfinite(row)].astype(np.float64)
+        counts = int(np.isnan(row).sum()), int(np.isinf(row).sum()), int((row == 0).sum())
+        assert (stats.nan, stats.inf, stats.zeros) == counts
+        if len(finite):
+            assert (stats.min, stats.max) == (finite.min(), finite.max())
+            exact = finite.mean(), np.sqrt(np.mean(finite**2))
+            np.testing.assert_allclose((stats.mean, stats.rms), exact, rtol=5e-5)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "case", ["ordinary", "far from zero", "one is huge", "NaN and inf", "constant", "zero"]
@@ -342,7 +361,9 @@ def test_the_elements_of_a_gradient_and_of_its_transpose_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, ...]] = []
-    monkeypatch.setattr(packing, "stats_of", lambda array: read.append(array.shape) or stats_of(array))
+    monkeypatch.setattr(
+        packing, "packed_stats_of", lambda array: read.append(array.shape) or packed_stats_of(array)
+    )
     with recorded(tmp_path):
         x, w = torch.ones(2, 100), torch.ones(60, 100, requires_grad=True)
         (x @ w.t()).sum().backward()

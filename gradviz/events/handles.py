@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gradviz.events.values import DEFERRED, stats_of, stats_table
+from gradviz.events.values import DEFERRED, packed_stats_of, stats_table
 
 
 class Form(NamedTuple):
@@ -67,7 +67,7 @@ class NumpyReader:
         if value.size <= DEFERRED:
             data = value.tobytes()
             return Later((data, value.dtype, value.size), False, len(data))
-        return stats_of(value).pack()
+        return packed_stats_of(value)
 
     def settle(self, waiting: Sequence[Later]) -> list[bytes]:
         """The statistics of all arrays of a kind in a few reductions."""

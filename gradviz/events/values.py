@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,29 +30,39 @@ class Stats:
     inf: int
     zeros: int
 
-    def pack(self) -> bytes:
-        """Seven doubles."""
-        return _SEVEN(self.min, self.max, self.mean, self.rms, self.nan, self.inf, self.zeros)
-
 
 def stats_of(array: np.ndarray) -> Stats:
     """The statistics of one array, of any shape and of a dtype that NumPy has."""
+    return Stats(*_of_one(array))
+
+
+def packed_stats_of(array: np.ndarray) -> bytes:
+    """The same as the bytes of seven doubles, in the order of the fields of Stats."""
+    return _SEVEN(*_of_one(array))
+
+
+def _of_one(array: np.ndarray) -> tuple[Any, ...]:
     flat = np.asarray(array).ravel(order="K")  # a transposed array is not copied
     if flat.size <= DEFERRED or flat.dtype.char not in "fd":
-        return stats_of_rows(flat.reshape(1, -1))[0]
+        return _of_row(flat)
     found = _of_large(flat)
     if found is not None:
         return found
     finite = flat[np.isfinite(flat)]
     if finite.size == flat.size:
-        return stats_of_rows(flat.reshape(1, -1))[0]
+        return _of_row(flat)
     nan = int(np.count_nonzero(flat != flat))
-    return replace(stats_of(finite), nan=nan, inf=flat.size - finite.size - nan)
+    *of_finite, _, _, zeros = _of_one(finite)
+    return *of_finite, nan, flat.size - finite.size - nan, zeros
+
+
+def _of_row(flat: np.ndarray) -> tuple[Any, ...]:
+    return tuple(column.item() for column in _reduced(flat.reshape(1, -1)))
 
 
 # Bytes that are reduced together: from the second reduction on they come from a processor's cache.
 _BLOCK = 1 << 20
-_ROW = 128  # elements that are summed in the array's own precision; the sums are added as doubles
+_ROW = 1024  # elements that are summed in the array's own precision; the sums are added as doubles
 _ONES = {char: np.ones(_ROW, char) for char in "fd"}
 _SQUARABLE = 1e-15, 1e15  # the squares of magnitudes between these neither vanish nor overflow in float32
 # Of a mean below the first share of the rms, digits are lost in float32. Below the second it is what rounding left of
@@ -60,7 +71,7 @@ _CANCELLED = 1e-4
 _ROUNDED = 2**-24
 
 
-def _of_large(flat: np.ndarray) -> Stats | None:
+def _of_large(flat: np.ndarray) -> tuple[Any, ...] | None:
     """The statistics of a large flat array, by a few quick reductions in its own precision. None where these are not
     exact enough, or where an element is not finite."""
     step = _BLOCK // flat.itemsize
@@ -80,14 +91,16 @@ def _of_large(flat: np.ndarray) -> Stats | None:
     mean, rms = total / flat.size, math.sqrt(squares / flat.size)
     if flat.dtype.char == "f" and _ROUNDED * rms < abs(mean) < _CANCELLED * rms:
         mean = float(flat.mean(dtype=np.float64))
-    return Stats(low, high, mean, rms, 0, 0, zeros)
+    return low, high, mean, rms, 0, 0, zeros
 
 
 def _sum_of(block: np.ndarray) -> float:
-    whole = block.size // _ROW * _ROW
-    sums = block[:whole].reshape(-1, _ROW) @ _ONES[block.dtype.char]
-    total = float(np.add.reduce(sums, dtype=np.float64))
-    return total if whole == block.size else total + float(np.add.reduce(block[whole:], dtype=np.float64))
+    ones = _ONES[block.dtype.char]
+    rows, rest = divmod(block.size, _ROW)
+    total = float(np.dot(block[block.size - rest :], ones[:rest]))
+    if rows:
+        total += float(np.add.reduce(block[: rows * _ROW].reshape(rows, _ROW) @ ones, dtype=np.float64))
+    return total
 
 
 def _zeros_in(flat: np.ndarray) -> int:
@@ -107,6 +120,7 @@ def stats_table(rows: np.ndarray) -> np.ndarray:
 
 
 _SHORT = 64  # rows of up to so many elements are reduced side by side
+_LONG = 512  # rows from so many elements on are reduced in their own precision
 
 
 def _reduced(rows: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -118,6 +132,42 @@ def _reduced(rows: np.ndarray) -> tuple[np.ndarray, ...]:
         rows = np.abs(rows)
     if rows.dtype.kind != "f":
         rows = rows.astype(np.float64)
+    if rows.shape[1] >= _LONG and rows.dtype.char in "fd":
+        return _of_long(rows)
+    return _of_any(rows)
+
+
+def _of_long(rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    """As `_of_large`, of each row. What is said of a row does not depend on the rows beside it."""
+    least, most = _SQUARABLE
+    ones = np.ones(rows.shape[1], rows.dtype)
+    with np.errstate(all="ignore"):
+        low, high = rows.min(axis=1).astype(np.float64), rows.max(axis=1).astype(np.float64)
+        mean = np.vecdot(rows, ones).astype(np.float64) / rows.shape[1]
+        rms = np.sqrt(np.vecdot(rows, rows).astype(np.float64) / rows.shape[1])
+        is_exact = (low > -most) & (high < most) & (np.maximum(-low, high) > least)
+        if rows.dtype.char == "f":
+            is_exact &= (np.abs(mean) <= _ROUNDED * rms) | (np.abs(mean) >= _CANCELLED * rms)
+    none = np.zeros(len(rows), np.int64)
+    found = low, high, mean, rms, none, none.copy(), _zeros_in_each(rows)
+    others = np.flatnonzero(~is_exact)
+    if len(others):
+        for column, own in zip(found, _of_any(rows[others]), strict=True):
+            column[others] = own
+    return found
+
+
+def _zeros_in_each(rows: np.ndarray) -> np.ndarray:
+    """How many elements of each row are zero; most rows have none."""
+    are_zero = rows == 0
+    zeros = np.zeros(len(rows), np.int64)
+    some = np.flatnonzero(are_zero.any(axis=1))
+    zeros[some] = [np.count_nonzero(are_zero[row]) for row in some.tolist()]
+    return zeros
+
+
+def _of_any(rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The seven statistics of each row of floating-point numbers, whatever they are."""
     zeros = rows.shape[1] - np.count_nonzero(rows, axis=1)
     with np.errstate(all="ignore"):
         if len(rows) > rows.shape[1] and rows.shape[1] <= _SHORT:

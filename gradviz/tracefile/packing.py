@@ -19,7 +19,7 @@ from gradviz.events.fields import Rule
 from gradviz.events.handles import READERS, Later, reader_of
 from gradviz.events.layout import ROW
 from gradviz.events.listener import NO_RULE, Listener, State
-from gradviz.events.values import DEFERRED, SMALL, stats_of
+from gradviz.events.values import DEFERRED, SMALL, packed_stats_of
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
@@ -176,7 +176,7 @@ class Packing(Listener):
         last = self.last_gradient
         memory = value.__array_interface__["data"], value.size, value.dtype.char, value.flags.forc
         if last is None or last.memory != memory or last.array() is None or not value.flags.forc:
-            last = self.last_gradient = _Read(ref(value), memory, stats_of(value).pack())
+            last = self.last_gradient = _Read(ref(value), memory, packed_stats_of(value))
         self.batch.payload.append(last.stats)
         self.batch.bytes += len(last.stats)
         self.batch.states += pack_state(

@@ -278,12 +278,12 @@ class Pass:
             with _Plain():
                 numbers, values = self._received(record, received)
                 flows, given = self._flows(targets, produced)
-            self.ran.add(node)
-            if len(numbers) == 1:
-                self.listener.ran(node, name, self.number, numbers[0], values[0], flows, given)
-            else:
-                self.listener.received(node, name, self.number, numbers, values)
-                self.listener.produced(node, self.number, flows, given)
+                self.ran.add(node)
+                if len(numbers) == 1:
+                    self.listener.ran(node, name, self.number, numbers[0], values[0], flows, given)
+                else:
+                    self.listener.received(node, name, self.number, numbers, values)
+                    self.listener.produced(node, self.number, flows, given)
 
         return after
 
@@ -310,7 +310,8 @@ class Pass:
                 flows, given = self._flows(targets, produced)
             if record.call is not None:
                 self.source.ran_backward(record, self.number, received, produced)
-            self.listener.produced(record.number, self.number, flows, given)
+            with _Plain():
+                self.listener.produced(record.number, self.number, flows, given)
 
         return after
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Sequence
 from functools import cache
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from gradviz.events.handles import READERS, Form, Later, NumpyReader
-from gradviz.events.values import DEFERRED
+from gradviz.events.values import DEFERRED, packed_stats_of
 
 _DTYPES: dict[Any, str] = {}
 _MOST_RECENT = 8
@@ -109,25 +110,27 @@ class TorchReader:
     def _keep_plain(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         if is_distant(value):
             return self._keep_distant(value.detach(), whole)
-        if not whole and value.numel() > DEFERRED:
+        is_large = not whole and value.numel() > DEFERRED
+        if value.dtype not in _IN_NUMPY or value.is_neg():
+            return _numpy.keep(array_of(value, whole), whole)
+        if is_large and (value.is_contiguous() or _is_dense(value)):
             return self._stats(value)
-        return _numpy.keep(array_of(value, whole), whole)
+        if is_large or not value.is_contiguous():
+            return _numpy.keep(in_place(value), whole)
+        data = _bytes_of(value)
+        return data if whole else Later((data, _in_numpy(value.dtype), value.numel()), False, len(data))
 
-    def _stats(self, value: torch.Tensor) -> bytes | Later:
-        """The statistics of a large tensor: those of a tensor on the same memory, where they have just been computed,
-        that still lives, and nobody has written since."""
-        if not (value.is_contiguous() or _is_dense(value)):
-            return _numpy.keep(array_of(value), False)
+    def _stats(self, value: torch.Tensor) -> bytes:
+        """The statistics of a large dense tensor: those of a tensor on the same memory, where they have just been
+        computed, that still lives, and nobody has written since."""
         key = (value.data_ptr(), value.numel(), value.dtype)
         known = self.recent.get(key)
         if known is not None and known[0]() is not None and known[1] == value._version:
             return known[2]
-        is_plain = value.dtype in _IN_NUMPY and not value.is_neg()
-        found = _numpy.keep(_memory_of(value) if is_plain else array_of(value), False)
+        found = packed_stats_of(_memory_of(value))
         if len(self.recent) >= _MOST_RECENT:
             del self.recent[next(iter(self.recent))]
-        if isinstance(found, bytes):
-            self.recent[key] = (weakref.ref(value), value._version, found)
+        self.recent[key] = (weakref.ref(value), value._version, found)
         return found
 
     def _keep_distant(self, value: torch.Tensor, whole: bool) -> Later | None:
@@ -209,7 +212,7 @@ class _Memory:
 def in_place(value: torch.Tensor) -> np.ndarray:
     """The memory of a tensor as an array. Not by `Tensor.numpy`: a tensor that it was called on can never be resized.
     Raises TypeError for a dtype that NumPy has not, RuntimeError where there is no memory."""
-    _, size = _typestr_of(value.dtype)
+    size = _in_numpy(value.dtype).itemsize
     return _on_memory(value, tuple(value.shape), tuple([size * step for step in value.stride()]))
 
 
@@ -219,27 +222,35 @@ def _memory_of(value: torch.Tensor) -> np.ndarray:
 
 
 def _on_memory(value: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> np.ndarray:
-    typestr, size = _typestr_of(value.dtype)
-    start = value.data_ptr()
-    if value.numel() and start == value.storage_offset() * size:  # it has been freed, or never was there
-        raise RuntimeError("the tensor has no memory")
     memory = _Memory()
     memory.tensor = value
     memory.__array_interface__ = {
         "shape": shape,
         "strides": strides,
-        "typestr": typestr,
-        "data": (start, True),
+        "typestr": _in_numpy(value.dtype).str,
+        "data": (_start_of(value), True),
         "version": 3,
     }
     return np.asarray(memory)
 
 
+def _bytes_of(value: torch.Tensor) -> bytes:
+    """The elements of a contiguous tensor. Raises RuntimeError where there is no memory."""
+    return ctypes.string_at(_start_of(value), value.nbytes)
+
+
+def _start_of(value: torch.Tensor) -> int:
+    """The address of a tensor's first element. Raises RuntimeError where there is no memory."""
+    start: int = value.data_ptr()
+    if start == value.storage_offset() * value.element_size() and value.numel():
+        raise RuntimeError("the tensor has no memory")  # it has been freed, or never was there
+    return start
+
+
 @cache
-def _typestr_of(dtype: Any) -> tuple[str, int]:
-    """NumPy's code for a dtype, and the bytes of an element."""
-    known = np.dtype(dtype_name(dtype))
-    return known.str, known.itemsize
+def _in_numpy(dtype: Any) -> np.dtype:
+    """NumPy's dtype of the same name. Raises TypeError where it has none."""
+    return np.dtype(dtype_name(dtype))
 
 
 def stats_on_device(value: torch.Tensor) -> torch.Tensor:
@@ -273,7 +284,11 @@ _EIGHT_BITS = {
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
     if hasattr(torch, name)
 }
-_IN_NUMPY = {torch.float32, torch.float64}  # of which large tensors mostly are
+# Read as they lie in memory, unless a float's sign is to be changed on reading.
+_IN_NUMPY = {
+    torch.float32, torch.float64, torch.float16,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+}  # fmt: skip
 PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 READER = TorchReader()
 

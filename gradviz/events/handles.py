@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gradviz.events.values import DEFERRED, packed_stats_of, stats_table
+from gradviz.events.values import packed_stats_of
 
 
 class Form(NamedTuple):
@@ -54,34 +54,19 @@ class Reader(Protocol):
 
 
 class NumpyReader:
-    """NumPy arrays. The statistics of middling arrays are computed later, many of a kind at once."""
+    """NumPy arrays, which are read at once."""
 
     def form(self, value: np.ndarray) -> Form:
         """The shape and dtype of an array."""
         return Form(value.shape, value.dtype.name, "cpu")
 
-    def keep(self, value: np.ndarray, whole: bool) -> bytes | Later:
-        """Its bytes, or its statistics: at once where it is large."""
-        if whole:
-            return value.tobytes()
-        if value.size <= DEFERRED:
-            data = value.tobytes()
-            return Later((data, value.dtype, value.size), False, len(data))
-        return packed_stats_of(value)
+    def keep(self, value: np.ndarray, whole: bool) -> bytes:
+        """Its bytes, or its statistics."""
+        return value.tobytes() if whole else packed_stats_of(value)
 
     def settle(self, waiting: Sequence[Later]) -> list[bytes]:
-        """The statistics of all arrays of a kind in a few reductions."""
-        groups: dict[tuple[np.dtype, int], list[int]] = {}
-        for position, later in enumerate(waiting):
-            _, dtype, size = later.kept
-            groups.setdefault((dtype, size), []).append(position)
-        found: list[bytes] = [b""] * len(waiting)
-        for (dtype, size), positions in groups.items():
-            data = b"".join(waiting[position].kept[0] for position in positions)
-            table = stats_table(np.frombuffer(data, dtype).reshape(-1, size))
-            for position, packed in zip(positions, table, strict=True):
-                found[position] = packed.tobytes()
-        return found
+        """Nothing waits."""
+        return []
 
     def size(self, value: np.ndarray) -> int:
         """How many elements it has."""

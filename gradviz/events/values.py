@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 SMALL = 64  # tensors of up to so many elements are kept in full, unless no values are
-DEFERRED = 4096  # up to so many elements statistics are computed later, many tensors at once
 GRADES = ("none", "stats", "full")
 _MOST = 2**53  # elements that a double counts
 _SEVEN = struct.Struct("=7d").pack
@@ -43,13 +42,13 @@ def packed_stats_of(array: np.ndarray) -> bytes:
 
 def _of_one(array: np.ndarray) -> tuple[Any, ...]:
     flat = np.asarray(array).ravel(order="K")  # a transposed array is not copied
-    if flat.size <= DEFERRED or flat.dtype.char not in "fd":
+    if flat.dtype.char not in "fd" or not flat.size:
         return _of_row(flat)
-    found = _of_large(flat)
+    found = _of_few(flat) if flat.size <= _FEW else _of_large(flat)
     if found is not None:
         return found
     finite = flat[np.isfinite(flat)]
-    if finite.size == flat.size:
+    if finite.size in (0, flat.size):
         return _of_row(flat)
     nan = int(np.count_nonzero(flat != flat))
     *of_finite, _, _, zeros = _of_one(finite)
@@ -58,6 +57,21 @@ def _of_one(array: np.ndarray) -> tuple[Any, ...]:
 
 def _of_row(flat: np.ndarray) -> tuple[Any, ...]:
     return tuple(column.item() for column in _reduced(flat.reshape(1, -1)))
+
+
+_FEW = 4096  # up to so many elements are summed in double precision
+_ONE_EACH = np.ones(_FEW)
+
+
+def _of_few(flat: np.ndarray) -> tuple[Any, ...] | None:
+    """The statistics of a small flat array; None where an element is not finite."""
+    low, high = float(np.minimum.reduce(flat)), float(np.maximum.reduce(flat))
+    if not (low > -math.inf and high < math.inf):
+        return None
+    wide = flat.astype(np.float64, copy=False)
+    mean = float(np.dot(wide, _ONE_EACH[: flat.size])) / flat.size
+    rms = math.sqrt(float(np.dot(wide, wide)) / flat.size)
+    return low, high, mean, rms, 0, 0, _zeros_in(flat) if low <= 0 <= high else 0
 
 
 # Bytes that are reduced together: from the second reduction on they come from a processor's cache.
@@ -114,13 +128,25 @@ def stats_of_rows(rows: np.ndarray) -> list[Stats]:
     return [Stats(*values) for values in zip(*(column.tolist() for column in _reduced(rows)), strict=True)]
 
 
+def packed_stats_of_each(values: Sequence[tuple[bytes, np.dtype]]) -> list[bytes]:
+    """`packed_stats_of` of arrays that come as their bytes and their dtypes: all of a kind in a few reductions."""
+    kinds: dict[tuple[int, np.dtype], list[int]] = {}
+    for position, (data, dtype) in enumerate(values):
+        kinds.setdefault((len(data), dtype), []).append(position)
+    found = [b""] * len(values)
+    for (_, dtype), positions in kinds.items():
+        rows = np.frombuffer(b"".join([values[at][0] for at in positions]), dtype).reshape(len(positions), -1)
+        for position, row in zip(positions, stats_table(rows), strict=True):
+            found[position] = row.tobytes()
+    return found
+
+
 def stats_table(rows: np.ndarray) -> np.ndarray:
     """The same as rows of seven doubles, in the order of the fields of Stats."""
     return np.stack(_reduced(rows), axis=1).astype(np.float64, copy=False)
 
 
 _SHORT = 64  # rows of up to so many elements are reduced side by side
-_LONG = 512  # rows from so many elements on are reduced in their own precision
 
 
 def _reduced(rows: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -132,42 +158,6 @@ def _reduced(rows: np.ndarray) -> tuple[np.ndarray, ...]:
         rows = np.abs(rows)
     if rows.dtype.kind != "f":
         rows = rows.astype(np.float64)
-    if rows.shape[1] >= _LONG and rows.dtype.char in "fd":
-        return _of_long(rows)
-    return _of_any(rows)
-
-
-def _of_long(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-    """As `_of_large`, of each row. What is said of a row does not depend on the rows beside it."""
-    least, most = _SQUARABLE
-    ones = np.ones(rows.shape[1], rows.dtype)
-    with np.errstate(all="ignore"):
-        low, high = rows.min(axis=1).astype(np.float64), rows.max(axis=1).astype(np.float64)
-        mean = np.vecdot(rows, ones).astype(np.float64) / rows.shape[1]
-        rms = np.sqrt(np.vecdot(rows, rows).astype(np.float64) / rows.shape[1])
-        is_exact = (low > -most) & (high < most) & (np.maximum(-low, high) > least)
-        if rows.dtype.char == "f":
-            is_exact &= (np.abs(mean) <= _ROUNDED * rms) | (np.abs(mean) >= _CANCELLED * rms)
-    none = np.zeros(len(rows), np.int64)
-    found = low, high, mean, rms, none, none.copy(), _zeros_in_each(rows)
-    others = np.flatnonzero(~is_exact)
-    if len(others):
-        for column, own in zip(found, _of_any(rows[others]), strict=True):
-            column[others] = own
-    return found
-
-
-def _zeros_in_each(rows: np.ndarray) -> np.ndarray:
-    """How many elements of each row are zero; most rows have none."""
-    are_zero = rows == 0
-    zeros = np.zeros(len(rows), np.int64)
-    some = np.flatnonzero(are_zero.any(axis=1))
-    zeros[some] = [np.count_nonzero(are_zero[row]) for row in some.tolist()]
-    return zeros
-
-
-def _of_any(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The seven statistics of each row of floating-point numbers, whatever they are."""
     zeros = rows.shape[1] - np.count_nonzero(rows, axis=1)
     with np.errstate(all="ignore"):
         if len(rows) > rows.shape[1] and rows.shape[1] <= _SHORT:

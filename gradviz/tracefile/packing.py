@@ -19,7 +19,7 @@ from gradviz.events.fields import Rule
 from gradviz.events.handles import READERS, Later, reader_of
 from gradviz.events.layout import ROW
 from gradviz.events.listener import NO_RULE, Listener, State
-from gradviz.events.values import DEFERRED, SMALL, packed_stats_of
+from gradviz.events.values import SMALL, packed_stats_of
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
@@ -27,6 +27,7 @@ from gradviz.tracefile.writer import PAYLOAD_LIMIT
 
 # No memory for values; numbers that four bytes do not hold.
 OWN_FAULTS = MemoryError, struct.error, OverflowError
+_LARGE = 4096  # elements, from which on statistics take longer than to see whether they are known
 FEW = 2000  # events that the writer may be behind in any case
 pack_state = struct.Struct("<7I").pack
 _float32 = np.dtype(np.float32)
@@ -170,7 +171,7 @@ class Packing(Listener):
     def _produced_gradient(self, number: int, value: Any, later: int) -> None:
         """As `_state`. If a large gradient is the memory of the last one in another shape, its statistics are known:
         the transposed gradient of a weight is as large as anything in a pass."""
-        if type(value) is not np.ndarray or value.size <= max(DEFERRED, self.most_elements):
+        if type(value) is not np.ndarray or value.size <= max(_LARGE, self.most_elements):
             self._state(number, value, 0, 0, 0, later)
             return
         last = self.last_gradient

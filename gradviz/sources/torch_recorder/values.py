@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from gradviz.events.handles import READERS, Form, Later, NumpyReader
-from gradviz.events.values import DEFERRED, packed_stats_of
+from gradviz.events.values import packed_stats_of, packed_stats_of_each
 
 _DTYPES: dict[Any, str] = {}
 _MOST_RECENT = 8
+_LARGE = 4096  # up to so many elements statistics are computed later, those of many tensors at once
 _numpy = NumpyReader()
 
 
@@ -51,8 +52,9 @@ class UnseenReader:
 
 
 class TorchReader:
-    """PyTorch tensors. Those on the CPU are read in place by NumPy. Of others the statistics are computed on their
-    device, and fetched later, all that wait in one copy for each device.
+    """PyTorch tensors. Those on the CPU are read in place: a call of NumPy takes several times as long after an op that
+    has filled the processor's caches, so that the statistics of middling ones are computed later, many at once. Of
+    others they are computed on their device, and fetched later, all that wait in one copy for each device.
 
     A tensor that has no elements to read (meta, sparse, nested, quantized, wrapped by a transform) has no value."""
 
@@ -110,19 +112,20 @@ class TorchReader:
     def _keep_plain(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         if is_distant(value):
             return self._keep_distant(value.detach(), whole)
-        is_large = not whole and value.numel() > DEFERRED
         if value.dtype not in _IN_NUMPY or value.is_neg():
             return _numpy.keep(array_of(value, whole), whole)
-        if is_large and (value.is_contiguous() or _is_dense(value)):
-            return self._stats(value)
-        if is_large or not value.is_contiguous():
+        if whole and value.is_contiguous():
+            return _bytes_of(value)
+        if whole or not (value.is_contiguous() or _is_dense(value)):
             return _numpy.keep(in_place(value), whole)
-        data = _bytes_of(value)
-        return data if whole else Later((data, _in_numpy(value.dtype), value.numel()), False, len(data))
+        if value.numel() > _LARGE:
+            return self._stats_of_large(value)
+        data = _bytes_of(value) if value.is_contiguous() else _memory_of(value).tobytes()
+        return Later((data, _in_numpy(value.dtype)), False, len(data))
 
-    def _stats(self, value: torch.Tensor) -> bytes:
-        """The statistics of a large dense tensor: those of a tensor on the same memory, where they have just been
-        computed, that still lives, and nobody has written since."""
+    def _stats_of_large(self, value: torch.Tensor) -> bytes:
+        """The statistics of a dense tensor: those of a tensor on the same memory, where they have just been computed,
+        that still lives, and nobody has written since."""
         key = (value.data_ptr(), value.numel(), value.dtype)
         known = self.recent.get(key)
         if known is not None and known[0]() is not None and known[1] == value._version:
@@ -138,20 +141,19 @@ class TorchReader:
             return None
         if whole:
             kept = value.clone()
-            return Later((kept, value.dtype), True, kept.numel() * kept.element_size())
-        return Later((stats_on_device(value), None), False, 56)
+            return Later(kept, True, kept.numel() * kept.element_size())
+        return Later(stats_on_device(value), False, 56)
 
     def settle(self, waiting: Sequence[Later]) -> list[bytes]:
         """The bytes of what waits. What lies on one device comes from there in one copy."""
+        by_device: dict[Any, list[int]] = {}
+        for at, later in enumerate(waiting):
+            by_device.setdefault(getattr(later.kept, "device", None), []).append(at)
         found: list[bytes] = [b""] * len(waiting)
-        plain = [i for i, later in enumerate(waiting) if not isinstance(later.kept[0], torch.Tensor)]
-        for i, data in zip(plain, _numpy.settle([waiting[i] for i in plain]), strict=True):
-            found[i] = data
-        distant = [i for i, later in enumerate(waiting) if isinstance(later.kept[0], torch.Tensor)]
-        for device in dict.fromkeys(waiting[i].kept[0].device for i in distant):
-            there = [i for i in distant if waiting[i].kept[0].device == device]
-            for i, data in zip(there, self._fetched([waiting[i].kept[0] for i in there]), strict=True):
-                found[i] = data
+        for device, there in by_device.items():
+            settled = packed_stats_of_each if device is None else self._fetched
+            for at, data in zip(there, settled([waiting[at].kept for at in there]), strict=True):
+                found[at] = data
         return found
 
     def _fetched(self, tensors: Sequence[torch.Tensor]) -> list[bytes]:

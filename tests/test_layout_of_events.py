@@ -127,7 +127,7 @@ class ByTable(Recorder):
     """Packs every event as the table says."""
 
     op, node, differentiated = Listener.op, Listener.node, Listener.differentiated
-    received, produced, ran = Listener.received, Listener.produced, Listener.ran
+    received, produced, ran, leaf_ran = Listener.received, Listener.produced, Listener.ran, Listener.leaf_ran
     scope_entered, scope_left = Listener.scope_entered, Listener.scope_left
 
 
@@ -156,6 +156,8 @@ def frequent_events(listener: Recorder) -> None:
     listener.produced(10, 77, [9, 8, 5, 9], [large, None])
     listener.ran(11, "ExpBackward0", 77, 8, None, [10, 9], [value])
     listener.ran(12, "SubBackward0", 77, 9, value, [10, 9, 0, 0], [large, None])
+    listener.leaf_ran(1, 13, 77, 9, State(9, value, 3, 1))
+    listener.leaf_ran(1, 13, 77, 9, State(14, large, 3))
     listener.op(None, "inside", "", RULE, 77, True, [], [], [], [], [], [])
     listener.pass_ended(77)
 

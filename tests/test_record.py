@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import gradviz.engine as torch
+from gradviz.engine.core import watched
 from gradviz.engine.nn import functional
 from gradviz.events import kinds as k
 from gradviz.events.values import (
@@ -232,6 +234,44 @@ def test_only_the_passes_asked_for_are_recorded_in_detail(tmp_path: Path) -> Non
             [4.0, 4.0],
             None,
         ]
+
+
+def test_ops_that_a_backward_runs_in_grad_mode_are_told_with_their_pass(tmp_path: Path) -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            with torch.enable_grad():
+                inside = torch.ones(3, requires_grad=True)
+                (inside * inside).sin().sum()
+            return 2 * gradient
+
+    with recorded(tmp_path):
+        Twice.apply(torch.ones(3, requires_grad=True)).sum().backward()
+        torch.ones(3).cos()
+    ran = {event.op: event.in_pass for event in events(tmp_path) if isinstance(event, k.OpRan)}
+    assert ran == {"mul": 1, "sin": 1, "sum": 1, "Twice": 0, "cos": 0}
+
+
+def test_a_leaf_that_cannot_take_in_its_gradient_has_received_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(watched, "accumulate", fail)
+    with recorded(tmp_path), pytest.raises(MemoryError):
+        torch.ones(3, requires_grad=True).sum().backward()
+    found = events(tmp_path)
+    (failed,) = [event for event in found if isinstance(event, k.ErrorRaised)]
+    assert [event.grad_fn for event in found if isinstance(event, k.Received)] == [
+        "SumBackward0",
+        "AccumulateGrad",
+    ]
+    assert failed.node == [event.node for event in found if isinstance(event, k.Received)][-1]
 
 
 def test_of_other_passes_no_values_are_kept_but_those_that_the_first_finds(tmp_path: Path) -> None:

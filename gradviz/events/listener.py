@@ -1,8 +1,8 @@
 """What a source tells of a run: one call an event, with raw values.
 
 A source (the NumPy engine, PyTorch) calls these methods while the script runs. Whoever wants to hear derives from
-`Listener` and overrides `tell`; `op`, `node`, `differentiated`, `received`, `produced` and `ran` are called so often
-that a listener may want to override them as well. No object is built for an event.
+`Listener` and overrides `tell`; `op`, `node`, `differentiated`, `received`, `produced`, `ran` and `leaf_ran` are called
+so often that a listener may want to override them as well. No object is built for an event.
 
 - The fields of each event are those of the table in `kinds.py`, in its order.
 - `where` says where in the program it happened: a frame (the innermost user frame at or above it is meant), the
@@ -24,6 +24,7 @@ from gradviz.events.site import Place
 
 Where = FrameType | TracebackType | Place | int | None
 NO_RULE = Rule(())
+LEAF_NODE = "AccumulateGrad"
 
 
 class State(NamedTuple):
@@ -57,6 +58,13 @@ class Listener:
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         """An event of any kind: its fields in the order of the table, and what tensors are at it."""
+
+    def tell_each(
+        self, kind: Kind, where: Where, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]]
+    ) -> None:
+        """`tell` of several events of one kind at one place: the values and the states of each."""
+        for values, states in told:
+            self.tell(kind, where, values, states)
 
     def place(self, where: Where) -> Where:
         """The place of `where`, for an event that is told later: a frame moves on."""
@@ -153,6 +161,11 @@ class Listener:
         self.received(node, grad_fn, in_pass, (gradient,), (value,))
         self.produced(node, in_pass, flows, values)
 
+    def leaf_ran(self, tensor: int, node: int, in_pass: int, gradient: int, state: State) -> None:
+        """`received` and `accumulated` in one call: a leaf took in a gradient that was told before."""
+        self.received(node, LEAF_NODE, in_pass, (gradient,), (None,))
+        self.accumulated(tensor, node, in_pass, gradient, state)
+
     # --- forward
 
     def tensor(self, where: Where, how: str, state: State, source: int = 0) -> None:
@@ -172,6 +185,11 @@ class Listener:
         the event of the op that did it through tensor `source`; −1 is the thread's last op."""
         self.tell(Kind.MUTATED, where, (state.tensor, how, source, in_pass, op), (state,))
 
+    def all_mutated(self, where: Where, how: str, states: Sequence[State], in_pass: int = 0) -> None:
+        """`mutated` of several tensors, one after the other: an optimizer has stepped."""
+        told = [((state.tensor, how, 0, in_pass, None), (state,)) for state in states]
+        self.tell_each(Kind.MUTATED, where, told)
+
     def requires_grad_changed(self, where: Where, state: State) -> None:
         """A tensor's flags changed."""
         self.tell(Kind.REQUIRES_GRAD_CHANGED, where, (state.tensor,), (state,))
@@ -179,6 +197,10 @@ class Listener:
     def grad_assigned(self, where: Where, tensor: int, grad: int) -> None:
         """`tensor.grad = grad`; 0 for None."""
         self.tell(Kind.GRAD_ASSIGNED, where, (tensor, grad))
+
+    def grads_dropped(self, where: Where, tensors: Sequence[int]) -> None:
+        """The `.grad` of several tensors was set to None."""
+        self.tell_each(Kind.GRAD_ASSIGNED, where, [((tensor, 0), ()) for tensor in tensors])
 
     def grad_read(self, where: Where, tensor: int) -> None:
         """`.grad` of a non-leaf was read that has none."""
@@ -236,11 +258,9 @@ class Listener:
         values = (number, how, time, retain_graph, create_graph, tuple(roots), tuple(inputs))
         self.tell(Kind.PASS_BEGAN, where, values)
 
-    def accumulated(
-        self, tensor: int, node: int, in_pass: int, gradient: int, grad: int, state: State
-    ) -> None:
+    def accumulated(self, tensor: int, node: int, in_pass: int, gradient: int, state: State) -> None:
         """A leaf's `.grad` took in a gradient; `state` is what `.grad` is now."""
-        self.tell(Kind.ACCUMULATED, None, (tensor, node, in_pass, gradient, grad), (state,))
+        self.tell(Kind.ACCUMULATED, None, (tensor, node, in_pass, gradient, state.tensor), (state,))
 
     def retained(self, tensor: int, node: int, in_pass: int, grad: int) -> None:
         """A non-leaf kept its gradient."""

@@ -64,14 +64,16 @@ _ONE_EACH = np.ones(_FEW)
 
 
 def _of_few(flat: np.ndarray) -> tuple[Any, ...] | None:
-    """The statistics of a small flat array; None where an element is not finite."""
-    low, high = float(np.minimum.reduce(flat)), float(np.maximum.reduce(flat))
+    """The statistics of a small flat array; None where an element is not finite. By what NumPy begins quickest."""
+    low, high = float(flat.item(flat.argmin())), float(flat.item(flat.argmax()))
     if not (low > -math.inf and high < math.inf):
         return None
     wide = flat.astype(np.float64, copy=False)
-    mean = float(np.dot(wide, _ONE_EACH[: flat.size])) / flat.size
-    rms = math.sqrt(float(np.dot(wide, wide)) / flat.size)
-    return low, high, mean, rms, 0, 0, _zeros_in(flat) if low <= 0 <= high else 0
+    mean, rms = (
+        float(wide.dot(_ONE_EACH[: flat.size])) / flat.size,
+        math.sqrt(float(wide.dot(wide)) / flat.size),
+    )
+    return low, high, mean, rms, 0, 0, int(np.count_nonzero(flat == 0)) if low <= 0 <= high else 0
 
 
 # Bytes that are reduced together: from the second reduction on they come from a processor's cache.

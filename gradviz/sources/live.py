@@ -146,7 +146,7 @@ class _Live:
         grad = leaf._rare.grad if leaf._rare is not None else None
         if grad is not None:
             state = State(next_tensor_number(), grad.array)
-            self.listener.accumulated(number, key[0], 0, 0, state.tensor, state)
+            self.listener.accumulated(number, key[0], 0, 0, state)
 
     def _tell_data(self, tensor: Tensor) -> None:
         number = self.data_numbers[id(tensor)] = next_tensor_number()

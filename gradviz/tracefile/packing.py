@@ -200,15 +200,15 @@ class Packing(Listener):
         reader = READERS.get(type(value)) or reader_of(value)
         whole = reader.size(value) <= self.most_elements
         kept = reader.keep(value, whole)
-        if kept is None:
-            return 0, 0
-        if isinstance(kept, Later):
+        if type(kept) is bytes:
+            batch.payload.append(kept)
+            held = length = len(kept)
+        elif isinstance(kept, Later):
             batch.waiting.append((len(batch.payload), reader, kept))
             batch.payload.append(b"")
             held, length, whole = kept.held, 0, kept.whole
         else:
-            batch.payload.append(kept)
-            held = length = len(kept)
+            return 0, 0
         batch.bytes += held
         if batch.bytes > PAYLOAD_LIMIT:
             self.limit = 0

@@ -24,18 +24,20 @@ import numpy as np
 from gradviz.events.fields import Edge, Living, Rule, Saved
 from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.layout import LAYOUTS, PACK_NUMBERS, packed_numbers
-from gradviz.events.listener import State, Where
+from gradviz.events.listener import LEAF_NODE, State, Where
 from gradviz.tracefile.batch import Batch, Renumbered
 from gradviz.tracefile.packing import FEW, Packing, pack_state
 from gradviz.tracefile.schema import SKIPPED
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer
 
-_OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))
+_OP, _NODE, _RECEIVED, _PRODUCED, _ACCUMULATED = map(
+    int, (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED, Kind.ACCUMULATED)
+)
 _ENTERED, _LEFT = int(Kind.SCOPE_ENTERED), int(Kind.SCOPE_LEFT)
 _GRAD_ENABLED = _TRAINING = 1 << 8  # the only flags of OP and SCOPE_ENTERED
 _UNWRITTEN = 0.1  # the seconds that the writer may be behind
-_ROW, _TWO_ROWS = PACK_NUMBERS[7], PACK_NUMBERS[14]
+_ROW, _TWO_ROWS, _TWO_LINKS = PACK_NUMBERS[7], PACK_NUMBERS[14], PACK_NUMBERS[2]
 _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
 _float32 = np.dtype(np.float32)
 
@@ -179,6 +181,30 @@ class Recorder(Packing):
                 if not self._is_lost(error):
                     raise
 
+    def tell_each(
+        self, kind: Kind, where: Where, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]]
+    ) -> None:
+        if kind in self._preparations or not self.detailed:
+            super().tell_each(kind, where, told)
+            return
+        self.last_gradient = None
+        self.site = site = self.sites.number(where)
+        with self.turn(), self.whole:
+            self._put_each(kind, site, told)
+
+    def _put_each(
+        self, kind: Kind, site: int, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]]
+    ) -> None:
+        """Pack events of one kind and place; the lock is held."""
+        pack, head, batch = _PACK[kind], self._thread(), self.batch
+        for values, states in told:
+            for state in states:
+                self._state(*state)
+            row, links = pack(values, self, head, site)
+            batch.rows += row
+            batch.links += links
+            self.count += 1
+
     def _prepare_op(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         self.last_op[self._thread()] = self.count
         return 0, states
@@ -290,7 +316,8 @@ class Recorder(Packing):
     ) -> None:
         if not self.detailed:
             return
-        self.site = site = self.sites.number(where)
+        sites = self.sites
+        self.site = site = sites.number_of_frame(where) if type(where) is FrameType else sites.number(where)
         self.last_gradient = None
         n = len(inputs)
         links = (n, *inputs, output, 1, len(edges) // 3, output, *edges, *saved)
@@ -345,24 +372,48 @@ class Recorder(Packing):
             self.sites.enter(where) if isinstance(where, FrameType) else self.sites.number(where)
         )
         self.last_gradient = None
-        with self.turn(), self.whole:
-            head = _ENTERED | (_TRAINING if training else 0) | self._thread()
-            self._put(_ROW(head, site, scope, self.text(kind), self.text(name), self.text(type), 0), b"")
+        if self.count > self.limit:
+            self._give_way()
+        with self.lock:
+            try:  # as `whole` does, without its calls
+                known = self.strings.known.get
+                row = _ROW(
+                    _ENTERED | (_TRAINING if training else 0) | self._thread(),
+                    site,
+                    scope,
+                    known(kind) or self.text(kind),
+                    known(name) or self.text(name),
+                    known(type) or self.text(type),
+                    0,
+                )
+                self.batch.rows += row
+                self.count += 1
+            except BaseException as error:
+                if not self._is_lost(error):
+                    raise
 
     def scope_left(self, scope: int) -> None:
         if scope not in self.scopes:  # a pass that ended inside may have changed what is recorded in detail
             return
         self.sites.leave(self.scopes.pop(scope))
         self.last_gradient = None
-        with self.turn(), self.whole:
-            self._put(_ROW(_LEFT | self._thread(), 0, scope, 0, 0, 0, 0), b"")
+        if self.count > self.limit:
+            self._give_way()
+        with self.lock:
+            try:  # as `whole` does, without its calls
+                row = _ROW(_LEFT | self._thread(), 0, scope, 0, 0, 0, 0)
+                self.batch.rows += row
+                self.count += 1
+            except BaseException as error:
+                if not self._is_lost(error):
+                    raise
 
     def received(
         self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
     ) -> None:
         if not self.detailed:
             return
-        if grad_fn == "AccumulateGrad":
+        if grad_fn == LEAF_NODE:
             self.last_leaf = gradients[0]
         else:
             self.last_gradient = None
@@ -427,6 +478,33 @@ class Recorder(Packing):
                 batch = self.batch
                 batch.rows += rows
                 batch.links += packed
+                self.count += 2
+            except BaseException as error:
+                if not self._is_lost(error):
+                    raise
+
+    def leaf_ran(self, tensor: int, node: int, in_pass: int, gradient: int, state: State) -> None:
+        if not self.detailed:
+            self.accumulated(tensor, node, in_pass, gradient, state)
+            return
+        self.last_leaf = gradient
+        if self.count > self.limit:
+            self._give_way()
+        with self.lock:
+            try:  # as `whole` does, without its calls
+                if state.tensor != gradient or state.version:
+                    self._state(*state, later=1)
+                name = self.strings.known.get(LEAF_NODE) or self.strings.number(LEAF_NODE)
+                thread = self.last_thread if get_ident() == self.last_ident else self._thread()
+                own = self.open_passes.get(in_pass, 0)
+                rows = _TWO_ROWS(
+                    _RECEIVED | thread, 0, node, name, own, 0, 1,
+                    _ACCUMULATED | thread, 0, tensor, node, own, gradient, 1,
+                )  # fmt: skip
+                links = _TWO_LINKS(gradient, state.tensor)
+                batch = self.batch
+                batch.rows += rows
+                batch.links += links
                 self.count += 2
             except BaseException as error:
                 if not self._is_lost(error):

@@ -18,7 +18,7 @@ from gradviz.engine.core.node import Edge, Node, Output
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.packing import pack
 from gradviz.engine.core.state import next_node_number, state
-from gradviz.engine.core.tell import tell_binary, tell_op, tell_plain, tell_tangents, tell_unary
+from gradviz.engine.core.tell import tell_binary, tell_made, tell_op, tell_plain, tell_tangents, tell_unary
 from gradviz.engine.core.tensor import (
     LEAF_EDGE,
     Tensor,
@@ -27,6 +27,7 @@ from gradviz.engine.core.tensor import (
     new_tensor,
 )
 from gradviz.engine.core.views import share_memory
+from gradviz.events.listener import Listener
 
 _new: Any = object.__new__
 
@@ -155,8 +156,10 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
     """Run an op on tensors. `args` are its other arguments, in the order of `op.args`.
 
     Returns a tensor, or a tuple where the op has several outputs. Raises RuntimeError where the shapes do not fit."""
-    if op.of_one and not state.special:
-        return _apply_to_one(op, inputs[0], args)
+    special = state.special
+    listener = state.only_listener if special else None
+    if op.of_one and (not special or listener is not None):
+        return _apply_to_one(op, inputs[0], args, listener)
     arrays = [tensor.array for tensor in inputs]
     try:
         result = op.forward(arrays, *args) if op.variadic else op.forward(*arrays, *args)
@@ -172,21 +175,23 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
     if op.view:
         for output in outputs:
             share_memory(op, inputs[0], output)
-    special = state.special
     node = None
     if op.derivatives and (not special or state.modes.grad_enabled) and outputs[0].array.dtype.kind in "fc":
         edges = tuple([gradient_edge(tensor) for tensor in inputs])
         if edges.count(None) < len(edges):
             node = make_node(op, inputs, edges, args, outputs)
-    if special:
+    if listener is not None and node is not None and op.outputs == 1:
+        tell_made(listener, op, inputs, outputs[0], args, node)
+    elif special:
         _push_and_tell(op, inputs, outputs, args, node)
         if node is not None and state.modes.saved_tensors_hooks:
             pack(node, outputs)
     return outputs if op.outputs > 1 else outputs[0]
 
 
-def _apply_to_one(op: Op, x: Tensor, args: tuple) -> Tensor:
-    """`apply` for an op of one tensor with one output, while nothing is special. It takes fewer steps."""
+def _apply_to_one(op: Op, x: Tensor, args: tuple, listener: Listener | None) -> Tensor:
+    """`apply` for an op of one tensor with one output, while nothing is special but the listener, if there is one. It
+    takes fewer steps."""
     array = op.forward(x.array, *args)
     if type(array) is not ndarray:
         array = asarray(array)
@@ -200,6 +205,8 @@ def _apply_to_one(op: Op, x: Tensor, args: tuple) -> Tensor:
     edge = x._edge if op.derivatives else None
     if edge is None or array.dtype.kind not in "fc":
         out._edge = None
+        if listener is not None:
+            tell_op(op.name, (x,), (out,), op.arguments_text(args), None, op.rule(args))
         return out
     node: Any = op.node_class()
     node.number = next_node_number()
@@ -218,6 +225,8 @@ def _apply_to_one(op: Op, x: Tensor, args: tuple) -> Tensor:
         node.out = array
         node.out_counter = None
     out._edge = node
+    if listener is not None:
+        tell_made(listener, op, (x,), out, args, node)
     return out
 
 

@@ -143,9 +143,11 @@ class Op:
     def arguments_text(self, args: tuple) -> str:
         """The arguments that are no tensors, as one would write them: `dim=1, keepdim=True`."""
         return ", ".join(
-            f"{name}={_short(value)}"
-            for name, value in zip(self.args, args, strict=False)
-            if value is not None and value is not False and name not in self.internal
+            [
+                f"{name}={_short(value)}"
+                for name, value in zip(self.args, args)  # noqa: B905
+                if value is not None and value is not False and name not in self.internal
+            ]
         )
 
     def __repr__(self) -> str:

@@ -93,6 +93,40 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
     )  # fmt: skip
 
 
+def tell_made(
+    listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor, args: tuple, node: Any
+) -> None:
+    """Tell of any op of one output that ran and made `node`."""
+    try:
+        numbers = [tensor._number for tensor in inputs]
+    except AttributeError:
+        numbers = [0]
+    if min(numbers) < state.first_number:
+        numbers = [heard_of(tensor) for tensor in inputs]
+    out._number = number = next_tensor_number()
+    text = op.arguments_text(args) if args else ""
+    if 0 in numbers:
+        text = _with_constants(text, inputs)
+    saved: list[int] = []
+    if op.saves_inputs:
+        for tensor, kept in node.saved():  # of its inputs
+            if n := tensor._number:
+                saved += (n, kept)
+    if op.saves_out:
+        saved += (number, 0)
+    flags, version, base = REQUIRES_GRAD, 0, 0
+    if out._rare is not None:
+        flags, version, base = flags_of(out), out._version, base_of(out)
+    listener.differentiated(
+        sys._getframe(2), op.name, text, op.rule(args), 0, numbers, number, out.array, flags, version, base,
+        node.number, node.label, _edges(node, inputs, numbers), saved,
+    )  # fmt: skip
+
+
+def _with_constants(text: str, inputs: Sequence[Any]) -> str:
+    return ", ".join(part for part in (text, constants_text(inputs)) if part)
+
+
 def without_node(name: str, inputs: Sequence[Any], out: _Result, args: str = "") -> _Result:
     """What an op gave that makes no node, a tensor or several; the listener hears of it first."""
     if state.listener is not None:
@@ -128,7 +162,7 @@ def tell_op(
     ops back, they are told later."""
     numbers = [heard_of(tensor) if isinstance(tensor, Tensor) else 0 for tensor in inputs]
     if 0 in numbers:
-        args = ", ".join(part for part in (args, constants_text(inputs)) if part)
+        args = _with_constants(args, inputs)
     for tensor in outputs:
         tensor._number = next_tensor_number()
     edges = [] if node is None else _edges(node, inputs, numbers)
@@ -194,7 +228,7 @@ def tell_node(told: Told, outputs: Sequence[int], frame: Any) -> None:
     listener.node(frame, node.number, node.label, -1, told.rule, outputs, edges, saved)
 
 
-def _edges(node: Node, inputs: Sequence[Any], numbers: Sequence[int]) -> list[int]:
+def _edges(node: Any, inputs: Sequence[Any], numbers: Sequence[int]) -> list[int]:
     """The edges of a node, each with the number of the tensor whose gradient flows along it: that of the
     input at the same position, or else of the input at the same place of the graph."""
     edges = node.edges
@@ -206,8 +240,13 @@ def _edges(node: Node, inputs: Sequence[Any], numbers: Sequence[int]) -> list[in
         }
         numbers = [places.get(edge_numbers(edge), 0) for edge in edges]
     flat: list[int] = []
-    for edge, number in zip(edges, numbers, strict=True):
-        flat += (*edge_numbers(edge), number)
+    for edge, number in zip(edges, numbers):  # noqa: B905
+        if edge is None:
+            flat += (0, 0, number)
+        elif type(edge) is Output:
+            flat += (edge.node.number, edge.nr, number)
+        else:
+            flat += (edge.number, 0, number)
     return flat
 
 

@@ -389,10 +389,10 @@ def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
 
 def flags_of(tensor: Tensor) -> int:
     """LEAF, REQUIRES_GRAD, VIEW and WHOLE, as events carry them."""
-    rare = tensor._rare
+    rare, edge = tensor._rare, tensor._edge
     if rare is not None and rare.spoiled:
         return REQUIRES_GRAD | VIEW
-    flags = (LEAF if tensor.is_leaf else 0) | (REQUIRES_GRAD if tensor.requires_grad else 0)
+    flags = LEAF if edge is None else REQUIRES_GRAD | (LEAF if edge is LEAF_EDGE else 0)
     if rare is not None and (rare.base is not None or rare.alias_of):
         return flags | VIEW | (WHOLE if rare.alias_whole else 0)
     return flags
@@ -406,7 +406,11 @@ def base_of(tensor: Tensor) -> int:
 
 def state_of(tensor: Tensor) -> State:
     """What a tensor that the listener knows is now, as events carry it."""
-    return State(tensor._number, tensor.array, flags_of(tensor), tensor._version, base_of(tensor))
+    rare = tensor._rare
+    if rare is None:
+        return State(tensor._number, tensor.array, flags_of(tensor))
+    version = 0 if rare.counter is None else rare.counter.n
+    return State(tensor._number, tensor.array, flags_of(tensor), version, base_of(tensor))
 
 
 def flags_state(tensor: Tensor) -> State:

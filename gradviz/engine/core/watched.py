@@ -69,8 +69,7 @@ class WatchedPass:
         if listener is not None:
             self._tell_beginning()
         mode = is_grad_enabled()
-        if self.create_graph:  # so that ops tell which pass they run in
-            note_special(f"pass {self.number}", True)
+        note_special(f"pass {self.number}", True)  # so that ops tell which pass they run in
         outer, state.modes.running = state.modes.running, self
         try:
             with enable_grad() if self.create_graph else no_grad():
@@ -84,8 +83,7 @@ class WatchedPass:
         finally:
             state.modes.running = outer
             set_grad_mode(mode)  # Ctrl-C can prevent `with` from restoring it
-            if self.create_graph:
-                note_special(f"pass {self.number}", False)
+            note_special(f"pass {self.number}", False)
             if listener is not None:
                 if sys.exc_info()[0] is None:
                     self._tell_alive(listener)
@@ -349,7 +347,10 @@ class WatchedPass:
         rare = tensor_rare(leaf)
         if rare.hooks:
             run_tensor_hooks(self, node, box, numbers)
-        self._tell_received(node, box, numbers)
+        accumulates = self.how == "backward" and not (self.wanted or self.create_graph)
+        is_plain = accumulates and bool(numbers[0]) and leaf._edge is not None
+        if not is_plain:
+            self._tell_received(node, box, numbers)
         asked = bool(self.wanted) and any(edge is node for edge in self.wanted_edges)
         if asked and self.how == "grad":
             self._capture(node, box[0], numbers[0])
@@ -357,7 +358,12 @@ class WatchedPass:
             return
         if leaf._edge is None:  # it required grad when the graph was made, but does not any longer
             return
-        accumulate(leaf, box, self.create_graph)
+        try:
+            accumulate(leaf, box, self.create_graph)
+        except BaseException:
+            if is_plain and self.listener is not None:
+                self.listener.received(node.number, node.label, self.number, numbers, (None,))
+            raise
         if self.listener is not None:
             kept = rare.grad
             assert kept is not None
@@ -365,9 +371,8 @@ class WatchedPass:
                 # a gradient that two leaves get is the `.grad` of one of them
                 kept._number = next_tensor_number() if numbers[0] in self.kept else numbers[0]
             self.kept.add(kept._number)
-            self.listener.accumulated(
-                number_of(leaf), node.number, self.number, numbers[0], kept._number, state_of(kept)
-            )
+            tell = self.listener.leaf_ran if is_plain else self.listener.accumulated
+            tell(number_of(leaf), node.number, self.number, numbers[0], state_of(kept))
         for hook in list((rare.accumulate_hooks or {}).values()):
             hook(leaf)
 

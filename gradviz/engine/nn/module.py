@@ -12,9 +12,8 @@ import numpy as np
 
 from gradviz.engine.basics import devices
 from gradviz.engine.basics.dtypes import dtype, to_numpy
-from gradviz.engine.core.function import scope
 from gradviz.engine.core.node import HookHandle
-from gradviz.engine.core.state import state
+from gradviz.engine.core.state import next_scope_number, state
 from gradviz.engine.core.tensor import Tensor, number_of
 from gradviz.engine.nn.backward_hooks import HookedCall
 from gradviz.engine.nn.parameter import Buffer, Parameter
@@ -257,8 +256,15 @@ class Module(Tree, StateDict):
             return self._call_with_hooks(args, kwargs) if hooked else self.forward(*args, **kwargs)
         if self._scope[0] != (id(self), state.first_number):
             self._name_all()
-        with scope("module", self._scope[1], type(self).__name__, self.training):
+        number = next_scope_number()
+        state.listener.scope_entered(
+            sys._getframe(), number, "module", self._scope[1], type(self).__name__, self.training
+        )
+        try:
             return self._call_with_hooks(args, kwargs) if hooked else self.forward(*args, **kwargs)
+        finally:
+            if state.listener is not None:
+                state.listener.scope_left(number)
 
     def register_forward_pre_hook(
         self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False

@@ -15,7 +15,7 @@ import numpy as np
 from gradviz.engine.core.state import enable_grad, next_optimizer_number, no_grad, state
 from gradviz.engine.core.tensor import Tensor, new_tensor, number_of
 from gradviz.engine.tensors.clearing import clear_grads
-from gradviz.engine.tensors.writing import overwrite
+from gradviz.engine.tensors.writing import tell_written, write
 from gradviz.events.fields import Group
 from gradviz.events.listener import Where
 
@@ -95,12 +95,16 @@ class Optimizer:
                 for group in self.param_groups
             ]
             where = self._tell(ready_by_group)
-            for group, ready in zip(self.param_groups, ready_by_group, strict=True):
-                for parameter in ready:
-                    gradient = parameter._rare.grad.array
-                    gradient = -gradient if group.get("maximize") else gradient
-                    new = self.update(parameter, gradient, group)
-                    overwrite(parameter, new, type(self).__name__, where=where)
+            written: list[Tensor] = []
+            try:
+                for group, ready in zip(self.param_groups, ready_by_group, strict=True):
+                    for parameter in ready:
+                        gradient = parameter._rare.grad.array
+                        gradient = -gradient if group.get("maximize") else gradient
+                        write(parameter, self.update(parameter, gradient, group))
+                        written.append(parameter)
+            finally:
+                tell_written(written, type(self).__name__, where)
         return loss
 
     @property

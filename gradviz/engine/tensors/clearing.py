@@ -24,5 +24,5 @@ def clear_grads(owner: str, parameters: Iterable[Tensor], to_none: bool) -> None
             overwrite(rare.grad, 0, "zero_", where=where)
         else:
             rare.grad = None
-            if listener is not None:
-                listener.grad_assigned(where, parameter._number, 0)
+    if listener is not None and to_none:
+        listener.grads_dropped(where, [parameter._number for parameter in with_grad])

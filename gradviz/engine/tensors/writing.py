@@ -6,6 +6,7 @@ Each write increments the version that saved tensors are checked against.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,16 @@ def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None, whe
         where = sys._getframe(1) if where is None else where
         state.listener.mutated(where, how, state_of(x), number, in_pass)
     return x
+
+
+def tell_written(tensors: Sequence[Tensor], how: str, where: Where) -> None:
+    """Tell the listener, if there is one, that `write` wrote to these tensors."""
+    if state.listener is not None and tensors:
+        running = state.modes.running
+        for x in tensors:
+            number_of(x)
+        in_pass = 0 if running is None else running.number
+        state.listener.all_mutated(where, how, [state_of(x) for x in tensors], in_pass)
 
 
 def keep_original(node: Any, x: Tensor) -> None:

@@ -323,12 +323,12 @@ class Pass:
             with _Plain():
                 numbers, values = self._received(record, received)
                 self.ran.add(record.number)
-                self.listener.received(record.number, record.name, self.number, numbers, values)
                 tensor = leaf()
-                if tensor is None or not numbers[0]:
-                    return
-                grad = tensor.grad
-                if grad is None:  # a hook has used it up already
+                grad = None if tensor is None else tensor.grad  # None if a hook has used it up already
+                is_told = numbers[0] and values[0] is None and grad is not None
+                if not is_told:
+                    self.listener.received(record.number, record.name, self.number, numbers, values)
+                if grad is None or not numbers[0]:
                     return
                 known = self.identity.known.get(id(grad))
                 if known is None:
@@ -338,9 +338,8 @@ class Pass:
                 self.kept.add(known.number)
                 state = self.identity.state_of(grad)
                 self.leaves.add(leaf.number)
-                self.listener.accumulated(
-                    leaf.number, record.number, self.number, numbers[0], known.number, state
-                )
+                tell = self.listener.leaf_ran if is_told else self.listener.accumulated
+                tell(leaf.number, record.number, self.number, numbers[0], state)
 
         return after
 

@@ -187,7 +187,7 @@ class _Live:
             self.listener.named(known.number, self.names[id(leaf)], role)
         if leaf.grad is not None and record is not None:
             state = State(next_tensor_number(), leaf.grad)
-            self.listener.accumulated(known.number, record.number, 0, 0, state.tensor, state)
+            self.listener.accumulated(known.number, record.number, 0, 0, state)
 
     def _tell_node(self, fn: Any, record: NodeRecord, nexts: Any) -> None:
         outputs, handles = [], []

@@ -146,10 +146,9 @@ class Training:
                 zero_grad(owner, set_to_none)
             with torch._C.DisableTorchFunction():
                 if set_to_none:
-                    for number in numbers:
-                        source.listener.grad_assigned(frame, number, 0)
-                for state in [source.identity.state_of(grad) for grad in grads if grad is not None]:
-                    source.listener.mutated(frame, "zero_", state, 0, source.in_pass)
+                    source.listener.grads_dropped(frame, numbers)
+                states = [source.identity.state_of(grad) for grad in grads if grad is not None]
+                source.listener.all_mutated(frame, "zero_", states, source.in_pass)
 
         run.__name__, run.__qualname__, run.__doc__ = (
             zero_grad.__name__, zero_grad.__qualname__, zero_grad.__doc__,
@@ -257,10 +256,8 @@ class _Step:
         name = type(self.optimizer).__name__
         READER.recent.clear()
         with torch._C.DisableTorchFunction():
-            for parameter in self.parameters or ():
-                listener.mutated(
-                    self.where, name, self.source.identity.state_of(parameter), 0, self.source.in_pass
-                )
+            states = [self.source.identity.state_of(parameter) for parameter in self.parameters or ()]
+            listener.all_mutated(self.where, name, states, self.source.in_pass)
 
 
 def parameters_of(owner: Any) -> list[torch.Tensor]:

@@ -39,7 +39,7 @@ for _ in range(40):
 print((time.process_time() - start) / 40)
 """
 
-# Steps without a recording and with each kind of one take turns, 25 at a time.
+# Steps without a recording and with each kind of one take turns, 200 at a time: long enough for the writer's share.
 STEP = """
 import sys, time
 from contextlib import nullcontext
@@ -57,14 +57,15 @@ def step():
     optimizer.step()
 
 seconds = {grade: [] for grade in ("", *sys.argv[1:])}
-for _ in range(20):
+for _ in range(7):
     for grade, taken in seconds.items():
         with gradviz.record("run.gradviz", values=grade) if grade else nullcontext():
-            for turn in range(28):
-                start = time.perf_counter()
+            for _ in range(3):
                 step()
-                if turn > 2:
-                    taken.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            for _ in range(200):
+                step()
+            taken.append((time.perf_counter() - start) / 200)
 print(*(median(taken) for taken in seconds.values()))
 """
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -27,6 +28,21 @@ from gradviz.sources.torch_recorder.values import Unseen
 
 _OURS = -1  # our hook among those of a tensor; PyTorch numbers them from 0
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
+
+
+def _in_hook(tell: Callable[..., None]) -> Callable[..., None]:
+    """For a method of a pass that runs in a hook: where it fails, the source gives up, and the pass goes on."""
+
+    @wraps(tell)
+    def run(self: Pass, *arguments: Any) -> None:
+        if self.source.listener is None:
+            return
+        try:
+            tell(self, *arguments)
+        except Exception as error:
+            self.source.gave_up(error)
+
+    return run
 
 
 class Pass:
@@ -198,10 +214,10 @@ class Pass:
             if not self.listener.wants(record.number):
                 continue
             if record.of_function or record.retained or self.create_graph:
-                self.handles.append(fn.register_prehook(self._before(record)))
-                self.handles.append(fn.register_hook(self._after(record, tuple(targets))))
+                self.handles.append(fn.register_prehook(partial(self._before, record)))
+                self.handles.append(fn.register_hook(partial(self._after, record, tuple(targets))))
             else:
-                self.handles.append(fn.register_hook(self._after_plain(record, tuple(targets))))
+                self.handles.append(fn.register_hook(partial(self._after_plain, record, tuple(targets))))
 
     def _watch_leaves(self, fns: Sequence[Any]) -> None:
         """Put a hook on the leaves that are reached, and on nothing else."""
@@ -224,7 +240,7 @@ class Pass:
         if leaf is None:
             self.identity.number_of(fn.variable)
             leaf = self.identity.known[id(fn.variable)]
-        self.handles.append(fn.register_hook(self._accumulated(record, leaf)))
+        self.handles.append(fn.register_hook(partial(self._accumulated, record, leaf)))
 
     def _precede_hooks(self, roots: Sequence[Any]) -> None:
         """Where several gradients are added up at a tensor with hooks: see the sum before they do."""
@@ -241,107 +257,84 @@ class Pass:
                 continue
             others = dict(hooks)
             hooks.clear()  # PyTorch runs them in the order in which they were put there
-            hooks[_OURS] = self._before_hooks(record)
+            hooks[_OURS] = partial(self._before_hooks, record)
             hooks.update(others)
             self.preceded.append(hooks)
 
-    def _before_hooks(self, record: NodeRecord) -> Callable[..., None]:
-        @self._hook
-        def before(gradient: Any) -> None:
-            with _Plain():
-                number, value = self._number(gradient)
-                self.summed[record.number] = number
-                if value is not None:
-                    self.listener.tensor(None, "gradient", State(number, value))
+    @_in_hook
+    def _before_hooks(self, record: NodeRecord, gradient: Any) -> None:
+        """What came to a tensor with hooks, before they run."""
+        with _Plain():
+            number, value = self._number(gradient)
+            self.summed[record.number] = number
+            if value is not None:
+                self.listener.tensor(None, "gradient", State(number, value))
 
-        return before
+    @_in_hook
+    def _after_plain(
+        self, record: NodeRecord, targets: Sequence[int], produced: Sequence[Any], received: Sequence[Any]
+    ) -> None:
+        """A node of PyTorch's own has run."""
+        with _Plain():
+            numbers, values = self._received(record, received)
+            flows, given = self._flows(targets, produced)
+            node, name = record.number, record.name
+            self.ran.add(node)
+            if len(numbers) == 1:
+                self.listener.ran(node, name, self.number, numbers[0], values[0], flows, given)
+            else:
+                self.listener.received(node, name, self.number, numbers, values)
+                self.listener.produced(node, self.number, flows, given)
 
-    def _hook(self, tell: Callable[..., None]) -> Callable[..., None]:
-        """A hook that tells: where it fails, the source gives up, and the pass goes on."""
+    @_in_hook
+    def _before(self, record: NodeRecord, received: Sequence[Any]) -> None:
+        with _Plain():
+            numbers, values = self._received(record, received)
+            self.listener.received(record.number, record.name, self.number, numbers, values)
+            self._tell_retained(record, numbers)
+        self.running.append(record.number)
 
-        def run(*gradients: Sequence[Any]) -> None:
-            if self.source.listener is None:
-                return
-            try:
-                tell(*gradients)
-            except Exception as error:
-                self.source.gave_up(error)
+    @_in_hook
+    def _after(
+        self, record: NodeRecord, targets: Sequence[int], produced: Sequence[Any], received: Sequence[Any]
+    ) -> None:
+        if record.number in self.running:
+            self.running.remove(record.number)
+        self.ran.add(record.number)
+        with _Plain():
+            if self.create_graph:
+                self._tell_derivative(produced, received)
+            flows, given = self._flows(targets, produced)
+        if record.call is not None:
+            self.source.ran_backward(record, self.number, received, produced)
+        with _Plain():
+            self.listener.produced(record.number, self.number, flows, given)
 
-        return run
-
-    def _after_plain(self, record: NodeRecord, targets: Sequence[int]) -> Callable[..., None]:
-        """What to do once a node of PyTorch's own has run."""
-        node, name = record.number, record.name
-
-        @self._hook
-        def after(produced: Sequence[Any], received: Sequence[Any]) -> None:
-            with _Plain():
-                numbers, values = self._received(record, received)
-                flows, given = self._flows(targets, produced)
-                self.ran.add(node)
-                if len(numbers) == 1:
-                    self.listener.ran(node, name, self.number, numbers[0], values[0], flows, given)
-                else:
-                    self.listener.received(node, name, self.number, numbers, values)
-                    self.listener.produced(node, self.number, flows, given)
-
-        return after
-
-    def _before(self, record: NodeRecord) -> Callable[..., None]:
-        @self._hook
-        def before(received: Sequence[Any]) -> None:
-            with _Plain():
-                numbers, values = self._received(record, received)
-                self.listener.received(record.number, record.name, self.number, numbers, values)
-                self._tell_retained(record, numbers)
-            self.running.append(record.number)
-
-        return before
-
-    def _after(self, record: NodeRecord, targets: Sequence[int]) -> Callable[..., None]:
-        @self._hook
-        def after(produced: Sequence[Any], received: Sequence[Any]) -> None:
-            if record.number in self.running:
-                self.running.remove(record.number)
+    @_in_hook
+    def _accumulated(
+        self, record: NodeRecord, leaf: Known, _: Sequence[Any], received: Sequence[Any]
+    ) -> None:
+        """A leaf has taken in its gradient."""
+        with _Plain():
+            numbers, values = self._received(record, received)
             self.ran.add(record.number)
-            with _Plain():
-                if self.create_graph:
-                    self._tell_derivative(produced, received)
-                flows, given = self._flows(targets, produced)
-            if record.call is not None:
-                self.source.ran_backward(record, self.number, received, produced)
-            with _Plain():
-                self.listener.produced(record.number, self.number, flows, given)
-
-        return after
-
-    def _accumulated(self, record: NodeRecord, leaf: Known) -> Callable[..., None]:
-        """What to do once a leaf has taken in its gradient."""
-
-        @self._hook
-        def after(_: Sequence[Any], received: Sequence[Any]) -> None:
-            with _Plain():
-                numbers, values = self._received(record, received)
-                self.ran.add(record.number)
-                tensor = leaf()
-                grad = None if tensor is None else tensor.grad  # None if a hook has used it up already
-                is_told = numbers[0] and values[0] is None and grad is not None
-                if not is_told:
-                    self.listener.received(record.number, record.name, self.number, numbers, values)
-                if grad is None or not numbers[0]:
-                    return
-                known = self.identity.known.get(id(grad))
-                if known is None:
-                    known = self.identity.fresh(grad)
-                    if numbers[0] not in self.kept:  # a gradient that two leaves get is the `.grad` of one
-                        known.number = numbers[0]
-                self.kept.add(known.number)
-                state = self.identity.state_of(grad)
-                self.leaves.add(leaf.number)
-                tell = self.listener.leaf_ran if is_told else self.listener.accumulated
-                tell(leaf.number, record.number, self.number, numbers[0], state)
-
-        return after
+            tensor = leaf()
+            grad = None if tensor is None else tensor.grad  # None if a hook has used it up already
+            is_told = numbers[0] and values[0] is None and grad is not None
+            if not is_told:
+                self.listener.received(record.number, record.name, self.number, numbers, values)
+            if grad is None or not numbers[0]:
+                return
+            known = self.identity.known.get(id(grad))
+            if known is None:
+                known = self.identity.fresh(grad)
+                if numbers[0] not in self.kept:  # a gradient that two leaves get is the `.grad` of one
+                    known.number = numbers[0]
+            self.kept.add(known.number)
+            state = self.identity.state_of(grad)
+            self.leaves.add(leaf.number)
+            tell = self.listener.leaf_ran if is_told else self.listener.accumulated
+            tell(leaf.number, record.number, self.number, numbers[0], state)
 
     # --- gradients
 

@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gradviz.engine as torch
 from gradviz.cli.main import main
@@ -28,7 +31,7 @@ from gradviz.tracefile import Recorder, Trace, TraceError, open_trace
 from gradviz.tracefile.database import Database
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.schema import STATE
-from gradviz.words.escape import json_text
+from gradviz.words.escape import clean, json_text
 from tests.damage.of_arrays import packed
 
 
@@ -405,6 +408,24 @@ def test_json_holds_no_character_that_a_terminal_obeys() -> None:
     assert "é" in told
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_text({"x": float("nan")})
+
+
+@given(st.text())
+def test_text_for_a_terminal_is_escaped_character_by_character(text: str) -> None:
+    escaped = [
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text
+    ]
+    assert clean(text) == "".join(escaped)
+
+
+def test_very_long_texts_of_a_trace_are_shown_by_their_beginning(trace: Path) -> None:
+    with sqlite3.connect(trace) as connection:
+        connection.execute("UPDATE strings SET text = ?", ("\n" * 100_000,))
+    connection.close()
+    for command in (["step", str(trace), "--commands", "next 3; info; next-backward; why"], ["check", str(trace)]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code in (0, 1)
+        assert len(done.output) < 500_000
 
 
 def test_a_trace_without_events_is_read(tmp_path: Path) -> None:

@@ -4,37 +4,46 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, invisible, direction-changing characters
+_MOST = 10_000  # characters of one text that a person is shown
+
+
+class _Escapes(dict[int, str]):
+    """What `str.translate` puts for each character: the character itself, or its escape."""
+
+    def __init__(self, escape: Callable[[str], str]) -> None:
+        self.escape = escape
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        shown = self[code] = character if character.isprintable() else self.escape(character)
+        return shown
+
+
+_for_terminal = _Escapes(lambda character: character.encode("unicode_escape", "backslashreplace").decode())
+_for_json = _Escapes(lambda character: json.dumps(character)[1:-1])
 
 
 def clean(text: str) -> str:
-    """Text as one line for a terminal; control and invisible characters are escaped."""
-    return text if text.isprintable() else "".join(map(_by_escape, text))
+    """Text as one line for a terminal; control and invisible characters are escaped. Of a very long one the first
+    10,000 characters."""
+    text = shortened(text, _MOST)
+    return text if text.isprintable() else text.translate(_for_terminal)
 
 
 def json_text(data: Any, indent: int = 2) -> str:
     """Data as JSON for people and programs, in which control and invisible characters are escaped. Raises ValueError
     for a number that JSON has not."""
     text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
-    return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
-
-
-def _escaped(text: str) -> str:
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    return "\n".join(line if line.isprintable() else line.translate(_for_json) for line in text.split("\n"))
 
 
 def clean_character(character: str) -> str:
     """One character of a source line for a terminal: a tab becomes four spaces, the rest is as in `clean`."""
-    return "    " if character == "\t" else _by_escape(character)
-
-
-def _by_escape(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape", "backslashreplace").decode()
+    return "    " if character == "\t" else _for_terminal[ord(character)]
 
 
 def shortened(text: str, width: int) -> str:

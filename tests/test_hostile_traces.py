@@ -422,7 +422,10 @@ def test_very_long_texts_of_a_trace_are_shown_by_their_beginning(trace: Path) ->
     with sqlite3.connect(trace) as connection:
         connection.execute("UPDATE strings SET text = ?", ("\n" * 100_000,))
     connection.close()
-    for command in (["step", str(trace), "--commands", "next 3; info; next-backward; why"], ["check", str(trace)]):
+    for command in (
+        ["step", str(trace), "--commands", "next 3; info; next-backward; why"],
+        ["check", str(trace)],
+    ):
         done = CliRunner().invoke(main, command)
         assert done.exit_code in (0, 1)
         assert len(done.output) < 500_000

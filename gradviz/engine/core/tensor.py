@@ -389,9 +389,10 @@ def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
 
 def flags_of(tensor: Tensor) -> int:
     """LEAF, REQUIRES_GRAD, VIEW and WHOLE, as events carry them."""
-    rare, edge = tensor._rare, tensor._edge
-    if rare is not None and rare.spoiled:
+    rare = tensor._rare
+    if rare is not None and rare.spoiled:  # to read its edge would raise
         return REQUIRES_GRAD | VIEW
+    edge = tensor._edge
     flags = LEAF if edge is None else REQUIRES_GRAD | (LEAF if edge is LEAF_EDGE else 0)
     if rare is not None and (rare.base is not None or rare.alias_of):
         return flags | VIEW | (WHOLE if rare.alias_whole else 0)

@@ -6,9 +6,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-_DENSE = (
-    8  # a table of all numbers between the least and the largest is worth it up to so many times their count
-)
+# A table of all numbers between the least and the largest is worth it up to so many times their count.
+_DENSE = 8
+_PAGE = 16  # bits of a number within a page
+_OPEN = 4  # pages that have a byte for each number
+_ALIKE = 256  # pages that are known by what they hold
 
 
 def distinct(numbers: ArrayLike) -> np.ndarray:
@@ -33,3 +35,51 @@ def contained(numbers: ArrayLike, among: ArrayLike) -> np.ndarray:
     ordered = np.sort(among, axis=None)
     places = np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)
     return ordered[places] == numbers
+
+
+class Numbers:
+    """A set of positive numbers that mostly count up, in pages with a bit for each: a day's run has thousands of
+    millions. As a run does the same again and again, most pages are alike, and those are kept once. The pages that were
+    opened last have a byte for each number."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytes] = {}
+        self._open: dict[int, np.ndarray] = {}
+        self._alike: dict[bytes, bytes] = {}
+
+    def add(self, numbers: np.ndarray) -> int:
+        """Add numbers; returns how many of them are new."""
+        new = 0
+        numbers = distinct(numbers[numbers > 0])
+        for page in distinct(numbers >> _PAGE).tolist():
+            own = numbers[numbers >> _PAGE == page] & (1 << _PAGE) - 1
+            seen = self._bytes(page)
+            new += len(own) - int(np.count_nonzero(seen[own]))
+            seen[own] = True
+        return new
+
+    def _bytes(self, page: int) -> np.ndarray:
+        """A page with a byte for each number."""
+        found = self._open.get(page)
+        if found is None:
+            if len(self._open) == _OPEN:
+                self._close(next(iter(self._open)))
+            packed = np.frombuffer(self._pages.setdefault(page, b""), np.uint8)
+            found = np.unpackbits(packed).astype(bool) if len(packed) else np.zeros(1 << _PAGE, bool)
+            self._open[page] = found
+        return found
+
+    def _close(self, page: int) -> None:
+        bits = np.packbits(self._open.pop(page)).tobytes()
+        if len(self._alike) == _ALIKE:
+            self._alike.clear()
+        self._pages[page] = self._alike.setdefault(bits, bits)
+
+    def holds(self, numbers: np.ndarray) -> np.ndarray:
+        """For each of these numbers whether it is in the set."""
+        found = np.zeros(len(numbers), bool)
+        for page in distinct(numbers >> _PAGE).tolist() if self._pages else ():
+            if page in self._pages:
+                own = numbers >> _PAGE == page
+                found[own] = self._bytes(page)[numbers[own] & (1 << _PAGE) - 1]
+        return found

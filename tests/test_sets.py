@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gradviz.sets import contained, distinct
+from gradviz.sets import Numbers, contained, distinct
 
 few = st.one_of(st.integers(0, 9), st.integers(0, 2**32 - 1))
 
@@ -25,3 +28,34 @@ def test_contained_is_true_of_those_that_are_among(numbers: np.ndarray, among: n
     expected = [[number in set(among.tolist()) for number in row] for row in numbers.tolist()]
     assert contained(numbers, among).tolist() == expected
     assert contained(among, numbers).tolist() == [n in set(numbers.ravel().tolist()) for n in among.tolist()]
+
+
+far_apart = st.integers(0, 9).flatmap(lambda page: st.integers(1, 99).map(lambda n: page * 2**16 + n))
+
+
+@given(st.lists(st.lists(far_apart, max_size=20), max_size=12))
+def test_numbers_that_were_added_are_held_and_told_as_new_once(added: Sequence[Sequence[int]]) -> None:
+    numbers, expected = Numbers(), set()
+    for some in added:
+        assert numbers.add(np.array(some, np.int64)) == len(set(some) - expected)
+        expected |= set(some)
+    asked = [page * 2**16 + n for page in range(11) for n in range(100)]
+    assert numbers.holds(np.array(asked)).tolist() == [n in expected for n in asked]
+
+
+def test_numbers_in_a_pattern_that_comes_again_take_no_more_memory() -> None:
+    numbers = Numbers()
+    pattern = np.arange(1, 2**16, 3)
+
+    def grown_by(pages: range) -> int:
+        before = tracemalloc.get_traced_memory()[0]
+        for page in pages:
+            numbers.add(pattern + page * 2**16)
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        grown_by(range(10))
+        assert grown_by(range(10, 1010)) < 200 * 1000  # bytes; a page of its own has 8,192
+    finally:
+        tracemalloc.stop()

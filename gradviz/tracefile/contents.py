@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, WHOLE, Kind
-from gradviz.sets import contained, distinct
+from gradviz.sets import Numbers, contained, distinct
 from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, as_is, header_of
 from gradviz.tracefile.nans import with_nan
 
@@ -27,9 +27,6 @@ _BEGIN, _END = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN), (Kind.SCOPE_LEFT, Kind.PAS
 # The kinds of events that give a tensor its `.grad`, and its tangent.
 GIVING = {GIVEN: (Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED), PUSHED: (Kind.TANGENT,)}
 SCOPE = 2**32 - 1  # stands for a scope among the ops of a site
-_PAGE = 13  # bits of a number within a page
-_OPEN = 4  # pages that have a byte for each number
-_NOTHING = np.zeros(0, np.uint8)
 _NEVER = -1
 _WANTED = LEAF | REQUIRES_GRAD
 
@@ -68,7 +65,7 @@ class Contents:
         self.highest_tensor = self.highest_node = 0
         self.open_since: int | None = None  # since when scopes and passes have been open without a break
         self.depths: dict[int, int] = {}  # of threads, in scopes and in passes, where not 0
-        self.nodes, self.views = _Seen(), _Seen()
+        self.nodes, self.views = Numbers(), Numbers()
         self.ops_at: set[int] = set()
         self.last_op: dict[int, int] = {}
         self.made_at: set[int] = set()  # sites of TENSOR events
@@ -158,7 +155,7 @@ class Contents:
         value it tells of."""
         views = distinct(told.tensors[(told.flags & WHOLE > 0) & (told.bases > 0)])
         self.views.add(views)
-        written = int(np.count_nonzero(self.views.holds(old))) if self.views.pages else 0
+        written = int(np.count_nonzero(self.views.holds(old)))
         new = views[views > self.highest_tensor]
         if not len(new):
             return written
@@ -226,48 +223,6 @@ class _States:
     def __init__(self, states: np.ndarray) -> None:
         self.tensors, self.events, self.bases = (states[name].copy() for name in ("tensor", "event", "base"))
         self.flags, self.has_form = states["what"].astype(np.uint8), states["form"] > 0
-
-
-class _Seen:
-    """A set of numbers that mostly count up, with a bit for each: a day's run has hundreds of millions of nodes. The
-    pages that were written last have a byte for each."""
-
-    def __init__(self) -> None:
-        self.pages: dict[int, np.ndarray] = {}
-        self._open: dict[int, np.ndarray] = {}
-
-    def add(self, numbers: np.ndarray) -> int:
-        """Add numbers; returns how many of them are new."""
-        new = 0
-        numbers = distinct(numbers[numbers > 0])
-        for page in distinct(numbers >> _PAGE).tolist():
-            own = numbers[numbers >> _PAGE == page] & (1 << _PAGE) - 1
-            seen = self._bytes(page)
-            new += len(own) - int(np.count_nonzero(seen[own]))
-            seen[own] = True
-        return new
-
-    def _bytes(self, page: int) -> np.ndarray:
-        """A page with a byte for each number."""
-        found = self._open.get(page)
-        if found is None:
-            if len(self._open) == _OPEN:
-                closed = next(iter(self._open))
-                self.pages[closed] = np.packbits(self._open.pop(closed))
-            packed = self.pages.get(page)
-            found = np.zeros(1 << _PAGE, bool) if packed is None else np.unpackbits(packed).astype(bool)
-            self._open[page] = found
-            self.pages.setdefault(page, _NOTHING)
-        return found
-
-    def holds(self, numbers: np.ndarray) -> np.ndarray:
-        """For each of these numbers whether it is in the set."""
-        found = np.zeros(len(numbers), bool)
-        for page in distinct(numbers >> _PAGE).tolist():
-            own = numbers >> _PAGE == page
-            if page in self.pages:
-                found[own] = self._bytes(page)[numbers[own] & (1 << _PAGE) - 1]
-        return found
 
 
 def _packed(lists: Sequence[np.ndarray]) -> bytes:

@@ -1,5 +1,6 @@
 """Sets of whole numbers as arrays. `np.unique` and `np.isin` of NumPy 2.3 and later hash their numbers, which takes 15
-to 50 times as long as to sort them; a trace has millions."""
+to 50 times as long as to sort them; a trace has millions. And `np.unique` without indices or counts loads `numpy.ma`,
+which takes every command 20 ms."""
 
 from __future__ import annotations
 
@@ -21,6 +22,14 @@ def distinct(numbers: ArrayLike) -> np.ndarray:
     return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
 
 
+def distinct_pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The pairs of two integer arrays of shape (n,), each once, as rows in ascending order."""
+    ordered = np.stack([first, second], axis=1)[np.lexsort((second, first))]
+    if not len(ordered):
+        return ordered
+    return ordered[np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])]
+
+
 def contained(numbers: ArrayLike, among: ArrayLike) -> np.ndarray:
     """For each element of an integer array, of any shape, whether it is one of `among`."""
     numbers, among = np.asarray(numbers, np.int64), np.asarray(among, np.int64)
@@ -35,6 +44,18 @@ def contained(numbers: ArrayLike, among: ArrayLike) -> np.ndarray:
     ordered = np.sort(among, axis=None)
     places = np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)
     return ordered[places] == numbers
+
+
+def without(numbers: ArrayLike, others: ArrayLike) -> np.ndarray:
+    """The distinct numbers of an integer array that are not among `others`."""
+    own = distinct(numbers)
+    return own[~contained(own, others)]
+
+
+def common(numbers: ArrayLike, others: ArrayLike) -> np.ndarray:
+    """The distinct numbers of an integer array that are also among `others`."""
+    own = distinct(numbers)
+    return own[contained(own, others)]
 
 
 class Numbers:

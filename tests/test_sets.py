@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gradviz.sets import Numbers, contained, distinct
+from gradviz.sets import Numbers, common, contained, distinct, distinct_pairs, without
 
 few = st.one_of(st.integers(0, 9), st.integers(0, 2**32 - 1))
 
@@ -18,6 +18,12 @@ few = st.one_of(st.integers(0, 9), st.integers(0, 2**32 - 1))
 @given(arrays(np.int64, st.integers(0, 40), elements=few))
 def test_distinct_numbers_are_in_order_and_occur_once(numbers: np.ndarray) -> None:
     assert distinct(numbers).tolist() == sorted(set(numbers.tolist()))
+
+
+@given(arrays(np.uint32, st.tuples(st.just(2), st.integers(0, 40)), elements=st.integers(0, 4)))
+def test_distinct_pairs_are_in_order_and_occur_once(columns: np.ndarray) -> None:
+    expected = sorted({(first, second) for first, second in columns.T.tolist()})
+    assert [tuple(pair) for pair in distinct_pairs(*columns).tolist()] == expected
 
 
 @given(
@@ -28,6 +34,15 @@ def test_contained_is_true_of_those_that_are_among(numbers: np.ndarray, among: n
     expected = [[number in set(among.tolist()) for number in row] for row in numbers.tolist()]
     assert contained(numbers, among).tolist() == expected
     assert contained(among, numbers).tolist() == [n in set(numbers.ravel().tolist()) for n in among.tolist()]
+
+
+@given(
+    arrays(np.int64, st.integers(0, 40), elements=few), arrays(np.uint32, st.integers(0, 40), elements=few)
+)
+def test_differences_and_intersections_are_sets_in_order(numbers: np.ndarray, others: np.ndarray) -> None:
+    own, of_others = set(numbers.tolist()), set(others.tolist())
+    assert without(numbers, others).tolist() == sorted(own - of_others)
+    assert common(numbers, others).tolist() == sorted(own & of_others)
 
 
 far_apart = st.integers(0, 9).flatmap(lambda page: st.integers(1, 99).map(lambda n: page * 2**16 + n))

@@ -10,7 +10,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
 from gradviz.query.zeros import Zero, behind_zero
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, without
 
 HOOKED_CALL = "BackwardHookFunction"  # the op around a module that has backward hooks
 _RMS = 3
@@ -157,7 +157,7 @@ def _passes_from_zero(case: Case) -> np.ndarray:
     roots = began.lists("roots")
     zero = _rms(case, roots.elements[:, 2], began.events[roots.owners]) < _SATISFIED
     others = distinct(roots.owners[~zero])
-    return np.setdiff1d(began["number"], began["number"][others])
+    return without(began["number"], began["number"][others])
 
 
 def _received(case: Case) -> dict[tuple[int, int], float]:

@@ -12,7 +12,7 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_of
 from gradviz.query.training import ACCUMULATED, STEPPED
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, without
 
 _PASSES = 3  # in which a graph has to grow
 _SITES = 8  # lines with passes that are looked at
@@ -100,8 +100,8 @@ def wasted(case: Case) -> Iterator[Link]:
     sites = np.array([by_number[n].site if n in by_number else 0 for n in lives.numbers.tolist()])
     for site in distinct(sites[came & unused])[:_SITES].tolist():
         here = came & (sites == site)
-        lost = np.setdiff1d(lives.leaves[here & unused], lives.leaves[here & ~unused])
-        used = np.setdiff1d(lives.leaves[here & ~unused], lost)
+        lost = without(lives.leaves[here & unused], lives.leaves[here & ~unused])
+        used = without(lives.leaves[here & ~unused], lost)
         numbers = distinct(lives.numbers[here])
         if len(lost) and len(used) and len(numbers) > 1 and site:
             link = _into(case, set(lost.tolist()), set(used.tolist()), int(numbers[0]))

@@ -6,13 +6,13 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
-from gradviz.sets import contained
+from gradviz.sets import contained, distinct_pairs
 
 
 def homeless(case: Case) -> list[int]:
     """The leaves that get gradients in two passes or more and are never changed, while others are trained."""
     came = case.trace.table(Kind.ACCUMULATED)
-    pairs = np.unique(np.stack([came["tensor"], came["in_pass"]], axis=1), axis=0)
+    pairs = distinct_pairs(came["tensor"], came["in_pass"])
     leaves, counts = np.unique(pairs[:, 0], return_counts=True)
     _, written = case.query.tensors.all_writes
     still = ~contained(leaves, written) & ~contained(leaves, sorted(case.training.trained))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.diagnose.case import Case
+from gradviz.sets import distinct
 
 _LEAST = 5  # steps in a row
 _FACTOR, _SAME = 1.02, 1e-3  # the least growth of a step, and what factors may differ by
@@ -16,7 +17,7 @@ def range_tests(case: Case) -> np.ndarray:
     """The events of the steps that belong to range tests. Use `case.of(range_tests)`."""
     stepped = case.training.stepped
     found = [stepped.events[:0]]
-    for optimizer in np.unique(stepped["optimizer"]).tolist():
+    for optimizer in distinct(stepped["optimizer"]).tolist():
         own = stepped["optimizer"] == optimizer
         found += [stepped.events[own][first:last] for first, last in _geometric(case.training.rates[own])]
     return np.sort(np.concatenate(found))

@@ -14,7 +14,7 @@ from gradviz.query.copies import copied_from
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.upstream import Downstream, Upstream
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, distinct_pairs
 from gradviz.words.absence import NO_NODE
 from gradviz.words.escape import clean
 
@@ -233,7 +233,7 @@ def _lines_of_states(case: Case) -> set[tuple[str, int]]:
     made, begun = case.trace.table(Kind.TENSOR), case.trace.table(Kind.PASS_BEGAN)
     passes_before = np.searchsorted(begun.events, made.events)
     found: dict[tuple[str, int], set[int]] = {}
-    for site, count in np.unique(np.stack([made.sites, passes_before], axis=1), axis=0).tolist():
+    for site, count in distinct_pairs(made.sites, passes_before).tolist():
         found.setdefault(_line(case, site), set()).add(count)
     return {line for line, counts in found.items() if line[0] and len(counts) > 1}
 

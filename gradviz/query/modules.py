@@ -6,13 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-import numpy as np
-
 from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.query.lookup import Lookup
 from gradviz.query.places import Places
 from gradviz.query.tensors import Tensors
-from gradviz.sets import contained
+from gradviz.sets import contained, distinct_pairs
 from gradviz.tracefile import Trace
 
 _DEEPEST = 32  # modules in modules
@@ -76,7 +74,7 @@ class Modules(Lookup):
         """The classes of the modules that ran, by path."""
         entered = self.trace.table(Kind.SCOPE_ENTERED)
         found = defaultdict(set)
-        for name, type_ in np.unique(np.stack([entered["name"], entered["type"]], axis=1), axis=0).tolist():
+        for name, type_ in distinct_pairs(entered["name"], entered["type"]).tolist():
             found[self.trace.text(name)].add(self.trace.text(type_))
         return dict(found)
 

@@ -13,7 +13,7 @@ import numpy as np
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Received, ScopeEntered
 from gradviz.query.flow import Delivery, Flow
 from gradviz.query.lookups import Lookups
-from gradviz.sets import contained
+from gradviz.sets import contained, without
 from gradviz.tracefile import PassInfo, Snapshot
 
 _WANTED = LEAF | REQUIRES_GRAD
@@ -91,7 +91,7 @@ class Moment:
     def retained(self) -> list[int]:
         """The non-leaves that have a gradient because of retain_grad()."""
         tensors, grads = self._grads
-        tensors = np.setdiff1d(tensors[grads > 0], self._leaves)
+        tensors = without(tensors[grads > 0], self._leaves)
         return [tensor for tensor in tensors.tolist() if not self.flags(tensor) & LEAF]
 
     @cached_property

@@ -11,7 +11,7 @@ from gradviz.events.kinds import WHOLE, Kind
 from gradviz.query.cuts import sources
 from gradviz.query.query import Query
 from gradviz.query.settings import number_of, settings_of
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, distinct_pairs
 from gradviz.tracefile import Site
 
 ACCUMULATED, CLEARED, CHANGED, STEPPED = range(1, 5)
@@ -76,8 +76,8 @@ class Training:
         """For each parameter of an optimizer, the optimizers that have stepped on it."""
         found: dict[int, set[int]] = {}
         held = self.stepped.lists("parameters")
-        pairs = np.stack([held.values, self.stepped["optimizer"][held.owners]], axis=1)
-        for tensor, optimizer in np.unique(pairs, axis=0).tolist():
+        by = self.stepped["optimizer"][held.owners]
+        for tensor, optimizer in distinct_pairs(held.values, by).tolist():
             found.setdefault(tensor, set()).add(optimizer)
         return found
 

@@ -116,7 +116,7 @@ class Session:
 
     @cached_property
     def _odd(self) -> np.ndarray:
-        return np.union1d(self.events_with("nan"), self.events_with("inf"))
+        return distinct(np.concatenate([self.events_with("nan"), self.events_with("inf")]))
 
     def events_with(self, what: str) -> np.ndarray:
         """The events with a NaN (`nan`) or an infinity (`inf`), in order."""

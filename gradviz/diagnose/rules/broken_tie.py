@@ -15,6 +15,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.copies import original
 from gradviz.query.upstream import Downstream
+from gradviz.sets import common
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -67,7 +68,7 @@ def _changed_before_training(case: Case, leaf: int) -> bool:
 def _tied(case: Case, below: Downstream, leaf: int, source: int) -> bool:
     """Whether two parameters look like one: both in one network, read by different lines in the same pass."""
     names = [case.trace.parameters.get(tensor, "").partition(".")[0] for tensor in (leaf, source)]
-    together = len(np.intersect1d(_passes(case, leaf), _passes(case, source))) >= 1
+    together = len(common(_passes(case, leaf), _passes(case, source))) >= 1
     return together and names[0] == names[1] and bool(below.readers(leaf)) and bool(below.readers(source))
 
 

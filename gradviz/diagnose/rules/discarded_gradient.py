@@ -16,7 +16,7 @@ from gradviz.diagnose.reach import Lack, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, without
 
 _COPIES = 16  # results of a gradient that are looked at
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
@@ -29,7 +29,7 @@ def _search(case: Case) -> Iterator[Found]:
     lost = came & trained & lives.ends_cleared & (lives.after(lives.whats == STEPPED) == 0)
     passes = distinct(lives.numbers[came])
     kept = distinct(lives.numbers[came & ~lost])
-    discarded = np.setdiff1d(passes, [*kept, *case.training.inside_steps])
+    discarded = without(passes, [*kept, *case.training.inside_steps])
     by_number = case.query.passes.by_number
     cut = _cut_sites(case) if len(discarded) else set()
     for site in dict.fromkeys(by_number[number].site for number in discarded.tolist()):

@@ -14,7 +14,7 @@ from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.reach import PARAMETER
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, without
 from gradviz.words.escape import clean
 
 _LEAST = 2  # steps without a gradient
@@ -88,7 +88,7 @@ def _took_the_place(case: Case, leaves: list[int]) -> bool:
     made = case.trace.table(Kind.TENSOR)
     wanted = [number for number, text in case.trace.strings.items() if text == PARAMETER]
     parameters = made["tensor"][contained(made["how"], wanted)]
-    others = np.setdiff1d(parameters, leaves)
+    others = without(parameters, leaves)
     read = case.trace.table(Kind.OP).lists("inputs").values
     unread = others[~contained(others, read)]
     return len(unread) >= len(leaves) and min(leaves) > others.max(initial=0)

@@ -12,7 +12,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, TensorMade
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, distinct_pairs
 
 _EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"}
 _UNFILLED = re.compile(
@@ -64,7 +64,8 @@ def _unfilled(case: Case, leaf: int) -> list[int]:
 def _aliases(case: Case) -> dict[int, list[int]]:
     """The tensors that share the memory of each tensor."""
     states = case.trace.states
-    pairs = np.unique(np.stack([states.bases, states.tensors], axis=1)[states.bases > 0], axis=0)
+    shared = states.bases > 0
+    pairs = distinct_pairs(states.bases[shared], states.tensors[shared])
     found: dict[int, list[int]] = {}
     for base, tensor in pairs.tolist():
         found.setdefault(base, []).append(tensor)

@@ -15,7 +15,7 @@ from gradviz.diagnose.gains import gains
 from gradviz.diagnose.norms import leaf_norms
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.cuts import sources
-from gradviz.sets import contained
+from gradviz.sets import common, contained, without
 from gradviz.words.numbers import number
 
 _RATIO, _SHARE = 1e4, 0.5
@@ -40,10 +40,10 @@ def _search(case: Case) -> Iterator[Found]:
     counts = np.bincount(leaves[tiny], minlength=1)
     of_all = np.bincount(leaves[known], minlength=len(counts))[: len(counts)]
     small = np.flatnonzero((counts > 0) & (counts >= _SHARE * of_all))
-    small = np.intersect1d(small, leaves[tiny & (passes == passes.min())])
+    small = common(small, leaves[tiny & (passes == passes.min())])
     small = _not_cancelled(case, small, _largest(leaves[known], rms[known]))
     first = int(passes[tiny & contained(leaves, small)].min(initial=highest))
-    small = np.setdiff1d(small, sorted(on_short_branch(case, set(small.tolist()), first)))
+    small = without(small, sorted(on_short_branch(case, set(small.tolist()), first)))
     if not len(small):
         return
     lines = [gain for gain in gains(case, first) if gain.rounds >= _ROUNDS and gain.total <= _LOSS]

@@ -183,6 +183,19 @@ def test_a_run_that_leaves_by_os_exit_keeps_its_trace(gradviz: Run, info: Info, 
     assert found["error"]["type"] == "Killed"
 
 
+def test_a_run_that_goes_on_is_not_called_killed(gradviz: Run, info: Info, tmp_path: Path) -> None:
+    path = script(tmp_path, DIFFERENTIATES + "\nimport time\ntime.sleep(0.4)\nprint(flush=True)\ninput()")
+    command = [sys.executable, "-m", "gradviz", "trace", str(path)]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        assert info()["error"] is None
+        assert "ended       not yet: it is being recorded" in gradviz("info", "script.gradviz").stdout
+        assert "is being recorded by another run" in gradviz("trace", path).stderr
+        running.kill()
+    assert info()["error"]["type"] == "Killed"
+
+
 def test_stdout_is_never_touched(gradviz: Run, gradviz_here: Run, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES)
     assert gradviz_here("trace", path).stdout == ""

@@ -114,7 +114,7 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
 
 def _ending(found: Overview, ended: str) -> str:
     if found.error is None:
-        return ended
+        return ended or "not yet: it is being recorded"
     line = f" (line {found.error['line']})" if found.error.get("line") else ""
     return f"{found.error['type']}{line}: {found.error['message']}"
 

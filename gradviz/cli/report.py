@@ -82,13 +82,13 @@ def _facts(trace: Trace, found: Report) -> list[tuple[str, str]]:
         for severity in ("error", "warning", "note")
         if (n := sum(finding.severity == severity for finding in found.findings))
     ]
-    ended = trace.meta.get("ended", "")
+    ended = trace.meta.get("ended", "") or ("not yet" if trace.is_being_recorded else "killed")
     return [
         ("findings", ", ".join(counts) or "none"),
         ("engine", trace.meta.get("engine", "")),
         ("events", f"{trace.count:,}"),
         ("backward passes", f"{len(trace.passes):,}"),
-        ("ended", {"": "killed, or still running", "error": trace.meta.get("error", "")}.get(ended, ended)),
+        ("ended", trace.meta.get("error", "") if ended == "error" else ended),
         ("trace", trace.path.name),
     ]
 

@@ -140,6 +140,6 @@ def error(query: Query) -> dict[str, Any] | None:
             "node": node or None,
             "node_line": site.place.line if site is not None else None,
         }
-    if trace.meta.get("ended") == "":
-        return {"type": "Killed", "message": "the run did not end: it was killed, or is still running"}
+    if trace.meta.get("ended") == "" and not trace.is_being_recorded:
+        return {"type": "Killed", "message": "the end of the run was not recorded"}
     return None

@@ -7,6 +7,7 @@ import fcntl
 import os
 import sqlite3
 import struct
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -108,7 +109,7 @@ def _check_replaceable(path: Path) -> None:
     if not path.is_file():
         raise OSError(f"{path} is not a regular file: choose another name for the trace")
     with path.open("rb") as file:
-        if _is_locked(file.fileno()):
+        if _stays_locked(file.fileno()):
             raise OSError(f"{path} {_TAKEN}")
         header = file.read(_HEADER)
     if header and (
@@ -119,10 +120,29 @@ def _check_replaceable(path: Path) -> None:
         )
 
 
-def _is_locked(descriptor: int) -> bool:
-    """Whether another run holds the lock of a file. Where there are no locks, none does."""
+def is_being_recorded(path: Path) -> bool:
+    """Whether a run records this file now. Where there are no locks, nobody can tell: False."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _identity(path.stat()) in _recorded:
+            return True
+        with path.open("rb") as file:
+            return _is_locked(file.fileno(), fcntl.LOCK_SH)
+    except OSError:  # it has gone
+        return False
+
+
+def _stays_locked(descriptor: int) -> bool:
+    """Whether another run holds the lock of a file, and not a reader, which looks whether it is held."""
+    if not _is_locked(descriptor):
+        return False
+    time.sleep(_MOMENT)
+    return _is_locked(descriptor)
+
+
+def _is_locked(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
+    """Whether the lock of a file is held by others; if not, it is now ours. Where there are no locks, none is held."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

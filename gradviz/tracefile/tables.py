@@ -13,6 +13,7 @@ from gradviz.events.site import Place
 from gradviz.tracefile.database import rows_of
 from gradviz.tracefile.doors import Doors
 from gradviz.tracefile.errors import told_of
+from gradviz.tracefile.file import is_being_recorded
 from gradviz.tracefile.runs import ErrorInfo
 from gradviz.tracefile.sites import Frame, Site, joined
 from gradviz.tracefile.sound import check_numbers, form_of, names_of, pairs_of
@@ -27,6 +28,11 @@ class Tables(Doors):
         self.path = path
         self._connection = connection
         self.meta: dict[str, str] = dict(self._rows("SELECT key, value FROM meta"))
+
+    @property
+    def is_being_recorded(self) -> bool:
+        """Whether its run goes on just now, on this machine."""
+        return self.meta.get("ended") == "" and is_being_recorded(self.path)
 
     def close(self) -> None:
         """Close the file."""

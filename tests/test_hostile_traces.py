@@ -99,6 +99,15 @@ def test_only_the_tables_of_a_trace_are_read(trace: Path, statements: list[str])
     refused(trace, "its tables are not those of a trace")
 
 
+def test_a_schema_that_says_it_is_huge_is_refused(trace: Path) -> None:
+    data = trace.read_bytes()
+    at = data.index(b"tablepassespasses")  # behind the length of the entry
+    trace.write_bytes(data[: at - 9] + b"\xff" * 9 + data[at:])
+    with pytest.raises(MemoryError), closing(sqlite3.connect(trace)) as connection:
+        connection.execute("SELECT sql FROM sqlite_schema")
+    refused(trace, "its tables are not those of a trace")
+
+
 def test_a_query_takes_no_more_work_than_the_size_of_the_file_allows(trace: Path) -> None:
     with open_trace(trace) as opened:
         connection = opened._connection

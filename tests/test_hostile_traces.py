@@ -111,6 +111,8 @@ def test_a_schema_that_says_it_is_huge_is_refused(tmp_path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection:
             try:
                 connection.execute("SELECT sql FROM sqlite_schema").fetchall()
+            except (sqlite3.Error, ValueError):
+                refused(path, "damaged")
             except MemoryError:
                 huge += 1
                 refused(path, "its tables are not those of a trace")

@@ -17,10 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from gradviz.cli.main import main
 from gradviz.step.verbs import GROUPS, KEY_SIGNS
+from tests.invoked import invoked
 
 pytestmark = pytest.mark.slow  # the commands of the pages run one after the other
 
@@ -85,7 +84,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def called(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """A command that runs no script, in this process, which takes a twentieth of the time."""
     with contextlib.chdir(folder):
-        done = CliRunner().invoke(main, words, env={"COLUMNS": "120"})
+        done = invoked(words, env={"COLUMNS": "120"})
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +33,7 @@ from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.schema import STATE
 from gradviz.words.escape import clean, json_text
 from tests.damage.of_arrays import packed
+from tests.invoked import invoked
 
 
 @pytest.fixture
@@ -446,7 +446,7 @@ def test_very_long_texts_of_a_trace_are_shown_by_their_beginning(trace: Path) ->
         ["step", str(trace), "--commands", "next 3; info; next-backward; why"],
         ["check", str(trace)],
     ):
-        done = CliRunner().invoke(main, command)
+        done = invoked(command)
         assert done.exit_code in (0, 1)
         assert len(done.output) < 500_000
 

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from gradviz.cli.main import main
 from gradviz.draw.page import views
 from gradviz.draw.render import svg
 from gradviz.graph.build import build
@@ -23,6 +21,7 @@ from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
 from gradviz.words.subject import subject
 from gradviz.words.why import why
+from tests.invoked import invoked
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROGRAMS = (
@@ -61,7 +60,7 @@ def graphs(trace: Trace) -> Iterator:
 
 
 def printed(*arguments: str) -> str:
-    return CliRunner().invoke(main, arguments).stdout
+    return invoked(arguments).stdout
 
 
 def drawn_texts(picture: str) -> str:

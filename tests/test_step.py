@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from rich.cells import cell_len
 
 import gradviz.engine as torch
-from gradviz.cli.main import main
 from gradviz.events import kinds as k
 from gradviz.sources.record import record
 from gradviz.step.described import WIDTH, describe
@@ -24,6 +23,7 @@ from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import BY_KEY, VERBS, obey
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.sentences import SENTENCES, sentence
+from tests.invoked import invoked
 
 CUBE = """\
 x = torch.tensor(5.0, requires_grad=True)
@@ -408,7 +408,7 @@ def test_nothing_that_a_terminal_would_obey_passes_through(tmp_path: Path) -> No
 
 
 def stepped(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["step", *map(str, arguments)])
+    return invoked(["step", *map(str, arguments)])
 
 
 def test_commands_print_the_same_plain_text_every_time(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 import gradviz  # noqa: E402
 from gradviz.events.kinds import ErrorRaised, NodeMade, OpRan  # noqa: E402
 from gradviz.tracefile import Trace  # noqa: E402
+from tests.invoked import invoked  # noqa: E402
 
 pytestmark = pytest.mark.torch
 Record = Callable[..., Trace]
@@ -124,13 +125,10 @@ def test_a_script_without_torch_does_not_load_it(tmp_path: Path) -> None:
 def test_without_pytorch_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from click.testing import CliRunner
-
     from gradviz.cli import running
-    from gradviz.cli.main import main
 
     monkeypatch.setattr(running, "is_installed", lambda: False)
-    done = CliRunner().invoke(main, [command, "--engine", "torch", str(tmp_path / "script.py")])
+    done = invoked([command, "--engine", "torch", str(tmp_path / "script.py")])
     assert done.exit_code == 2
     said = done.stderr + capsys.readouterr().err
     assert "PyTorch, which is not installed: pip install torch" in " ".join(said.split())

@@ -24,15 +24,9 @@ COMPARING = "wrong-custom-gradient"  # the rule that looks at what --check-funct
 _SQLITE = b"SQLite format 3\0"
 
 
-class RuleIds(click.ParamType[tuple[str, ...]]):
-    """Ids of rules with commas between them."""
-
-    name = "rule,..."
-
-    def convert(self, value: object, param: object, context: object) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+def _rule_ids(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
+    """The ids of rules that an option has, with commas between them."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 class _Check(click.Command):
@@ -81,8 +75,8 @@ Examples:
     help="How to print the findings.",
 )
 @check_functions
-@click.option("--select", type=RuleIds(), default=(), help="Check only these rules.")
-@click.option("--ignore", type=RuleIds(), default=(), help="Leave out these rules.")
+@click.option("--select", metavar="RULE,...", default="", callback=_rule_ids, help="Check only these rules.")
+@click.option("--ignore", metavar="RULE,...", default="", callback=_rule_ids, help="Leave out these rules.")
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning"]),

@@ -30,18 +30,14 @@ if TYPE_CHECKING:
     from gradviz.cli.watch import Watch
 
 
-class PassNumbers(click.ParamType[Passes]):
-    """Numbers, ranges and steps: `1-3,100,every:50`."""
-
-    name = "1-3,100,every:50"
-
-    def convert(self, value: object, param: object, context: object) -> Passes:
-        if isinstance(value, Passes):
-            return value
-        try:
-            return passes_of(str(value))
-        except ValueError as error:
-            self.fail(str(error))
+def _pass_numbers(context: click.Context, option: click.Parameter, text: str | None) -> Passes | None:
+    """The numbers, ranges and steps that an option has: `1-3,100,every:50`."""
+    if text is None:
+        return None
+    try:
+        return passes_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command(
@@ -55,7 +51,12 @@ Examples:
 """,
 )
 @runs_a_script
-@click.option("--passes", type=PassNumbers(), help="Record only these backward passes in detail.")
+@click.option(
+    "--passes",
+    metavar="1-3,100,every:50",
+    callback=_pass_numbers,
+    help="Record only these backward passes in detail.",
+)
 @click.option(
     "--scope", metavar="NAME", help="Record in detail only inside modules and Functions of this name."
 )

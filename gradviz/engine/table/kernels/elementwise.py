@@ -1,4 +1,4 @@
-"""Functions of single elements. Some take `out=`, as ufuncs do, so that 0-d arrays stay arrays."""
+"""Functions of single elements."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradviz.engine.basics.scipy_later import special
 from gradviz.engine.table.kernels.row import row
 
 
-def reversed_subtract(x: Any, y: Any, out: Any = None) -> Any:
+def reversed_subtract(x: Any, y: Any) -> Any:
     """y − x."""
-    return np.subtract(y, x, out=...)
+    return y - x
 
 
 def add_scaled(x: Any, y: Any, alpha: Any) -> Any:
@@ -31,33 +31,33 @@ def reversed_subtract_scaled(x: Any, y: Any, alpha: Any) -> Any:
     return y - alpha * x
 
 
-def reciprocal(x: Any, out: Any = None) -> Any:
+def reciprocal(x: Any) -> Any:
     """1 / x."""
-    return np.true_divide(1, x, out=...)
+    return 1 / x
 
 
-def rsqrt(x: Any, out: Any = None) -> Any:
+def rsqrt(x: Any) -> Any:
     """1 / √x."""
-    return np.true_divide(1, np.sqrt(x), out=...)
+    return 1 / np.sqrt(x)
 
 
 _LARGE, _LONGEST_ROW = 8192, 1 << 16
 
 
-def relu(x: Any, out: Any = None) -> Any:
+def relu(x: Any) -> Any:
     """max(x, 0). NaN stays NaN."""
-    if type(x) is np.ndarray and out is None and x.ndim and x.flags.c_contiguous and x.size >= _LARGE:
+    if type(x) is np.ndarray and x.ndim and x.flags.c_contiguous and x.size >= _LARGE:
         rows = x.reshape(len(x), -1)  # np.maximum of a number takes four times as long as of a row
         if rows.shape[1] <= _LONGEST_ROW:
             return np.maximum(rows, np.zeros(rows.shape[1], x.dtype)).reshape(x.shape)
-    return np.maximum(x, 0, out=...)
+    return np.maximum(x, 0)
 
 
 @row("sigmoid")
-def sigmoid(x: Any, out: Any = None) -> Any:
+def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(−x)), without overflow on either side."""
     e = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
 def softplus(x: Any, beta: float, threshold: float) -> Any:
@@ -142,7 +142,7 @@ def polygamma(x: Any, order: int) -> Any:
     return special.polygamma(order, x) if order else special.psi(x)
 
 
-def sinc(x: Any, out: Any = None) -> Any:
+def sinc(x: Any) -> Any:
     """sin(πx) / πx; 1 at 0."""
     return np.sinc(x)
 
@@ -164,12 +164,12 @@ def i1e_slope(x: Any, out: Any) -> Any:
     return np.where(x == 0, 0.5, special.i0e(x) - out * (np.sign(x) + 1 / divisor))
 
 
-def frac(x: Any, out: Any = None) -> Any:
+def frac(x: Any) -> Any:
     """The fractional part of x, with the sign of x."""
     return x - np.trunc(x)
 
 
-def angle(x: Any, out: Any = None) -> Any:
+def angle(x: Any) -> Any:
     """π for negative numbers, else 0."""
     return np.where(np.isnan(x), x, np.where(x < 0, np.asarray(np.pi, x.dtype), np.asarray(0, x.dtype)))
 
@@ -234,7 +234,7 @@ def ratio_or_zero(x: Any, y: Any) -> Any:
     return np.where(y == 0, 0, x / np.where(y == 0, 1, y))
 
 
-def sgn(x: Any, out: Any = None) -> Any:
+def sgn(x: Any) -> Any:
     """The sign of x: −1, 0 or 1; 0 for NaN."""
     return np.where(np.isnan(x), 0, np.sign(x))
 

@@ -61,11 +61,7 @@ def unsafe_view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _is_viewable(array: np.ndarray, shape: tuple[int, ...]) -> bool:
     """Whether an array can have another shape without a copy."""
-    try:
-        array.reshape(shape, copy=False)
-    except ValueError:
-        return False
-    return True
+    return not array.size or np.may_share_memory(array, array.reshape(shape))
 
 
 def _resolved(wanted: tuple[int, ...], x: Tensor) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ import pytest
 import gradviz
 import gradviz.engine as torch
 from gradviz.events.handles import READERS
-from gradviz.events.listener import NO_RULE
+from gradviz.events.listener import NO_RULE, State
 from gradviz.tracefile import Recorder, open_trace
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -85,27 +85,35 @@ def test_values_that_do_not_fit_in_memory_end_the_recording_alone(
         assert trace.meta["ended"] == "ok"
 
 
+_ONE, _ZERO = np.ones(1), [0]
+TELLING = {
+    "op": lambda recorder, number: recorder.op(
+        None, "exp", "", NO_RULE, 0, True, [1], [number], [_ONE], _ZERO, _ZERO, _ZERO
+    ),
+    "differentiated": lambda recorder, number: recorder.differentiated(
+        None, "exp", "", NO_RULE, 0, [number], 3, _ONE, 0, 0, 0, 1, "Exp", [0, 0, 0], []
+    ),
+    "named": lambda recorder, number: recorder.named(number, "x", ""),
+    "received": lambda recorder, number: recorder.received(number, "Exp", 0, [1], [_ONE]),
+    "produced": lambda recorder, number: recorder.produced(number, 0, [0, 1], [_ONE]),
+    "ran": lambda recorder, number: recorder.ran(number, "Exp", 0, 1, _ONE, [0, 1], [_ONE]),
+    "leaf_ran": lambda recorder, number: recorder.leaf_ran(number, 1, 0, 1, State(1, _ONE)),
+    "all_mutated": lambda recorder, number: recorder.all_mutated(
+        None, "SGD", [State(1, _ONE), State(number, _ONE), State(2, _ONE)]
+    ),
+}
+
+
+@pytest.mark.parametrize("tell", TELLING.values(), ids=TELLING)
 @pytest.mark.parametrize("number", [2**32, 2**40])
 def test_numbers_that_do_not_fit_end_the_recording_alone(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: int
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: int, tell: Callable[[Recorder, int], None]
 ) -> None:
     path = tmp_path / "x.gradviz"
     recorder = Recorder(path)
-    one = np.ones(1)
-    zero = [0]
-    recorder.op(None, "exp", "", NO_RULE, 0, True, [1], [2], [one], zero, zero, zero)
+    TELLING["op"](recorder, 2)
     recorder.flush()
-    for tell in (
-        lambda: recorder.op(None, "exp", "", NO_RULE, 0, True, [1], [number], [one], zero, zero, zero),
-        lambda: recorder.differentiated(
-            None, "exp", "", NO_RULE, 0, [number], 3, one, 0, 0, 0, 1, "Exp", [0, 0, 0], []
-        ),
-        lambda: recorder.named(number, "x", ""),
-        lambda: recorder.received(number, "Exp", 0, [1], [one]),
-        lambda: recorder.produced(number, 0, [0, 1], [one]),
-        lambda: recorder.ran(number, "Exp", 0, 1, one, [0, 1], [one]),
-    ):
-        tell()
+    tell(recorder, number)
     recorder.close(ended="ok")
     (line,) = lines_of(capfd.readouterr().err)
     assert "more than 2**32 tensors or events" in line

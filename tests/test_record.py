@@ -37,6 +37,8 @@ from gradviz.events.values import (
 from gradviz.sources.record import record
 from gradviz.tracefile import Trace, TraceError, open_trace, packing
 from gradviz.tracefile.batch import Renumbered
+from gradviz.tracefile.recorder import Recorder
+from gradviz.tracefile.writer import PAYLOAD_LIMIT
 
 
 def recorded(path: Path, **settings: object) -> record:
@@ -304,6 +306,23 @@ def test_values_are_kept_in_three_grades(tmp_path: Path, values: str, small: int
             assert (snapshot.stats is not None) == (kept > 0)
             if kept:
                 assert snapshot.stats.max == pytest.approx(tensor.array.max())
+
+
+def test_what_an_optimizer_writes_waits_in_memory_no_more_than_what_an_op_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    take = Recorder.take
+    monkeypatch.setattr(Recorder, "take", lambda self: held.append(self.batch.bytes) or take(self))
+    parameters = [torch.ones(1 << 18, requires_grad=True) for _ in range(12)]  # a megabyte each
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    with record(tmp_path / "run.gradviz", values="full"):
+        sum(each.sum() for each in parameters).backward()
+        optimizer.step()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert len([event for event in trace if isinstance(event, k.Mutated)]) == 12
+    assert sum(held) > 12 << 20
+    assert max(held) <= PAYLOAD_LIMIT + (1 << 20)
 
 
 @settings(max_examples=50, deadline=None)

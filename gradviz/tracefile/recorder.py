@@ -170,21 +170,27 @@ class Recorder(Frequent):
             return
         self.last_gradient = None
         self.site = site = self.sites.number(where)
-        with self.turn(), self.whole:
-            self._put_each(kind, site, told)
+        done = 0
+        while done < len(told) and self.detailed:
+            with self.turn(), self.whole:
+                done = self._put_some(kind, site, told, done)
 
-    def _put_each(
-        self, kind: Kind, site: int, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]]
-    ) -> None:
-        """Pack events of one kind and place; the lock is held."""
+    def _put_some(
+        self, kind: Kind, site: int, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]], first: int
+    ) -> int:
+        """Pack events of one kind and place, from the `first` on, until it is the writer's turn. Returns how many of
+        them are packed then; the lock is held."""
         pack, head, batch = _PACK[kind], self._thread(), self.batch
-        for values, states in told:
+        for done, (values, states) in enumerate(told[first:], first + 1):
             for state in states:
                 self._state(*state)
             row, links = pack(values, self, head, site)
             batch.rows += row
             batch.links += links
             self.count += 1
+            if self.count > self.limit:
+                return done
+        return len(told)
 
     def _prepare_op(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         self.last_op[self._thread()] = self.count

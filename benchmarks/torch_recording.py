@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ GRADES = ("none", "stats", "full")
 ANOMALY = "detect_anomaly"
 STEPS = 2  # that are timed at once
 REMEMBERED = 6  # steps whose peak memory is measured
+PROCESSES = 5  # for each model: one differs from the next by what lies where in memory
 Maker = Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]
 
 
@@ -110,18 +113,22 @@ def timed(step: Callable[[], None]) -> float:
 
 def measured(make: Maker, rounds: str) -> dict[str, float]:
     """The median seconds of a step, plain and in each grade, taken in turns."""
-    times: dict[str, list[float]] = {name: [] for name in ("plain", ANOMALY, *GRADES)}
     step = step_of(make)
     step()
     with tempfile.TemporaryDirectory() as folder:
+        ways: dict[str, Callable[[], AbstractContextManager[object]]] = {
+            "plain": nullcontext,
+            ANOMALY: lambda: torch.autograd.set_detect_anomaly(True),
+            **{
+                grade: partial(gradviz.record, Path(folder) / "run.gradviz", values=grade) for grade in GRADES
+            },
+        }
+        times: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(int(rounds)):
-            times["plain"].append(timed(step))
-            with torch.autograd.set_detect_anomaly(True):
-                times[ANOMALY].append(timed(step))
-            for grade in GRADES:
-                with gradviz.record(Path(folder) / "run.gradviz", values=grade):
+            for name, way in ways.items():
+                with way():
                     step()
-                    times[grade].append(timed(step))
+                    times[name].append(timed(step))
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 
@@ -199,19 +206,27 @@ def ratio(value: float | None, to: float | None = 1.0) -> str:
     return "–" if value is None or to is None else f"{value / to:.2f}"
 
 
+def spread(ratios: list[float]) -> str:
+    """The median of ratios, and the least and the greatest."""
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
 def main() -> None:
     """Print the tables."""
     torch.set_num_threads(1)
     if sys.argv[1:2] and sys.argv[1] in ALONE:
         print(json.dumps(ALONE[sys.argv[1]](MODELS[sys.argv[2]], sys.argv[3])))
         return
-    rounds = sys.argv[1] if len(sys.argv) > 1 else "15"
+    rounds = sys.argv[1] if len(sys.argv) > 1 else "9"
     print(f"PyTorch {torch.__version__} on one thread; {machine()}")
+    runs = {name: [] for name in MODELS}
+    for _ in range(PROCESSES):
+        for name in MODELS:
+            runs[name].append(elsewhere("--step", name, rounds, **HEAP_IS_KEPT))
     rows, memory = [], []
-    for name in MODELS:
-        found = elsewhere("--step", name, rounds, **HEAP_IS_KEPT)
-        plain = found.pop("plain")
-        ratios = [ratio(found[column], plain) for column in (*GRADES, ANOMALY)]
+    for name, found in runs.items():
+        plain = statistics.median(run["plain"] for run in found)
+        ratios = [spread([run[column] / run["plain"] for run in found]) for column in (*GRADES, ANOMALY)]
         lens = ratio(elsewhere("--torchlens", name, str(max(3, int(rounds) // 3))))
         rows.append((name, f"{1e3 * plain:.1f} ms", *ratios, lens))
     for name in MODELS:
@@ -219,7 +234,11 @@ def main() -> None:
         peaks = [ratio(elsewhere("--peak", name, grade), plain_peak) for grade in GRADES]
         memory.append((name, f"{plain_peak:.0f} MB", *peaks))
     header = ("model", "plain", *GRADES)
-    table("A training step, as a multiple of the plain one", rows, (*header, ANOMALY, "torchlens"))
+    table(
+        f"A training step, as a multiple of the plain one: medians of {PROCESSES} processes",
+        rows,
+        (*header, ANOMALY, "torchlens"),
+    )
     table("Peak memory of the process, likewise", memory, header)
 
 

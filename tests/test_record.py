@@ -774,13 +774,6 @@ def test_reading_goes_by_event(tmp_path: Path) -> None:
             trace.event(trace.count)
 
 
-@given(st.lists(st.integers(1, 200), unique=True, min_size=1), st.lists(st.integers(0, 210)))
-def test_a_digest_is_the_same_for_few_and_for_many(nodes: list[int], wanted: list[int]) -> None:
-    from gradviz.tracefile.digest import _ranks_of_few, _ranks_of_many
-
-    assert _ranks_of_few(nodes, wanted).tolist() == _ranks_of_many(nodes, wanted).tolist()
-
-
 def test_arguments_that_no_caller_writes_are_not_shown(tmp_path: Path) -> None:
     """What an op hands to its own derivative changes with every call: as text it would fill the trace."""
     with recorded(tmp_path):

@@ -9,29 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import COLUMNS, LAYOUTS
-
-
-def _integers() -> array[int]:
-    return array("q")
-
-
-@dataclass
-class _OpenPass:
-    """What is known of a pass so far: the nodes that ran with their names' hashes, and the edges that gradients
-    took, as node numbers."""
-
-    nodes: array[int] = field(default_factory=_integers)
-    names: array[int] = field(default_factory=_integers)
-    sources: array[int] = field(default_factory=_integers)
-    targets: array[int] = field(default_factory=_integers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +29,23 @@ class FinishedPass:
     digest: str
 
 
+class _Run(NamedTuple):
+    """What ran, in order: the passes, the nodes and the hashes of their names, beside each other; and the edges that
+    gradients took: the passes, the nodes and those that they gave to. Arrays of whole numbers."""
+
+    passes: np.ndarray
+    nodes: np.ndarray
+    names: np.ndarray
+    giving: np.ndarray
+    sources: np.ndarray
+    targets: np.ndarray
+
+    def of(self, number: int) -> _Run:
+        """The part of one pass."""
+        ran, given = self.passes == number, self.giving == number
+        return _Run(*(column[ran] for column in self[:3]), *(column[given] for column in self[3:]))
+
+
 class Digests:
     """Follows the passes of a run, batch by batch. `strings` are the names in the order of their numbers; there
     may be more of them at each batch."""
@@ -51,7 +53,7 @@ class Digests:
     def __init__(self, strings: Sequence[str]) -> None:
         self.strings = strings
         self.hashes: list[int] = []
-        self.open: dict[int, _OpenPass] = {}
+        self.open: dict[int, list[_Run]] = {}  # what ran in the passes that have begun and not ended
         self.finished: list[FinishedPass] = []
 
     def take_finished(self) -> list[FinishedPass]:
@@ -62,65 +64,84 @@ class Digests:
     def read(self, first: int, events: np.ndarray, links: np.ndarray) -> None:
         """Take in one batch of events, the first of which is number `first`."""
         kinds = events["head"] & 0xFF
-        marks = {kind: np.flatnonzero(kinds == kind) for kind in (_RECEIVED, _PRODUCED, _BEGAN, _ENDED)}
-        if not any(map(len, marks.values())):
+        began, ended = np.flatnonzero(kinds == _BEGAN), np.flatnonzero(kinds == _ENDED)
+        received, produced = np.flatnonzero(kinds == _RECEIVED), np.flatnonzero(kinds == _PRODUCED)
+        if not (len(began) or len(ended) or len(received) or len(produced)):
             return
         self._hash_names()
-        for number in events[_NUMBER][marks[_BEGAN]].tolist():
-            self.open[number] = _OpenPass()
-        received, produced = events[marks[_RECEIVED]], marks[_PRODUCED]
-        if len(received) > _FEW * max(len(self.open), 1):
-            self._take_in(received, events, produced, links)
-        else:
-            self._take_in_few(received, events, produced, links)
-        for at in marks[_ENDED].tolist():
-            number = int(events[_NUMBER_ENDED][at])
-            run = self.open.pop(number, None)
-            if run is not None:
-                self.finished.append(FinishedPass(number, first + at, len(run.nodes), digest_of(run)))
-
-    def _take_in(
-        self, received: np.ndarray, events: np.ndarray, produced: np.ndarray, links: np.ndarray
-    ) -> None:
-        """Take in the nodes that ran, pass by pass: quicker where a pass has many."""
-        ends = np.cumsum(events["links"], dtype=np.int64)[produced]
-        given = events[produced]
-        counts = given["links"].astype(np.int64) // 2
-        offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        targets = links[np.repeat(ends - 2 * counts, counts) + 2 * offsets]
-        sources = np.repeat(given[_GIVER], counts)
-        flow_passes = np.repeat(given[_PRODUCED_IN], counts)
-        hashes = np.array(self.hashes)
-        for number, run in self.open.items():
-            own = received[received[_RECEIVED_IN] == number]
-            _extend(run.nodes, own[_NODE])
-            _extend(run.names, hashes[own[_NAME]])
-            here = flow_passes == number
-            _extend(run.targets, targets[here])
-            _extend(run.sources, sources[here])
-
-    def _take_in_few(
-        self, received: np.ndarray, events: np.ndarray, produced: np.ndarray, links: np.ndarray
-    ) -> None:
-        """The same, event by event: quicker for the few events of small passes."""
-        columns = (received[name].tolist() for name in (_RECEIVED_IN, _NODE, _NAME))
-        for number, node, name in zip(*columns, strict=True):
-            run = self.open.get(number)
-            if run is not None:
-                run.nodes.append(node)
-                run.names.append(self.hashes[name])
-        ends = np.cumsum(events["links"], dtype=np.int64)[produced].tolist()
-        columns = (events[name][produced].tolist() for name in (_PRODUCED_IN, _GIVER, "links"))
-        flat = links.tolist()
-        for number, node, count, end in zip(*columns, ends, strict=True):
-            run = self.open.get(number)
-            if run is not None:
-                run.sources.extend([node] * (count // 2))
-                run.targets.extend(flat[end - count : end : 2])
+        names = np.array(self.hashes, np.int64)[events[_NAME][received]]
+        ran = events[_RECEIVED_IN][received], events[_NODE][received], names
+        run = _Run(*ran, *_given(events, produced, links))
+        self.open.update((number, []) for number in events[_NUMBER][began].tolist())
+        lasts = dict(zip(events[_NUMBER_ENDED][ended].tolist(), ended.tolist(), strict=True))
+        finished = {number: at for number, at in lasts.items() if number in self.open}
+        before = [part for number in finished for part in self.open.pop(number)]
+        for number, parts in self.open.items():
+            part = run.of(number)
+            if len(part.nodes) or len(part.giving):
+                parts.append(part)
+        summed = _digests(_joined([*before, run]), [*finished])
+        self.finished += [
+            FinishedPass(number, first + at, *summed[number]) for number, at in finished.items()
+        ]
 
     def _hash_names(self) -> None:
         new = self.strings[len(self.hashes) :]
         self.hashes += [zlib.crc32(text.encode("utf-8", "replace")) for text in new]
+
+
+def _joined(parts: Sequence[_Run]) -> _Run:
+    return parts[0] if len(parts) == 1 else _Run(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _given(
+    events: np.ndarray, produced: np.ndarray, links: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The edges that gradients took, by the events that tell of them: passes, sources and targets."""
+    ends = np.cumsum(events["links"], dtype=np.int64)[produced]
+    counts = events["links"][produced].astype(np.int64) // 2
+    places = 2 * np.arange(counts.sum()) + np.repeat(ends - 2 * np.cumsum(counts), counts)
+    passes, sources = (np.repeat(events[column][produced], counts) for column in (_PRODUCED_IN, _GIVER))
+    return passes, sources, links[places]
+
+
+def _digests(run: _Run, numbers: Sequence[int]) -> dict[int, tuple[int, str]]:
+    """How many nodes ran in each of these passes, and its digest: 16 hexadecimal digits; none of one in which no node
+    was told."""
+    in_order, of_edges = (np.argsort(passes, kind="stable") for passes in (run.passes, run.giving))
+    starts, ends = (
+        np.searchsorted(run.passes[in_order], numbers, side).tolist() for side in ("left", "right")
+    )
+    passes, names = run.passes[in_order], run.names[in_order]
+    giving = run.giving[of_edges]
+    firsts, lasts = (np.searchsorted(giving, numbers, side).tolist() for side in ("left", "right"))
+    of_run = _keys(passes, run.nodes[in_order])
+    sources, targets = (
+        _places(of_run, passes, _keys(giving, nodes[of_edges])) for nodes in (run.sources, run.targets)
+    )
+    found = {}
+    for number, start, end, first, last in zip(numbers, starts, ends, firsts, lasts, strict=True):
+        parts = np.array([end - start]), names[start:end], sources[first:last], targets[first:last]
+        content = b"".join([part.astype(np.int64, copy=False).tobytes() for part in parts])
+        digest = hashlib.blake2b(content, digest_size=8).hexdigest() if end > start else ""
+        found[number] = end - start, digest
+    return found
+
+
+def _keys(passes: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    return passes.astype(np.uint64) << np.uint64(32) | nodes
+
+
+def _places(ran: np.ndarray, passes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """For each wanted node its place among those that `ran` in its pass, −1 for one that is not there. Of a node that
+    ran twice it is the last."""
+    if not len(ran):
+        return np.full(len(wanted), -1)
+    order = np.argsort(ran, kind="stable")
+    at = np.searchsorted(ran, wanted, side="right", sorter=order) - 1
+    found = order[at.clip(0)]
+    places = found - np.searchsorted(passes, passes[found])
+    return np.where((at >= 0) & (ran[found] == wanted), places, -1)
 
 
 def _column(kind: Kind, name: str) -> str:
@@ -135,7 +156,6 @@ _BEGAN, _ENDED, _RECEIVED, _PRODUCED = (
 _NUMBER, _NUMBER_ENDED = _column(Kind.PASS_BEGAN, "number"), _column(Kind.PASS_ENDED, "number")
 _NODE, _NAME, _RECEIVED_IN = (_column(Kind.RECEIVED, name) for name in ("node", "grad_fn", "in_pass"))
 _GIVER, _PRODUCED_IN = _column(Kind.PRODUCED, "node"), _column(Kind.PRODUCED, "in_pass")
-_FEW = 50  # events of a pass in a batch
 
 
 def renumbered(events: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
@@ -144,31 +164,3 @@ def renumbered(events: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
     received = np.flatnonzero((events["head"] & 0xFF) == _RECEIVED)
     found[_NAME][received] = np.searchsorted(numbers, events[_NAME][received])
     return found
-
-
-def _extend(integers: array[int], more: np.ndarray) -> None:
-    integers.frombytes(more.astype(np.int64).tobytes())
-
-
-def digest_of(run: _OpenPass) -> str:
-    """The digest of a finished pass: 16 hexadecimal digits; none of one in which no node was told."""
-    if not run.nodes:
-        return ""
-    ranks = _ranks_of_many if len(run.nodes) > _FEW else _ranks_of_few
-    places = ranks(run.nodes, run.sources + run.targets)
-    content = array("q", [len(run.nodes)]).tobytes() + run.names.tobytes() + places.tobytes()
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
-
-
-def _ranks_of_few(nodes: Sequence[int], wanted: Sequence[int]) -> np.ndarray:
-    """For each wanted node its place among `nodes`, −1 for one that is not there."""
-    place = {node: i for i, node in enumerate(nodes)}
-    return np.array([place.get(node, -1) for node in wanted], np.int64)
-
-
-def _ranks_of_many(nodes: Sequence[int], wanted: Sequence[int]) -> np.ndarray:
-    """As `_ranks_of_few`; quicker where there are many."""
-    ran, sought = np.array(nodes, np.int64), np.array(wanted, np.int64)
-    order = np.argsort(ran, kind="stable")
-    found = order[np.searchsorted(ran, sought, sorter=order).clip(0, len(ran) - 1)]
-    return np.where(ran[found] == sought, found, -1)

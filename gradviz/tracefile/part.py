@@ -6,7 +6,6 @@ asks about has been *reached* (doors.py). Where that is the chunks tell (directo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Self
@@ -83,7 +82,7 @@ class Part(Growing):
     @cached_property
     def _open_passes(self) -> dict[int, PassInfo]:
         """The passes that are not told to have ended, as they were when the trace was opened."""
-        found = [replace(run, last=None, nodes=None, digest=None) for run in self._pass_table.open()]
+        found = [run._replace(last=None, nodes=None, digest=None) for run in self._pass_table.open()]
         if not found:
             return {}
         for place in range(self.directory.place(found[0].first), len(self.chunks)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -44,7 +43,7 @@ class Prefix(Trace):
         return [
             run
             if run.last is not None and run.last < self.count
-            else replace(run, last=None, nodes=None, digest=None)
+            else run._replace(last=None, nodes=None, digest=None)
             for run in begun
         ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -62,7 +61,7 @@ class Trace(Tables):
         count = len(self.events)  # with them the passes are checked
         found = [
             # of a run that goes on: as it was when the trace was opened
-            run if run.last is None or run.last < count else replace(run, last=None, nodes=None, digest=None)
+            run if run.last is None or run.last < count else run._replace(last=None, nodes=None, digest=None)
             for run in self._passes_told
         ]
         open_passes = [run for run in found if run.last is None]
@@ -130,8 +129,7 @@ class Trace(Tables):
                 digests.read(begin, renumbered(events, numbers), self._links_of(chunk)[skipped:])
         ended = {run.number: run for run in digests.take_finished()}
         return [
-            replace(
-                run,
+            run._replace(
                 last=ended[run.number].last,
                 nodes=ended[run.number].nodes,
                 digest=ended[run.number].digest,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
-class PassInfo:
+class PassInfo(NamedTuple):
     """One backward pass: its first and last event (None: it did not end), how many nodes ran, and a digest that
     passes of the same structure share, "" where no node was told."""
 
@@ -28,8 +26,7 @@ class PassInfo:
         return self.digest != ""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
+class ErrorInfo(NamedTuple):
     """An exception that left a backward pass, or ended the program (node 0)."""
 
     event: int

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import astuple
 from itertools import compress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -350,7 +349,7 @@ class Writer:
         passes = [_pass_of(index, row, ended.pop(row["number"], None)) for index, row in begun]
         is_skipped = [self.ring is None and not (run.recorded or run.is_in_detail) for run in passes]
         skipped = runs_of(compress(passes, is_skipped))
-        told = [astuple(run) for run, skip in zip(passes, is_skipped, strict=True) if not skip]
+        told = [run for run, skip in zip(passes, is_skipped, strict=True) if not skip]
         cursor.executemany("INSERT INTO skipped VALUES (?, ?, ?, ?, ?, ?, ?)", skipped)
         cursor.executemany("INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", told)
         late = [(run.last, run.nodes, run.digest, run.number) for run in ended.values()]
@@ -371,11 +370,13 @@ def _of_kind(
     kind: Kind, first: int, events: np.ndarray, kinds: np.ndarray
 ) -> Iterable[tuple[int, dict[str, int]]]:
     """The events of a kind: index, and the row with its columns by the fields' names."""
-    layout = LAYOUTS[kind]
-    for at in np.flatnonzero(kinds == kind).tolist():
-        row = events[at]
-        named = {field.name: int(row[column]) for column, field in zip("abcd", layout.columns, strict=False)}
-        yield first + at, {"head": int(row["head"]), "site": int(row["site"]), **named}
+    columns = [(field.name, column) for column, field in zip("abcd", LAYOUTS[kind].columns, strict=False)]
+    named = [("head", "head"), ("site", "site"), *columns]
+    places = np.flatnonzero(kinds == kind)
+    for at, *row in zip(
+        places.tolist(), *(events[column][places].tolist() for _, column in named), strict=True
+    ):
+        yield first + at, dict(zip((name for name, _ in named), row, strict=True))
 
 
 def _to_stderr(line: str) -> None:

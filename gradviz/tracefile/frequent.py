@@ -135,7 +135,7 @@ class Frequent(Packing):
                 strings = self.strings.known
                 rule_number = self.same_rules.get(id(rule)) or self.rule(rule)
                 form = None
-                if not self.keeps_values and value.dtype is _float32:
+                if not self.keeps_values and type(value) is np.ndarray and value.dtype is _float32:
                     form = self.float32_forms.get(value.shape)
                 if form is not None:  # as _state does, without a call
                     self.batch.states += pack_state(output, version, base, form, flags, 0, self.count)
@@ -182,8 +182,9 @@ class Frequent(Packing):
         with self.lock:
             try:  # as `whole` does, without its calls
                 known = self.strings.known.get
+                thread = self.last_thread if get_ident() == self.last_ident else self._thread()
                 row = _ROW(
-                    _ENTERED | (_TRAINING if training else 0) | self._thread(),
+                    _ENTERED | (_TRAINING if training else 0) | thread,
                     site,
                     scope,
                     known(kind) or self.text(kind),
@@ -206,7 +207,8 @@ class Frequent(Packing):
             self._give_way()
         with self.lock:
             try:  # as `whole` does, without its calls
-                row = _ROW(_LEFT | self._thread(), 0, scope, 0, 0, 0, 0)
+                thread = self.last_thread if get_ident() == self.last_ident else self._thread()
+                row = _ROW(_LEFT | thread, 0, scope, 0, 0, 0, 0)
                 self.batch.rows += row
                 self.count += 1
             except BaseException as error:

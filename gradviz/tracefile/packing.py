@@ -192,7 +192,8 @@ class Packing(Listener):
                 known = self.forms.number(READERS[np.ndarray].form(value))
                 self.float32_forms[value.shape] = known
             return known
-        return self.forms.number(reader_of(value).form(value))
+        reader = READERS.get(type(value)) or reader_of(value)
+        return self.forms.number(reader.form(value))
 
     def _keep(self, value: Any) -> tuple[int, int]:
         """Put a tensor's value into the payload; returns its grade and its length."""

@@ -20,6 +20,7 @@ from gradviz.events.fields import Group
 from gradviz.events.listener import Where
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # options of PyTorch that change its speed only
+_as_json = json.JSONEncoder(default=repr).encode  # `json.dumps` makes such an object at each call
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
@@ -122,10 +123,7 @@ class Optimizer:
         identities = [id(parameter) for parameter in held]
         if identities != self._told:
             self._told = identities
-            groups = [
-                Group(json.dumps(_settings(group), default=repr), len(group["params"]))
-                for group in self.param_groups
-            ]
+            groups = [Group(_as_json(_settings(group)), len(group["params"])) for group in self.param_groups]
             state.listener.holds(where, self.number, type(self).__name__, groups, [*map(number_of, held)])
 
     def _tell(self, ready: list[list[Tensor]]) -> Where:
@@ -135,7 +133,7 @@ class Optimizer:
         where = state.listener.place(sys._getframe(2))
         self._tell_parameters(where)
         groups = [
-            Group(json.dumps(_settings(group), default=repr), len(parameters))
+            Group(_as_json(_settings(group)), len(parameters))
             for group, parameters in zip(self.param_groups, ready, strict=True)
         ]
         numbers = [number_of(parameter) for parameters in ready for parameter in parameters]

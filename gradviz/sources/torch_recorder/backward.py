@@ -18,7 +18,7 @@ import torch
 
 from gradviz.events.fields import Root
 from gradviz.events.kinds import REQUIRES_GRAD
-from gradviz.events.listener import NO_RULE, State, Where
+from gradviz.events.listener import NO_RULE, State, Where, edges_of
 from gradviz.events.numbers import next_pass_number, next_tensor_number
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.identity import Identity, Known, NodeRecord, name_of_hook, version_of
@@ -413,7 +413,7 @@ class Pass:
                 outputs.append(number)
                 values.append(value)
                 flags.append(REQUIRES_GRAD)
-            edges = identity.edges_of(nexts)
+            edges = edges_of(identity.edges_of(nexts))
             saved = identity.saved_by(fn, [g for g in received if g is not None])
             inputs = identity.inputs_of(edges, saved, outputs)
             saved.sort(

@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gradviz.events.kinds import VIEW, WHOLE
+from gradviz.events.listener import edges_of
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in
 from gradviz.sources.torch_recorder.described import described
@@ -195,12 +196,13 @@ class Forward(TorchFunctionMode):
                 frame, name, text, rule, self.source.in_pass, enabled, numbers, (state.tensor,), (out,),
                 (state.flags,), (state.version,), (state.base,),
             )  # fmt: skip
-            listener.node(frame, record.number, record.name, -1, rule, record.outputs(), edges, saved)
+            listener.node(
+                frame, record.number, record.name, -1, rule, record.outputs(), edges_of(edges), saved
+            )
             return
         listener.differentiated(
             frame, name, text, rule, self.source.in_pass, numbers, state.tensor, out, state.flags, state.version,
-            state.base, record.number, record.name, [part for edge in edges for part in edge],
-            [part for pair in saved for part in pair],
+            state.base, record.number, record.name, edges, [part for pair in saved for part in pair],
         )  # fmt: skip
 
     def _state_of_new(self, name: str, tensor: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Any:

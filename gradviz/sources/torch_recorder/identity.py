@@ -17,7 +17,7 @@ import torch
 
 from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
-from gradviz.events.listener import NO_RULE, Listener, State, Where
+from gradviz.events.listener import NO_RULE, Listener, State, Where, edges_of
 from gradviz.events.numbers import next_node_number, next_tensor_number
 from gradviz.sources.tracebacks import hide_our_frames
 
@@ -66,6 +66,9 @@ class NodeRecord:
         if not self.tensors:
             return (0,)
         return tuple(self.tensors.get(nr, 0) for nr in range(max(self.tensors) + 1))
+
+
+Numbered = tuple[Any, NodeRecord, Any]  # a node, what is known of it, and its `next_functions`
 
 
 class Identity:
@@ -199,13 +202,10 @@ class Identity:
         """What is known of a node, which is numbered but not told of: nobody wants to hear of it."""
         record = fn.metadata.get(self.key)
         if record is None:
-            is_leaf = hasattr(fn, "variable")
-            record = self._number(fn, is_leaf)
-            if is_leaf:
-                record.tensors[0] = self.number_of(fn.variable)
+            record = self.number_leaf(fn) if hasattr(fn, "variable") else self._number(fn, False)
         return record
 
-    def new_nodes(self, roots: Iterable[Any]) -> list[tuple[Any, NodeRecord, Any]]:
+    def new_nodes(self, roots: Iterable[Any]) -> list[Numbered]:
         """Number the nodes that `roots` lead to and that have no number yet, the oldest first. Each comes with what is
         known of it and with its `next_functions`."""
         key = self.key
@@ -214,23 +214,31 @@ class Identity:
         stack = [root for root in roots if root is not None]
         while stack:
             fn = stack.pop()
-            metadata = fn.metadata
-            if key in metadata or id(fn) in seen:
+            if id(fn) in seen or key in fn.metadata:
                 continue
-            if hasattr(fn, "variable"):
-                record = self._number(fn, True)
-                record.tensors[0] = self.number_of(fn.variable)
+            edges = fn.next_functions
+            if not edges and hasattr(fn, "variable"):
+                self.number_leaf(fn)
                 continue
             seen.add(id(fn))
-            edges = fn.next_functions
             found.append((fn, edges))
-            stack += [target for target, _ in edges if target is not None]
+            stack += [target for target, _ in edges if target is not None and key not in target.metadata]
         if len(found) > 1:
             found.sort(key=lambda pair: pair[0]._sequence_nr())
+        return self.number_made(found)
+
+    def number_made(self, found: Sequence[tuple[Any, Any]]) -> list[Numbered]:
+        """Number nodes that are new, and no leaves; each is given with its `next_functions`."""
         if torch.is_anomaly_enabled():
             for fn, _ in found:
                 hide_our_frames(fn.metadata.get(_STACK, []))
         return [(fn, self._number(fn, False), edges) for fn, edges in found]
+
+    def number_leaf(self, fn: Any) -> NodeRecord:
+        """Number the AccumulateGrad of a leaf."""
+        record = self._number(fn, True)
+        record.tensors[0] = self.number_of(fn.variable)
+        return record
 
     def _number(self, fn: Any, is_leaf: bool) -> NodeRecord:
         name = fn.name().removeprefix(_PREFIX)
@@ -239,18 +247,19 @@ class Identity:
         fn.metadata[self.key] = record
         return record
 
-    def edges_of(self, edges: Sequence[tuple[Any, int]], numbers: Sequence[int] = ()) -> list[Edge]:
-        """The edges of a node whose targets are all numbered. `numbers` are the inputs of an op that made one node:
-        where there is one for each edge, they say which tensor an edge without a target belongs to."""
+    def edges_of(self, edges: Sequence[tuple[Any, int]], numbers: Sequence[int] = ()) -> list[int]:
+        """The edges of a node whose targets are all numbered, flat: (node, nr, tensor, ...). `numbers` are the inputs
+        of an op that made one node: where there is one for each edge, they say which tensor an edge without a target
+        belongs to."""
         aligned = numbers if len(numbers) == len(edges) else (0,) * len(edges)
         key = self.key
-        found = []
-        for (target, nr), number in zip(edges, aligned, strict=True):
+        found: list[int] = []
+        for (target, nr), number in zip(edges, aligned):  # noqa: B905
             if target is None:
-                found.append(Edge(0, 0, number))
+                found += (0, 0, number)
             else:
                 record = target.metadata[key]
-                found.append(Edge(record.number, nr, record.tensors.get(nr, 0)))
+                found += (record.number, nr, record.tensors.get(nr, 0))
         return found
 
     def saved_names(self, fn: Any) -> tuple[str, ...]:
@@ -272,14 +281,16 @@ class Identity:
                 raw = getattr(fn, name)
             except (RuntimeError, AttributeError):  # freed already, or none was saved
                 continue
-            for saved in raw if type(raw) in (tuple, list) else (raw,):
-                entry = self._saved(saved, candidates)
-                if entry is not None:
-                    found.append(entry)
+            found += self.saved_as(raw, candidates)
         if len(found) > 1:  # PyTorch's are in the order of the alphabet
             order = {self.known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
             found.sort(key=lambda entry: order.get(entry.tensor, -1))
         return found
+
+    def saved_as(self, raw: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
+        """The same of one attribute of a node."""
+        each = [self._saved(saved, candidates) for saved in (raw if type(raw) in (tuple, list) else (raw,))]
+        return [entry for entry in each if entry is not None]
 
     def inputs_of(self, edges: Sequence[Edge], saved: Sequence[Saved], outputs: Sequence[int]) -> list[int]:
         """The inputs of an op that is known by its node alone: what its edges lead to, and what it saved and did not
@@ -302,12 +313,11 @@ class Identity:
         place = _memory_of(tensor)
         if not place:
             return None
-        same = [one for one in candidates if _memory_of(one) == place]
-        if not same:
-            return None
         form = tensor.shape, tensor.stride()
-        twin = next((one for one in same if (one.shape, one.stride()) == form), None)
-        return None if twin is None else self.known.get(id(twin))
+        for one in candidates:
+            if _memory_of(one) == place and (one.shape, one.stride()) == form:
+                return self.known.get(id(one))
+        return None
 
     def _number_by_node(self, tensor: torch.Tensor) -> int:
         """The number of a tensor that was never seen, of which only the node is known; 0 if there is none."""
@@ -338,7 +348,7 @@ class Identity:
     def tell_numbered(
         self,
         where: Where,
-        nodes: Sequence[tuple[Any, NodeRecord, Any]],
+        nodes: Sequence[Numbered],
         op: int | None,
         candidates: Sequence[torch.Tensor] = (),
         rule: Rule = NO_RULE,
@@ -347,7 +357,7 @@ class Identity:
         for fn, record, edges in nodes:
             self.listener.node(
                 where, record.number, record.name, op, rule if len(nodes) == 1 else NO_RULE, record.outputs(),
-                self.edges_of(edges), self.saved_by(fn, candidates),
+                edges_of(self.edges_of(edges)), self.saved_by(fn, candidates),
             )  # fmt: skip
 
 

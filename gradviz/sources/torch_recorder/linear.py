@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
@@ -12,6 +13,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.numbers import next_tensor_number
 from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder.formulas import rules_of_linear
+from gradviz.sources.torch_recorder.identity import Identity, Numbered
 from gradviz.sources.torch_recorder.source import Source
 from gradviz.sources.torch_recorder.values import Unseen
 
@@ -22,59 +24,78 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
     x, weight, bias = args
     identity = source.identity
     listener: Any = source.listener
-    if out.dtype is not x.dtype or not _is_plain(out.grad_fn, identity.key):
+    made = _made_by(out.grad_fn, identity) if out.dtype is x.dtype else None
+    if made is None:
         return False
-    nodes = identity.new_nodes((out.grad_fn,))
-    by_name = {record.name: (fn, record, edges) for fn, record, edges in nodes}
+    turned, main = made
     w, given, b = (identity.number_of(tensor, frame) for tensor in (weight, x, bias))
     enabled, in_pass = torch.is_grad_enabled(), source.in_pass
     t = next_tensor_number()
     known = identity.fresh(out)
     state = identity.state(out, known)
-    turned, main = by_name.get("TBackward0"), by_name.get("AddmmBackward0")
     flags = VIEW | (REQUIRES_GRAD if turned is not None else LEAF)
     if 1 in weight.shape:
         flags |= WHOLE
     of_t, of_addmm = rules_of_linear()
-    listener.op(
-        frame, "t", "", of_t, in_pass, enabled, (w,), (t,), (_transposed(weight),), (flags,), (0,), (w,)
-    )
-    if turned is not None:
-        turned[1].tensors[0] = t
-        identity.tell_numbered(frame, [turned], -1, (), of_t)
-    listener.op(
-        frame, "addmm", "", of_addmm, in_pass, enabled, (b, given, t), (state.tensor,), (out,), (state.flags,),
-        (state.version,), (0,),
-    )  # fmt: skip
-    if main is not None:
+    if turned is None:
+        listener.op(
+            frame, "t", "", of_t, in_pass, enabled, (w,), (t,), (_transposed(weight),), (flags,), (0,), (w,)
+        )
+    else:
+        _, record, edges = turned
+        record.tensors[0] = t
+        listener.differentiated(
+            frame, "t", "", of_t, in_pass, (w,), t, _transposed(weight), flags, 0, w, record.number, record.name,
+            identity.edges_of(edges), (),
+        )  # fmt: skip
+    if main is None:
+        listener.op(
+            frame, "addmm", "", of_addmm, in_pass, enabled, (b, given, t), (state.tensor,), (out,), (state.flags,),
+            (state.version,), (0,),
+        )  # fmt: skip
+    else:
         fn, record, edges = main
         record.tensors[0] = state.tensor
-        saved = [entry for entry in identity.saved_by(fn, (x, weight, bias, out)) if entry.tensor != t]
+        saved = identity.saved_as(fn._raw_saved_mat1, (x,))
         if getattr(fn._raw_saved_mat2, "data", None) is not None:
             saved.append(Saved(t, 0))
-        told = identity.edges_of(edges, (b, given, t))
-        listener.node(frame, record.number, record.name, -1, of_addmm, (state.tensor,), told, saved)
+        listener.differentiated(
+            frame, "addmm", "", of_addmm, in_pass, (b, given, t), state.tensor, out, state.flags, state.version, 0,
+            record.number, record.name, identity.edges_of(edges, (b, given, t)),
+            [part for pair in saved for part in pair],
+        )  # fmt: skip
     return True
 
 
-def _is_plain(fn: Any, key: str) -> bool:
-    """Whether the nodes are those of a transpose and of `addmm`, and no others."""
+def _made_by(fn: Any, identity: Identity) -> tuple[Numbered | None, Numbered | None] | None:
+    """The nodes of the transpose and of `addmm` behind `fn`, which get their numbers; None where there are others."""
     if fn is None:
-        return True
+        return None, None
     if fn.name() != "AddmmBackward0":
-        return False
-    (bias, _), (x, _), (turned, _) = fn.next_functions
-    of_weight = None
+        return None
+    edges = fn.next_functions
+    (bias, _), (x, _), (turned, _) = edges
+    new, before = [(fn, edges)], [x, bias]
     if turned is not None:
         if turned.name() != "TBackward0":
-            return False
-        of_weight = turned.next_functions[0][0]
-    return all(
-        node is None or hasattr(node, "variable") or key in node.metadata for node in (bias, x, of_weight)
-    )
+            return None
+        new.insert(0, (turned, turned.next_functions))
+        before.insert(0, new[0][1][0][0])
+    leaves = [node for node in before if node is not None and identity.key not in node.metadata]
+    if not all(hasattr(node, "variable") for node in leaves):
+        return None
+    for leaf in leaves:
+        identity.number_leaf(leaf)
+    *of_t, of_addmm = identity.number_made(new)
+    return (of_t[0] if of_t else None), of_addmm
 
 
 def _transposed(weight: torch.Tensor) -> Any:
     if weight.numel() <= SMALL and weight.is_cpu and type(weight) in (torch.Tensor, torch.nn.Parameter):
         return weight.detach().t()
-    return Unseen(weight.shape[::-1], weight.dtype, weight.device)
+    return _unseen_transposed(weight.shape, weight.dtype, weight.device)
+
+
+@lru_cache(maxsize=1000)
+def _unseen_transposed(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Unseen:
+    return Unseen(shape[::-1], dtype, device)

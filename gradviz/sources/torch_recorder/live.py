@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gradviz.events.kinds import REQUIRES_GRAD
-from gradviz.events.listener import NO_RULE, Listener, State
+from gradviz.events.listener import NO_RULE, Listener, State, edges_of
 from gradviz.events.numbers import next_tensor_number
 from gradviz.sources.called import Scopes, Step, calls, parameters_of
 from gradviz.sources.live_pass import check_root, named_if_freed
@@ -197,7 +197,7 @@ class _Live:
             record.tensors[nr] = number
             outputs.append(number)
             handles.append(Unseen(form.shape, form.dtype, form.device) if tensor is None else tensor)
-        edges = self.identity.edges_of(nexts)
+        edges = edges_of(self.identity.edges_of(nexts))
         saved = self.identity.saved_by(fn, ())
         inputs = self.identity.inputs_of(edges, saved, outputs)
         zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)

@@ -87,10 +87,7 @@ class Training:
         with torch._C.DisableTorchFunction():
             source.identity.tell_pending()
             numbers = [source.identity.number_of(parameter) for parameter in held]
-        groups = [
-            Group(json.dumps(_settings(group), default=_text), len(group["params"]))
-            for group in optimizer.param_groups
-        ]
+        groups = [Group(_as_json(_settings(group)), len(group["params"])) for group in optimizer.param_groups]
         listener.holds(where, self.number_of(optimizer), type(optimizer).__name__, groups, numbers)
 
     # --- a step
@@ -241,7 +238,7 @@ class _Step:
             self.parameters = [parameter for group in ready for parameter in group]
             numbers = [source.identity.number_of(parameter) for parameter in self.parameters]
         groups = [
-            Group(json.dumps(_settings(group), default=_text), len(parameters))
+            Group(_as_json(_settings(group)), len(parameters))
             for group, parameters in zip(self.optimizer.param_groups, ready, strict=True)
         ]
         name = type(self.optimizer).__name__
@@ -282,3 +279,6 @@ def _text(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_cpu:
         return float(value)
     return type(value).__name__
+
+
+_as_json = json.JSONEncoder(default=_text).encode  # `json.dumps` makes such an object at each call

@@ -30,7 +30,7 @@ import gradviz
 
 GRADES = ("none", "stats", "full")
 ANOMALY = "detect_anomaly"
-STEPS = 2  # that are timed at once
+TURN = 0.3  # seconds at least that steps are timed at once: the writer commits twelve times a second
 REMEMBERED = 6  # steps whose peak memory is measured
 PROCESSES = 5  # for each model: one differs from the next by what lies where in memory
 Maker = Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]
@@ -104,11 +104,14 @@ def step_of(make: Maker) -> Callable[[], None]:
 
 
 def timed(step: Callable[[], None]) -> float:
-    """Seconds of one step."""
+    """Seconds of one step, of as many as fill a turn."""
     start = time.perf_counter()
-    for _ in range(STEPS):
+    steps, taken = 0, 0.0
+    while taken < TURN:
         step()
-    return (time.perf_counter() - start) / STEPS
+        steps += 1
+        taken = time.perf_counter() - start
+    return taken / steps
 
 
 def measured(make: Maker, rounds: str) -> dict[str, float]:

@@ -80,6 +80,7 @@ def _of_few(flat: np.ndarray) -> tuple[Any, ...] | None:
 _BLOCK = 1 << 20
 _ROW = 1024  # elements that are summed in the array's own precision; the sums are added as doubles
 _ONES = {char: np.ones(_ROW, char) for char in "fd"}
+_ZERO = {char: np.zeros((), char) for char in "fd"}  # a Python number would have to be made an array first
 _SQUARABLE = 1e-15, 1e15  # the squares of magnitudes between these neither vanish nor overflow in float32
 # Of a mean below the first share of the rms, digits are lost in float32. Below the second it is what rounding left of
 # zero, as normalized layers leave it, and nobody can do with its digits.
@@ -112,17 +113,17 @@ def _of_large(flat: np.ndarray) -> tuple[Any, ...] | None:
 
 def _sum_of(block: np.ndarray) -> float:
     ones = _ONES[block.dtype.char]
-    rows, rest = divmod(block.size, _ROW)
-    total = float(np.dot(block[block.size - rest :], ones[:rest]))
-    if rows:
-        total += float(np.add.reduce(block[: rows * _ROW].reshape(rows, _ROW) @ ones, dtype=np.float64))
-    return total
+    rest = block.size % _ROW
+    total = 0.0
+    if rest:
+        total, block = float(np.dot(block[-rest:], ones[:rest])), block[:-rest]
+    return total + float(np.add.reduce(np.dot(block.reshape(-1, _ROW), ones), dtype=np.float64))
 
 
 def _zeros_in(flat: np.ndarray) -> int:
     """How many elements are zero. To find the first takes half as long as to count them, and often there is none."""
-    are_zero = flat == 0
-    return int(np.count_nonzero(are_zero)) if are_zero.any() else 0
+    are_zero = np.equal(flat, _ZERO[flat.dtype.char])
+    return int(np.count_nonzero(are_zero)) if are_zero.item(are_zero.argmax()) else 0
 
 
 def stats_of_rows(rows: np.ndarray) -> list[Stats]:

@@ -16,10 +16,13 @@ _ALIKE = 256  # pages that are known by what they hold
 
 def distinct(numbers: ArrayLike) -> np.ndarray:
     """The numbers of an integer array of any shape, each once, in ascending order."""
-    ordered = np.sort(np.asarray(numbers), axis=None)
-    if not len(ordered):
+    ordered = np.array(numbers).ravel()
+    if len(ordered) < 2:
         return ordered
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
+    ordered.sort()
+    is_new = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    return ordered[is_new]
 
 
 def distinct_pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:

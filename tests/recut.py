@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gradviz.tracefile import open_trace
+from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.contents import NOT_PLAIN, Contents
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.schema import STATE
@@ -52,7 +53,7 @@ def recut(path: Path, to: Path, lengths: Sequence[int]) -> Path:
             }
             for table, data in arrays.items():
                 connection.execute(f"INSERT INTO {table} VALUES (?, ?)", (number, as_is(data)))
-            told = contents.chunk(first, rows[first:end], own, payload, dtypes, plain)
+            told = contents.chunk(ByKind(first, rows[first:end]), own, payload, dtypes, plain)
             connection.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (number, *told))
             connection.executemany("INSERT INTO site_ops VALUES (?, ?, 0)", contents.new_ops)
             connection.executemany(

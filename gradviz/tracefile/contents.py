@@ -14,6 +14,7 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, WHOLE, Kind
 from gradviz.sets import Numbers, contained, distinct
+from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, as_is, header_of
 from gradviz.tracefile.nans import with_nan
 
@@ -29,6 +30,7 @@ GIVING = {GIVEN: (Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED), PUSHED: 
 SCOPE = 2**32 - 1  # stands for a scope among the ops of a site
 _NEVER = -1
 _WANTED = LEAF | REQUIRES_GRAD
+_none = np.zeros(0, NUMBER)
 
 
 class Told(NamedTuple):
@@ -74,16 +76,15 @@ class Contents:
 
     def chunk(
         self,
-        first: int,
-        rows: np.ndarray,
+        events: ByKind,
         states: np.ndarray,
         payload: Sequence[bytes],
         dtypes: Mapping[int, str],
         not_plain: Sequence[int],
     ) -> Told:
         """Sum up a chunk. `not_plain` are the texts for makers whose tensors are no leaves to speak of."""
-        events, told = _Events(first, rows), _States(states)
-        since = first if self.open_since is None else self.open_since
+        told = _States(states)
+        since = events.first if self.open_since is None else self.open_since
         bad = with_nan(states, payload, dtypes)
         made = events.column("a", Kind.NODE)
         again = self._told_again(events, told)
@@ -111,7 +112,7 @@ class Contents:
         self._note_ops(events)
         return summed
 
-    def _told_again(self, events: _Events, told: _States) -> list[np.ndarray]:
+    def _told_again(self, events: ByKind, told: _States) -> list[np.ndarray]:
         """The tensors from before the chunk whose value, flags, gradient or tangent it tells of."""
         is_old = told.tensors <= self.highest_tensor
         given = [events.column("a", *kinds) for kinds in GIVING.values()]
@@ -121,16 +122,19 @@ class Contents:
             *(distinct(part[part <= self.highest_tensor]) for part in given),
         ]
 
-    def _leaves(self, events: _Events, told: _States) -> np.ndarray:
+    def _leaves(self, events: ByKind, told: _States) -> np.ndarray:
         """The tensors that became leaves that require grad, or other leaves than before."""
-        required = np.flatnonzero(told.flags & _WANTED == _WANTED)
+        (required,) = (told.flags & _WANTED == _WANTED).nonzero()
         required = required[events.kinds[told.events[required] - events.first] != Kind.MUTATED]
         changed = ~told.has_form & (told.flags & LEAF > 0)
         return distinct(np.concatenate([told.tensors[required], told.tensors[changed]]))
 
-    def _places(self, events: _Events, not_plain: Sequence[int]) -> np.ndarray:
+    def _places(self, events: ByKind, not_plain: Sequence[int]) -> np.ndarray:
         """The first tensors that were made at a site, other than by an op."""
-        plain = ~contained(events.column("b", Kind.TENSOR), not_plain)
+        makers = events.column("b", Kind.TENSOR)
+        if not len(makers):
+            return _none
+        plain = ~contained(makers, not_plain)
         sites, tensors = (events.column(name, Kind.TENSOR)[plain].tolist() for name in ("site", "a"))
         first = dict(zip(reversed(sites), reversed(tensors), strict=True))
         found = sorted(tensor for site, tensor in first.items() if site not in self.made_at)
@@ -138,17 +142,20 @@ class Contents:
         return np.array(found, np.uint32)
 
     @staticmethod
-    def _holders(events: _Events) -> np.ndarray:
+    def _holders(events: ByKind) -> np.ndarray:
         """The tensors that kept their gradient, or whose `.grad` was assigned and not to None."""
         assigned, grads = (events.column(name, Kind.GRAD_ASSIGNED) for name in ("a", "b"))
         return distinct(np.concatenate([assigned[grads > 0], events.column("a", Kind.RETAINED)]))
 
-    def _newest(self, events: _Events, told: _States) -> tuple[np.ndarray, np.ndarray]:
+    def _newest(self, events: ByKind, told: _States) -> tuple[np.ndarray, np.ndarray]:
         """The newest tensors of the chunk that each site made and that are leaves without `requires_grad`; and the
         sites."""
-        plain = np.flatnonzero((told.flags & _WANTED == LEAF) & (told.tensors > self.highest_tensor))[::-1]
-        sites, at = np.unique(events.rows["site"][told.events[plain] - events.first], return_index=True)
-        return told.tensors[plain[at]], sites
+        (plain,) = ((told.flags & _WANTED == LEAF) & (told.tensors > self.highest_tensor)).nonzero()
+        if not len(plain):
+            return _none, _none
+        newest = plain[::-1]
+        sites, at = np.unique(events.rows["site"][told.events[newest] - events.first], return_index=True)
+        return told.tensors[newest[at]], sites
 
     def _writes_through_views(self, told: _States, old: np.ndarray) -> int:
         """How many tensors were written that are views of all of another; `old` are those from before the chunk whose
@@ -162,29 +169,30 @@ class Contents:
         own = told.tensors[contained(told.tensors, new) & told.has_form]
         return written + len(own) - len(distinct(own))
 
-    def _note_open(self, events: _Events) -> None:
+    def _note_open(self, events: ByKind) -> None:
         """Note since when scopes and passes have been open at the end of a chunk."""
-        first, at = events.first, np.sort(events.at(*_BEGIN, *_END))
+        first, at = events.first, events.at(*_BEGIN, *_END)
         if not len(at):
             return
+        at.sort()
         kinds = events.kinds[at]
         steps, keys = _step[kinds], (events.rows["head"][at] >> 16).astype(np.int64) << 1 | _of_pass[kinds]
         is_open = np.zeros(len(at), bool)  # after each of them
         for key in {*distinct(keys).tolist(), *self.depths}:
-            depth = self.depths.get(key, 0) + np.cumsum(np.where(keys == key, steps, 0))
+            depth = self.depths.get(key, 0) + np.where(keys == key, steps, 0).cumsum()
             is_open |= depth != 0
             self.depths[key] = int(depth[-1])
         self.depths = {key: depth for key, depth in self.depths.items() if depth}
         if not is_open[-1]:
             self.open_since = None
             return
-        closed = np.flatnonzero(~is_open)
+        (closed,) = (~is_open).nonzero()
         if len(closed):
             self.open_since = first + int(at[closed[-1] + 1])
         elif self.open_since is None:
             self.open_since = first + int(at[0])
 
-    def _note_ops(self, events: _Events) -> None:
+    def _note_ops(self, events: ByKind) -> None:
         """Note which ops ran at which sites, and which ran last."""
         names, sites = events.column("a", Kind.OP), events.column("site", Kind.OP).astype(np.int64)
         scopes = events.column("site", Kind.SCOPE_ENTERED).astype(np.int64)
@@ -195,26 +203,6 @@ class Contents:
         lasts = dict(zip(sites.tolist(), names.tolist(), strict=True))
         self.changed_ops = [(op, site) for site, op in sorted(lasts.items()) if self.last_op.get(site) != op]
         self.last_op.update((site, op) for op, site in self.changed_ops)
-
-
-class _Events:
-    """The events of a chunk, by their kinds."""
-
-    def __init__(self, first: int, rows: np.ndarray) -> None:
-        self.first, self.rows = first, rows
-        self.kinds = (rows["head"] & 0xFF).astype(np.uint8)
-        self._order = np.argsort(self.kinds, kind="stable")
-        self._ends = np.cumsum(np.bincount(self.kinds, minlength=256)).tolist()
-
-    def at(self, *kinds: int) -> np.ndarray:
-        """The places of the events of these kinds; those of each kind are in order."""
-        parts = [self._order[self._ends[kind - 1] : self._ends[kind]] for kind in kinds]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def column(self, name: str, *kinds: int) -> np.ndarray:
-        """A column of the events of these kinds."""
-        found: np.ndarray = self.rows[name][self.at(*kinds)]
-        return found
 
 
 class _States:

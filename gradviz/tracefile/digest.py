@@ -17,6 +17,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import COLUMNS, LAYOUTS
+from gradviz.tracefile.bykind import ByKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,10 @@ class Digests:
         finished, self.finished = self.finished, []
         return finished
 
-    def read(self, first: int, events: np.ndarray, links: np.ndarray) -> None:
-        """Take in one batch of events, the first of which is number `first`."""
-        kinds = events["head"] & 0xFF
-        began, ended = np.flatnonzero(kinds == _BEGAN), np.flatnonzero(kinds == _ENDED)
-        received, produced = np.flatnonzero(kinds == _RECEIVED), np.flatnonzero(kinds == _PRODUCED)
+    def read(self, batch: ByKind, links: np.ndarray) -> None:
+        """Take in one batch of events, with their links."""
+        events = batch.rows
+        began, ended, received, produced = map(batch.at, (_BEGAN, _ENDED, _RECEIVED, _PRODUCED))
         if not (len(began) or len(ended) or len(received) or len(produced)):
             return
         self._hash_names()
@@ -82,7 +82,7 @@ class Digests:
                 parts.append(part)
         summed = _digests(_joined([*before, run]), [*finished])
         self.finished += [
-            FinishedPass(number, first + at, *summed[number]) for number, at in finished.items()
+            FinishedPass(number, batch.first + at, *summed[number]) for number, at in finished.items()
         ]
 
     def _hash_names(self) -> None:
@@ -108,13 +108,10 @@ def _given(
 def _digests(run: _Run, numbers: Sequence[int]) -> dict[int, tuple[int, str]]:
     """How many nodes ran in each of these passes, and its digest: 16 hexadecimal digits; none of one in which no node
     was told."""
-    in_order, of_edges = (np.argsort(passes, kind="stable") for passes in (run.passes, run.giving))
-    starts, ends = (
-        np.searchsorted(run.passes[in_order], numbers, side).tolist() for side in ("left", "right")
-    )
-    passes, names = run.passes[in_order], run.names[in_order]
-    giving = run.giving[of_edges]
-    firsts, lasts = (np.searchsorted(giving, numbers, side).tolist() for side in ("left", "right"))
+    in_order, of_edges = run.passes.argsort(kind="stable"), run.giving.argsort(kind="stable")
+    passes, names, giving = run.passes[in_order], run.names[in_order], run.giving[of_edges]
+    starts, ends = passes.searchsorted(numbers).tolist(), passes.searchsorted(numbers, "right").tolist()
+    firsts, lasts = giving.searchsorted(numbers).tolist(), giving.searchsorted(numbers, "right").tolist()
     of_run = _keys(passes, run.nodes[in_order])
     sources, targets = (
         _places(of_run, passes, _keys(giving, nodes[of_edges])) for nodes in (run.sources, run.targets)
@@ -137,10 +134,10 @@ def _places(ran: np.ndarray, passes: np.ndarray, wanted: np.ndarray) -> np.ndarr
     ran twice it is the last."""
     if not len(ran):
         return np.full(len(wanted), -1)
-    order = np.argsort(ran, kind="stable")
-    at = np.searchsorted(ran, wanted, side="right", sorter=order) - 1
-    found = order[at.clip(0)]
-    places = found - np.searchsorted(passes, passes[found])
+    order = ran.argsort(kind="stable")
+    at = ran.searchsorted(wanted, "right", order) - 1
+    found = order[np.maximum(at, 0)]
+    places = found - passes.searchsorted(passes[found])
     return np.where((at >= 0) & (ran[found] == wanted), places, -1)
 
 

@@ -63,12 +63,12 @@ def unexpected(before: np.ndarray, data: bytes, period: int, columns: int = 0) -
     grown = whole[period:] - whole[:-period]
     surprise = grown[period:].copy()
     surprise -= grown[:-period][: len(surprise)]
-    places = np.flatnonzero(surprise)
+    (places,) = surprise.nonzero()
     if len(places) * _RARE > len(numbers):
         return rearranged([data], columns * NUMBER.itemsize)
-    packed = zlib.compress(
-        np.concatenate([np.diff(places, prepend=0).astype(NUMBER), surprise[places]]).tobytes()
-    )
+    steps = places.astype(NUMBER)
+    steps[1:] -= steps[:-1].copy()
+    packed = zlib.compress(steps.tobytes() + surprise[places].tobytes())
     return _HEADER.pack(UNEXPECTED, period, len(data), len(places), len(known)) + packed
 
 

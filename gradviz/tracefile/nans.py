@@ -19,12 +19,14 @@ def with_nan(states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, 
     """The events at which a tensor's value has a NaN, in order, one for each such value. `payload` has the values of
     the states that have one; `dtypes` are those of forms, by their numbers."""
     valued = states[states["what"] >> 8 != 0]
+    if not len(valued):
+        return np.zeros(0, np.int64)
     grades = valued["what"] >> 8
     bad = np.zeros(len(valued), bool)
-    of_stats = np.flatnonzero(grades == STATS)
+    (of_stats,) = (grades == STATS).nonzero()
     packed = b"".join([payload[at] for at in of_stats.tolist()])
     bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, STATISTICS)[:, _NAN] > 0
-    in_full = np.flatnonzero(grades == ELEMENTS)
+    (in_full,) = (grades == ELEMENTS).nonzero()
     if _are_sound(
         [payload[at] for at in in_full.tolist()],
         {dtypes.get(form) for form in distinct(valued["form"]).tolist()},

@@ -13,6 +13,7 @@ import numpy as np
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Event, Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.sets import contained, distinct
+from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
@@ -126,7 +127,7 @@ class Trace(Tables):
                 begin = max(first, start)
                 events = self.events[begin : first + count]
                 skipped = int(self.events["links"][first:begin].sum())
-                digests.read(begin, renumbered(events, numbers), self._links_of(chunk)[skipped:])
+                digests.read(ByKind(begin, renumbered(events, numbers)), self._links_of(chunk)[skipped:])
         ended = {run.number: run for run in digests.take_finished()}
         return [
             run._replace(

@@ -8,12 +8,12 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
+from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.contents import NOT_PLAIN, Contents
 from gradviz.tracefile.digest import Digests, FinishedPass
 from gradviz.tracefile.expected import as_is
@@ -233,17 +234,17 @@ class Writer:
 
     def _write(self, batch: Batch) -> None:
         """Write a batch, and end the transaction."""
-        events = np.frombuffer(batch.rows, ROW)
+        events = ByKind(batch.first, np.frombuffer(batch.rows, ROW))
         notes = dict(self.notes)
         cursor = self.connection.cursor()
         self._write_interned(cursor)
-        if len(events):
-            self._write_chunk(cursor, batch)
-        self.digests.read(batch.first, events, np.frombuffer(batch.links, "<u4"))
-        self._write_tables(cursor, batch.first, events)
-        cursor.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(notes))
+        if len(events.rows):
+            self._write_chunk(cursor, batch, events)
+            self.digests.read(events, np.frombuffer(batch.links, "<u4"))
+            self._write_tables(cursor, events)
+        _execute_each(cursor, "INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(notes))
         cursor.execute("COMMIT")
-        self.written = batch.first + len(events)
+        self.written = batch.first + len(events.rows)
         self.notes = {key: text for key, text in self.notes.items() if notes.get(key) != text}
         if self.ring is not None:
             self.ring.note(batch, self.dtypes)
@@ -283,25 +284,25 @@ class Writer:
                 cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (file, storable(text)))
         strings = [(number, storable(text)) for number, text in source.strings.take_new()]
         self.texts += [text for _, text in strings]
-        cursor.executemany("INSERT INTO strings VALUES (?, ?)", strings)
+        _execute_each(cursor, "INSERT INTO strings VALUES (?, ?)", strings)
         new_forms = source.forms.take_new()
         self.dtypes.update((number, form.dtype) for number, form in new_forms)
         forms = [(number, json.dumps(form.shape), form.dtype, form.device) for number, form in new_forms]
-        cursor.executemany("INSERT INTO forms VALUES (?, ?, ?, ?)", forms)
+        _execute_each(cursor, "INSERT INTO forms VALUES (?, ?, ?, ?)", forms)
         rules = [
             (number, json.dumps(rule.inputs), bool(rule.elementwise))
             for number, rule in source.rules.take_new()
         ]
-        cursor.executemany("INSERT INTO rules VALUES (?, ?, ?)", rules)
+        _execute_each(cursor, "INSERT INTO rules VALUES (?, ?, ?)", rules)
 
-    def _write_chunk(self, cursor: sqlite3.Cursor, batch: Batch) -> None:
+    def _write_chunk(self, cursor: sqlite3.Cursor, batch: Batch, events: ByKind) -> None:
         """Write the packed arrays of a batch."""
         settle(batch)
         self.chunks += 1
-        count = len(batch.rows) // ROW.itemsize
+        count = len(events.rows)
         arrays = bytes(batch.rows), bytes(batch.links), bytes(batch.states)
         if self.ring is None:
-            self._write_contents(cursor, batch)
+            self._write_contents(cursor, batch, events)
             kept = self.squeezer.chunk(self.chunks, batch.first + count, *arrays, batch.payload)
             since = self.squeezer.group
             batch.payload.clear()  # not both in memory while they are written
@@ -312,11 +313,10 @@ class Writer:
         for table, packed in kept._asdict().items():
             cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
 
-    def _write_contents(self, cursor: sqlite3.Cursor, batch: Batch) -> None:
+    def _write_contents(self, cursor: sqlite3.Cursor, batch: Batch, events: ByKind) -> None:
         """Write what is told beside a chunk. A ring, whose events are taken out, does without."""
         told = self.contents.chunk(
-            batch.first,
-            np.frombuffer(batch.rows, ROW),
+            events,
             np.frombuffer(batch.states, STATE),
             batch.payload,
             self.dtypes,
@@ -324,21 +324,20 @@ class Writer:
         )
         cursor.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (self.chunks, *told))
         new, changed = self.contents.new_ops, self.contents.changed_ops
-        cursor.executemany("INSERT INTO site_ops VALUES (?, ?, 0)", new)
-        cursor.executemany("UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", changed)
+        _execute_each(cursor, "INSERT INTO site_ops VALUES (?, ?, 0)", new)
+        _execute_each(cursor, "UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", changed)
 
-    def _write_tables(self, cursor: sqlite3.Cursor, first: int, events: np.ndarray) -> None:
+    def _write_tables(self, cursor: sqlite3.Cursor, events: ByKind) -> None:
         """Write what a person would query: passes, parameters, errors."""
-        kinds = events["head"] & 0xFF
         text = self.texts.__getitem__
-        self._write_passes(cursor, list(_of_kind(Kind.PASS_BEGAN, first, events, kinds)))
-        for _, row in _of_kind(Kind.NAMED, first, events, kinds):
+        self._write_passes(cursor, list(_of_kind(Kind.PASS_BEGAN, events)))
+        for _, row in _of_kind(Kind.NAMED, events):
             tensor, name, role = row["tensor"], text(row["name"]), text(row["role"])
             if role:
                 cursor.execute("INSERT OR REPLACE INTO parameters VALUES (?, ?, ?)", (tensor, name, role))
             else:
                 cursor.execute("INSERT OR REPLACE INTO variables VALUES (?, ?)", (tensor, name))
-        for index, row in _of_kind(Kind.ERROR, first, events, kinds):
+        for index, row in _of_kind(Kind.ERROR, events):
             error = (index, text(row["type"]), text(row["message"]), row["node"], row["site"])
             cursor.execute("INSERT INTO errors VALUES (?, ?, ?, ?, ?)", error)
 
@@ -350,10 +349,10 @@ class Writer:
         is_skipped = [self.ring is None and not (run.recorded or run.is_in_detail) for run in passes]
         skipped = runs_of(compress(passes, is_skipped))
         told = [run for run, skip in zip(passes, is_skipped, strict=True) if not skip]
-        cursor.executemany("INSERT INTO skipped VALUES (?, ?, ?, ?, ?, ?, ?)", skipped)
-        cursor.executemany("INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", told)
+        _execute_each(cursor, "INSERT INTO skipped VALUES (?, ?, ?, ?, ?, ?, ?)", skipped)
+        _execute_each(cursor, "INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", told)
         late = [(run.last, run.nodes, run.digest, run.number) for run in ended.values()]
-        cursor.executemany("UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", late)
+        _execute_each(cursor, "UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", late)
 
 
 def _pass_of(first: int, row: dict[str, int], ended: FinishedPass | None) -> PassInfo:
@@ -366,17 +365,24 @@ def _pass_of(first: int, row: dict[str, int], ended: FinishedPass | None) -> Pas
     )
 
 
-def _of_kind(
-    kind: Kind, first: int, events: np.ndarray, kinds: np.ndarray
-) -> Iterable[tuple[int, dict[str, int]]]:
+def _of_kind(kind: Kind, events: ByKind) -> Iterable[tuple[int, dict[str, int]]]:
     """The events of a kind: index, and the row with its columns by the fields' names."""
+    places = events.at(kind)
+    if not len(places):
+        return
     columns = [(field.name, column) for column, field in zip("abcd", LAYOUTS[kind].columns, strict=False)]
     named = [("head", "head"), ("site", "site"), *columns]
-    places = np.flatnonzero(kinds == kind)
     for at, *row in zip(
-        places.tolist(), *(events[column][places].tolist() for _, column in named), strict=True
+        places.tolist(), *(events.rows[column][places].tolist() for _, column in named), strict=True
     ):
-        yield first + at, dict(zip((name for name, _ in named), row, strict=True))
+        yield events.first + at, dict(zip((name for name, _ in named), row, strict=True))
+
+
+def _execute_each(cursor: sqlite3.Cursor, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    """`executemany`, which takes its time even if there are no rows."""
+    listed = list(rows)
+    if listed:
+        cursor.executemany(statement, listed)
 
 
 def _to_stderr(line: str) -> None:

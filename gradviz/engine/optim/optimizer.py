@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import defaultdict
@@ -18,9 +17,10 @@ from gradviz.engine.tensors.clearing import clear_grads
 from gradviz.engine.tensors.writing import tell_written, write
 from gradviz.events.fields import Group
 from gradviz.events.listener import Where
+from gradviz.events.settings import SettingsText
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # options of PyTorch that change its speed only
-_as_json = json.JSONEncoder(default=repr).encode  # `json.dumps` makes such an object at each call
+_as_json = SettingsText(repr)
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

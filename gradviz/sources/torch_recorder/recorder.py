@@ -107,7 +107,8 @@ class TorchRecorder:
 
     def is_on(self) -> bool:
         """Whether the calls of this thread are watched."""
-        return any(mode is self.forward for mode in _overrides._get_current_function_mode_stack())
+        count = torch._C._len_torch_function_stack()
+        return any(torch._C._get_function_stack_at(at) is self.forward for at in reversed(range(count)))
 
     @contextmanager
     def on(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from torch.optim import optimizer as torch_optimizer
 from gradviz.events.fields import Group
 from gradviz.events.listener import Where
 from gradviz.events.numbers import next_optimizer_number
+from gradviz.events.settings import SettingsText
 from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 from gradviz.sources.torch_recorder.values import READER
 
@@ -145,7 +146,8 @@ class Training:
                 if set_to_none:
                     source.listener.grads_dropped(frame, numbers)
                 states = [source.identity.state_of(grad) for grad in grads if grad is not None]
-                source.listener.all_mutated(frame, "zero_", states, source.in_pass)
+                if states:
+                    source.listener.all_mutated(frame, "zero_", states, source.in_pass)
 
         run.__name__, run.__qualname__, run.__doc__ = (
             zero_grad.__name__, zero_grad.__qualname__, zero_grad.__doc__,
@@ -281,4 +283,4 @@ def _text(value: Any) -> Any:
     return type(value).__name__
 
 
-_as_json = json.JSONEncoder(default=_text).encode  # `json.dumps` makes such an object at each call
+_as_json = SettingsText(_text)

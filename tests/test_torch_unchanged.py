@@ -245,6 +245,19 @@ def test_tensors_that_cannot_be_read_are_told_without_a_value(record: Record) ->
     assert any(re.match("complex64", one.dtype) for one in read)
 
 
+def test_large_tensors_of_inference_mode_have_statistics_though_no_versions(record: Record) -> None:
+    def program() -> None:
+        with torch.inference_mode():
+            torch.full((100, 100), 2.0).mul(3)
+
+    trace = record(program, values="stats")
+    product = next(event for event in trace if isinstance(event, OpRan))
+    snapshot = trace.snapshot(product.outputs[0], product.index)
+    assert snapshot is not None
+    assert snapshot.stats is not None
+    assert (snapshot.stats.min, snapshot.stats.max, snapshot.stats.mean) == (6, 6, 6)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool])
 @pytest.mark.parametrize("values", ["stats", "full"])
 @pytest.mark.parametrize("length", [5, 3000, 9000, 300_000])

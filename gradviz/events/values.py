@@ -41,7 +41,8 @@ def packed_stats_of(array: np.ndarray) -> bytes:
 
 
 def _of_one(array: np.ndarray) -> tuple[Any, ...]:
-    flat = np.asarray(array).ravel(order="K")  # a transposed array is not copied
+    is_flat = type(array) is np.ndarray and array.ndim == 1
+    flat = array if is_flat else np.asarray(array).ravel(order="K")  # a transposed array is not copied
     if flat.dtype.char not in "fd" or not flat.size:
         return _of_row(flat)
     found = _of_few(flat) if flat.size <= _FEW else _of_large(flat)

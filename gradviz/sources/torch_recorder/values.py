@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ _DTYPES: dict[Any, str] = {}
 _MOST_RECENT = 8
 _LARGE = 4096  # up to so many elements statistics are computed later, those of many tensors at once
 _numpy = NumpyReader()
+_Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 class Unseen:
@@ -95,45 +97,48 @@ class TorchReader:
 
     def keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         """Its elements or its statistics, or what they are made of later."""
+        if type(value) not in PLAIN:
+            return None
         try:
-            with torch._C.DisableTorchFunction():
+            with _Plain():
+                if _dispatch_modes():
+                    with torch._C._DisableTorchDispatch():
+                        return self._keep(value, whole)
                 return self._keep(value, whole)
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
             return None  # no elements can be read
 
     def _keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
-        if type(value) not in PLAIN or value.is_meta:
+        if value.is_cpu and value.dtype in _IN_NUMPY and value.is_contiguous() and not value.is_neg():
+            return _bytes_of(value) if whole else self._keep_dense(value)
+        if value.is_meta:
             return None
-        if torch._C._len_torch_dispatch_stack():
-            with torch._C._DisableTorchDispatch():
-                return self._keep_plain(value, whole)
-        return self._keep_plain(value, whole)
-
-    def _keep_plain(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         if is_distant(value):
             return self._keep_distant(value.detach(), whole)
         if value.dtype not in _IN_NUMPY or value.is_neg():
             return _numpy.keep(array_of(value, whole), whole)
-        if whole and value.is_contiguous():
-            return _bytes_of(value)
-        if whole or not (value.is_contiguous() or _is_dense(value)):
+        if whole or not _is_dense(value):
             return _numpy.keep(in_place(value), whole)
-        if value.numel() > _LARGE:
-            return self._stats_of_large(value)
-        data = _bytes_of(value) if value.is_contiguous() else _memory_of(value).tobytes()
-        return Later((data, _in_numpy(value.dtype)), False, len(data))
+        return self._keep_dense(value)
 
-    def _stats_of_large(self, value: torch.Tensor) -> bytes:
-        """The statistics of a dense tensor: those of a tensor on the same memory, where they have just been computed,
-        that still lives, and nobody has written since."""
-        key = (value.data_ptr(), value.numel(), value.dtype)
+    def _keep_dense(self, value: torch.Tensor) -> bytes | Later:
+        """The statistics of a dense tensor. Of a large one those of a tensor on the same memory will do, if they have
+        just been computed, that tensor lives, and nobody has written since."""
+        start, size, dtype = _start_of(value), value.nbytes, value.dtype
+        if value.numel() <= _LARGE:
+            return Later((ctypes.string_at(start, size), _in_numpy(dtype)), False, size)
+        memory: Any = _bytes_at(size).from_address(start)  # for as long as the tensor is held
+        elements = np.frombuffer(memory, _in_numpy(dtype))
+        if value.is_inference():  # which counts no versions
+            return packed_stats_of(elements)
+        key, version = (start, size, dtype), value._version
         known = self.recent.get(key)
-        if known is not None and known[0]() is not None and known[1] == value._version:
+        if known is not None and known[0]() is not None and known[1] == version:
             return known[2]
-        found = packed_stats_of(_memory_of(value))
+        found = packed_stats_of(elements)
         if len(self.recent) >= _MOST_RECENT:
             del self.recent[next(iter(self.recent))]
-        self.recent[key] = (weakref.ref(value), value._version, found)
+        self.recent[key] = (weakref.ref(value), version, found)
         return found
 
     def _keep_distant(self, value: torch.Tensor, whole: bool) -> Later | None:
@@ -214,26 +219,23 @@ class _Memory:
 def in_place(value: torch.Tensor) -> np.ndarray:
     """The memory of a tensor as an array. Not by `Tensor.numpy`: a tensor that it was called on can never be resized.
     Raises TypeError for a dtype that NumPy has not, RuntimeError where there is no memory."""
-    size = _in_numpy(value.dtype).itemsize
-    return _on_memory(value, tuple(value.shape), tuple([size * step for step in value.stride()]))
-
-
-def _memory_of(value: torch.Tensor) -> np.ndarray:
-    """The elements of a dense tensor as they lie in memory, one after the other. Raises as `in_place` does."""
-    return _on_memory(value, (value.numel(),), None)
-
-
-def _on_memory(value: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> np.ndarray:
+    dtype = _in_numpy(value.dtype)
     memory = _Memory()
     memory.tensor = value
     memory.__array_interface__ = {
-        "shape": shape,
-        "strides": strides,
-        "typestr": _in_numpy(value.dtype).str,
+        "shape": tuple(value.shape),
+        "strides": tuple([dtype.itemsize * step for step in value.stride()]),
+        "typestr": dtype.str,
         "data": (_start_of(value), True),
         "version": 3,
     }
     return np.asarray(memory)
+
+
+@lru_cache(maxsize=1000)
+def _bytes_at(size: int) -> type[ctypes.Array[Any]]:
+    """The type of so many bytes, which `ctypes` makes anew each time."""
+    return ctypes.c_char * size
 
 
 def _bytes_of(value: torch.Tensor) -> bytes:

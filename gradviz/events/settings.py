@@ -1,0 +1,32 @@
+"""The settings of optimizers as JSON, which is told at every step and mostly is the same text again."""
+
+from __future__ import annotations
+
+import json
+import marshal
+from collections.abc import Callable
+from typing import Any
+
+_MOST = 100  # texts that are kept
+
+
+class SettingsText:
+    """Writes settings as JSON. `text_of` says what stands for a value that JSON has no form of."""
+
+    def __init__(self, text_of: Callable[[Any], Any]) -> None:
+        self._encode = json.JSONEncoder(
+            default=text_of
+        ).encode  # `json.dumps` makes such an object at each call
+        self._known: dict[bytes, str] = {}
+
+    def __call__(self, settings: dict[str, Any]) -> str:
+        try:
+            key = marshal.dumps(settings)
+        except ValueError:  # a value of another type, which may change while it stays the same object
+            return self._encode(settings)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            found = self._known[key] = self._encode(settings)
+        return found

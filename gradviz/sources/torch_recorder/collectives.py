@@ -26,6 +26,9 @@ WRITTEN = {
     "all_to_all_single": "output", "send": "", "all_gather_single": "output", "reduce_scatter_single": "output",
 }  # fmt: skip
 
+# The modules that average gradients by themselves; there are none where PyTorch was built without collectives.
+_AVERAGING: Any = torch.nn.parallel.DistributedDataParallel if torch.distributed.is_available() else ()
+
 
 def modules() -> tuple[ModuleType, ...]:
     """The modules that have these functions."""
@@ -97,7 +100,7 @@ class Collectives:
 
     def note(self, module: Any) -> None:
         """Note a module that is called, if it averages gradients."""
-        if torch.distributed.is_available() and isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        if isinstance(module, _AVERAGING):
             self.replicas.add(module)
 
     @safely

@@ -60,7 +60,7 @@ class Scopes:
     def _leave(self, module: torch.nn.Module) -> None:
         source = self.source
         scopes = source.thread.scopes
-        if source.listener is None or not any(owner == id(module) for _, owner in scopes):
+        if source.listener is None or not any(owner == id(module) for _, owner in reversed(scopes)):
             return
         while scopes:
             number, owner = scopes.pop()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gradviz.events.kinds import GradRead, GradsClipped, GraphsAlive, OptimizerHolds, RequiresGradChanged
+from gradviz.events.settings import SettingsText
 from gradviz.query.query import Query
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace
@@ -114,3 +115,22 @@ def test_recording_keeps_no_graph_alive(engine: str, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(ONE_AT_A_TIME)
     assert run(Target(str(script), False, []), tmp_path / "run.gradviz", engine=engine).status == 0
+
+
+def test_settings_that_are_equal_and_of_other_types_are_other_texts() -> None:
+    text = SettingsText(repr)
+    written = [text({"lr": rate}) for rate in (1, 1.0, True, 1, 0.5)]
+    assert written == ['{"lr": 1}', '{"lr": 1.0}', '{"lr": true}', '{"lr": 1}', '{"lr": 0.5}']
+
+
+def test_a_setting_that_changes_in_place_is_written_as_it_is_now() -> None:
+    class Rate:
+        value = 1
+
+        def __repr__(self) -> str:
+            return f"rate {self.value}"
+
+    rate, text = Rate(), SettingsText(repr)
+    assert text({"lr": rate}) == '{"lr": "rate 1"}'
+    rate.value = 2
+    assert text({"lr": rate}) == '{"lr": "rate 2"}'

@@ -95,13 +95,14 @@ def wasted(case: Case) -> Iterator[Link]:
     cleared before a step uses them; and no gradient that is used flows through these networks."""
     lives = case.training.lives
     came = lives.whats == ACCUMULATED
-    unused = came & (lives.after(lives.whats == STEPPED) == 0) & lives.ends_cleared
+    stepped = came & (lives.after(lives.whats == STEPPED) > 0)
+    unused = came & ~stepped & lives.ends_cleared
     by_number = case.query.passes.by_number
     sites = np.array([by_number[n].site if n in by_number else 0 for n in lives.numbers.tolist()])
     for site in distinct(sites[came & unused])[:_SITES].tolist():
         here = came & (sites == site)
         lost = without(lives.leaves[here & unused], lives.leaves[here & ~unused])
-        used = without(lives.leaves[here & ~unused], lost)
+        used = without(lives.leaves[here & stepped], lost)
         numbers = distinct(lives.numbers[here])
         if len(lost) and len(used) and len(numbers) > 1 and site:
             link = _into(case, set(lost.tolist()), set(used.tolist()), int(numbers[0]))

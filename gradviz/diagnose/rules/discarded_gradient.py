@@ -1,8 +1,8 @@
 """`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them. Passes that also
-compute the gradient of a leaf that nobody trains (an input, say) are left out, and so are those that are not
-finite, which a gradient scaler skips, those that the step of an optimizer runs itself, those from a line that runs only
-where no steps are (before training, say), and those of whose gradients the program computes something as large (their
-squares, as Fisher information) and reads it afterwards."""
+compute the gradient of a leaf that nobody trains (an input, say) are left out, and so are those that are not finite,
+which a gradient scaler skips, those that the step of an optimizer runs or clears itself, those from a line that runs
+only where no steps are (before training, say), and those of whose gradients the program computes something as large
+(their squares, as Fisher information) and reads it afterwards."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ def _search(case: Case) -> Iterator[Found]:
         first = numbers[0]
         rows = np.flatnonzero(lost & (lives.numbers == first))
         cleared = _clearing(case, int(lives.leaves[rows[0]]), int(lives.events[rows[0]]))
+        if case.training.is_inside_step(case.site(cleared)):
+            continue
         leaves = tuple(distinct(lives.leaves[rows]).tolist())
         yield Found(
             f"the gradients of pass {first} ({case.called(leaves)}) are cleared before any step has used them"

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.reach import PARAMETER
@@ -17,12 +19,13 @@ def _search(case: Case) -> Iterator[Found]:
     made, came = case.trace.table(Kind.TENSOR), case.trace.table(Kind.ACCUMULATED)
     wanted = [number for number, text in case.trace.strings.items() if text == PARAMETER]
     fresh = contained(made["how"], wanted) & contained(made["tensor"], came["tensor"])
-    first_pass = case.trace.passes[0].first
+    begins = np.array([run.first for run in case.trace.passes])
     for events in case.by_site(made.events[fresh]).values():
         leaves = made["tensor"][contained(made.events, events)]
         passes = [distinct(came["in_pass"][came["tensor"] == leaf]) for leaf in leaves.tolist()]
-        later = events[events > first_pass]
-        if not len(later) or any(len(numbers) > 1 for numbers in passes):
+        later = events[events > begins[0]]
+        is_made_anew = len(distinct(np.searchsorted(begins, events))) > 1
+        if not is_made_anew or any(len(numbers) > 1 for numbers in passes):
             continue
         if set(leaves.tolist()) & case.training.trained or len({int(p[0]) for p in passes}) < 2:
             continue

@@ -169,6 +169,12 @@ class Tensor(Values):
             number = 0 if value is None else number_of(value)
             state.listener.grad_assigned(sys._getframe(1), number_of(self), number)
 
+    @grad.deleter
+    def grad(self) -> None:
+        tensor_rare(self).grad = None
+        if state.listener is not None:
+            state.listener.grad_assigned(sys._getframe(1), number_of(self), 0)
+
     @property
     def retains_grad(self) -> bool:
         """Whether this non-leaf keeps its gradient in `.grad`."""

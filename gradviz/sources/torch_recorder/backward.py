@@ -149,16 +149,24 @@ class Pass:
         if not self.source.follows_passes:
             return
         with _Plain():
-            for tensor, gradient in zip(self.wanted, gradients, strict=True):
+            leaves = {record.tensors[0]: record for record in self.records.values() if record.is_leaf}
+            for root, gradient in zip(self.wanted, gradients, strict=True):
                 if gradient is None:
                     continue
-                fn, _ = _edge_of(tensor)
-                record = self.identity.record_of(fn)
-                if record.is_leaf:
+                record = leaves.get(self._tensor_of(root))
+                if record is not None:
                     number, value = self._number(gradient)
                     self.listener.received(record.number, record.name, self.number, (number,), (value,))
                 else:
                     self.identity.number_of(gradient, sys._getframe(), "gradient")
+
+    def _tensor_of(self, root: Any) -> int:
+        """The number of a tensor, or of the one that an edge leads to; 0 if it has none."""
+        if isinstance(root, torch.Tensor):
+            known = self.identity.known.get(id(root))
+            return 0 if known is None else known.number
+        record = root.node.metadata.get(self.identity.key)
+        return 0 if record is None else record.tensors.get(root.output_nr, 0)
 
     @safely
     def failed(self, error: BaseException) -> None:

@@ -64,9 +64,9 @@ ALIASES = {"detach", "data", "view_as_real", "_make_dual"}
 def sort_of(func: Any) -> tuple[str, str]:
     """What sort of call it is, and the name of the op."""
     name = getattr(func, "__name__", type(func).__name__)
-    if name in ("__get__", "__set__"):
+    if name in ("__get__", "__set__", "__delete__"):
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
-        if name == "__set__":
+        if name != "__get__":
             return _SETTERS.get(attribute, OP), attribute
         if attribute in _GETTERS:
             return _GETTERS[attribute], attribute

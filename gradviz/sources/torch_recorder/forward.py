@@ -48,6 +48,8 @@ class Forward(TorchFunctionMode):
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.compiler.is_compiling():  # a function that was compiled before the recording
+            return func(*args, **(kwargs or {}))
         sort, name = self.sorts.get(func) or self._sort(func)
         if sort is calls.PASS or self.source.is_off:
             return func(*args, **kwargs) if kwargs else func(*args)
@@ -342,7 +344,7 @@ class Forward(TorchFunctionMode):
 
     def _set_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
         result = func(*args, **kwargs)
-        tensor, value = args
+        tensor, value = (*args, None)[:2]  # `del tensor.grad` gives none
         number = self.identity.number_of(tensor, frame)
         given = 0 if value is None else self.identity.number_of(value, frame)
         listener: Any = self.source.listener
@@ -403,7 +405,10 @@ class Forward(TorchFunctionMode):
             return
         listener: Any = self.source.listener
         for tensor in outputs:
-            tangent = torch._VF._unpack_dual(tensor, level=level).tangent
+            try:
+                tangent = torch._VF._unpack_dual(tensor, level=level).tangent
+            except RuntimeError:  # under vmap it cannot be seen
+                continue
             if tangent is not None:
                 known = self.identity.fresh(tangent)
                 state = self.identity.state(tangent, known)

@@ -24,6 +24,7 @@ from gradviz.sources.tracebacks import hide_our_frames
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
 _STACK = "traceback_"  # where anomaly mode keeps the stack at which a node was made
+FILLED = "filled"  # how a tensor came to be that was empty until PyTorch filled it, as `torch.load` does
 RAW = "_raw_saved_"  # begins the names of attributes of nodes
 
 
@@ -169,6 +170,12 @@ class Identity:
         known.version = version_of(tensor)
         return self.state(tensor, known)
 
+    def written_over(self) -> list[torch.Tensor]:
+        """The tensors that have been written over since their last version was told."""
+        with torch._C.DisableTorchFunction():
+            alive = [(known, known()) for known in list(self.known.values())]
+            return [t for known, t in alive if t is not None and version_of(t) != known.version]
+
     # --- tensors that are told of later
 
     def put_off(self, tensor: torch.Tensor, where: Where, how: str, source: int = 0) -> None:
@@ -187,7 +194,9 @@ class Identity:
         for known, where, how, source in pending:
             tensor = known()
             if tensor is not None and self.known.get(known.key) is known:
-                known.version = version_of(tensor)
+                before, known.version = known.version, version_of(tensor)
+                if known.version != before and "empty" in how:
+                    how = FILLED
                 self.listener.tensor(where, how, self.state(tensor, known), source)
 
     # --- nodes

@@ -92,7 +92,8 @@ def _made_by(fn: Any, identity: Identity) -> tuple[Numbered | None, Numbered | N
 
 def _transposed(weight: torch.Tensor) -> Any:
     if weight.numel() <= SMALL and weight.is_cpu and type(weight) in (torch.Tensor, torch.nn.Parameter):
-        return weight.detach().t()
+        with torch._C._DisableTorchDispatch():
+            return weight.detach().t()
     return _unseen_transposed(weight.shape, weight.dtype, weight.device)
 
 

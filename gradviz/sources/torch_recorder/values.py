@@ -69,15 +69,13 @@ class TorchReader:
         """The shape, dtype and device of a tensor."""
         try:
             key = (value.shape, value.dtype, value.device)
-        except RuntimeError:  # a nested tensor has no shape
-            return Form((), dtype_name(value.dtype), str(value.device))
-        try:
             found = self.forms.get(key)
-        except TypeError:  # a symbolic shape
-            return Form(tuple(map(int, value.shape)), dtype_name(value.dtype), str(value.device))
+        except (RuntimeError, TypeError):  # it has no shape, or a symbolic one
+            return _form_of(value)
         if found is None:
-            shape = tuple(map(int, value.shape))
-            found = self.forms[key] = Form(shape, dtype_name(value.dtype), str(value.device))
+            found = _form_of(value)
+            if len(found.shape) == len(value.shape):
+                self.forms[key] = found
         return found
 
     def size(self, value: torch.Tensor) -> int:
@@ -169,6 +167,14 @@ class TorchReader:
             data = torch.cat(parts).cpu().numpy().tobytes()
         ends = np.cumsum([part.numel() for part in parts]).tolist()
         return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _form_of(value: torch.Tensor) -> Form:
+    try:
+        shape = tuple(map(int, value.shape))
+    except (RuntimeError, AttributeError):  # a nested tensor has none, or a length that is no number
+        shape = ()
+    return Form(shape, dtype_name(value.dtype), str(value.device))
 
 
 def is_distant(value: torch.Tensor) -> bool:

@@ -1118,6 +1118,36 @@ WITH_TORCH = [
         print(traced.code, layer.weight.grad)
         """,
     ),
+    _torch(
+        "nested tensors of any length",
+        """
+        rows = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged, requires_grad=True)
+        layer = torch.nn.Linear(3, 2)
+        layer(rows).values().sum().backward()
+        print(rows.grad.values().shape, layer.bias.grad)
+        """,
+    ),
+    _torch(
+        "a mode that writes down each kernel",
+        """
+        from torch.utils._python_dispatch import TorchDispatchMode
+        class Log(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                print(func)
+                return func(*args, **(kwargs or {}))
+        layer = torch.nn.Linear(2, 2)
+        with Log():
+            layer(torch.ones(3, 2)).sum().backward()
+        """,
+    ),
+    _torch(
+        "tangents under vmap",
+        """
+        from torch.func import jvp, vmap
+        one = lambda x, t: jvp(lambda x: (x * x).sum(), (x,), (t,))[1]
+        print(vmap(one)(torch.ones(4, 3), torch.ones(4, 3)), torch.func.hessian(lambda x: (x**3).sum())(torch.ones(2)))
+        """,
+    ),
     _torch("an error of PyTorch's", "torch.ones(2, 3) @ torch.ones(2, 3)"),
     _torch("an error in a backward", "y = x.exp().sum()\ny.backward()\ny.backward()"),
     _torch(

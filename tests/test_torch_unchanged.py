@@ -302,35 +302,6 @@ def test_statistics_of_a_view_follow_what_is_written_over(record: Record) -> Non
     assert [one.stats.mean for one in found if one is not None and one.stats is not None] == [1, 3]
 
 
-COMPILED = """
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
-module = torch.compile(net, backend="eager")
-function = torch.compile(lambda x: (x * 2).sin(), backend="eager")
-for _ in range(2):
-    loss = function(module(torch.ones(2, 3))).pow(2).mean()
-    net.zero_grad()
-    loss.backward()
-    print(loss.item(), net[0].weight.grad.sum().item())
-"""
-
-
-def test_a_compiled_model_is_one_op_and_computes_the_same(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(COMPILED)
-    plain = run_python(str(script), cwd=tmp_path)
-    traced = run_python("-m", "gradviz", "trace", str(script), cwd=tmp_path)
-    assert traced.stdout == plain.stdout
-    assert "stopped" not in traced.stderr
-    with gradviz.open(tmp_path / "script.gradviz") as trace:
-        ops = [event.op for event in trace if isinstance(event, OpRan)]
-        assert ops == ["compiled", "compiled", "pow", "mean", "sum"] * 2
-        assert len(trace.passes) == 2
-
-
 @pytest.mark.parametrize("grade", ["stats", "full"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
 def test_memory_that_was_read_can_still_be_resized(tmp_path: Path, grade: str, dtype: Any) -> None:

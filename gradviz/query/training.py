@@ -18,6 +18,7 @@ ACCUMULATED, CLEARED, CHANGED, STEPPED = range(1, 5)
 BY_HAND = 0  # the optimizer of a step that the program computes itself: `w -= lr * w.grad`
 _LOOKED_AT = 64  # tensors behind a write, to see whether it comes from a gradient
 _ZEROING = ("zero_", "zero_grad")
+_UNSEEN = "compiled"  # what writes as code that cannot be seen into
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +103,19 @@ class Training:
     @cached_property
     def inside_steps(self) -> set[int]:
         """The passes that the step of an optimizer ran itself, as LBFGS does with its closure."""
-        places = self.query.places
-        steps = {_line(places.site(site)) for site in distinct(self.stepped.sites).tolist()} - {None}
-        sites = {run.site for run in self.trace.passes} if steps else set()
-        inside = {
-            site for site in sites if any(_line(caller) in steps for caller in places.callers(site)[1:])
-        }
+        inside = {site for site in {run.site for run in self.trace.passes} if self.is_inside_step(site)}
         return {run.number for run in self.trace.passes if run.site in inside}
+
+    def is_inside_step(self, site: int) -> bool:
+        """Whether a call of an optimizer's `step` led to a site."""
+        lines = self._lines_of_steps
+        return bool(lines) and any(_line(caller) in lines for caller in self.query.places.callers(site)[1:])
+
+    @cached_property
+    def _lines_of_steps(self) -> set[tuple[str, int, int] | None]:
+        return {_line(self.query.places.site(site)) for site in distinct(self.stepped.sites).tolist()} - {
+            None
+        }
 
     @cached_property
     def rates(self) -> np.ndarray:
@@ -139,7 +146,7 @@ class Training:
     @cached_property
     def by_hand(self) -> tuple[np.ndarray, np.ndarray]:
         """The events of steps that the program computes itself, and the leaf that each changes: writes to a
-        leaf of values that come from a gradient."""
+        leaf of values that come from a gradient, or by code that cannot be seen into."""
         events, tensors = self.query.tensors.all_writes
         leaves = self._wanting
         own = contained(tensors, leaves) & ~contained(events, self._of_optimizers)
@@ -173,7 +180,10 @@ class Training:
         if self.query.tensors.is_op(event):
             waiting = list(self.query.tensors.op(event).inputs[1:])
         else:
-            waiting = [self.query.tensors.mutation(event).source]
+            mutation = self.query.tensors.mutation(event)
+            if mutation.how == _UNSEEN:
+                return True
+            waiting = [mutation.source]
         seen: set[int] = set()
         while waiting and len(seen) < _LOOKED_AT:
             tensor = waiting.pop(0)
@@ -244,7 +254,8 @@ class Training:
 
     @cached_property
     def lives(self) -> Lives:
-        """What happened to the gradient of each leaf."""
+        """What happened to the gradient of each leaf. One that is the first again has been cleared unseen, as in a
+        compiled function: that is noted at the event with which it came."""
         accumulated = self.trace.table(Kind.ACCUMULATED)
         came = accumulated["in_pass"] > 0
         came_to, came_at = accumulated["tensor"][came], accumulated.events[came]
@@ -259,6 +270,10 @@ class Training:
         )
         order = np.lexsort((events, leaves))
         leaves, events, whats, numbers = leaves[order], events[order], whats[order], numbers[order]
+        first = contained(events, accumulated.events[accumulated["gradient"] == accumulated["grad"]])
+        unseen = np.flatnonzero(first[1:] & (leaves[1:] == leaves[:-1]) & (whats[:-1] != CLEARED)) + 1
+        whats, numbers = np.insert(whats, unseen, CLEARED), np.insert(numbers, unseen, 0)
+        leaves, events = (np.insert(part, unseen, part[unseen]) for part in (leaves, events))
         cleared = whats == CLEARED
         new_leaf = np.append(False, leaves[1:] != leaves[:-1])[: len(leaves)]
         windows = np.cumsum(cleared | new_leaf)

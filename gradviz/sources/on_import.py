@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -12,10 +13,16 @@ from typing import Any
 
 
 class OnImport(MetaPathFinder):
-    """Calls `start` once module `name` is there: in `begin`, if it is so already. Imports nothing itself."""
+    """Calls `start` once module `name` is there: in `begin`, if it is so already. Imports nothing itself. The module is
+    executed in a context that `around` gives."""
 
-    def __init__(self, name: str, start: Callable[[], None]) -> None:
-        self.name, self.start = name, start
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[], None],
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.name, self.start, self.around = name, start, around
         self.looking = False
 
     def begin(self) -> None:
@@ -42,21 +49,26 @@ class OnImport(MetaPathFinder):
         finally:
             self.looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Watched(spec.loader, self._executed)
+            spec.loader = _Watched(spec.loader, self._execute)
         return spec
 
-    def _executed(self) -> None:
-        if self in sys.meta_path:  # else nobody waits any more
+    def _execute(self, execute: Callable[[], None]) -> None:
+        if self not in sys.meta_path:  # nobody waits any more
+            execute()
+            return
+        with self.around():
+            execute()
+        if self in sys.meta_path:
             self.end()
             self.start()
 
 
 class _Watched(Loader):
-    """Stands for the loader of a module until the module is executed, and tells of it. The loader itself may be that of
-    other modules too."""
+    """Stands for the loader of a module until the module is executed, which it leaves to `execute`. The loader itself
+    may be that of other modules too."""
 
-    def __init__(self, loader: Any, executed: Callable[[], None]) -> None:
-        self.loader, self.executed = loader, executed
+    def __init__(self, loader: Any, execute: Callable[[Callable[[], None]], None]) -> None:
+        self.loader, self.execute = loader, execute
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
@@ -68,5 +80,4 @@ class _Watched(Loader):
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
-        self.executed()
+        self.execute(lambda: self.loader.exec_module(module))

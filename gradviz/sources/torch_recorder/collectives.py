@@ -56,13 +56,9 @@ class Collectives:
 
         @functools.wraps(call)
         def run(*args: Any, **kwargs: Any) -> Any:
-            source, thread = self.source, self.source.thread
-            if (
-                thread.in_collective
-                or source.is_off
-                or not source.is_detailed
-                or torch.compiler.is_compiling()
-            ):
+            source = self.source
+            thread = source.thread
+            if source.is_off or thread.in_collective or not source.is_detailed:
                 return call(*args, **kwargs)
             thread.in_collective = True  # PyTorch hands the call on to our mode, which makes it again
             try:

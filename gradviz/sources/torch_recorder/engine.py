@@ -18,7 +18,7 @@ def watched(
     """PyTorch's way into its engine, with the pass watched. `push` gives a context in which the mode is on."""
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if source.is_off or torch.compiler.is_compiling() or in_transform():
+        if source.is_off or in_transform():
             return engine(t_outputs, *args, **kwargs)
         source.recover()
         gradients, retain_graph, create_graph, inputs = args[:4]

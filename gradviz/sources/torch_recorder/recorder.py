@@ -17,10 +17,12 @@ from torch.optim import Optimizer, lr_scheduler
 
 from gradviz.events.listener import Listener
 from gradviz.events.numbers import next_scope_number
+from gradviz.sources.on_import import OnImport
 from gradviz.sources.torch_recorder import collectives, values
 from gradviz.sources.torch_recorder.again import Calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.collectives import Collectives
+from gradviz.sources.torch_recorder.compiling import compiling, prepare_dynamo
 from gradviz.sources.torch_recorder.engine import watched
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.functions import ComparedFunctions
@@ -28,7 +30,7 @@ from gradviz.sources.torch_recorder.identity import version_of
 from gradviz.sources.torch_recorder.kernels import Kernels
 from gradviz.sources.torch_recorder.modules import Scopes
 from gradviz.sources.torch_recorder.places import Places
-from gradviz.sources.torch_recorder.source import Source
+from gradviz.sources.torch_recorder.source import Source, safely
 from gradviz.sources.torch_recorder.training import Training
 
 _overrides: Any = torch.overrides
@@ -48,7 +50,8 @@ class TorchRecorder:
         self.training = Training(self.source, self.pause, self.go_on, self.paused)
         self.source.go_on = self.go_on
         self.places = Places()
-        self.replaced: list[tuple[Any, str, Any]] = []
+        self.replaced: list[tuple[Any, str, Any]] = []  # what stood there before
+        self.dynamo = OnImport("torch._dynamo", self._dynamo_came, self._as_before)
         self.calls: Calls | None = None
         self.compared = ComparedFunctions(self.source) if check_functions else None
 
@@ -60,6 +63,7 @@ class TorchRecorder:
 
     def begin(self) -> None:
         """Switch on."""
+        self.dynamo.begin()
         self.training.begin()
         self.places.begin()
         self._replace_all()
@@ -75,12 +79,8 @@ class TorchRecorder:
         self.take_out()
         if self.kernels is not None:
             self.kernels.leave()
-        while self.replaced:
-            owner, name, before = self.replaced.pop()
-            if before is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+        self.dynamo.end()
+        self._put_back()
         self.places.end()
         self.training.end()
 
@@ -153,7 +153,7 @@ class TorchRecorder:
         self._replace(Function, "apply", classmethod(self._applying(Function.__dict__["apply"].__func__)))
         self._replace(type(torch.nn.Parameter), "__call__", self._making_parameters())
         self._replace(torch, "from_numpy", self._taking(torch.from_numpy))
-        self._replace(torch, "compile", self._compiling(torch.compile))
+        self._replace(torch, "compile", compiling(self.source, self.opaque, torch.compile))
         self._replace(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
         self._replace(threading.Thread, "_bootstrap_inner", self._starting())
         self._replace(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
@@ -176,6 +176,32 @@ class TorchRecorder:
         self.replaced.append((owner, name, vars(owner).get(name)))
         setattr(owner, name, new)
 
+    def _put_back(self) -> list[tuple[Any, str, Any]]:
+        """Put PyTorch's own functions back; returns what took their place."""
+        taken_out = [(owner, name, vars(owner)[name]) for owner, name, _ in self.replaced]
+        while self.replaced:
+            owner, name, before = self.replaced.pop()
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        return taken_out
+
+    @contextmanager
+    def _as_before(self) -> Iterator[None]:
+        """PyTorch's own functions are in their places inside."""
+        taken_out = self._put_back()
+        try:
+            yield
+            prepare_dynamo()
+        finally:
+            for owner, name, ours in taken_out:
+                self._replace(owner, name, ours)
+
+    def _dynamo_came(self) -> None:
+        if not self.replaced:  # it was there before
+            prepare_dynamo()
+
     def _starting(self) -> Callable[[threading.Thread], None]:
         """A thread begins with its calls watched."""
         bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
@@ -197,7 +223,7 @@ class TorchRecorder:
         """`has_torch_function`, which layers ask whether they may take a fast path. Our mode is none against it."""
 
         def ask(relevant_args: Any) -> bool:
-            if torch._C._len_torch_function_stack() == 1 and self.is_on():
+            if not self.source.is_off and torch._C._len_torch_function_stack() == 1 and self.is_on():
                 return any(_is_overloaded(type(one)) for one in relevant_args)
             return has_torch_function(relevant_args)
 
@@ -221,7 +247,7 @@ class TorchRecorder:
         def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = type.__call__(cls, *args, **kwargs)
             source = self.source
-            if source.listener is not None and type(made) is torch.nn.Parameter:
+            if not source.is_off and type(made) is torch.nn.Parameter:
                 with torch._C.DisableTorchFunction():
                     identity = source.identity
                     data = identity.known.get(id(args[0])) if args else None
@@ -238,7 +264,7 @@ class TorchRecorder:
 
         def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
             source = self.source
-            if source.is_off or torch.compiler.is_compiling():
+            if source.is_off:
                 return apply(cls, *args, **kwargs)
             frame = sys._getframe(1)
             source.identity.tell_pending()
@@ -267,7 +293,8 @@ class TorchRecorder:
         return run
 
     def opaque(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
-        """Call what cannot be seen into, a compiled function, and tell of it as one op."""
+        """Call what cannot be seen into, a compiled function, and tell of it as one op, and of all that it wrote over:
+        in it optimizers step unseen."""
         if not self.source.is_detailed:
             with self.paused():
                 return call(*args, **kwargs)
@@ -276,7 +303,25 @@ class TorchRecorder:
             with self.paused():
                 return call(*args, **kwargs)
 
-        return self._as_one_op(name, inside, args, kwargs, frame)
+        before = set(map(id, self.source.identity.written_over()))
+        try:
+            return self._as_one_op(name, inside, args, kwargs, frame)
+        finally:
+            self._tell_written_over(name, before, frame)
+
+    @safely
+    def _tell_written_over(self, name: str, before: set[int], frame: FrameType) -> None:
+        """Tell of the tensors that `name` has written over, which nobody has told of, but for those of `before`."""
+        source = self.source
+        if source.listener is None:
+            return
+        identity = source.identity
+        with torch._C.DisableTorchFunction():
+            written = [tensor for tensor in identity.written_over() if id(tensor) not in before]
+            states = [identity.state_of(tensor) for tensor in written]
+            if states:
+                values.READER.recent.clear()
+                source.listener.all_mutated(frame, name, states, source.in_pass)
 
     def _as_one_op(
         self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
@@ -294,27 +339,6 @@ class TorchRecorder:
             with torch._C.DisableTorchFunction():
                 self.forward._tell(name, (), {}, inputs, before, outputs, frame)
         return result
-
-    def _compiling(self, compile: Callable[..., Any]) -> Callable[..., Any]:
-        """`torch.compile`: what it makes runs on its own account, or it would compile our mode too."""
-
-        @functools.wraps(compile)
-        def run(model: Any = None, **settings: Any) -> Any:
-            if model is None:
-                return lambda model: run(model, **settings)
-            made = compile(model, **settings)
-            if isinstance(made, torch.nn.Module) or not callable(made):
-                return made
-
-            @functools.wraps(made)
-            def compiled(*args: Any, **kwargs: Any) -> Any:
-                if self.source.is_off or torch.compiler.is_compiling():
-                    return made(*args, **kwargs)
-                return self.opaque("compiled", made, args, kwargs, sys._getframe(1))
-
-            return compiled
-
-        return run
 
 
 def _is_overloaded(cls: type) -> bool:

@@ -84,8 +84,15 @@ class Source:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing is to be told of this thread. `torch.jit.trace` writes down all that is read of a tensor."""
-        return self.listener is None or self.thread.muted or torch._C._is_tracing()
+        """Whether nothing is to be told of this thread. `torch.compile` looks into what takes the place of PyTorch's
+        functions, and sees from the first question that it is only they; `torch.jit.trace` writes down all that is
+        read of a tensor."""
+        return (
+            torch.compiler.is_compiling()
+            or self.listener is None
+            or self.thread.muted
+            or torch._C._is_tracing()
+        )
 
     @property
     def is_detailed(self) -> bool:

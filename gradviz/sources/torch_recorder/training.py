@@ -69,7 +69,7 @@ class Training:
         def run(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             change(optimizer, *args, **kwargs)
             is_made = change.__name__ == "__init__" or optimizer in self.told
-            if is_made and not self.source.is_off and not torch.compiler.is_compiling():
+            if is_made and not self.source.is_off:
                 frame = users_frame(sys._getframe(1))
                 self.tell_held(optimizer, None if frame is None else self.source.place(frame))
 
@@ -95,7 +95,7 @@ class Training:
 
     def _before(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         source = self.source
-        if source.listener is None or torch.compiler.is_compiling():
+        if source.is_off:
             return None
         source.recover()
         frame = users_frame(sys._getframe())
@@ -127,27 +127,26 @@ class Training:
 
         def run(owner: Any, set_to_none: bool = True) -> None:
             source = self.source
-            if source.listener is None or torch.compiler.is_compiling():
+            if source.is_off:
                 zero_grad(owner, set_to_none)
                 return
+            listener: Any = source.listener
             source.recover()
             with torch._C.DisableTorchFunction():
                 source.identity.tell_pending()
                 cleared = [p for p in parameters_of(owner) if p.grad is not None]
                 numbers = [source.identity.number_of(p) for p in cleared]
                 grads = [] if set_to_none else [p.grad for p in cleared]
-            frame = sys._getframe(
-                1
-            )  # its own frame, in a variable of its own, would live until garbage is collected
-            source.listener.grads_cleared(frame, type(owner).__name__, set_to_none, numbers)
+            frame = sys._getframe(1)  # its own frame in a variable would live until garbage is collected
+            listener.grads_cleared(frame, type(owner).__name__, set_to_none, numbers)
             with self.paused():
                 zero_grad(owner, set_to_none)
             with torch._C.DisableTorchFunction():
                 if set_to_none:
-                    source.listener.grads_dropped(frame, numbers)
+                    listener.grads_dropped(frame, numbers)
                 states = [source.identity.state_of(grad) for grad in grads if grad is not None]
                 if states:
-                    source.listener.all_mutated(frame, "zero_", states, source.in_pass)
+                    listener.all_mutated(frame, "zero_", states, source.in_pass)
 
         run.__name__, run.__qualname__, run.__doc__ = (
             zero_grad.__name__, zero_grad.__qualname__, zero_grad.__doc__,
@@ -159,7 +158,7 @@ class Training:
 
         @functools.wraps(clip)
         def run(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.source.is_off or torch.compiler.is_compiling():
+            if self.source.is_off:
                 return clip(parameters, *args, **kwargs)
             listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             self._tell_clipped(clip.__name__, listed, sys._getframe(1))
@@ -181,7 +180,7 @@ class Training:
 
         def run(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             result = step(scheduler, *args, **kwargs)
-            if self.source.listener is not None:
+            if not self.source.is_off:
                 self._tell_schedule(scheduler, sys._getframe())
             return result
 

@@ -1,0 +1,56 @@
+"""`torch.compile`: a call of what it makes is one op, and what it compiles is the program alone."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradviz.sources.torch_recorder.source import OURS, Source
+
+_MADE = "<gradviz>"  # the file of functions that are made at run time
+# What takes the place of PyTorch's functions, our mode, and the question which they ask first.
+_REPLACING = ("collectives", "compiling", "engine", "forward", "modules", "recorder", "source", "training")
+
+
+def compiling(source: Source, opaque: Callable[..., Any], compile: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.compile`. What it makes runs on its own account, by `opaque`, or it would compile our mode too."""
+
+    @functools.wraps(compile)
+    def run(model: Any = None, **settings: Any) -> Any:
+        if model is None:
+            return lambda model: run(model, **settings)
+        made = compile(model, **settings)
+        if isinstance(made, torch.nn.Module) or not callable(made):
+            return made
+
+        @functools.wraps(made)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            if source.is_off:
+                return made(*args, **kwargs)
+            return opaque("compiled", made, args, kwargs, sys._getframe(1))
+
+        return compiled
+
+    return run
+
+
+def prepare_dynamo() -> None:
+    """Have Dynamo look through what takes the place of PyTorch's functions where the program calls them, and compile
+    nothing of ours: it takes up every function that runs below a compiled one. To be called while PyTorch's own
+    functions are in their places: Dynamo knows them by their identity, and looks them up once."""
+    from torch._dynamo import trace_rules
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable as InGraph
+
+    look_up = getattr(InGraph, "_get_handlers", None)
+    if look_up is not None:
+        look_up()
+    needed = ("SKIP_DIRS", "_recompile_re", "get_mod_inlinelist")
+    if OURS in trace_rules.SKIP_DIRS or not all(hasattr(trace_rules, name) for name in needed):
+        return
+    trace_rules.SKIP_DIRS += [OURS, _MADE]
+    trace_rules._recompile_re()
+    trace_rules.get_mod_inlinelist().update(f"{OURS}sources/torch_recorder/{name}.py" for name in _REPLACING)

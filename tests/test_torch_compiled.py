@@ -1,0 +1,260 @@
+"""`torch.compile` under the recorder: it compiles the program that it would compile without, and says the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gradviz  # noqa: E402
+from gradviz.events.kinds import Mutated, OpRan  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+# Prints the graphs that Dynamo makes of each case, how often it gives up, and what comes out.
+PROGRAM = """
+import warnings
+warnings.simplefilter("ignore")
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+graphs = []
+
+def backend(graph, inputs):
+    calls = [node.target for node in graph.graph.nodes if node.op.startswith("call")]
+    graphs.append(" ".join(str(getattr(call, "__name__", call)) for call in calls))
+    return graph.forward
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g * ctx.saved_tensors[0]
+
+cases = []
+whole = torch.compile(backend=backend, fullgraph=True)
+parts = torch.compile(backend=backend)
+
+@cases.append
+def a_module():
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    torch.compile(net, backend=backend, fullgraph=True)(torch.randn(5, 3)).sum().backward()
+    return net[0].weight.grad
+
+@cases.append
+def a_module_that_compiles_itself():
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    net.compile(backend=backend)
+    return net(torch.randn(5, 3))
+
+@cases.append
+def a_module_with_hooks():
+    net = nn.Linear(3, 3)
+    net.register_forward_hook(lambda module, inputs, output: output * 2)
+    return torch.compile(net, backend=backend, fullgraph=True)(torch.randn(1, 3))
+
+@cases.append
+def the_fast_path_of_a_layer():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0).eval()
+    with torch.no_grad():
+        return torch.compile(layer, backend=backend, fullgraph=True)(torch.randn(2, 3, 8))
+
+@cases.append
+def a_function_of_ones_own():
+    x = torch.randn(3, requires_grad=True)
+    whole(lambda x: Square.apply(x).sum())(x).backward()
+    return x.grad
+
+@cases.append
+def a_checkpoint():
+    net, x = nn.Linear(3, 3), torch.randn(2, 3, requires_grad=True)
+    whole(lambda x: checkpoint(net, x, use_reentrant=False).sum())(x).backward()
+    return x.grad
+
+@cases.append
+def a_new_parameter():
+    return parts(lambda x: (x * nn.Parameter(torch.ones(3))).sum())(torch.randn(3))
+
+@cases.append
+def gradients_that_are_clipped():
+    net = nn.Linear(3, 3)
+    net(torch.randn(1, 3)).sum().backward()
+    whole(lambda: nn.utils.clip_grad_norm_(net.parameters(), 0.1))()
+    whole(lambda: nn.utils.clip_grad_value_(net.parameters(), 0.01))()
+    return net.weight.grad
+
+@cases.append
+def the_step_of_an_optimizer():
+    net = nn.Linear(3, 3)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.randn(1, 3)).sum().backward()
+    parts(optimizer.step)()
+    return net.weight
+
+@cases.append
+def a_training_step():
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    @parts
+    def train(x):
+        optimizer.zero_grad()
+        loss = net(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(3):
+        loss = train(torch.randn(5, 4))
+    return loss
+
+@cases.append
+def a_gradient_inside():
+    return parts(lambda x: torch.autograd.grad((x * 2).exp().sum(), x)[0])(torch.randn(3, requires_grad=True))
+
+@cases.append
+def transforms():
+    return whole(lambda x: torch.func.grad(lambda x: torch.vmap(torch.sin)(x).sum())(x))(torch.randn(3))
+
+@cases.append
+def an_array():
+    return parts(lambda: torch.from_numpy(np.ones(3)) * 2)()
+
+@cases.append
+def a_break():
+    def f(x):
+        y = x * 2
+        print("inside")
+        return y.sum()
+    return parts(f)(torch.randn(3))
+
+@cases.append
+def an_export():
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    exported = torch.export.export(net, (torch.randn(1, 3),), strict=True)
+    return exported.module()(torch.randn(1, 3))
+
+for case in cases:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    graphs.clear()
+    torch.manual_seed(0)
+    found = case()
+    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+    print(case.__name__, found.tolist(), breaks, *graphs, sep="\\n   ")
+"""
+
+
+def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=200)
+
+
+@pytest.mark.slow
+def test_what_is_compiled_is_the_program_alone(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    plain = run_python("program.py", cwd=tmp_path)
+    traced = run_python("-m", "gradviz", "trace", "program.py", cwd=tmp_path)
+    assert plain.returncode == 0, plain.stderr
+    assert traced.stdout == plain.stdout, traced.stderr
+    assert plain.stdout.count("linear") >= 4
+    assert "an_export" in plain.stdout
+    assert "fault of gradviz" not in traced.stderr
+
+
+def test_what_was_compiled_before_is_compiled_the_same_while_it_is_recorded(tmp_path: Path) -> None:
+    graphs: list[list[str]] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return graph.forward
+
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    x = torch.randn(2, 3)
+    compiled = torch.compile(lambda x: net(x).sum(), backend=backend, fullgraph=True)
+    before = compiled(x)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        recorded = compiled(x)
+        recorded.backward()
+    assert torch.equal(recorded, before)
+    assert torch.equal(compiled(x), before)
+    assert len(graphs) <= 2
+    assert all(graph == graphs[0] for graph in graphs)
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert "addmm" in {event.op for event in trace if isinstance(event, OpRan)}
+        assert len(trace.passes) == 1
+
+
+def test_a_layers_fast_path_is_compiled_after_a_recording(tmp_path: Path) -> None:
+    """Dynamo knows the functions that a recorder replaces as they are, though it came while they were replaced."""
+    program = """
+import gradviz, torch
+layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0).eval()
+with gradviz.record("run.gradviz"):
+    torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))
+with torch.no_grad():
+    print(torch.compile(layer, backend="eager", fullgraph=True)(torch.ones(2, 3, 8)).shape)
+"""
+    (tmp_path / "program.py").write_text(program)
+    done = run_python("program.py", cwd=tmp_path)
+    assert done.stdout == "torch.Size([2, 3, 8])\n", done.stderr
+
+
+def test_what_compiled_code_writes_over_is_told(tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    with gradviz.record(tmp_path / "run.gradviz"):
+
+        @torch.compile(backend="eager")
+        def train(x: Any) -> None:
+            net(x).sum().backward()
+            optimizer.step()
+
+        for _ in range(2):
+            train(torch.ones(1, 2))
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        written = [event for event in trace if isinstance(event, Mutated)]
+        assert [event.how for event in written] == ["compiled"] * 4
+        last = trace.snapshot(written[-2].tensor, at=len(trace))
+        assert last is not None
+        assert last.array is not None
+        assert last.array.tolist() == net.weight.tolist()
+
+
+COMPILED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+module = torch.compile(net, backend="eager")
+function = torch.compile(lambda x: (x * 2).sin(), backend="eager")
+for _ in range(2):
+    loss = function(module(torch.ones(2, 3))).pow(2).mean()
+    net.zero_grad()
+    loss.backward()
+    print(loss.item(), net[0].weight.grad.sum().item())
+"""
+
+
+def test_a_compiled_model_is_one_op_and_computes_the_same(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(COMPILED)
+    plain = run_python(str(script), cwd=tmp_path)
+    traced = run_python("-m", "gradviz", "trace", str(script), cwd=tmp_path)
+    assert traced.stdout == plain.stdout
+    assert "stopped" not in traced.stderr
+    with gradviz.open(tmp_path / "script.gradviz") as trace:
+        ops = [event.op for event in trace if isinstance(event, OpRan)]
+        assert ops == ["compiled", "compiled", "pow", "mean", "sum"] * 2
+        assert len(trace.passes) == 2

@@ -1141,6 +1141,40 @@ WITH_TORCH = [
         """,
     ),
     _torch(
+        "a mode that writes down each call, around a step",
+        """
+        from torch.overrides import TorchFunctionMode
+        class Log(TorchFunctionMode):
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                calls.append(getattr(func, "__name__", str(func)))
+                return func(*args, **(kwargs or {}))
+        calls = []
+        layer = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, foreach=False)
+        with Log():
+            layer(x[:2]).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        layer(x[:2]).sum().backward()
+        print(calls, torch.nn.Module.__call__.__name__)
+        """,
+    ),
+    _torch(
+        "a profiler counts ops and calls of modules",
+        """
+        import os
+        from torch.profiler import ProfilerActivity, profile
+        net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 90)).bfloat16()
+        rows = torch.ones(80, 2, dtype=torch.bfloat16)
+        os.close(2)  # it says when it starts
+        for stacks in (False, True):
+            with profile(activities=[ProfilerActivity.CPU], with_stack=stacks) as found:
+                net(rows).T[::2].expand(2, 45, 80).pow(2).mean().backward()
+            counts = {event.key: event.count for event in found.key_averages()}
+            print(sorted(item for item in counts.items() if item[0].startswith(("aten::", "nn.Module"))))
+        """,
+    ),
+    _torch(
         "tangents under vmap",
         """
         from torch.func import jvp, vmap

@@ -245,6 +245,30 @@ def test_tensors_that_cannot_be_read_are_told_without_a_value(record: Record) ->
     assert any(re.match("complex64", one.dtype) for one in read)
 
 
+def test_a_layer_that_packs_its_rows_is_told_without_their_values(record: Record) -> None:
+    """The fast path of an encoder makes a nested tensor of rows of several lengths."""
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 1).eval()
+    padding = torch.tensor([[False, False, True]] * 2)
+
+    def program() -> None:
+        with torch.inference_mode():
+            encoder(torch.randn(2, 3, 8), src_key_padding_mask=padding)
+
+    trace = record(program)
+    assert "_nested_tensor_from_mask" in {event.op for event in trace if isinstance(event, OpRan)}
+
+
+@pytest.mark.parametrize("values", ["stats", "full"])
+def test_a_tensor_that_is_expanded_beyond_all_memory_has_statistics(record: Record, values: str) -> None:
+    trace = record(lambda: torch.tensor([[0.0], [2.0]]).expand(2, 10**12), values)
+    expanded = next(event for event in trace if isinstance(event, OpRan))
+    snapshot = trace.snapshot(expanded.outputs[0], expanded.index)
+    assert snapshot is not None
+    assert snapshot.stats is not None
+    assert (snapshot.stats.min, snapshot.stats.mean, snapshot.stats.zeros) == (0, 1, 10**12)
+
+
 def test_large_tensors_of_inference_mode_have_statistics_though_no_versions(record: Record) -> None:
     def program() -> None:
         with torch.inference_mode():

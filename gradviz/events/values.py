@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 SMALL = 64  # tensors of up to so many elements are kept in full, unless no values are
+LARGEST = 1 << 25  # ...and larger ones not even at `full`: SQLite takes no more than a gigabyte at once
 GRADES = ("none", "stats", "full")
 _MOST = 2**53  # elements that a double counts
 _SEVEN = struct.Struct("=7d").pack
@@ -41,6 +42,8 @@ def packed_stats_of(array: np.ndarray) -> bytes:
 
 
 def _of_one(array: np.ndarray) -> tuple[Any, ...]:
+    if 0 in array.strides and array.size > 1:
+        return _of_repeated(array)
     is_flat = type(array) is np.ndarray and array.ndim == 1
     flat = array if is_flat else np.asarray(array).ravel(order="K")  # a transposed array is not copied
     if flat.dtype.char not in "fd" or not flat.size:
@@ -54,6 +57,15 @@ def _of_one(array: np.ndarray) -> tuple[Any, ...]:
     nan = int(np.count_nonzero(flat != flat))
     *of_finite, _, _, zeros = _of_one(finite)
     return *of_finite, nan, flat.size - finite.size - nan, zeros
+
+
+def _of_repeated(array: np.ndarray) -> tuple[Any, ...]:
+    """The statistics of an array that shows elements several times, as a tensor that was expanded does. It may have
+    more of them than there is memory for."""
+    once = np.asarray(array[tuple([slice(None) if step else 0 for step in array.strides])])
+    *of_elements, nan, inf, zeros = _of_one(once)
+    times = array.size // once.size
+    return *of_elements, times * nan, times * inf, times * zeros
 
 
 def _of_row(flat: np.ndarray) -> tuple[Any, ...]:

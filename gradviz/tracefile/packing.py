@@ -6,7 +6,6 @@ two is taken back."""
 from __future__ import annotations
 
 import struct
-import sys
 import threading
 from collections.abc import Sequence
 from threading import get_ident
@@ -19,7 +18,7 @@ from gradviz.events.fields import Rule
 from gradviz.events.handles import READERS, Later, reader_of
 from gradviz.events.layout import ROW
 from gradviz.events.listener import NO_RULE, Listener, State
-from gradviz.events.values import SMALL, packed_stats_of
+from gradviz.events.values import LARGEST, SMALL, packed_stats_of
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
@@ -54,7 +53,7 @@ class Packing(Listener):
         self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
         self.values = values
         self.keeps_values = values != "none"
-        self.most_elements = SMALL if values != "full" else sys.maxsize  # kept in full
+        self.most_elements = SMALL if values != "full" else LARGEST  # kept in full
         self.batch = Batch()
         self.lock = threading.Lock()
         self.whole = _Whole(self)

@@ -15,7 +15,7 @@ from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder.formulas import rules_of_linear
 from gradviz.sources.torch_recorder.identity import Identity, Numbered
 from gradviz.sources.torch_recorder.source import Source
-from gradviz.sources.torch_recorder.values import Unseen
+from gradviz.sources.torch_recorder.values import Unseen, unheard
 
 
 def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) -> bool:
@@ -92,7 +92,7 @@ def _made_by(fn: Any, identity: Identity) -> tuple[Numbered | None, Numbered | N
 
 def _transposed(weight: torch.Tensor) -> Any:
     if weight.numel() <= SMALL and weight.is_cpu and type(weight) in (torch.Tensor, torch.nn.Parameter):
-        with torch._C._DisableTorchDispatch():
+        with unheard():
             return weight.detach().t()
     return _unseen_transposed(weight.shape, weight.dtype, weight.device)
 

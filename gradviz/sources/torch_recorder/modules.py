@@ -26,20 +26,24 @@ class Scopes:
 
     def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`__call__` of modules, told of."""
+        scopes = self
 
-        def run(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.source.is_off:
-                return call(module, *args, **kwargs)
-            self.source.recover()
-            self._enter(module, sys._getframe())
+        def run(
+            self: Any, *args: Any, **kwargs: Any
+        ) -> Any:  # PyTorch's profiler looks for the module by this name
+            if scopes.source.is_off:
+                return call(self, *args, **kwargs)
+            scopes.source.recover()
+            scopes._enter(self, sys._getframe())
             try:
-                if _is_compiled(module):
-                    called = functools.partial(call, module)
-                    return self.opaque("compiled", called, args, kwargs, sys._getframe(1))
-                return call(module, *args, **kwargs)
+                if _is_compiled(self):
+                    called = functools.partial(call, self)
+                    return scopes.opaque("compiled", called, args, kwargs, sys._getframe(1))
+                return call(self, *args, **kwargs)
             finally:
-                self._leave(module)
+                scopes._leave(self)
 
+        run.__name__, run.__qualname__ = call.__name__, call.__qualname__
         return run
 
     @safely

@@ -90,20 +90,27 @@ class TorchRecorder:
 
     # --- the mode of a thread
 
-    def push(self) -> None:
-        """Watch the calls of this thread."""
+    def push(self, below: int | None = None) -> None:
+        """Watch the calls of this thread: with only so many modes of the program below ours, if it says how many."""
+        above = []
+        while below is not None and torch._C._len_torch_function_stack() > below:
+            above.append(_overrides._pop_mode())
         _overrides._push_mode(self.forward)
+        for mode in reversed(above):
+            _overrides._push_mode(mode)
 
-    def take_out(self) -> None:
-        """Watch the calls of this thread no longer."""
+    def take_out(self) -> int:
+        """Watch the calls of this thread no longer. Returns how many modes were below ours."""
         above = []
         while torch._C._len_torch_function_stack():
             mode = _overrides._pop_mode()
             if mode is self.forward:
                 break
             above.append(mode)
+        below: int = torch._C._len_torch_function_stack()
         for mode in reversed(above):
             _overrides._push_mode(mode)
+        return below
 
     def is_on(self) -> bool:
         """Whether the calls of this thread are watched."""
@@ -125,12 +132,12 @@ class TorchRecorder:
     def pause(self) -> None:
         """PyTorch works on its own account until `go_on`."""
         if self.is_on():
-            self.take_out()
+            self.source.thread.below = self.take_out()
 
     def go_on(self) -> None:
         """...and does so no longer."""
         if not self.is_on() and self.source.listener is not None:
-            self.push()
+            self.push(self.source.thread.below)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

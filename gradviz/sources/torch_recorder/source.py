@@ -24,7 +24,8 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 class _OfThread(threading.local):
     """What runs on a thread: its passes, the innermost last, its scopes, an optimizer's step, and a collective. Of one
-    that is `muted` nothing is told."""
+    that is `muted` nothing is told. While its calls are not watched for a time, `below` is how many modes of the
+    program were below ours."""
 
     def __init__(self) -> None:
         self.passes: list[Any] = []
@@ -32,6 +33,7 @@ class _OfThread(threading.local):
         self.stepping: Any = None
         self.muted = False
         self.in_collective = False
+        self.below = 0
 
 
 class Source:

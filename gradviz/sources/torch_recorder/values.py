@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
@@ -20,6 +21,22 @@ _LARGE = 4096  # up to so many elements statistics are computed later, those of 
 _numpy = NumpyReader()
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_profiling: Any = torch.autograd
+_is_profiled = _profiling._profiler_enabled
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """No dispatch mode of the program hears of what is computed inside, and no profiler."""
+    profiled = _is_profiled()
+    if profiled:
+        _profiling._enable_record_function(False)
+    try:
+        with torch._C._DisableTorchDispatch():
+            yield
+    finally:
+        if profiled:
+            _profiling._enable_record_function(True)
 
 
 class Unseen:
@@ -99,18 +116,18 @@ class TorchReader:
             return None
         try:
             with _Plain():
-                if _dispatch_modes():
-                    with torch._C._DisableTorchDispatch():
+                if _dispatch_modes() or _is_profiled():
+                    with unheard():
                         return self._keep(value, whole)
                 return self._keep(value, whole)
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
             return None  # no elements can be read
 
     def _keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
+        if value.is_meta or value.is_nested:
+            return None
         if value.is_cpu and value.dtype in _IN_NUMPY and value.is_contiguous() and not value.is_neg():
             return _bytes_of(value) if whole else self._keep_dense(value)
-        if value.is_meta:
-            return None
         if is_distant(value):
             return self._keep_distant(value.detach(), whole)
         if value.dtype not in _IN_NUMPY or value.is_neg():

@@ -61,8 +61,20 @@ def attempt(run):
         run()
     except Exception:
         traceback.print_exc()
+        traceback.print_exc(limit=-3)
 
 
+def root():
+    with torch.autograd.detect_anomaly():
+        (torch.zeros(2, requires_grad=True).sqrt() * 0).sum().backward()
+
+
+hooked = nn.Linear(2, 2)
+hooked.register_full_backward_hook(lambda *_: warnings.warn("of a caller's caller", stacklevel=6))
+for times in (1, 2):
+    hooked(torch.ones(1, 2)).sum().backward()
+    hooked(torch.ones(1, 2)).sum().backward()
+attempt(root)
 attempt(lambda: nn.functional.cross_entropy(torch.ones(2, 3), torch.tensor([5, 1])))
 attempt(lambda: torch.ones(2) + torch.ones(3))
 attempt(lambda: Bad.apply(x).sum().backward())
@@ -85,16 +97,18 @@ def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
-def test_output_warnings_tracebacks_and_status_are_those_of_python(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", ["", "--aten", "--passes 2-3", "--scope Linear"])
+def test_output_warnings_tracebacks_and_status_are_those_of_python(tmp_path: Path, options: str) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\ntorch.manual_seed(3)\n" + PROGRAM)
     plain = run_python(str(script), cwd=tmp_path)
-    traced = run_python("-m", "gradviz", "trace", str(script), cwd=tmp_path)
+    traced = run_python("-m", "gradviz", "trace", *options.split(), str(script), cwd=tmp_path)
     own = [line for line in traced.stderr.splitlines(True) if not line.startswith("gradviz:")]
     assert "".join(own) == plain.stderr
     assert traced.stdout == plain.stdout
     assert (traced.returncode, plain.returncode) == (1, 1)
-    assert plain.stderr.count("Traceback") == 6
+    assert plain.stderr.count("Traceback (") == 13  # the last of which ends it
+    assert plain.stderr.count("of a caller's caller") >= 2
 
 
 def test_a_script_that_imports_torch_by_way_of_a_module_is_recorded(tmp_path: Path) -> None:

@@ -19,11 +19,9 @@ from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.listener import NO_RULE, Listener, State, Where, edges_of
 from gradviz.events.numbers import next_node_number, next_tensor_number
-from gradviz.sources.tracebacks import hide_our_frames
 
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
-_STACK = "traceback_"  # where anomaly mode keeps the stack at which a node was made
 FILLED = "filled"  # how a tensor came to be that was empty until PyTorch filled it, as `torch.load` does
 RAW = "_raw_saved_"  # begins the names of attributes of nodes
 
@@ -238,9 +236,6 @@ class Identity:
 
     def number_made(self, found: Sequence[tuple[Any, Any]]) -> list[Numbered]:
         """Number nodes that are new, and no leaves; each is given with its `next_functions`."""
-        if torch.is_anomaly_enabled():
-            for fn, _ in found:
-                hide_our_frames(fn.metadata.get(_STACK, []))
         return [(fn, self._number(fn, False), edges) for fn, edges in found]
 
     def number_leaf(self, fn: Any) -> NodeRecord:

@@ -26,9 +26,17 @@ class Kernels(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.source = source
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to make sure of it PyTorch would load Dynamo, and put frames of its own around ours."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = (
+            func._op if type(func) is torch._ops.OpOverload else func
+        )  # in an error's traceback it has no frame
         with torch._C.DisableTorchFunction():  # a call of an aten op is none of the program's
-            result = func(*args, **(kwargs or {}))
+            result = call(*args, **(kwargs or {}))
         if not self.source.is_off and self.source.is_detailed and func.namespace not in _UNTOLD:
             self._tell(func, args, kwargs or {}, result, sys._getframe(1))
         return result

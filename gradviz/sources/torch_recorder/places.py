@@ -5,25 +5,30 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
+import torch.fx.traceback
+
 from gradviz.sources.torch_recorder.source import OURS
-from gradviz.sources.tracebacks import HANDED_ON, has_our_frames, without_our_frames
+from gradviz.sources.tracebacks import HANDED_ON, has_our_frames, hide_our_frames, without_our_frames
 
 _warnings: Any = warnings
 _exceptions: Any = traceback.TracebackException
+_stacks: Any = torch.fx.traceback  # where anomaly mode has the stack from that it keeps for each node
 
 
 class Places:
     """Corrects what is shown, from `begin` to `end`."""
 
     def begin(self) -> None:
-        """Look at each warning and traceback before it is shown."""
-        self.show, self.init = _warnings._showwarnmsg, _exceptions.__init__
-        show, init = self.show, self.init
+        """Look at each warning and traceback before it is shown, and at each stack that anomaly mode keeps."""
+        self.show, self.init, self.stack = _warnings._showwarnmsg, _exceptions.__init__, _stacks.format_stack
+        show, init, stack = self.show, self.init, self.stack
 
         def shown(message: Any) -> None:
-            if not message.filename.startswith(OURS) or _corrected(message):
+            if _corrected(message, sys._getframe(1)):
                 show(message)
 
         def initialized(self: Any, kind: Any, error: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
@@ -36,33 +41,69 @@ class Places:
                 **kwargs,
             )
 
+        def formatted() -> list[str]:
+            found: list[str] = stack()
+            hide_our_frames(found)
+            return found
+
         _warnings._showwarnmsg = shown
         _exceptions.__init__ = initialized
+        _stacks.format_stack = formatted
 
     def end(self) -> None:
         """Leave them as they are."""
         _warnings._showwarnmsg = self.show
         _exceptions.__init__ = self.init
+        _stacks.format_stack = self.stack
 
 
-def _corrected(message: Any) -> bool:
-    """Give a warning the line that it would have without us. False where it has been shown for that line."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != message.filename:
-        frame = frame.f_back  # type: ignore[assignment]
-    ours = frame
-    while frame is not None and frame.f_code.co_filename.startswith(OURS):
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is not None and frame.f_code.co_name == HANDED_ON and frame.f_back is not None:
-        frame = frame.f_back.f_back  # type: ignore[assignment]
-    if frame is None:
+def _corrected(message: Any, frame: FrameType) -> bool:
+    """Give a warning that was called for in `frame` the line that it would have without us: it may say how many frames
+    above its own it is about. False where it has been shown for that line."""
+    shown = [*_frames(frame)]
+    at = next((at for at, one in enumerate(shown) if _is_at(one, message)), None)
+    if at is None or not any(map(_is_ours, shown[: at + 1])):
         return True
-    if ours is not None:
-        ours.f_globals.pop("__warningregistry__", None)
-    message.filename, message.lineno = frame.f_code.co_filename, frame.f_lineno
-    registry = frame.f_globals.setdefault("__warningregistry__", {})
-    key = (str(message.message), message.category, frame.f_lineno)
-    if registry.get(key):
+    plain = [*_without_ours(shown)]
+    if at >= len(plain):
+        return True
+    before, after = shown[at], plain[at]
+    known = before.f_globals.get("__warningregistry__", {})
+    was_noted = known.pop((str(message.message), message.category, message.lineno), None) is not None
+    message.filename, message.lineno = after.f_code.co_filename, after.f_lineno
+    registry = after.f_globals.setdefault("__warningregistry__", {})
+    key = (str(message.message), message.category, after.f_lineno)
+    if was_noted and registry.get(key):
         return False
-    registry[key] = True
+    if was_noted:
+        registry[key] = True
     return True
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(OURS)
+
+
+def _is_at(frame: FrameType, message: Any) -> bool:
+    return (frame.f_code.co_filename, frame.f_lineno) == (message.filename, message.lineno)
+
+
+def _without_ours(frames: list[FrameType]) -> Iterator[FrameType]:
+    """Frames, the innermost first, as they would be without us: what PyTorch handed on to us, and we called again, is
+    there once."""
+    at = 0
+    while at < len(frames):
+        if not _is_ours(frames[at]):
+            yield frames[at]
+            at += 1
+            continue
+        while at < len(frames) and _is_ours(frames[at]):
+            at += 1
+        if at < len(frames) and frames[at].f_code.co_name == HANDED_ON:
+            at += 2

@@ -1175,6 +1175,18 @@ WITH_TORCH = [
         """,
     ),
     _torch(
+        "a module without a hash",
+        """
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = torch.nn.Linear(3, 2)
+            def __eq__(self, other): return NotImplemented
+            def forward(self, x): return self.inner(x)
+        torch.nn.Sequential(Net())(x).sum().backward()
+        """,
+    ),
+    _torch(
         "tangents under vmap",
         """
         from torch.func import jvp, vmap

@@ -24,7 +24,7 @@ def outermost_modules(frame: FrameType | None) -> dict[str, Any]:
     by what `holder_of` calls them."""
     spaces = list(_spaces(frame))
     found = {id(thing): thing for space in spaces for thing in _modules_in(space)}
-    inner = {id(part) for thing in found.values() for part in thing.modules() if part is not thing}
+    inner = {id(part) for thing in found.values() for _, part in members(thing) if part is not thing}
     outer = [thing for key, thing in found.items() if key not in inner]
     names = [next(name for space in spaces if (name := _name_in(space, thing))) for thing in outer]
     return dict(zip(reversed(names), reversed(outer), strict=True))  # of one name the nearest counts
@@ -33,8 +33,17 @@ def outermost_modules(frame: FrameType | None) -> dict[str, Any]:
 def parameters_below(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The parameters of modules, each with its path: `net.0.weight`."""
     for name, module in modules.items():
-        for path, parameter in module.named_parameters():
+        for path, parameter in members(module, "parameters"):
             yield f"{name}.{path}", parameter
+
+
+def members(module: Any, of: str = "modules") -> list[tuple[str, Any]]:
+    """What `named_modules`, `named_parameters` or `named_buffers` of a module give. They ask for the hash of every
+    module inside: where one has none, nothing."""
+    try:
+        return list(getattr(module, f"named_{of}")())
+    except TypeError:
+        return []
 
 
 def _spaces(frame: FrameType | None) -> Iterator[list[_Variable]]:
@@ -104,7 +113,7 @@ def _path_below(name: str, value: Any, thing: Any) -> str:
         [(name, value)] if _is_module(value) else [(f"{name}.{key}", one) for key, one in _elements(value)]
     )
     for prefix, owner in owners:
-        for path, part in owner.named_modules():
+        for path, part in members(owner):
             if part is thing:
                 return f"{prefix}.{path}"
     return ""
@@ -113,4 +122,4 @@ def _path_below(name: str, value: Any, thing: Any) -> str:
 def _is_module(value: Any) -> bool:
     """Whether it is a module of PyTorch or of gradviz's engine, of which nothing is loaded here."""
     is_one = any(base.__name__ == "Module" for base in type(value).__mro__)
-    return is_one and hasattr(value, "named_modules")
+    return is_one and hasattr(type(value), "named_modules")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gradviz.events.holders import holder_of, outermost_modules, parameters_below
+from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below
 from gradviz.events.numbers import next_scope_number
 from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 
@@ -81,14 +81,14 @@ class Scopes:
         source = self.source
         listener: Any = source.listener
         root = holder_of(module, users_frame(frame)) or type(module).__name__
-        for path, part in module.named_modules():
+        for path, part in members(module) or [("", module)]:
             if not self._name_of(part):
                 self.names[id(part)] = weakref.ref(part), f"{root}.{path}" if path else root
-        for path, parameter in module.named_parameters():
+        for path, parameter in members(module, "parameters"):
             number = source.identity.number_of(parameter)
             source.identity.nameless.pop(number, None)
             listener.named(number, f"{root}.{path}")
-        for path, buffer in module.named_buffers():
+        for path, buffer in members(module, "buffers"):
             listener.named(source.identity.number_of(buffer), f"{root}.{path}", "buffer")
         return self._name_of(module)
 

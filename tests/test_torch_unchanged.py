@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import re
 import subprocess
@@ -403,3 +404,39 @@ def test_what_the_recorder_needs_is_there() -> None:
     from gradviz.sources.torch_needs import missing
 
     assert missing(torch) == ""
+
+
+def _private_paths(text: str) -> set[str]:
+    """What a file takes of PyTorch by names that are not public."""
+    known = {"torch": "torch"}
+    found = set()
+
+    def path_of(node: ast.AST) -> str:
+        if isinstance(node, ast.Name):
+            return known.get(node.id, "")
+        if isinstance(node, ast.Attribute) and (owner := path_of(node.value)):
+            return f"{owner}.{node.attr}"
+        return ""
+
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+            known.update({name.asname or name.name: f"{node.module}.{name.name}" for name in node.names})
+            found.update(f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name) and (path := path_of(node.value)):
+                known[target.id] = path
+        elif path := path_of(node):
+            found.add(path)
+    whole = {one for one in found if not any(other.startswith(f"{one}.") for other in found)}
+    return {one for one in whole if any(p.startswith("_") and p[1] != "_" for p in one.split("."))}
+
+
+def test_what_the_recorder_takes_of_pytorch_that_is_not_public_is_named_as_needed() -> None:
+    from gradviz.sources.torch_needs import NEEDED
+
+    folder = Path(gradviz.__file__).parent / "sources" / "torch_recorder"
+    taken = set().union(*(_private_paths(file.read_text()) for file in folder.glob("*.py")))
+    asked_for_where_it_is_used = {path for path in taken if path.startswith("torch._dynamo")}
+    assert taken - asked_for_where_it_is_used - {f"torch.{path}" for path in NEEDED} == set()
+    assert len(taken) > 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
 from gradviz.query import Query
 from gradviz.sources import pytorch
-from gradviz.sources.live import is_module, tell_call, tell_graph
+from gradviz.sources.live import is_module, is_tensor, tell_call, tell_graph
 from gradviz.sources.record import run_meta, where_recorded
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace
 
@@ -35,8 +35,9 @@ def draw(
     gradients: bool = False,
     **settings: Any,
 ) -> Picture:
-    """Draw the graph that leads to a tensor, that a module makes of `inputs`, or of a trace: an open one, or the name
-    of its file. The result displays itself in a notebook and has `.save(FILE)` and `.html()`.
+    """Draw the graph that leads to a tensor, or to several in a tuple, a list or a dict; that a module makes of
+    `inputs`; or of a trace: an open one, or the name of its file. The result displays itself in a notebook and has
+    `.save(FILE)` and `.html()`.
 
     A large graph opens as its modules: `depth` unfolds that many levels, and `unfold` the named ones. `rolled` says
     whether each place of the program is one box, or each step of a loop; by default what is clearer.
@@ -45,7 +46,7 @@ def draw(
     of the last pass that began there. Of one that was not recorded, the graph's nodes are known, their order, and what
     they saved; a node that took a parameter of a layer is drawn in this layer.
 
-    With `gradients` the gradients of a tensor of one element are on the edges, also if no pass began there yet: its
+    With `gradients` the gradients of tensors of one element are on the edges, also if no pass began there yet: its
     backward pass runs once, as `torch.autograd.grad` with `retain_graph=True`. No `.grad` changes, the graph is not
     freed, and nothing stays of the pass but what the program's own code does in it: hooks, custom Functions, and what a
     checkpoint runs again.
@@ -67,17 +68,18 @@ def draw(
     modules = outermost_modules(frame)
     names = _with_parameters({**frame.f_globals, **frame.f_locals}, modules, params or {})
     fold = {"depth": depth, "unfold": unfold, "rolled": rolled}
-    if not is_module(thing) and (recorded := _recorded(thing, names, gradients, settings)) is not None:
+    tensors = [] if is_module(thing) else _tensors_of(thing)
+    if tensors and (recorded := _recorded(tensors, names, gradients, settings)) is not None:
         path, graph = recorded
         return Picture(graph, partial(show, path, graph.pass_number), theme, **fold)
     if is_module(thing) and inputs is None:
         raise TypeError("draw() of a module calls it: give its inputs, draw(model, inputs)")
 
-    def tell(listener: Listener) -> int:
+    def tell(listener: Listener) -> list[int]:
         if is_module(thing):
             tell_call(thing, inputs, listener)
-            return 0
-        return tell_graph(thing, listener, names, modules, gradients)
+            return []
+        return tell_graph(tensors, listener, names, modules, gradients)
 
     graph, content = _at_hand(tell, settings)
     if gradients and graph.pass_number is not None:
@@ -85,21 +87,36 @@ def draw(
     return Picture(graph, partial(_page, content, settings), theme, **fold)
 
 
-def _at_hand(tell: Callable[[Listener], int], settings: dict[str, Any]) -> tuple[Graph, bytes]:
-    """The graph of what `tell` tells a listener, and the trace of it. It returns the number of the tensor of which the
-    graph shows what leads to it; 0 for all."""
+def _tensors_of(thing: Any) -> list[Any]:
+    """A tensor, or those in a collection. Raises TypeError where there is none."""
+    found: list[Any] = []
+    waiting = [thing]
+    while waiting:
+        one = waiting.pop(0)
+        if is_tensor(one):
+            found.append(one)
+        elif isinstance(one, (tuple, list, Mapping)):
+            waiting = [*(one.values() if isinstance(one, Mapping) else one), *waiting]
+    if not found:
+        raise TypeError(f"draw() takes a Tensor of gradviz or PyTorch, not {type(thing).__name__}")
+    return list({id(tensor): tensor for tensor in found}.values())
+
+
+def _at_hand(tell: Callable[[Listener], list[int]], settings: dict[str, Any]) -> tuple[Graph, bytes]:
+    """The graph of what `tell` tells a listener, and the trace of it. It returns the numbers of the tensors of which
+    the graph shows what leads to them; none for all."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "live.gradviz"
         sites = Sites([draw.__code__], pytorch.own_directories())  # the name of the picture is no tensor's
         recorder = Recorder(path, sites=sites, meta={**run_meta(), "script": ""})
         try:
-            number = tell(recorder)
+            numbers = tell(recorder)
         finally:
             recorder.close(ended="ok")
         content = path.read_bytes()
         with open_trace(path) as trace:
-            graph = build(trace, of=number, **settings)
-    if number and any(node.parameter for node in graph.nodes.values()):
+            graph = build(trace, of=numbers, **settings)
+    if numbers and any(node.parameter for node in graph.nodes.values()):
         graph.notes.append(BY_PARAMETERS if graph.scopes else NOT_RECORDED)
     return graph, content
 
@@ -110,22 +127,25 @@ BY_PARAMETERS = "not recorded: modules are told by their parameters"
 
 
 def _recorded(
-    tensor: Any, names: Mapping[str, Any], gradients: bool, settings: dict[str, Any]
+    tensors: Sequence[Any], names: Mapping[str, Any], gradients: bool, settings: dict[str, Any]
 ) -> tuple[Path, Graph] | None:
-    """The file in which a tensor was recorded, and the graph that leads to it; None if that was not recorded, or not
+    """The file in which tensors were recorded, and the graph that leads to them; None if that was not recorded, or not
     all of it, with `gradients` if no pass began there. A tensor without a name there gets that of `names`."""
-    found = where_recorded(tensor)
-    if found is None:
+    found = where_recorded(tensors[0])
+    if found is None or not all(map(found[1].of, tensors)):
         return None
     path, numbers = found
     with open_trace(path) as trace:
-        graph = build(trace, of=numbers.of(tensor), **settings)
+        graph = build(trace, of=[numbers.of(tensor) for tensor in tensors], **settings)
     if gradients and graph.pass_number is None:
         return None
     called = {numbers.of(thing): name for name, thing in names.items() if name[:1] != "_"}
     for node in graph.nodes.values():
         if node.kind in (LEAF, TENSOR) and node.name is None and (name := called.get(node.number)):
             node.name = node.called = name
+    if graph.of:
+        shown = {node.number: node.called for node in graph.nodes.values() if node.kind in (LEAF, TENSOR)}
+        graph.of = ", ".join(shown[numbers.of(tensor)] for tensor in tensors)
     return None if any(map(_is_from_before, graph.nodes.values())) else (path, graph)
 
 

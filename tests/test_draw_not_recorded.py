@@ -499,3 +499,54 @@ def test_a_leaf_alone_is_drawn_by_its_name(gradients: bool, torch: Any) -> None:
     graph = gradviz.draw(w, gradients=gradients).graph
     assert [(node.kind, node.name) for node in graph.nodes.values()] == [(LEAF, "w")]
     assert w.grad is None
+
+
+def both_losses(torch: Any) -> tuple[Any, Any]:
+    generator, critic = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+    x = torch.ones(2, 3)
+    return -critic(generator(x)).mean(), critic(generator(x).detach()).mean() - critic(x).mean()
+
+
+@pytest.mark.parametrize("put", [tuple, list, lambda losses: {"of": losses[0], "more": [losses[1], "text"]}])
+def test_several_tensors_are_drawn_together(put: Callable[[Any], Any], torch: Any) -> None:
+    first, second = both_losses(torch)
+    graph = gradviz.draw(put((first, second))).graph
+    assert graph.of == "first, second"
+    assert {node.name for node in graph.nodes.values() if node.root} >= {"first", "second"}
+    alone = [gradviz.draw(loss).graph for loss in (first, second)]
+    assert max(len(one.nodes) for one in alone) < len(graph.nodes) < sum(len(one.nodes) for one in alone)
+
+
+def test_several_tensors_are_drawn_with_the_gradients_of_one_pass(torch: Any) -> None:
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    graph = gradviz.draw(((w * w).sum(), (3 * w).sum()), gradients=True).graph
+    (leaf,) = (node for node in graph.nodes.values() if node.kind == LEAF and node.name == "w")
+    assert leaf.reached is not None
+    assert leaf.reached.array is not None
+    assert leaf.reached.array.tolist() == [5, 7]
+    assert w.grad is None
+
+
+def test_several_tensors_that_were_recorded_are_drawn_from_the_trace(torch: Any, tmp_path: Path) -> None:
+    autograd = import_module(f"{torch.__name__}.autograd")
+    with gradviz.record(tmp_path / "run.gradviz"):
+        first, second = both_losses(torch)
+    assert gradviz.draw((first, second)).graph.of == "first, second"
+    with gradviz.record(tmp_path / "run.gradviz"):
+        first, second = both_losses(torch)
+        autograd.backward([first, second])
+    graph = gradviz.draw([first, second]).graph
+    assert graph.pass_number == 1
+    assert any(edge.value is not None for edge in graph.edges if edge.kind == GRAD)
+
+
+@pytest.mark.parametrize("nothing", [(), [], {}, (1, "x"), {"a": None}])
+def test_a_collection_without_tensors_is_refused(nothing: Any) -> None:
+    with pytest.raises(TypeError, match="takes a Tensor of gradviz or PyTorch"):
+        gradviz.draw(nothing)
+
+
+def test_tensors_of_both_engines_are_not_drawn_together() -> None:
+    torch, engine = pytest.importorskip("torch"), import_module("gradviz.engine")
+    with pytest.raises(TypeError, match="of one engine"):
+        gradviz.draw((torch.ones(1), engine.ones(1)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -40,11 +40,11 @@ def build(
     show: str = "both",
     whole: bool = False,
     values: bool = True,
-    of: int = 0,
+    of: Sequence[int] = (),
 ) -> Graph:
     """Build the graph of pass number `passes`, or of the whole run. With None, it is the pass of interest: the first
-    with a NaN, an error or a cut, else the first. A run without passes is shown whole. With the number `of` a tensor it
-    is what leads to this: the last pass that began there, or without one the graph as it was made.
+    with a NaN, an error or a cut, else the first. A run without passes is shown whole. With the numbers `of` tensors it
+    is what leads to these: the last pass that began there, or without one the graph as it was made.
 
     For many graphs of one trace, give its Query, which keeps what it has looked up.
 
@@ -60,11 +60,11 @@ def build(
     return _Builder(query, run, passes is not None, show, whole).graph(values, why)
 
 
-def _last_pass_from(query: Query, tensor: int) -> PassInfo | None:
-    """The last pass that has a tensor among its roots."""
+def _last_pass_from(query: Query, tensors: Sequence[int]) -> PassInfo | None:
+    """The last pass that has these tensors among its roots."""
     query.trace.reach_all()
     for run in reversed(query.trace.passes):
-        if any(root.tensor == tensor for root in query.passes.starts(run.number)):
+        if {root.tensor for root in query.passes.starts(run.number)}.issuperset(tensors):
             return run
     return None
 
@@ -99,7 +99,13 @@ class _Builder:
     """Builds one graph: it selects the part of the run, then makes nodes, then edges."""
 
     def __init__(
-        self, query: Query, run: PassInfo | None, asked_for: bool, show: str, whole: bool, of: int = 0
+        self,
+        query: Query,
+        run: PassInfo | None,
+        asked_for: bool,
+        show: str,
+        whole: bool,
+        of: Sequence[int] = (),
     ) -> None:
         self.query, self.trace, self.tensors = query, query.trace, query.tensors
         self.run, self.asked_for, self.show, self.whole = run, asked_for, show, whole
@@ -109,7 +115,7 @@ class _Builder:
         self.at = self.trace.count - 1
         if run is not None and run.last is not None and not (whole and not asked_for):
             self.at = run.last
-        self.roots = query.passes.starts(run.number) if run is not None else self._root(of)
+        self.roots = query.passes.starts(run.number) if run is not None else self._roots(of)
         # the roots are as they were before this event
         self.before = run.first if run is not None else self.trace.count
         self.result = Graph(
@@ -118,7 +124,7 @@ class _Builder:
             self.trace.passes_begun,
             show=show,
             at=self.at,
-            of=query.labels.of(of) if of and run is None else "",
+            of=", ".join(map(query.labels.of, of)) if run is None else "",
         )
         self.states: dict[str, State] = {}  # the states of tensors, by id
         self.unmade: list[str] = []  # the ids of tensors without an op
@@ -157,12 +163,10 @@ class _Builder:
 
     # --- the part of the run
 
-    def _root(self, tensor: int) -> tuple[Root, ...]:
-        """A tensor as the root of a pass that has not begun."""
-        if not tensor:
-            return ()
-        node = self.query.nodes.grad_fn(tensor, self.trace.count - 1)
-        return (Root(node, 0, tensor, 0),)
+    def _roots(self, tensors: Sequence[int]) -> tuple[Root, ...]:
+        """Tensors as the roots of a pass that has not begun."""
+        end = self.trace.count - 1
+        return tuple(Root(self.query.nodes.grad_fn(tensor, end), 0, tensor, 0) for tensor in tensors)
 
     def _part(self) -> Part:
         if self.whole or not (self.run or self.roots):

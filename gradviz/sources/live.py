@@ -24,22 +24,32 @@ Key = tuple[int, int]  # a node's number and which of its outputs
 
 
 def tell_graph(
-    tensor: Any, listener: Listener, names: dict[str, Any], modules: dict[str, Any], gradients: bool = False
-) -> int:
-    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called, and `modules` the
+    tensors: Sequence[Any],
+    listener: Listener,
+    names: dict[str, Any],
+    modules: dict[str, Any],
+    gradients: bool = False,
+) -> list[int]:
+    """Tell a listener of everything that leads to tensors; `names` are what tensors are called, and `modules` the
     modules that may have been called. With `gradients` a backward pass runs, of which nothing stays, and is told, too.
-    Returns the number that the tensor has there. Raises TypeError for anything but a Tensor, of gradviz's engine or of
-    PyTorch, and NoGradientsError where there is no such pass."""
-    if pytorch.is_of("Tensor", tensor):
+    Returns the numbers that the tensors have there. Raises TypeError for tensors of both engines, and NoGradientsError
+    where there is no such pass."""
+    of_torch = [pytorch.is_of("Tensor", tensor) for tensor in tensors]
+    if any(of_torch) and not all(of_torch):
+        raise TypeError("draw() takes tensors of one engine, not of gradviz and PyTorch together")
+    for tensor in tensors if gradients else ():
+        check_root(tensor.requires_grad, tensor.shape)
+    if any(of_torch):
         from gradviz.sources.torch_recorder import live
 
-        return live.tell_graph(tensor, listener, names, modules, gradients)
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"draw() takes a Tensor of gradviz or PyTorch, not {type(tensor).__name__}")
-    if gradients:
-        check_root(tensor.requires_grad, tensor.shape)
+        return live.tell_graph(tensors, listener, names, modules, gradients)
     with heard_by(listener):
-        return _Live(listener, names, modules).tell(tensor, gradients)
+        return _Live(listener, names, modules).tell(tensors, gradients)
+
+
+def is_tensor(thing: Any) -> bool:
+    """Whether something is a tensor, of gradviz's engine or of PyTorch."""
+    return isinstance(thing, Tensor) or pytorch.is_of("Tensor", thing)
 
 
 def is_module(thing: Any) -> bool:
@@ -83,14 +93,19 @@ class _Live:
                 self.names[key] = name
         self.numbers: dict[Key, int] = {}
 
-    def tell(self, root: Tensor, gradients: bool) -> int:
-        """Tell of everything that leads to `root`, with `gradients` also of its backward pass; return its number."""
-        if not root.requires_grad:
-            self._tell_leaf(root, (0, 0))
-            return self.numbers[0, 0]
-        edge = gradient_edge(root)
-        self.known[key_of(edge)] = root
-        nodes = reached(edge_node(edge))
+    def tell(self, roots: Sequence[Tensor], gradients: bool) -> list[int]:
+        """Tell of everything that leads to `roots`, with `gradients` also of their backward pass; return their
+        numbers."""
+        keys: list[Key] = []
+        for at, root in enumerate(roots):
+            edge = gradient_edge(root) if root.requires_grad else None
+            keys.append((0, -1 - at) if edge is None else key_of(edge))
+            if edge is None:
+                self._tell_leaf(root, keys[-1])
+            else:
+                self.edges.append(edge)
+                self.known[keys[-1]] = root
+        nodes = reached([edge_node(gradient_edge(root)) for root in roots if root.requires_grad])
         for node in nodes:
             for saved, version in node.saved():
                 if not isinstance(saved, Tensor) or saved._version != version:  # written since
@@ -109,8 +124,8 @@ class _Live:
             self._tell_node(node)
             scopes.end(step)
         if gradients and made:
-            tell_pass(root, nodes, self.known, self.numbers)
-        return self.numbers[key_of(edge)]
+            tell_pass(roots, nodes, self.known, self.numbers)
+        return [self.numbers[key] for key in keys]
 
     def _steps(self, nodes: Sequence[Any]) -> list[Step]:
         """What each node took."""
@@ -216,12 +231,12 @@ def key_of(edge: NodeEdge) -> Key:
     return (0, 0) if node is None else (node.number, edge_nr(edge))
 
 
-def reached(root: Node | None) -> list[Any]:
-    """The nodes that `root` leads to and itself, inputs before what is computed from them."""
-    found = {root}
-    stack = [root]
+def reached(roots: Sequence[Any]) -> list[Any]:
+    """The nodes that `roots` lead to and these themselves, inputs before what is computed from them."""
+    found = set(roots)
+    stack = [*found]
     while stack:
-        for target in map(edge_node, stack.pop().edges):  # type: ignore[union-attr]
+        for target in map(edge_node, stack.pop().edges):
             if target is not None and target not in found:
                 found.add(target)
                 stack.append(target)

@@ -44,19 +44,20 @@ def named_if_freed() -> Iterator[None]:
 
 
 def tell_pass(
-    root: Tensor,
+    roots: Sequence[Tensor],
     nodes: Sequence[Any],
     tensors: Mapping[tuple[int, int], Tensor],
     numbers: Mapping[tuple[int, int], int],
 ) -> None:
-    """Run the backward pass of `root` through `nodes`, and tell of it whoever `heard_by` names. `numbers` are those of
+    """Run the backward pass of `roots` through `nodes`, and tell of it whoever `heard_by` names. `numbers` are those of
     the `tensors` there, by their node's number and which of its outputs they are. Leaves do not accumulate, tensors
     that retain their gradients keep the ones they had, and the graph is not freed."""
     for key, tensor in tensors.items():
         if key in numbers:
             give_number(tensor, numbers[key])
     with named_if_freed(), _unchanged([node for node in nodes if node.rare is not None], numbers):
-        WatchedPass("grad", [root], initial_gradients([root], [None]), (), True, False).run()
+        starts = initial_gradients(roots, [None] * len(roots))
+        WatchedPass("grad", roots, starts, (), True, False).run()
 
 
 @contextmanager

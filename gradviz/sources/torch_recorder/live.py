@@ -12,7 +12,7 @@ from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, State, edges_of
 from gradviz.events.numbers import next_tensor_number
 from gradviz.sources.called import Scopes, Step, calls, parameters_of
-from gradviz.sources.live_pass import check_root, named_if_freed
+from gradviz.sources.live_pass import named_if_freed
 from gradviz.sources.torch_recorder import values
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.forward import Forward
@@ -24,25 +24,23 @@ from gradviz.sources.torch_recorder.values import Unseen
 
 
 def tell_graph(
-    tensor: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
     listener: Listener,
     names: Mapping[str, Any],
     modules: Mapping[str, Any],
     gradients: bool,
-) -> int:
-    """Tell a listener of everything that leads to a tensor; `names` are what tensors are called, and `modules` the
+) -> list[int]:
+    """Tell a listener of everything that leads to tensors; `names` are what tensors are called, and `modules` the
     modules that may have been called. With `gradients` a backward pass runs, of which nothing stays, and is told, too.
-    Returns the number that the tensor has there. Raises NoGradientsError where there is no such pass."""
+    Returns the numbers that the tensors have there. Raises NoGradientsError where there is no such pass."""
     values.register()
     with torch._C.DisableTorchFunction():
-        if gradients:
-            check_root(tensor.requires_grad, tensor.shape)
         live = _Live(listener, names, modules)
-        number = live.tell(tensor)
+        numbers = live.tell(tensors)
     if gradients and live.nodes:
         with _nobody_listening(), named_if_freed():
-            tell_pass(tensor, live.nodes, live.source)
-    return number
+            tell_pass(tensors, live.nodes, live.source)
+    return numbers
 
 
 def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
@@ -96,15 +94,17 @@ class _Live:
         if fn is not None:
             self.tensors.setdefault((id(fn), tensor.output_nr), tensor)
 
-    def tell(self, root: torch.Tensor) -> int:
-        """Tell of everything that leads to `root`, and return its number."""
-        if root.grad_fn is None:
-            self._tell_leaf(root, None)
-            return self.identity.known[id(root)].number
-        self._note(root)
-        for leaf, record in self._leaves(root.grad_fn):
+    def tell(self, roots: Sequence[torch.Tensor]) -> list[int]:
+        """Tell of everything that leads to `roots`, and return their numbers."""
+        fns = [root.grad_fn for root in roots if root.grad_fn is not None]
+        for leaf, record in self._leaves(fns):
             self._tell_leaf(leaf, record)
-        nodes = self.identity.new_nodes([root.grad_fn])
+        for root in roots:
+            if root.grad_fn is not None:
+                self._note(root)
+            elif id(root) not in self.identity.known:
+                self._tell_leaf(root, None)
+        nodes = self.identity.new_nodes(fns)
         self.nodes = [fn for fn, _, _ in nodes]
         for fn, _, _ in nodes:
             self.saved[fn] = self._saved_by(fn)
@@ -114,7 +114,7 @@ class _Live:
             scopes.begin(step)
             self._tell_node(fn, record, nexts)
             scopes.end(step)
-        return self.identity.known[id(root)].number
+        return [self.identity.known[id(root)].number for root in roots]
 
     def _note_saved(self, fn: Any) -> None:
         """Note the tensors of the graph that a node saved and that nobody has written since, and tell of the program's
@@ -164,10 +164,10 @@ class _Live:
             )
         return steps
 
-    def _leaves(self, root: Any) -> list[tuple[torch.Tensor, NodeRecord]]:
-        """The leaves that a node leads to. They are numbered first, so that `new_nodes` finds them known."""
+    def _leaves(self, roots: Sequence[Any]) -> list[tuple[torch.Tensor, NodeRecord]]:
+        """The leaves that nodes lead to. They are numbered first, so that `new_nodes` finds them known."""
         found: dict[Any, None] = {}
-        stack = [root]
+        stack = [*roots]
         while stack:
             fn = stack.pop()
             if fn not in found:

@@ -14,19 +14,19 @@ from gradviz.sources.torch_recorder.identity import Identity, grad_fn_of
 from gradviz.sources.torch_recorder.source import Source
 
 
-def tell_pass(root: torch.Tensor, nodes: Sequence[Any], source: Source) -> None:
-    """Run the backward pass of `root` through `nodes`, and tell of it. Leaves do not accumulate, tensors that retain
+def tell_pass(roots: Sequence[torch.Tensor], nodes: Sequence[Any], source: Source) -> None:
+    """Run the backward pass of `roots` through `nodes`, and tell of it. Leaves do not accumulate, tensors that retain
     their gradients keep the ones they had, and the graph is not freed."""
     with torch._C.DisableTorchFunction():
         ends = _ends(nodes)
         retaining = _retaining(nodes)
         grads = [(tensor, tensor.grad) for tensor in retaining]
-        start = torch.ones_like(root)
+        starts = [torch.ones_like(root) for root in roots]
         _note_hooks(source.identity)
-    current = Pass(source, "grad", [root], [start], ends, True, False)
+    current = Pass(source, "grad", roots, starts, ends, True, False)
     try:
         current.begin()
-        received = torch.autograd.grad([root], ends, [start], retain_graph=True, allow_unused=True)
+        received = torch.autograd.grad(roots, ends, starts, retain_graph=True, allow_unused=True)
         current.returned(received)
     finally:
         current.end()

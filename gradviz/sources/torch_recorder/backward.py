@@ -17,16 +17,13 @@ from typing import Any
 import torch
 
 from gradviz.events.fields import Root
-from gradviz.events.kinds import REQUIRES_GRAD
-from gradviz.events.listener import NO_RULE, State, Where, edges_of
-from gradviz.events.numbers import next_pass_number, next_tensor_number
-from gradviz.sources.torch_recorder.calls import op_of_node
-from gradviz.sources.torch_recorder.identity import Identity, Known, NodeRecord, name_of_hook, version_of
+from gradviz.events.listener import State, Where
+from gradviz.events.numbers import next_pass_number
+from gradviz.sources.torch_recorder.gradients import OUR_HOOK, Gradients
+from gradviz.sources.torch_recorder.identity import Known, NodeRecord
 from gradviz.sources.torch_recorder.modules import name_the_rest
 from gradviz.sources.torch_recorder.source import Source, safely
-from gradviz.sources.torch_recorder.values import Unseen
 
-_OURS = -1  # our hook among those of a tensor; PyTorch numbers them from 0
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
 
 
@@ -65,13 +62,11 @@ class Pass:
         self.number = next_pass_number()
         self.where: Where = None
         self.handles: list[Any] = []
-        self.kept_alive: list[
-            Any
-        ] = []  # the nodes of the roots: nothing else holds that of a leaf, which is hooked
+        # The nodes of the roots: nothing else holds that of a leaf, which is hooked.
+        self.kept_alive: list[Any] = []
         self.targets: dict[int, tuple[int, ...]] = {}  # of each node, in the order of its edges
         self.records: dict[int, NodeRecord] = {}
-        self.sent: dict[int, list[int]] = {}  # the gradients that were sent to each node
-        self.summed: dict[int, int] = {}  # what a node with hooks was given, before they ran
+        self.flowing = Gradients(source, self.number)
         self.preceded: list[Any] = []  # the hooks of tensors that ours was put before
         self.ran: set[int] = set()
         self.has_failed = False
@@ -103,12 +98,11 @@ class Pass:
                 number = 0
                 if gradient is not None:
                     number = self.identity.number_of(gradient, sys._getframe(), "gradient")
-                    self.sent.setdefault(record.number, []).append(number)
+                    self.flowing.sent.setdefault(record.number, []).append(number)
                 known = self.identity.known.get(id(root))
                 tensor = record.tensors.get(nr, 0) if known is None else known.number
                 told.append(Root(record.number, nr, tensor, number))
-            wanted = [self.identity.known.get(id(one)) for one in self.wanted]
-            inputs = [known.number for known in wanted if known is not None]
+            inputs = [number for one in self.wanted if (number := self._tensor_of(one))]
             if self.identity.nameless:
                 name_the_rest(self.source, sys._getframe())
         self.where = self.source.place(sys._getframe())
@@ -129,7 +123,7 @@ class Pass:
         self.handles.clear()
         self.kept_alive.clear()
         for hooks in self.preceded:
-            hooks.pop(_OURS, None)
+            hooks.pop(OUR_HOOK, None)
         if self.source.listener is not None:
             self._tell_end()
         self.roots = self.gradients = self.wanted = ()  # whoever refers to this pass keeps no graph alive
@@ -155,7 +149,7 @@ class Pass:
                     continue
                 record = leaves.get(self._tensor_of(root))
                 if record is not None:
-                    number, value = self._number(gradient)
+                    number, value = self.flowing.number(gradient)
                     self.listener.received(record.number, record.name, self.number, (number,), (value,))
                 else:
                     self.identity.number_of(gradient, sys._getframe(), "gradient")
@@ -175,7 +169,7 @@ class Pass:
         guilty = self.running[-1] if self.running else self._next_to_run()
         if guilty and guilty not in self.running:
             record = self.records[guilty]
-            sent = self.sent.get(guilty, [])
+            sent = self.flowing.sent.get(guilty, [])
             numbers = sent if len(sent) == 1 else [0]
             self.listener.received(guilty, record.name, self.number, numbers, [None])
         self.listener.error(error.__traceback__, type(error).__name__, str(error), guilty, self.number)
@@ -187,7 +181,9 @@ class Pass:
             if number not in self.ran:
                 for target in targets:
                     waiting[target] = waiting.get(target, 0) + 1
-        ready = [n for n in self.records if n not in self.ran and n in self.sent and not waiting.get(n)]
+        ready = [
+            n for n in self.records if n not in self.ran and n in self.flowing.sent and not waiting.get(n)
+        ]
         return max(ready, key=lambda n: (self.records[n].is_leaf, self.records[n].sequence), default=0)
 
     # --- watching
@@ -265,7 +261,7 @@ class Pass:
                 continue
             others = dict(hooks)
             hooks.clear()  # PyTorch runs them in the order in which they were put there
-            hooks[_OURS] = partial(self._before_hooks, record)
+            hooks[OUR_HOOK] = partial(self._before_hooks, record)
             hooks.update(others)
             self.preceded.append(hooks)
 
@@ -273,8 +269,8 @@ class Pass:
     def _before_hooks(self, record: NodeRecord, gradient: Any) -> None:
         """What came to a tensor with hooks, before they run."""
         with _Plain():
-            number, value = self._number(gradient)
-            self.summed[record.number] = number
+            number, value = self.flowing.number(gradient)
+            self.flowing.summed[record.number] = number
             if value is not None:
                 self.listener.tensor(None, "gradient", State(number, value))
 
@@ -284,8 +280,8 @@ class Pass:
     ) -> None:
         """A node of PyTorch's own has run."""
         with _Plain():
-            numbers, values = self._received(record, received)
-            flows, given = self._flows(targets, produced)
+            numbers, values = self.flowing.received(record, received)
+            flows, given = self.flowing.flows(targets, produced)
             node, name = record.number, record.name
             self.ran.add(node)
             if len(numbers) == 1:
@@ -297,9 +293,9 @@ class Pass:
     @_in_hook
     def _before(self, record: NodeRecord, received: Sequence[Any]) -> None:
         with _Plain():
-            numbers, values = self._received(record, received)
+            numbers, values = self.flowing.received(record, received)
             self.listener.received(record.number, record.name, self.number, numbers, values)
-            self._tell_retained(record, numbers)
+            self.flowing.tell_retained(record, numbers)
         self.running.append(record.number)
 
     @_in_hook
@@ -311,8 +307,8 @@ class Pass:
         self.ran.add(record.number)
         with _Plain():
             if self.create_graph:
-                self._tell_derivative(produced, received)
-            flows, given = self._flows(targets, produced)
+                self.flowing.tell_derivative(self.where, produced, received)
+            flows, given = self.flowing.flows(targets, produced)
         if record.call is not None:
             self.source.ran_backward(record, self.number, received, produced)
         with _Plain():
@@ -324,7 +320,7 @@ class Pass:
     ) -> None:
         """A leaf has taken in its gradient."""
         with _Plain():
-            numbers, values = self._received(record, received)
+            numbers, values = self.flowing.received(record, received)
             self.ran.add(record.number)
             tensor = leaf()
             grad = None if tensor is None else tensor.grad  # None if a hook has used it up already
@@ -343,105 +339,6 @@ class Pass:
             self.leaves.add(leaf.number)
             tell = self.listener.leaf_ran if is_told else self.listener.accumulated
             tell(leaf.number, record.number, self.number, numbers[0], state)
-
-    # --- gradients
-
-    def _number(self, gradient: torch.Tensor) -> tuple[int, Any]:
-        """A gradient's number, and its value where it is new: one that was added to in place is another."""
-        known = self.identity.known.get(id(gradient))
-        if known is not None and known.version == version_of(gradient):
-            return known.number, None
-        return self.identity.fresh(gradient).number, gradient
-
-    def _received(self, record: NodeRecord, received: Sequence[Any]) -> tuple[list[int], list[Any]]:
-        """The numbers of what a node is given, and the values of those that are new. A gradient that is not the one
-        which was sent there has been changed by a hook."""
-        numbers, values = [], []
-        for gradient in received:
-            number, value = (0, None) if gradient is None else self._number(gradient)
-            numbers.append(number)
-            values.append(value)
-        summed = self.summed.pop(record.number, None)
-        sent = self.sent.get(record.number) if summed is None else [summed]
-        if sent is not None and len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0]):
-            self._tell_hooked(record, sent[0], received[0], numbers, values)
-        return numbers, values
-
-    def _tell_hooked(
-        self, record: NodeRecord, before: int, after: torch.Tensor, numbers: list[int], values: list[Any]
-    ) -> None:
-        tensor = record.tensors.get(0, 0)
-        name = _hooks_of(self.identity, tensor) or ", ".join(record.hooks)
-        node = 0 if record.is_leaf else record.number
-        state = State(numbers[0], after if values[0] is not None else None)
-        self.listener.hooked(tensor if name else 0, node, self.number, name or "hook", before, state)
-        values[0] = None
-
-    def _flows(self, targets: Sequence[int], produced: Sequence[Any]) -> tuple[list[int], list[Any]]:
-        """The gradients that go to each target, and the values of those that are new."""
-        flows: list[int] = []
-        values: list[Any] = []
-        for target, gradient in zip(targets, produced, strict=False):
-            number, value = (0, None) if gradient is None else self._number(gradient)
-            if number and target:
-                self.sent.setdefault(target, []).append(number)
-            flows += (target, number)
-            values.append(value)
-        return flows, values
-
-    def _tell_retained(self, record: NodeRecord, numbers: Sequence[int]) -> None:
-        """Tell of tensors that keep the gradient which has just come."""
-        for nr, known in (record.retained or {}).items():
-            tensor = known()
-            if tensor is None or nr >= len(numbers) or not numbers[nr]:
-                continue
-            grad = tensor.grad
-            if grad is None:
-                continue
-            if id(grad) not in self.identity.known:
-                self.identity.fresh(grad).number = numbers[nr]
-            self.listener.retained(known.number, record.number, self.number, self.identity.number_of(grad))
-
-    def _tell_derivative(self, produced: Sequence[Any], received: Sequence[Any]) -> None:
-        """Under `create_graph` what a node computes is differentiable. Its ops are known by their nodes alone: of what
-        goes from one to the next only the shape is seen."""
-        identity, listener = self.identity, self.listener
-        made = [g for g in produced if g is not None and g.grad_fn is not None]
-        nodes = identity.new_nodes([g.grad_fn for g in made])
-        seen = {(id(g.grad_fn), g.output_nr): g for g in made}
-        for fn, record, nexts in nodes:
-            outputs, values, flags = [], [], []
-            for nr, form in enumerate(fn._input_metadata):
-                gradient = seen.get((id(fn), nr))
-                if gradient is None:
-                    number, value = next_tensor_number(), Unseen(form.shape, form.dtype, form.device)
-                else:
-                    number, value = identity.fresh(gradient).number, gradient
-                record.tensors[nr] = number
-                outputs.append(number)
-                values.append(value)
-                flags.append(REQUIRES_GRAD)
-            edges = edges_of(identity.edges_of(nexts))
-            saved = identity.saved_by(fn, [g for g in received if g is not None])
-            inputs = identity.inputs_of(edges, saved, outputs)
-            saved.sort(
-                key=lambda entry: inputs.index(entry.tensor) if entry.tensor in inputs else len(inputs)
-            )
-            zeros = [0] * len(outputs)
-            listener.op(
-                self.where, op_of_node(record.name), "", NO_RULE, self.number, True, inputs, outputs, values, flags,
-                zeros, zeros,
-            )  # fmt: skip
-            listener.node(self.where, record.number, record.name, -1, NO_RULE, outputs, edges, saved)
-
-
-def _hooks_of(identity: Identity, tensor: int) -> str:
-    """The names of a tensor's hooks; empty where it has none."""
-    known = next((known for known in list(identity.known.values()) if known.number == tensor), None)
-    found = None if known is None else known()
-    hooks = getattr(found, "_backward_hooks", None) or {}
-    theirs = [hook for key, hook in hooks.items() if key != _OURS]
-    return ", ".join(map(name_of_hook, theirs))
 
 
 def _edge_of(root: Any) -> tuple[Any, int]:

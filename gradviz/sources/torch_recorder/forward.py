@@ -14,8 +14,9 @@ from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.events.listener import edges_of
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in
+from gradviz.sources.torch_recorder.attributes import Attributes
 from gradviz.sources.torch_recorder.described import described
-from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, name_of_hook, outside, version_of
+from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.values import PLAIN, READER
@@ -37,14 +38,8 @@ class Forward(TorchFunctionMode):
             calls.MAKER: self._maker,
             calls.FILL: self._fill,
             calls.DATA: self._op,
-            calls.GET_GRAD: self._get_grad,
-            calls.SET_DATA: self._set_data,
-            calls.SET_GRAD: self._set_grad,
-            calls.SET_REQUIRES_GRAD: self._require,
-            calls.REQUIRE: self._require,
-            calls.RETAIN: self._retain,
-            calls.HOOK: self._hook,
             calls.MAKE_DUAL: self._make_dual,
+            **Attributes(source).ways(),
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -315,75 +310,6 @@ class Forward(TorchFunctionMode):
         self.identity.number_of(tensors[0], frame)
         result = func(*args, **kwargs)
         self._tell_written(name, [(tensors[0], 0)], (), frame)
-        return result
-
-    # --- attributes
-
-    def _set_data(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        tensor, value = args
-        if value is tensor:  # as `model.to("cpu")` does with what is there already
-            return func(*args, **kwargs)
-        number = self.identity.number_of(tensor, frame)
-        result = func(*args, **kwargs)
-        source = self.identity.number_of(value, frame)
-        READER.recent.clear()
-        known = self.identity.known[id(tensor)]
-        known.base, known.alias = source, VIEW | WHOLE
-        listener: Any = self.source.listener
-        state = self.identity.state_of(tensor)._replace(tensor=number)
-        listener.mutated(frame, "data", state, source, self.source.in_pass)
-        return result
-
-    def _get_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        result = func(*args, **kwargs)
-        tensor = args[0]
-        if result is None and not tensor.is_leaf and not tensor.retains_grad and not is_pytorchs(frame):
-            listener: Any = self.source.listener
-            listener.grad_read(frame, self.identity.number_of(tensor, frame))
-        return result
-
-    def _set_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        result = func(*args, **kwargs)
-        tensor, value = (*args, None)[:2]  # `del tensor.grad` gives none
-        number = self.identity.number_of(tensor, frame)
-        given = 0 if value is None else self.identity.number_of(value, frame)
-        listener: Any = self.source.listener
-        listener.grad_assigned(frame, number, given)
-        return result
-
-    def _require(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        """`requires_grad_`, `detach_`, or an assignment to `requires_grad`."""
-        tensor = args[0]
-        if self.identity.pending and tensor.grad_fn is None:  # a leaf from before the change
-            self.identity.tell_pending()
-        before = tensor.requires_grad, tensor.is_leaf
-        result = func(*args, **kwargs)
-        if (tensor.requires_grad, tensor.is_leaf) != before:
-            self.identity.number_of(tensor, frame)
-            listener: Any = self.source.listener
-            listener.requires_grad_changed(frame, self.identity.state_of(tensor)._replace(value=None))
-        return result
-
-    def _retain(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        """`retain_grad`: note which output of which node keeps its gradient."""
-        result = func(*args, **kwargs)
-        tensor = args[0]
-        if tensor.grad_fn is not None:
-            self.identity.number_of(tensor, frame)
-            record = self.identity.record_of(tensor.grad_fn)
-            record.retained = record.retained or {}
-            record.retained[tensor.output_nr] = self.identity.known[id(tensor)]
-        return result
-
-    def _hook(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        """`register_hook`: note that the tensor has one."""
-        result = func(*args, **kwargs)
-        tensor = args[0]
-        self.identity.number_of(tensor, frame)
-        self.identity.hooked[id(tensor)] = self.identity.known[id(tensor)]
-        if tensor.grad_fn is not None:
-            record = self.identity.record_of(tensor.grad_fn)
-            record.hooks += (name_of_hook(args[1] if len(args) > 1 else kwargs["hook"]),)
         return result
 
     # --- forward mode

@@ -1,0 +1,126 @@
+"""The gradients of a backward pass: which is which, where each goes, and what hooks made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gradviz.events.kinds import REQUIRES_GRAD
+from gradviz.events.listener import NO_RULE, State, Where, edges_of
+from gradviz.events.numbers import next_tensor_number
+from gradviz.sources.torch_recorder.calls import op_of_node
+from gradviz.sources.torch_recorder.identity import Identity, NodeRecord, name_of_hook, version_of
+from gradviz.sources.torch_recorder.source import Source
+from gradviz.sources.torch_recorder.values import Unseen
+
+OUR_HOOK = -1  # ours among the hooks of a tensor; PyTorch numbers them from 0
+
+
+class Gradients:
+    """Those of one pass, by its number. Whoever calls has seen to it that no mode of the program hears of it."""
+
+    def __init__(self, source: Source, in_pass: int) -> None:
+        self.identity = source.identity
+        self.listener: Any = source.listener
+        self.in_pass = in_pass
+        self.sent: dict[int, list[int]] = {}  # to each node
+        self.summed: dict[int, int] = {}  # what a node with hooks was given, before they ran
+
+    def number(self, gradient: torch.Tensor) -> tuple[int, Any]:
+        """A gradient's number, and its value where it is new: one that was added to in place is another."""
+        known = self.identity.known.get(id(gradient))
+        if known is not None and known.version == version_of(gradient):
+            return known.number, None
+        return self.identity.fresh(gradient).number, gradient
+
+    def received(self, record: NodeRecord, received: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        """The numbers of what a node is given, and the values of those that are new. A gradient that is not the one
+        which was sent there has been changed by a hook."""
+        numbers, values = [], []
+        for gradient in received:
+            number, value = (0, None) if gradient is None else self.number(gradient)
+            numbers.append(number)
+            values.append(value)
+        summed = self.summed.pop(record.number, None)
+        sent = self.sent.get(record.number) if summed is None else [summed]
+        if sent is not None and len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0]):
+            self._tell_hooked(record, sent[0], received[0], numbers, values)
+        return numbers, values
+
+    def _tell_hooked(
+        self, record: NodeRecord, before: int, after: torch.Tensor, numbers: list[int], values: list[Any]
+    ) -> None:
+        tensor = record.tensors.get(0, 0)
+        name = _hooks_of(self.identity, tensor) or ", ".join(record.hooks)
+        node = 0 if record.is_leaf else record.number
+        state = State(numbers[0], after if values[0] is not None else None)
+        self.listener.hooked(tensor if name else 0, node, self.in_pass, name or "hook", before, state)
+        values[0] = None
+
+    def flows(self, targets: Sequence[int], produced: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        """The gradients that go to each target, and the values of those that are new."""
+        flows: list[int] = []
+        values: list[Any] = []
+        for target, gradient in zip(targets, produced, strict=False):
+            number, value = (0, None) if gradient is None else self.number(gradient)
+            if number and target:
+                self.sent.setdefault(target, []).append(number)
+            flows += (target, number)
+            values.append(value)
+        return flows, values
+
+    def tell_retained(self, record: NodeRecord, numbers: Sequence[int]) -> None:
+        """Tell of tensors that keep the gradient which has just come."""
+        for nr, known in (record.retained or {}).items():
+            tensor = known()
+            if tensor is None or nr >= len(numbers) or not numbers[nr]:
+                continue
+            grad = tensor.grad
+            if grad is None:
+                continue
+            if id(grad) not in self.identity.known:
+                self.identity.fresh(grad).number = numbers[nr]
+            self.listener.retained(known.number, record.number, self.in_pass, self.identity.number_of(grad))
+
+    def tell_derivative(self, where: Where, produced: Sequence[Any], received: Sequence[Any]) -> None:
+        """Under `create_graph` what a node computes is differentiable. Its ops are known by their nodes alone: of what
+        goes from one to the next only the shape is seen."""
+        identity, listener = self.identity, self.listener
+        made = [g for g in produced if g is not None and g.grad_fn is not None]
+        nodes = identity.new_nodes([g.grad_fn for g in made])
+        seen = {(id(g.grad_fn), g.output_nr): g for g in made}
+        for fn, record, nexts in nodes:
+            outputs, values, flags = [], [], []
+            for nr, form in enumerate(fn._input_metadata):
+                gradient = seen.get((id(fn), nr))
+                if gradient is None:
+                    number, value = next_tensor_number(), Unseen(form.shape, form.dtype, form.device)
+                else:
+                    number, value = identity.fresh(gradient).number, gradient
+                record.tensors[nr] = number
+                outputs.append(number)
+                values.append(value)
+                flags.append(REQUIRES_GRAD)
+            edges = edges_of(identity.edges_of(nexts))
+            saved = identity.saved_by(fn, [g for g in received if g is not None])
+            inputs = identity.inputs_of(edges, saved, outputs)
+            saved.sort(
+                key=lambda entry: inputs.index(entry.tensor) if entry.tensor in inputs else len(inputs)
+            )
+            zeros = [0] * len(outputs)
+            listener.op(
+                where, op_of_node(record.name), "", NO_RULE, self.in_pass, True, inputs, outputs, values, flags,
+                zeros, zeros,
+            )  # fmt: skip
+            listener.node(where, record.number, record.name, -1, NO_RULE, outputs, edges, saved)
+
+
+def _hooks_of(identity: Identity, tensor: int) -> str:
+    """The names of a tensor's hooks; empty where it has none."""
+    known = next((known for known in list(identity.known.values()) if known.number == tensor), None)
+    found = None if known is None else known()
+    hooks = getattr(found, "_backward_hooks", None) or {}
+    theirs = [hook for key, hook in hooks.items() if key != OUR_HOOK]
+    return ", ".join(map(name_of_hook, theirs))

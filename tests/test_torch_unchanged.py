@@ -384,6 +384,35 @@ def test_a_view_whose_node_pytorch_does_not_say(tmp_path: Path) -> None:
     assert copied.tolist() == [2, 2]
 
 
+def test_calls_too_deep_to_record_are_told_in_one_line(tmp_path: Path) -> None:
+    program = """
+import torch
+x = torch.ones(2, requires_grad=True)
+(x * 2).sum().backward()
+
+def step():
+    return (x * 2).sum().item()
+
+def deep(n):
+    return step() if n == 0 else deep(n - 1)
+
+for n in range(900, 999):
+    try:
+        found = deep(n)
+    except RecursionError:
+        break
+print(found)
+"""
+    (tmp_path / "script.py").write_text(program)
+    done = run_python("-m", "gradviz", "trace", "script.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "4.0\n"), done.stderr
+    stopped = [line for line in done.stderr.splitlines() if "stopped" in line]
+    assert len(stopped) == 1
+    assert "sys.setrecursionlimit gives it some" in stopped[0]
+    with gradviz.open(tmp_path / "script.gradviz") as trace:
+        assert len(trace.passes) == 1
+
+
 def test_a_pytorch_that_lacks_a_hook_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,10 +53,13 @@ class Source:
         self.listener = None
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(place.filename)}:{place.lineno}"
-        print(
-            f"gradviz: recording of PyTorch stopped, by a fault of gradviz's at {where}: {error!r}",
-            file=sys.stderr,
-        )
+        why = f", by a fault of gradviz's at {where}: {error!r}"
+        if "RecursionError" in repr(error):  # ctypes has another around it
+            why = (
+                ": the program's calls are so deep that a recorder has no room above them; a higher "
+                "sys.setrecursionlimit gives it some"
+            )
+        print(f"gradviz: recording of PyTorch stopped{why}", file=sys.stderr)
 
     def place(self, frame: FrameType) -> Where:
         """The place of a frame, to be told later."""

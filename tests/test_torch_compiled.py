@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
-from gradviz.events.kinds import Mutated, OpRan  # noqa: E402
+from gradviz.events.kinds import Mutated, NodeMade, OpRan  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -258,3 +258,24 @@ def test_a_compiled_model_is_one_op_and_computes_the_same(tmp_path: Path) -> Non
         ops = [event.op for event in trace if isinstance(event, OpRan)]
         assert ops == ["compiled", "compiled", "pow", "mean", "sum"] * 2
         assert len(trace.passes) == 2
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+def test_a_compiled_model_is_one_op_of_its_inputs_and_parameters(tmp_path: Path, when: str) -> None:
+    """Its backward is compiled when it first runs: nothing of that is told, and nothing of what it runs."""
+    torch._dynamo.reset()
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 1))
+    compiled = torch.compile(net, backend="aot_eager") if when == "before" else None
+    x = torch.randn(5, 3)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        compiled = compiled or torch.compile(net, backend="aot_eager")
+        for _ in range(2):
+            compiled(x).sum().backward()
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        ops = [event for event in trace if isinstance(event, OpRan)]
+        assert [op.op for op in ops] == ["compiled", "sum"] * 2
+        shapes = [trace.shape(tensor)[0] for tensor in ops[0].inputs]
+        assert sorted(shapes) == sorted([(5, 3), (4, 3), (4,), (1, 4), (1,)])
+        assert len(trace.passes) == 2
+        nodes = [event.grad_fn for event in trace if isinstance(event, NodeMade)]
+        assert nodes == ["CompiledFunctionBackward", "SumBackward0"] * 2

@@ -19,6 +19,7 @@ import torch
 from gradviz.events.fields import Root
 from gradviz.events.listener import State, Where
 from gradviz.events.numbers import next_pass_number
+from gradviz.sources.torch_recorder.compiling import is_compiled_node
 from gradviz.sources.torch_recorder.gradients import OUR_HOOK, Gradients
 from gradviz.sources.torch_recorder.identity import Known, NodeRecord
 from gradviz.sources.torch_recorder.modules import name_the_rest
@@ -297,11 +298,15 @@ class Pass:
             self.listener.received(record.number, record.name, self.number, numbers, values)
             self.flowing.tell_retained(record, numbers)
         self.running.append(record.number)
+        if is_compiled_node(record.name):  # it may have to be compiled first
+            self.source.pause()
 
     @_in_hook
     def _after(
         self, record: NodeRecord, targets: Sequence[int], produced: Sequence[Any], received: Sequence[Any]
     ) -> None:
+        if is_compiled_node(record.name):
+            self.source.go_on()
         if record.number in self.running:
             self.running.remove(record.number)
         self.ran.add(record.number)

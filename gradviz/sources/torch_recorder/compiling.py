@@ -11,6 +11,8 @@ import torch
 
 from gradviz.sources.torch_recorder.source import OURS, Source
 
+COMPILED = "compiled"  # the op that stands for what cannot be seen
+_FUNCTION = "CompiledFunction"  # by which PyTorch differentiates what it compiled
 _MADE = "<gradviz>"  # the file of functions that are made at run time
 # What takes the place of PyTorch's functions, our mode, and the question which they ask first.
 _REPLACING = ("collectives", "compiling", "engine", "forward", "modules", "recorder", "source", "training")
@@ -31,11 +33,21 @@ def compiling(source: Source, opaque: Callable[..., Any], compile: Callable[...,
         def compiled(*args: Any, **kwargs: Any) -> Any:
             if source.is_off:
                 return made(*args, **kwargs)
-            return opaque("compiled", made, args, kwargs, sys._getframe(1))
+            return opaque(COMPILED, made, args, kwargs, sys._getframe(1))
 
         return compiled
 
     return run
+
+
+def is_compiled(function: type) -> bool:
+    """Whether a custom Function is one that PyTorch compiled."""
+    return function.__name__ == _FUNCTION and function.__module__.startswith("torch.")
+
+
+def is_compiled_node(name: str) -> bool:
+    """Whether a node is that of such a Function."""
+    return name == f"{_FUNCTION}Backward"
 
 
 def prepare_dynamo() -> None:

@@ -266,6 +266,24 @@ class Identity:
                 found += (record.number, nr, record.tensors.get(nr, 0))
         return found
 
+    def unseen_leaves(
+        self, roots: Sequence[torch.Tensor], seen: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The leaves that tensors were computed from by nodes that nobody told of, but for those that were `seen`."""
+        found = {id(tensor): tensor for tensor in seen}
+        known: set[Any] = set()
+        waiting = [grad_fn_of(root) for root in roots]
+        while waiting:
+            fn = waiting.pop()
+            if fn is None or fn in known:
+                continue
+            known.add(fn)
+            if hasattr(fn, "variable"):
+                found.setdefault(id(fn.variable), fn.variable)
+            elif self.key not in fn.metadata:
+                waiting += [target for target, _ in fn.next_functions]
+        return list(found.values())[len(seen) :]
+
     def saved_names(self, fn: Any) -> tuple[str, ...]:
         """The attributes of a node that hold what it saved, as it was saved."""
         names = self._saved_names.get(type(fn))

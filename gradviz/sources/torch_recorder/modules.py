@@ -13,6 +13,7 @@ import torch
 
 from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below
 from gradviz.events.numbers import next_scope_number
+from gradviz.sources.torch_recorder.compiling import COMPILED
 from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 
 
@@ -38,7 +39,7 @@ class Scopes:
             try:
                 if _is_compiled(self):
                     called = functools.partial(call, self)
-                    return scopes.opaque("compiled", called, args, kwargs, sys._getframe(1))
+                    return scopes.opaque(COMPILED, called, args, kwargs, sys._getframe(1))
                 return call(self, *args, **kwargs)
             finally:
                 scopes._leave(self)

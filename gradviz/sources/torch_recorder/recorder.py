@@ -22,7 +22,7 @@ from gradviz.sources.torch_recorder import collectives, values
 from gradviz.sources.torch_recorder.again import Calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.collectives import Collectives
-from gradviz.sources.torch_recorder.compiling import compiling, prepare_dynamo
+from gradviz.sources.torch_recorder.compiling import COMPILED, compiling, is_compiled, prepare_dynamo
 from gradviz.sources.torch_recorder.engine import watched
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.functions import ComparedFunctions
@@ -48,7 +48,7 @@ class TorchRecorder:
         self.collectives = Collectives(self.source)
         self.scopes = Scopes(self.source, self.opaque, self.collectives.note)
         self.training = Training(self.source, self.pause, self.go_on, self.paused)
-        self.source.go_on = self.go_on
+        self.source.pause, self.source.go_on = self.pause, self.go_on
         self.places = Places()
         self.replaced: list[tuple[Any, str, Any]] = []  # what stood there before
         self.dynamo = OnImport("torch._dynamo", self._dynamo_came, self._as_before)
@@ -123,10 +123,13 @@ class TorchRecorder:
         if self.is_on():
             yield
             return
+        thread = self.source.thread
+        unseen, thread.unseen = thread.unseen, False
         self.push()
         try:
             yield
         finally:
+            thread.unseen = unseen
             self.take_out()
 
     def pause(self) -> None:
@@ -271,9 +274,11 @@ class TorchRecorder:
 
         def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
             source = self.source
-            if source.is_off:
+            if source.is_off or source.thread.unseen:
                 return apply(cls, *args, **kwargs)
             frame = sys._getframe(1)
+            if is_compiled(cls):
+                return self.opaque(COMPILED, functools.partial(apply, cls), args, kwargs, frame)
             source.identity.tell_pending()
             number = next_scope_number()
             listener: Any = source.listener
@@ -302,14 +307,18 @@ class TorchRecorder:
     def opaque(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
         """Call what cannot be seen into, a compiled function, and tell of it as one op, and of all that it wrote over:
         in it optimizers step unseen."""
-        if not self.source.is_detailed:
-            with self.paused():
-                return call(*args, **kwargs)
+        thread = self.source.thread
 
         def inside(*args: Any, **kwargs: Any) -> Any:
-            with self.paused():
-                return call(*args, **kwargs)
+            unseen, thread.unseen = thread.unseen, True
+            try:
+                with self.paused():
+                    return call(*args, **kwargs)
+            finally:
+                thread.unseen = unseen
 
+        if not self.source.is_detailed:
+            return inside(*args, **kwargs)
         before = set(map(id, self.source.identity.written_over()))
         try:
             return self._as_one_op(name, inside, args, kwargs, frame)
@@ -344,6 +353,8 @@ class TorchRecorder:
         outputs = outputs_of(result)
         if outputs and self.source.listener is not None:
             with torch._C.DisableTorchFunction():
+                leaves = identity.unseen_leaves(outputs, inputs)
+                inputs, before = [*inputs, *leaves], [*before, *map(version_of, leaves)]
                 self.forward._tell(name, (), {}, inputs, before, outputs, frame)
         return result
 

@@ -25,7 +25,7 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 class _OfThread(threading.local):
     """What runs on a thread: its passes, the innermost last, its scopes, an optimizer's step, and a collective. Of one
     that is `muted` nothing is told. While its calls are not watched for a time, `below` is how many modes of the
-    program were below ours."""
+    program were below ours; `unseen` says that what runs is compiled."""
 
     def __init__(self) -> None:
         self.passes: list[Any] = []
@@ -34,6 +34,7 @@ class _OfThread(threading.local):
         self.muted = False
         self.in_collective = False
         self.below = 0
+        self.unseen = False
 
 
 class Source:
@@ -44,7 +45,9 @@ class Source:
         self.identity = Identity(listener)
         self.living = LivingGraphs()
         self.thread = _OfThread()
-        self.go_on: Callable[[], None] = lambda: None  # set by whoever switches the mode of a thread
+        # Set by whoever switches the mode of a thread:
+        self.pause: Callable[[], None] = lambda: None
+        self.go_on: Callable[[], None] = lambda: None
         # ...and by whoever compares the nodes of custom Functions: a node, the pass, its gradients on both sides
         self.ran_backward: Callable[..., None] = lambda *_: None
 

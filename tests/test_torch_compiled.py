@@ -260,7 +260,7 @@ def test_a_compiled_model_is_one_op_and_computes_the_same(tmp_path: Path) -> Non
         assert len(trace.passes) == 2
 
 
-@pytest.mark.parametrize("when", ["before", "inside"])
+@pytest.mark.parametrize("when", ["before", "inside", "in place"])
 def test_a_compiled_model_is_one_op_of_its_inputs_and_parameters(tmp_path: Path, when: str) -> None:
     """Its backward is compiled when it first runs: nothing of that is told, and nothing of what it runs."""
     torch._dynamo.reset()
@@ -268,6 +268,9 @@ def test_a_compiled_model_is_one_op_of_its_inputs_and_parameters(tmp_path: Path,
     compiled = torch.compile(net, backend="aot_eager") if when == "before" else None
     x = torch.randn(5, 3)
     with gradviz.record(tmp_path / "run.gradviz"):
+        if when == "in place":
+            net.compile(backend="aot_eager")
+            compiled = net
         compiled = compiled or torch.compile(net, backend="aot_eager")
         for _ in range(2):
             compiled(x).sum().backward()

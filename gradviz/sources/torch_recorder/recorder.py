@@ -308,6 +308,8 @@ class TorchRecorder:
         """Call what cannot be seen into, a compiled function, and tell of it as one op, and of all that it wrote over:
         in it optimizers step unseen."""
         thread = self.source.thread
+        if thread.unseen:
+            return call(*args, **kwargs)
 
         def inside(*args: Any, **kwargs: Any) -> Any:
             unseen, thread.unseen = thread.unseen, True

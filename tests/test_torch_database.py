@@ -1,4 +1,5 @@
-"""PyTorch's database of operators under the recorder: two samples of every entry that supports autograd.
+"""PyTorch's databases of operators and of modules under the recorder: two samples of every entry that supports
+autograd.
 
 For each sample values and gradients are the same bits as without a recorder, the recorded nodes and edges are those of
 `next_functions`, and the recorder has not given up."""
@@ -7,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,26 +65,46 @@ def tensors(result: Any) -> Iterator[torch.Tensor]:
             yield from tensors(part)
 
 
-def run(op: Any, sample: Any) -> tuple[list[bytes], list[bytes | None]]:
-    """Values and gradients of one call on copies of a sample's tensors."""
+Outcome = tuple[list[bytes], list[bytes | None]]  # values and gradients
+
+
+def copied(value: Any, leaves: list[torch.Tensor]) -> Any:
+    """A copy of what a call is given; `leaves` gets the tensors in it that require grad."""
+    if isinstance(value, torch.Tensor):
+        copy = value.detach().clone()
+        if value.requires_grad:
+            leaves.append(copy.requires_grad_())
+        return copy
+    if type(value) in (list, tuple):
+        return type(value)(copied(part, leaves) for part in value)
+    if type(value) is dict:
+        return {key: copied(part, leaves) for key, part in value.items()}
+    return value
+
+
+def run(op: Any, sample: Any) -> Outcome:
+    """What one call on copies of a sample's tensors gives."""
     torch.manual_seed(0)
     leaves: list[torch.Tensor] = []
+    args = [copied(part, leaves) for part in (sample.input, *sample.args)]
+    result = op.op(*args, **copied(sample.kwargs, leaves))
+    return outcome(sample.output_process_fn_grad(result), leaves)
 
-    def copied(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            copy = value.detach().clone()
-            if value.requires_grad:
-                leaves.append(copy.requires_grad_())
-            return copy
-        if type(value) in (list, tuple):
-            return type(value)(map(copied, value))
-        if type(value) is dict:
-            return {key: copied(part) for key, part in value.items()}
-        return value
 
-    args = [copied(part) for part in (sample.input, *sample.args)]
-    result = op.op(*args, **copied(sample.kwargs))
-    result = sample.output_process_fn_grad(result)
+def run_module(entry: Any, sample: Any, training: bool) -> Outcome:
+    """What a call of a new module on copies of a sample's tensors gives."""
+    torch.manual_seed(0)
+    module = entry.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs)
+    module.train(training)
+    leaves: list[torch.Tensor] = []
+    given = sample.forward_input
+    result = module(*copied(tuple(given.args), leaves), **copied(given.kwargs, leaves))
+    values, gradients = outcome(result, [*leaves, *module.parameters()])
+    return [*values, *map(programs.bytes_of, module.buffers())], gradients
+
+
+def outcome(result: Any, leaves: list[torch.Tensor]) -> Outcome:
+    """The values of a result, and the gradients that its backward pass gives."""
     differentiable = [out for out in tensors(result) if out.requires_grad]
     if differentiable:
         sums = [(out.abs() if out.is_complex() else out).sum() for out in differentiable]
@@ -91,13 +113,13 @@ def run(op: Any, sample: Any) -> tuple[list[bytes], list[bytes | None]]:
     return values, [None if leaf.grad is None else programs.bytes_of(leaf.grad) for leaf in leaves]
 
 
-def fault_of(op: Any, sample: Any, file: Path) -> str:
-    """What is wrong with the recording of a sample; empty where nothing is."""
-    plain = run(op, sample)
+def fault_of(run: Callable[[], Outcome], file: Path) -> str:
+    """What is wrong with the recording of a call; empty where nothing is."""
+    plain = run()
     with programs.passes_walked() as walked, gradviz.record(file):
-        recorded = run(op, sample)
+        recorded = run()
     if recorded != plain:
-        return "" if run(op, sample) != plain else "other values"
+        return "" if run() != plain else "other values"
     with gradviz.open(file) as trace:
         query = Query(trace)
         if len(trace.passes) != len(walked):
@@ -127,7 +149,7 @@ def test_the_database_of_operators(
                 given_up.clear()
                 count += 1
                 try:
-                    fault = fault_of(op, sample, tmp_path / "run.gradviz")
+                    fault = fault_of(partial(run, op, sample), tmp_path / "run.gradviz")
                 except (RuntimeError, TypeError, ValueError, NotImplementedError, AssertionError) as error:
                     fault = repr(error)
                 if fault or given_up:
@@ -140,3 +162,43 @@ def test_the_database_of_operators(
             print(f"  not passed or not run: {name}: {reason}")
     assert count > 900
     assert len(faults) <= (1 - LEAST) * count, faults
+
+
+# Their samples have random numbers in float64 beside an input in float32, which PyTorch refuses.
+UNFIT = ("nn.FractionalMaxPool2d", "nn.FractionalMaxPool3d")
+
+
+def samples_of_modules() -> Iterator[tuple[str, Callable[[], Outcome]]]:
+    """Two samples of every module, in training and in evaluation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_modules import module_db
+    for entry in module_db:
+        for training in (True, False) if entry.name not in UNFIT else ():
+            made = entry.module_inputs_func(
+                entry, device="cpu", dtype=torch.float32, requires_grad=True, training=training
+            )
+            for position, sample in enumerate(itertools.islice(made, SAMPLES)):
+                name = f"{entry.name}, sample {position}, {'training' if training else 'evaluation'}"
+                yield name, partial(run_module, entry, sample, training)
+
+
+def test_the_database_of_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given_up: list[Exception] = []
+    monkeypatch.setattr(Source, "gave_up", lambda self, error: given_up.append(error))
+    faults = {}
+    count = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, call in samples_of_modules():
+            count += 1
+            fault = fault_of(call, tmp_path / "run.gradviz")
+            if fault:
+                faults[name] = fault
+    with capsys.disabled():
+        print(f"\nPyTorch's modules: {count - len(faults)} of {count} samples; not run: {', '.join(UNFIT)}")
+    assert count > 350
+    assert not faults
+    assert not given_up

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
-from gradviz.events.kinds import Mutated, NodeMade, OpRan  # noqa: E402
+from gradviz.events.kinds import Kind, Mutated, NodeMade, OpRan  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -292,3 +292,26 @@ def test_a_compiled_model_is_one_op_of_its_inputs_and_parameters(tmp_path: Path,
         assert len(trace.passes) == 2
         nodes = [event.grad_fn for event in trace if isinstance(event, NodeMade)]
         assert nodes == ["CompiledFunctionBackward", "SumBackward0"] * 2
+
+
+def test_what_follows_a_step_in_compiled_code_is_not_seen_either(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    @torch.compiler.disable
+    def step() -> None:
+        optimizer.step()
+
+    def train(x: Any) -> Any:
+        net(x).sum().backward()
+        step()
+        return net(x)
+
+    with gradviz.record(tmp_path / "run.gradviz"):
+        torch.compile(train, backend="eager")(torch.ones(2, 3))
+        torch.ones(1) * 2
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert [event.op for event in trace if isinstance(event, OpRan)] == ["compiled", "mul"]
+        assert len(trace.passes) == 1
+        assert len(trace.table(Kind.STEPPED)) == 1

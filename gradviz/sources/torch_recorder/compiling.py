@@ -33,7 +33,7 @@ def compiling(source: Source, opaque: Callable[..., Any], compile: Callable[...,
         def compiled(*args: Any, **kwargs: Any) -> Any:
             if source.is_off:
                 return made(*args, **kwargs)
-            return opaque(COMPILED, made, args, kwargs, sys._getframe(1))
+            return opaque(made, args, kwargs, sys._getframe(1))
 
         return compiled
 

@@ -13,7 +13,6 @@ import torch
 
 from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below
 from gradviz.events.numbers import next_scope_number
-from gradviz.sources.torch_recorder.compiling import COMPILED
 from gradviz.sources.torch_recorder.source import Source, safely, users_frame
 
 
@@ -39,7 +38,7 @@ class Scopes:
             try:
                 if _is_compiled(self):
                     called = functools.partial(call, self)
-                    return scopes.opaque(COMPILED, called, args, kwargs, sys._getframe(1))
+                    return scopes.opaque(called, args, kwargs, sys._getframe(1))
                 return call(self, *args, **kwargs)
             finally:
                 scopes._leave(self)

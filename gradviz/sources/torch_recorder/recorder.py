@@ -139,8 +139,9 @@ class TorchRecorder:
 
     def go_on(self) -> None:
         """...and does so no longer."""
-        if not self.is_on() and self.source.listener is not None:
-            self.push(self.source.thread.below)
+        thread = self.source.thread
+        if not (thread.unseen or self.is_on()) and self.source.listener is not None:
+            self.push(thread.below)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -278,7 +279,7 @@ class TorchRecorder:
                 return apply(cls, *args, **kwargs)
             frame = sys._getframe(1)
             if is_compiled(cls):
-                return self.opaque(COMPILED, functools.partial(apply, cls), args, kwargs, frame)
+                return self.opaque(functools.partial(apply, cls), args, kwargs, frame)
             source.identity.tell_pending()
             number = next_scope_number()
             listener: Any = source.listener
@@ -304,7 +305,7 @@ class TorchRecorder:
 
         return run
 
-    def opaque(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
+    def opaque(self, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
         """Call what cannot be seen into, a compiled function, and tell of it as one op, and of all that it wrote over:
         in it optimizers step unseen."""
         thread = self.source.thread
@@ -312,24 +313,24 @@ class TorchRecorder:
             return call(*args, **kwargs)
 
         def inside(*args: Any, **kwargs: Any) -> Any:
-            unseen, thread.unseen = thread.unseen, True
-            try:
-                with self.paused():
+            with self.paused():
+                thread.unseen = True
+                try:
                     return call(*args, **kwargs)
-            finally:
-                thread.unseen = unseen
+                finally:
+                    thread.unseen = False
 
         if not self.source.is_detailed:
             return inside(*args, **kwargs)
         before = set(map(id, self.source.identity.written_over()))
         try:
-            return self._as_one_op(name, inside, args, kwargs, frame)
+            return self._as_one_op(COMPILED, inside, args, kwargs, frame)
         finally:
-            self._tell_written_over(name, before, frame)
+            self._tell_written_over(before, frame)
 
     @safely
-    def _tell_written_over(self, name: str, before: set[int], frame: FrameType) -> None:
-        """Tell of the tensors that `name` has written over, which nobody has told of, but for those of `before`."""
+    def _tell_written_over(self, before: set[int], frame: FrameType) -> None:
+        """Tell of the tensors that compiled code has written over, but for those of `before`."""
         source = self.source
         if source.listener is None:
             return
@@ -339,7 +340,7 @@ class TorchRecorder:
             states = [identity.state_of(tensor) for tensor in written]
             if states:
                 values.READER.recent.clear()
-                source.listener.all_mutated(frame, name, states, source.in_pass)
+                source.listener.all_mutated(frame, COMPILED, states, source.in_pass)
 
     def _as_one_op(
         self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType

@@ -45,6 +45,7 @@ LEAF = 1
 REQUIRES_GRAD = 2
 VIEW = 4  # it shares the memory of its base
 WHOLE = 8  # a view of all elements of its base, in their order
+COMPILED = "compiled"  # what code is called that cannot be seen into: as an op, and as what changed a tensor
 
 
 class Kind(IntEnum):

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gradviz.events.kinds import WHOLE, Kind
+from gradviz.events.kinds import COMPILED, WHOLE, Kind
 from gradviz.query.cuts import sources
 from gradviz.query.query import Query
 from gradviz.query.settings import number_of, settings_of
@@ -18,7 +18,6 @@ ACCUMULATED, CLEARED, CHANGED, STEPPED = range(1, 5)
 BY_HAND = 0  # the optimizer of a step that the program computes itself: `w -= lr * w.grad`
 _LOOKED_AT = 64  # tensors behind a write, to see whether it comes from a gradient
 _ZEROING = ("zero_", "zero_grad")
-_UNSEEN = "compiled"  # what writes as code that cannot be seen into
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +112,9 @@ class Training:
 
     @cached_property
     def _lines_of_steps(self) -> set[tuple[str, int, int] | None]:
-        return {_line(self.query.places.site(site)) for site in distinct(self.stepped.sites).tolist()} - {
-            None
-        }
+        site_of = self.query.places.site
+        lines = {_line(site_of(site)) for site in distinct(self.stepped.sites).tolist()}
+        return lines - {None}
 
     @cached_property
     def rates(self) -> np.ndarray:
@@ -181,7 +180,7 @@ class Training:
             waiting = list(self.query.tensors.op(event).inputs[1:])
         else:
             mutation = self.query.tensors.mutation(event)
-            if mutation.how == _UNSEEN:
+            if mutation.how == COMPILED:
                 return True
             waiting = [mutation.source]
         seen: set[int] = set()

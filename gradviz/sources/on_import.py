@@ -14,7 +14,7 @@ from typing import Any
 
 class OnImport(MetaPathFinder):
     """Calls `start` once module `name` is there: in `begin`, if it is so already. Imports nothing itself. The module is
-    executed in a context that `around` gives."""
+    executed, and `start` called, in a context that `around` gives."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class OnImport(MetaPathFinder):
             return
         with self.around():
             execute()
-        if self in sys.meta_path:
-            self.end()
-            self.start()
+            if self in sys.meta_path:
+                self.end()
+                self.start()
 
 
 class _Watched(Loader):

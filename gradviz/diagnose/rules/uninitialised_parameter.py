@@ -33,12 +33,9 @@ def _search(case: Case) -> Iterator[Found]:
         reading = read.get(leaf)
         form = case.trace.shape(leaf)
         has_elements = form is None or 0 not in form[0]
-        if (
-            chain
-            and has_elements
-            and reading is not None
-            and not any(written.get(t, reading) < reading for t in chain)
-        ):
+        if not chain or not has_elements or reading is None:
+            continue
+        if not any(written.get(t, reading) < reading for t in chain):
             made = case.query.tensors.maker(leaf)
             found.setdefault(case.site(made) if made is not None else 0, []).append(leaf)
     for site, own in found.items():

@@ -11,7 +11,6 @@ import torch
 
 from gradviz.sources.torch_recorder.source import OURS, Source
 
-COMPILED = "compiled"  # the op that stands for what cannot be seen
 _FUNCTION = "CompiledFunction"  # by which PyTorch differentiates what it compiled
 _MADE = "<gradviz>"  # the file of functions that are made at run time
 # What takes the place of PyTorch's functions, our mode, and the question which they ask first.

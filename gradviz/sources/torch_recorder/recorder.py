@@ -15,6 +15,7 @@ from torch.autograd import Function
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer, lr_scheduler
 
+from gradviz.events.kinds import COMPILED
 from gradviz.events.listener import Listener
 from gradviz.events.numbers import next_scope_number
 from gradviz.sources.on_import import OnImport
@@ -22,7 +23,7 @@ from gradviz.sources.torch_recorder import collectives, values
 from gradviz.sources.torch_recorder.again import Calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.collectives import Collectives
-from gradviz.sources.torch_recorder.compiling import COMPILED, compiling, is_compiled, prepare_dynamo
+from gradviz.sources.torch_recorder.compiling import compiling, is_compiled, prepare_dynamo
 from gradviz.sources.torch_recorder.engine import watched
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.functions import ComparedFunctions
@@ -51,7 +52,7 @@ class TorchRecorder:
         self.source.pause, self.source.go_on = self.pause, self.go_on
         self.places = Places()
         self.replaced: list[tuple[Any, str, Any]] = []  # what stood there before
-        self.dynamo = OnImport("torch._dynamo", self._dynamo_came, self._as_before)
+        self.dynamo = OnImport("torch._dynamo", prepare_dynamo, self._as_before)
         self.calls: Calls | None = None
         self.compared = ComparedFunctions(self.source) if check_functions else None
 
@@ -204,14 +205,9 @@ class TorchRecorder:
         taken_out = self._put_back()
         try:
             yield
-            prepare_dynamo()
         finally:
             for owner, name, ours in taken_out:
                 self._replace(owner, name, ours)
-
-    def _dynamo_came(self) -> None:
-        if not self.replaced:  # it was there before
-            prepare_dynamo()
 
     def _starting(self) -> Callable[[threading.Thread], None]:
         """A thread begins with its calls watched."""

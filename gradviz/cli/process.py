@@ -55,16 +55,18 @@ def _end(job: Job) -> NoReturn:
 
 def _told(job: Job) -> int:
     """End the recording, and do what the command does then. Returns the exit status."""
-    try:
-        with _directory(job.home), ours_again():
-            outcome = job.running.end()
-            job.around.close()
-            return job.after(outcome)
-    except Exception as error:  # whatever it is, the script has run, and ends as it does
-        if not isinstance(error, (GradvizError, OSError)) and tracebacks_are_wanted():
-            raise
-        say(f"gradviz: {error if isinstance(error, GradvizError) else repr(error)}")
-        return exit_status(job.running.error) or job.failure
+    with ours_again():
+        try:
+            with _directory(job.home):
+                outcome = job.running.end()
+                job.around.close()
+                return job.after(outcome)
+        except Exception as error:  # whatever it is, the script has run, and ends as it does
+            if not isinstance(error, (GradvizError, OSError)) and tracebacks_are_wanted():
+                raise
+            if job.running.recording.failure is None:  # else it has been said that the recording has ended
+                say(f"gradviz: {error if isinstance(error, GradvizError) else repr(error)}")
+            return exit_status(job.running.error) or job.failure
 
 
 @contextmanager

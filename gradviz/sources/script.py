@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from os import getpid  # which a script may replace in `os`
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol
@@ -115,12 +116,12 @@ class Running:
         )
         self.main = target.main_module()
         self.error: BaseException | None = None
-        self.process = os.getpid()
+        self.process = getpid()
 
     @property
     def is_copy(self) -> bool:
         """Whether this is a copy of the process, made by `fork`: what is recorded is the other's."""
-        return os.getpid() != self.process
+        return getpid() != self.process
 
     def begin(self) -> None:
         """Begin to record."""

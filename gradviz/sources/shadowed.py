@@ -1,14 +1,15 @@
-"""Modules that we have imported and a script has of its own, under the same names: `rich.py`, `queue.py`.
+"""Modules that we have imported, kept apart from what a script makes of them.
 
-Under `python` the script's directory comes first, so it has to find its own."""
+Under `python` the script's directory comes first: of a module that it has of its own under the same name (`rich.py`,
+`queue.py`) it has to find its own. And a script may replace functions of modules that we use after it (`builtins.open`,
+`os.stat`)."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pkgutil import iter_modules
 from types import ModuleType
+from typing import Any
 
 # What the interpreter has imported before a script runs.
 _ALWAYS = frozenset(
@@ -17,32 +18,63 @@ _ALWAYS = frozenset(
     nt ntpath os posix posixpath site stat sys time winreg zipimport
     """.split()
 )
-_aside: dict[str, ModuleType] = {}
+_own: set[str] = set()  # the names of the script's modules that are names of ours, too
+_modules: dict[str, ModuleType] = {}  # that there were before the script
+_path: list[str] = []
+_finders = sys.meta_path[:]
+_is_callable = callable  # also where a script has replaced it
+_contents: list[
+    tuple[dict[str, Any], dict[str, Any]]
+] = []  # the names of modules as they are, and as they were
 
 
 def set_aside(folder: str) -> None:
-    """Forget what we have imported of the names that modules in this folder have."""
+    """Forget what we have imported of the names that modules in this folder have, the first of `sys.path`. Remember the
+    functions of what we have imported."""
+    _modules.update(sys.modules)
+    _path[:] = sys.path if sys.flags.safe_path else sys.path[1:]
+    for name, module in _modules.items():
+        if name.partition(".")[0] not in ("__main__", "gradviz"):
+            names = getattr(module, "__dict__", {})
+            _contents.append((names, dict(names)))
     own = {found.name for found in iter_modules([folder])} - _ALWAYS
     for name in [name for name in sys.modules if name.partition(".")[0] in own]:
-        _aside[name] = sys.modules.pop(name)
+        del sys.modules[name]
+        _own.add(name.partition(".")[0])
 
 
-@contextmanager
-def ours_again() -> Iterator[None]:
-    """In this block our modules have their names, and imports are not from the script's directory."""
-    scripts = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_shadowed(name)}
-    path = sys.path[:]
-    sys.modules.update(_aside)
-    with suppress(IndexError):
-        del sys.path[0]
-    try:
-        yield
-    finally:
-        for name in _aside:
-            sys.modules.pop(name, None)
-        sys.modules.update(scripts)
-        sys.path[:] = path
+class ours_again:
+    """In this block our modules have their names and their functions, and imports are not from the script's directory.
+
+    It asks nothing of modules that the script may have changed before it has put them back."""
+
+    def __enter__(self) -> None:
+        self.replaced = _put_back()
+        self.scripts = dict(sys.modules), sys.path[:], sys.meta_path[:]
+        for name in list(sys.modules):
+            if name.partition(".")[0] in _own:
+                del sys.modules[name]
+        sys.modules.update(_modules)
+        sys.path[:], sys.meta_path[:] = _path, _finders
+
+    def __exit__(self, *_: object) -> None:
+        modules, sys.path[:], sys.meta_path[:] = self.scripts
+        for name in list(sys.modules):
+            if name in _modules or name.partition(".")[0] in _own:
+                del sys.modules[name]
+        sys.modules.update(modules)
+        for names, functions in self.replaced:
+            names.update(functions)
 
 
-def _is_shadowed(name: str) -> bool:
-    return any(name.partition(".")[0] == known.partition(".")[0] for known in _aside)
+def _put_back() -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Put functions that were replaced back. Returns what stood in their places."""
+    replaced = []
+    for names, known in _contents:
+        changed = [
+            name for name, value in known.items() if names.get(name) is not value and _is_callable(value)
+        ]
+        if changed:
+            replaced.append((names, {name: names[name] for name in changed if name in names}))
+            names.update((name, known[name]) for name in changed)
+    return replaced

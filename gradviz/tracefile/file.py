@@ -192,7 +192,7 @@ def cause_of(failure: Exception) -> str:
     """Why a recording stopped, in a few words."""
     if isinstance(failure, MemoryError):
         return "out of memory"
-    if isinstance(failure, (struct.error, OverflowError)):
+    if isinstance(failure, struct.error) and str(2**32 - 1) in str(failure):
         return "there are more than 2**32 tensors or events"
     if isinstance(failure, (sqlite3.Error, OSError)):
         return f"its file cannot be written: {failure}"

@@ -10,10 +10,10 @@ makes and another frees cost as much again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import get_ident
+from time import monotonic, sleep  # bound now: a program may replace them in `time`
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Recorder(Frequent):
         super().__init__(values, sites)
         self.passes = passes
         self.partial = partial
-        self.taken = time.monotonic()
+        self.taken = monotonic()
         self.last_error: tuple[str, str] = ("", "")  # its type and message
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
@@ -76,7 +76,7 @@ class Recorder(Frequent):
         """Take away what has been recorded since the last call; the lock is held."""
         batch, self.batch = self.batch, Batch()
         self.batch.first = self.count
-        now = time.monotonic()
+        now = monotonic()
         rate = (self.count - batch.first) / max(now - self.taken, 1e-3)
         self.taken = now
         self.limit = self.count + max(FEW, int(rate * _UNWRITTEN))
@@ -100,9 +100,9 @@ class Recorder(Frequent):
         """Let the writer have the interpreter. A program that gives it up for an instant ever so often, as writing
         to a file does, would else keep a waiting thread from it for good. It waits while values fill the memory."""
         self.writer.wake()
-        time.sleep(0.001)
+        sleep(0.001)
         while self.batch.bytes > self.writer.room and not self.writer.closing:
-            time.sleep(0.001)
+            sleep(0.001)
 
     def _lose(self, error: Exception) -> None:
         """The recording ends here: what is not yet written is forgotten, and nothing more is kept."""

@@ -7,12 +7,12 @@ import linecache
 import sqlite3
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from time import monotonic, sleep, time  # bound now: a program may replace them in `time`
 from typing import Any, Protocol
 
 import numpy as np
@@ -178,7 +178,7 @@ class Writer:
     def _write_all(self) -> None:
         """Write what there is, even if another program has to be waited for."""
         while self.failure is None and not self._try():
-            time.sleep(_SHORTLY)
+            sleep(_SHORTLY)
 
     def _try(self) -> bool:
         """Write what there is; whether that could be done now."""
@@ -190,8 +190,8 @@ class Writer:
         if done:
             self.held_since = None
         elif self.held_since is None:
-            self.held_since = time.monotonic()
-        elif time.monotonic() - self.held_since > _PATIENCE:
+            self.held_since = monotonic()
+        elif monotonic() - self.held_since > _PATIENCE:
             self.give_up(OSError(f"another program has held it for {_PATIENCE} seconds"))
         return done
 
@@ -308,7 +308,7 @@ class Writer:
             batch.payload.clear()  # not both in memory while they are written
         else:  # its chunks are changed one by one
             kept, since = Kept._make(map(as_is, (*arrays, b"".join(batch.payload)))), self.chunks
-        row = (self.chunks, batch.first, count, time.time(), since)
+        row = (self.chunks, batch.first, count, time(), since)
         cursor.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", row)
         for table, packed in kept._asdict().items():
             cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))

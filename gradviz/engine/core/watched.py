@@ -7,9 +7,9 @@ has arrived. The pass knows the number of every gradient that is waiting.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from heapq import heappop, heappush, heappushpop
+from time import time  # bound now: a program may replace it
 from typing import Any
 
 import numpy as np
@@ -394,7 +394,7 @@ class WatchedPass:
         if state.nameless and state.name_the_rest is not None:
             state.name_the_rest(sys._getframe(2))
         listener.pass_began(
-            sys._getframe(2), self.number, self.how, time.time(), bool(self.retain_graph), self.create_graph,
+            sys._getframe(2), self.number, self.how, time(), bool(self.retain_graph), self.create_graph,
             roots, [number_of(tensor) for tensor in self.wanted],
         )  # fmt: skip
 

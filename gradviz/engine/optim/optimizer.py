@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from copy import deepcopy
+from time import time  # bound now: a program may replace it
 from typing import Any
 
 import numpy as np
@@ -137,7 +137,7 @@ class Optimizer:
             for group, parameters in zip(self.param_groups, ready, strict=True)
         ]
         numbers = [number_of(parameter) for parameters in ready for parameter in parameters]
-        state.listener.stepped(where, self.number, type(self).__name__, time.time(), groups, numbers)
+        state.listener.stepped(where, self.number, type(self).__name__, time(), groups, numbers)
         return where
 
     def update(self, parameter: Tensor, gradient: Any, group: dict[str, Any]) -> Any:

@@ -1,0 +1,387 @@
+"""Other systems: every command without Unix, and without `/proc`. `without_unix.py` stands in for these systems."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from elsewhere import COMMANDS, LESSON, Ended, python_in, run_in
+from without_unix import HIDDEN_MODULES, HIDDEN_NAMES, PLATFORMS, environment
+
+import gradviz
+from gradviz.diagnose.machine import as_sarif
+from gradviz.step.breakpoints import breakpoint_of
+from gradviz.system import paths
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is made for Linux")
+
+PACKAGE = Path(gradviz.__file__).parent
+EXAMPLES = PACKAGE.parent / "examples"
+SYSTEMS = [*PLATFORMS]
+
+# --- one place
+
+
+ONLY_HERE = PACKAGE / "system"
+# A private cache of compiled code is looked at more closely than a user's files.
+EXEMPT = {PACKAGE / "draw/layout.py": {"sys.platform", "os.geteuid"}}
+MODULES = {*HIDDEN_MODULES["windows"], "msvcrt", "winreg", "_winapi"}
+NAMES = {
+    *(f"{module}.{name}" for module, names in HIDDEN_NAMES["windows"].items() for name in names),
+    "sys.platform", "os.name", "os.uname",
+}  # fmt: skip
+PLACES = re.compile(r"/proc\b|/dev/(?!null)|CONOUT\$|CONIN\$")
+
+
+def names_of_systems(tree: ast.AST) -> Iterator[str]:
+    """The modules, names and places in a file that not every system has."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name.partition(".")[0] in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            if (node.module or "").partition(".")[0] in MODULES:
+                yield node.module or ""
+            yield from (name for one in node.names if (name := f"{node.module}.{one.name}") in NAMES)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if (name := f"{node.value.id}.{node.attr}") in NAMES:
+                yield name
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and PLACES.match(node.value):
+            yield node.value
+
+
+def test_names_of_systems_are_found() -> None:
+    text = "import fcntl\nfrom os import fork\nimport os\nos.geteuid()\nopen('/dev/tty')\nimport pathlib"
+    assert [*names_of_systems(ast.parse(text))] == ["fcntl", "os.fork", "os.geteuid", "/dev/tty"]
+
+
+def test_what_differs_by_system_stands_in_one_place() -> None:
+    found = {
+        (str(path.relative_to(PACKAGE)), name)
+        for path in PACKAGE.rglob("*.py")
+        if ONLY_HERE not in path.parents
+        for name in names_of_systems(ast.parse(path.read_text(encoding="utf-8")))
+        if name not in EXEMPT.get(path, ())
+    }
+    assert found == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", [*PLATFORMS.values()])
+def test_types_are_right_on_other_systems(platform: str) -> None:
+    pytest.importorskip("mypy", reason="pip install -e .[lint]")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--platform", platform, "-p", "gradviz.system", "--follow-imports=silent"],
+        cwd=PACKAGE.parent, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
+
+
+# --- every command
+
+
+@pytest.fixture(scope="session")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What the environment of a process has for each system, and `linux` for none."""
+    folders = {system: tmp_path_factory.mktemp(system) for system in SYSTEMS}
+    return {"linux": {}} | {system: environment(system, folder) for system, folder in folders.items()}
+
+
+@pytest.fixture(scope="session")
+def ended_on(
+    stand_ins: dict[str, dict[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], Ended]:
+    """How a command ends on a system."""
+    kept = tmp_path_factory.mktemp("kept")
+    (kept / "lesson.py").write_text(LESSON, encoding="utf-8")
+    (kept / "failing.py").write_text(LESSON + "loss.backward()\nprint(1 / 0)\n", encoding="utf-8")
+    run_in(kept, {}, "trace", "-o", "run.gradviz", "lesson.py")
+
+    @cache
+    def ended_on(system: str, command: str) -> Ended:
+        here = tmp_path_factory.mktemp("here")
+        for name in ("lesson.py", "failing.py", "run.gradviz"):
+            (here / name).write_bytes((kept / name).read_bytes())
+        return run_in(here, stand_ins[system], *COMMANDS[command])
+
+    return ended_on
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_command_says_the_same_on_another_system(
+    ended_on: Callable[[str, str], Ended], system: str, command: str
+) -> None:
+    assert ended_on(system, command) == ended_on("linux", command)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("system", "script"),
+    [*(("windows", path.stem) for path in sorted((EXAMPLES / "torch").glob("*.py"))), ("macos", "mlp")],
+)
+def test_examples_with_pytorch_are_recorded_on_another_system(
+    stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str, script: str
+) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    runs = []
+    for name in ("linux", system):
+        here = tmp_path / name
+        here.mkdir()
+        runs.append(run_in(here, stand_ins[name], "trace", str(EXAMPLES / f"torch/{script}.py")))
+        assert runs[-1].status == 0, runs[-1].err
+    assert runs[0] == runs[1]
+
+
+IN_PYTHON = """
+import gradviz, gradviz.engine as torch
+for _ in range(2):
+    with gradviz.record("block.gradviz"):
+        x = torch.tensor(2.0, requires_grad=True)
+        y = (x ** 3).log()
+        y.backward()
+    gradviz.draw(y).save("block.svg")
+free = torch.tensor(3.0, requires_grad=True).exp()
+gradviz.draw(free, gradients=True).save("free.svg")
+print(gradviz.check("block.gradviz").findings, len(gradviz.draw(free).html()) > 1000)
+with gradviz.open("block.gradviz") as trace:
+    print(trace.count, trace.is_being_recorded)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_record_draw_check_and_open_do_the_same_on_another_system(
+    stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str
+) -> None:
+    runs = []
+    for name in ("linux", system):
+        here = tmp_path / name
+        here.mkdir()
+        (here / "block.py").write_text(IN_PYTHON, encoding="utf-8")
+        runs.append(python_in(here, stand_ins[name], "block.py"))
+        assert runs[-1].status == 0, runs[-1].err
+    assert runs[0] == runs[1]
+
+
+# --- files that are open
+
+
+TWICE = """
+import gradviz, gradviz.engine as torch
+with gradviz.record("run.gradviz"):
+    torch.tensor(2.0, requires_grad=True).exp().backward()
+    try:
+        with gradviz.record("run.gradviz"):
+            pass
+    except OSError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("system", ["linux", *SYSTEMS])
+def test_a_file_that_is_being_recorded_is_known_by_its_lock(
+    stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str
+) -> None:
+    (tmp_path / "twice.py").write_text(TWICE, encoding="utf-8")
+    ended = python_in(tmp_path, stand_ins[system], "twice.py")
+    assert "run.gradviz is being recorded by another run" in ended.out
+    assert ended.status == 0, ended.err
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_trace_that_others_record_is_called_so_on_another_system(
+    stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str
+) -> None:
+    program = (
+        "import subprocess, sys, gradviz.engine as torch\n"
+        "torch.tensor(2.0, requires_grad=True).exp().backward()\n"
+        "info = [sys.executable, '-m', 'gradviz', 'info', 'run.gradviz']\n"
+        "print(subprocess.run(info, capture_output=True, text=True).stdout)\n"
+    )
+    (tmp_path / "run.py").write_text(program, encoding="utf-8")
+    said = run_in(tmp_path, stand_ins[system], "trace", "run.py").out
+    assert "not yet: it is being" in said
+
+
+def test_the_copy_of_a_trace_that_was_cut_off_is_gone_afterwards(
+    stand_ins: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    from damage.subjects import make
+
+    make("half", tmp_path / "half.gradviz")
+    assert Path(f"{tmp_path}/half.gradviz-journal").exists()
+    ended = run_in(tmp_path, stand_ins["windows"], "info", "half.gradviz")  # which looks for temporary files
+    assert ended.status == 0, ended.err
+
+
+def test_the_stand_in_keeps_open_files(stand_ins: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    program = (
+        "import os, sqlite3\n"
+        "held = open('a', 'w'); base = sqlite3.connect('b'); base.execute('create table t(x)')\n"
+        "open('c', 'w').close()\n"
+        "for change in (lambda: os.unlink('a'), lambda: os.replace('c', 'b'), lambda: os.rename('a', 'd')):\n"
+        "    try: change()\n"
+        "    except PermissionError as error: print(error.strerror)\n"
+        "held.close(); base.close(); os.replace('c', 'b'); os.unlink('a'); print(os.listdir())\n"
+    )
+    (tmp_path / "hold.py").write_text(program, encoding="utf-8")
+    *refused, left = python_in(tmp_path, stand_ins["windows"], "hold.py").out.splitlines()
+    assert refused == ["it is being used by another process"] * 3
+    assert sorted(ast.literal_eval(left)) == ["b", "hold.py", "tmp"]
+
+
+# --- processes
+
+
+SPAWNING = """
+import multiprocessing
+import gradviz.engine as torch
+
+def square(x):
+    t = torch.tensor(float(x), requires_grad=True)
+    (t ** 2).backward()
+    return t.grad.item()
+
+if __name__ == "__main__":
+    print(multiprocessing.get_start_method())
+    with multiprocessing.Pool(2) as pool:
+        print(pool.map(square, [1, 2, 3]))
+    torch.tensor(5.0, requires_grad=True).exp().backward()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "verb", [["trace"], ["debug", "--run", "--commands", "continue"]], ids=lambda verb: verb[0]
+)
+def test_processes_that_are_spawned_run_the_script_unrecorded(
+    stand_ins: dict[str, dict[str, str]], tmp_path: Path, verb: list[str]
+) -> None:
+    (tmp_path / "spawning.py").write_text(SPAWNING, encoding="utf-8")
+    ended = run_in(tmp_path, stand_ins["windows"], *verb, "spawning.py")
+    assert ended.status == 0, ended.err
+    assert ended.out == "spawn\n[2.0, 4.0, 6.0]\n"
+    assert ended.err.count("gradviz: recorded 1 operation, 1 backward pass") == 1
+
+
+@pytest.mark.parametrize(
+    ("system", "status"), [("linux", 130), ("macos", 130), ("windows", 0xC000013A - 2**32)]
+)
+def test_ctrl_c_ends_a_program_with_the_systems_status(
+    stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str, status: int
+) -> None:
+    code = "from gradviz.sources.ending import exit_status; print(exit_status(KeyboardInterrupt()))"
+    assert python_in(tmp_path, stand_ins[system], "-c", code).out == f"{status}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["linux", *SYSTEMS])
+def test_a_thread_that_ends_the_script_wakes_the_main_thread(
+    stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str
+) -> None:
+    program = (
+        "import threading, time, gradviz.engine as torch\n"
+        "def work():\n"
+        "    torch.tensor(2.0, requires_grad=True).exp().backward()\n"
+        "threading.Thread(target=work).start()\n"
+        "time.sleep(60)\n"
+        "print('not reached')\n"
+    )
+    (tmp_path / "waiting.py").write_text(program, encoding="utf-8")
+    ended = run_in(tmp_path, stand_ins[system], "debug", "--commands", "next; quit", "waiting.py")
+    assert "not reached" not in ended.out
+    assert "recorded" in ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_stepper_reads_keys_on_another_system(
+    stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str
+) -> None:
+    pexpect = pytest.importorskip("pexpect", reason="pexpect is not installed")
+    from conftest import terminal_env
+
+    (tmp_path / "lesson.py").write_text(LESSON, encoding="utf-8")
+    run_in(tmp_path, {}, "trace", "lesson.py")
+    child = pexpect.spawn(
+        sys.executable, ["-m", "gradviz", "step", "lesson.gradviz"], cwd=str(tmp_path), timeout=20,
+        env={**terminal_env(), **stand_ins[system]}, dimensions=(30, 120),
+    )  # fmt: skip
+    child.expect("event 1 ")
+    child.send("n")
+    child.expect("event 2 ")
+    child.send("q")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+# --- paths of Windows
+
+
+def test_a_breakpoint_names_a_file_with_its_drive() -> None:
+    for text in (r"C:\x\train.py:12", "line C:/my files/train.py:12", r"sub\train.py:12", "sub/train.py:12"):
+        stop = breakpoint_of(text)
+        assert stop.at_line
+        assert stop.predicate is not None
+        assert stop.predicate.text == 'line == 12 and file == "train.py"'
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "uri"),
+    [
+        (r"C:\my files\train.py", "train.py", "file:///C:/my%20files/train.py"),
+        ("C:/x/train.py", "train.py", "file:///C:/x/train.py"),
+        (r"sub\train.py", "train.py", "sub/train.py"),
+        ("/home/x/train.py", "train.py", "/home/x/train.py"),
+        ("sub/train.py", "train.py", "sub/train.py"),
+        ("train.py", "train.py", "train.py"),
+        ("<stdin>", "<stdin>", "<stdin>"),
+    ],
+)
+def test_paths_of_both_kinds_have_a_name_and_a_reference(path: str, name: str, uri: str) -> None:
+    assert (paths.file_name(path), paths.uri(path)) == (name, uri)
+
+
+@pytest.fixture
+def from_windows(tmp_path: Path) -> Path:
+    """A trace whose script is `C:\\work\\lesson.py`."""
+    import sqlite3
+
+    (tmp_path / "lesson.py").write_text(LESSON, encoding="utf-8")
+    run_in(tmp_path, {}, "trace", "lesson.py")
+    connection = sqlite3.connect(tmp_path / "lesson.gradviz")
+    for table in ("sites", "sources"):
+        connection.execute(f"UPDATE {table} SET file = 'C:\\work\\lesson.py' WHERE file LIKE '%lesson.py'")
+    connection.commit()
+    connection.close()
+    return tmp_path / "lesson.gradviz"
+
+
+def test_a_trace_from_windows_is_read_here(from_windows: Path) -> None:
+    from gradviz.cli.main import main
+
+    told = CliRunner().invoke(
+        main, ["step", str(from_windows), "--commands", r"break C:\work\lesson.py:6; continue"]
+    )
+    assert "lesson.py:6" in told.output
+    with gradviz.open(from_windows) as trace:
+        report = gradviz.check(trace)
+    log = as_sarif(report)
+    uris = re.findall(r"'uri': '([^']*)'", str(log["runs"][0]["results"]))
+    assert set(uris) == {"file:///C:/work/lesson.py"}
+
+
+def test_an_ending_in_capitals_is_that_of_a_trace(tmp_path: Path) -> None:
+    from gradviz.cli.check import is_trace
+
+    assert is_trace(tmp_path / "Train.GRADVIZ")

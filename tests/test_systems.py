@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from conftest import NEEDS_UNIX, why_unix
 from elsewhere import COMMANDS, LESSON, Ended, python_in, run_in
 from without_unix import HIDDEN_MODULES, HIDDEN_NAMES, PLATFORMS, environment
 
 import gradviz
+from gradviz.cli.main import COMMANDS as COMMAND_NAMES
 from gradviz.diagnose.machine import as_sarif
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.system import paths
@@ -81,6 +83,38 @@ def test_types_are_right_on_other_systems(platform: str) -> None:
         cwd=PACKAGE.parent, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout
+
+
+# --- the tests themselves
+
+
+HERE = Path(__file__).parent
+
+
+def test_each_test_that_needs_unix_is_there() -> None:
+    for place in NEEDS_UNIX:
+        file, _, part = place.partition("::")
+        tests = re.findall(r"def (\w+)\(", (HERE / f"{file}.py").read_text(encoding="utf-8"))
+        assert any(part in test for test in tests), place
+
+
+def test_a_test_that_needs_unix_has_a_reason() -> None:
+    assert why_unix("test_record", "test_a_forked_child_leaves_the_file_alone") == "Windows has no fork"
+    assert why_unix("test_record", "test_a_tensor_is_recorded") is None
+    assert why_unix("test_odd_scripts", "test_a_program_does_what_it_does_under_python[interrupted]")
+
+
+def test_no_file_of_tests_needs_unix_to_be_imported() -> None:
+    imported = {
+        path.name: {*names_of_systems(ast.Module([node], []))}
+        for path in HERE.rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and [*names_of_systems(ast.Module([node], []))]
+    }
+    assert imported.keys() == {
+        "without_unix.py",
+        "trial.py",
+    }  # the latter is imported by test_fuzz if it can be
 
 
 # --- every command
@@ -385,3 +419,30 @@ def test_an_ending_in_capitals_is_that_of_a_trace(tmp_path: Path) -> None:
     from gradviz.cli.check import is_trace
 
     assert is_trace(tmp_path / "Train.GRADVIZ")
+
+
+# --- the workflow that runs on these systems
+
+
+WORKFLOW = PACKAGE.parent / ".github/workflows/systems.yml"
+
+
+def test_the_workflow_runs_commands_that_there_are() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    for system in ("ubuntu", "macos", "windows"):
+        assert f"{system}-latest" in text
+    assert {*re.findall(r"gradviz ([a-z]+) ", text)} <= COMMAND_NAMES.keys()
+    for file in re.findall(r"examples/[\w/]+\.py", text):
+        assert (PACKAGE.parent / file).exists(), file
+    versions = re.findall(
+        r"Python :: (3\.\d+)", (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    )
+    assert re.search(r"python: \[(.*)\]", text)[1] == ", ".join(f'"{version}"' for version in versions)
+
+
+def test_the_workflow_is_valid() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    jobs = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
+    for job in jobs.values():
+        assert all("uses" in step or "run" in step for step in job["steps"])
+        assert job["runs-on"] == "${{ matrix.system }}"

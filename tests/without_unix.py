@@ -66,7 +66,7 @@ HIDDEN_NAMES = {
     },
 }
 HIDDEN_PLACES = {
-    "windows": ("/proc", "/dev/tty", "/dev/fd", "/dev/null", "CONOUT$", "CONIN$"),
+    "windows": ("/proc", "/dev/tty", "/dev/fd", "CONOUT$", "CONIN$"),
     "macos": ("/proc",),
 }
 _real_readlink, _real_listdir = os.readlink, os.listdir

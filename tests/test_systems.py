@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from conftest import NEEDS_UNIX, why_unix
+from conftest import NEEDS_UNIX, terminal_env, why_unix
 from elsewhere import COMMANDS, LESSON, Ended, python_in, run_in
 from without_unix import HIDDEN_MODULES, HIDDEN_NAMES, PLATFORMS, environment
 
@@ -342,8 +342,6 @@ def test_the_stepper_reads_keys_on_another_system(
     stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str
 ) -> None:
     pexpect = pytest.importorskip("pexpect", reason="pexpect is not installed")
-    from conftest import terminal_env
-
     (tmp_path / "lesson.py").write_text(LESSON, encoding="utf-8")
     run_in(tmp_path, {}, "trace", "lesson.py")
     child = pexpect.spawn(
@@ -354,6 +352,25 @@ def test_the_stepper_reads_keys_on_another_system(
     child.send("n")
     child.expect("event 2 ")
     child.send("q")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_debugger_reads_keys_on_another_system(
+    stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str
+) -> None:
+    pexpect = pytest.importorskip("pexpect", reason="pexpect is not installed")
+    (tmp_path / "lesson.py").write_text(LESSON, encoding="utf-8")
+    child = pexpect.spawn(
+        sys.executable, ["-m", "gradviz", "debug", "--break", "log", "lesson.py"], cwd=str(tmp_path), timeout=20,
+        env={**terminal_env(), **stand_ins[system]}, dimensions=(30, 120),
+    )  # fmt: skip
+    child.expect("breakpoint 1: log")
+    child.send("q")
+    child.expect("gradviz: recorded")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0

@@ -66,7 +66,7 @@ HIDDEN_NAMES = {
     },
 }
 HIDDEN_PLACES = {
-    "windows": ("/proc", "/dev/tty", "/dev/fd", "CONOUT$", "CONIN$"),
+    "windows": ("/proc", "/dev/tty", "/dev/fd"),
     "macos": ("/proc",),
 }
 _real_readlink, _real_listdir = os.readlink, os.listdir
@@ -147,7 +147,7 @@ def hide_names(system: str, of: Callable[[str], bool]) -> None:
 
 
 def hide_places(places: tuple[str, ...]) -> None:
-    """Let these places not exist."""
+    """Let these places not exist. The terminal is called as on Windows."""
 
     def is_hidden(path: Any) -> bool:
         if isinstance(path, int):
@@ -160,7 +160,7 @@ def hide_places(places: tuple[str, ...]) -> None:
         def look(path: Any = ".", *arguments: Any, **options: Any) -> Any:
             if is_hidden(path):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            return plain(path, *arguments, **options)
+            return plain("/dev/tty" if path == "CONOUT$" else path, *arguments, **options)
 
         return look
 

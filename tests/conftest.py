@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import linecache
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,32 @@ def terminal_env(**more: str) -> dict[str, str]:
     one) is not the size of that terminal."""
     ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     return {**ours, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **more}
+
+
+def _without_dot(path: str) -> str:
+    """PATH, with links to all programs but `dot` for each folder that has one: tests draw as a machine without it."""
+    folders = path.split(os.pathsep)
+    for number, folder in enumerate(folders):
+        if shutil.which("dot", path=folder):
+            links = Path(tempfile.mkdtemp(prefix="without-dot-"))
+            atexit.register(shutil.rmtree, links, ignore_errors=True)
+            for program in Path(folder).iterdir():
+                if program.stem != "dot":
+                    (links / program.name).symlink_to(program)
+            folders[number] = str(links)
+    return os.pathsep.join(folders)
+
+
+PATH_WITH_DOT = os.environ["PATH"] if shutil.which("dot") else None
+os.environ["PATH"] = _without_dot(os.environ["PATH"])
+
+
+@pytest.fixture
+def system_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's `dot` is on PATH."""
+    if PATH_WITH_DOT is None:
+        pytest.skip("there is no `dot` on PATH")
+    monkeypatch.setenv("PATH", PATH_WITH_DOT)
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

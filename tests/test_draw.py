@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import struct
 import subprocess
 import time
@@ -85,10 +84,9 @@ def test_every_node_is_an_element_with_its_id_and_its_kind_as_class(
         assert node.kind in drawn[name].get("class", "").split()
 
 
-@pytest.mark.skipif(not shutil.which("dot"), reason="there is no system `dot`")
 @programs
 def test_both_layout_engines_draw_the_same_nodes_and_texts(
-    program: Callable, traced: Traced, monkeypatch: pytest.MonkeyPatch
+    program: Callable, traced: Traced, system_dot: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with traced(program) as trace:
         graph = build(trace, whole=True)
@@ -149,10 +147,14 @@ def middles(document: str) -> dict[str, tuple[float, float]]:
 @pytest.mark.parametrize("engine", ["dot", "embedded"])
 @pytest.mark.parametrize("program", [network, several_paths, detached])
 def test_a_grad_fn_stands_to_the_right_of_its_op_in_one_row(
-    program: Callable, engine: str, traced: Traced, monkeypatch: pytest.MonkeyPatch
+    program: Callable,
+    engine: str,
+    traced: Traced,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
-    if engine == "dot" and not shutil.which("dot"):
-        pytest.skip("there is no system `dot`")
+    if engine == "dot":
+        request.getfixturevalue("system_dot")
     monkeypatch.setenv("GRADVIZ_LAYOUT", engine)
     with traced(program) as trace:
         graph = build(trace)
@@ -243,10 +245,10 @@ def test_the_caption_says_which_script_and_pass(traced: Traced) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("engine", ["dot", "embedded"])
 def test_hostile_names_are_shown_and_do_nothing(
-    name: str, engine: str, monkeypatch: pytest.MonkeyPatch
+    name: str, engine: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    if engine == "dot" and not shutil.which("dot"):
-        pytest.skip("there is no system `dot`")
+    if engine == "dot":
+        request.getfixturevalue("system_dot")
     monkeypatch.setenv("GRADVIZ_LAYOUT", engine)
     document = svg(one_node(name))
     root = ElementTree.fromstring(document)

@@ -3,6 +3,8 @@ them as in the picture of the same program when it is recorded."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
@@ -550,3 +552,40 @@ def test_tensors_of_both_engines_are_not_drawn_together() -> None:
     torch, engine = pytest.importorskip("torch"), import_module("gradviz.engine")
     with pytest.raises(TypeError, match="of one engine"):
         gradviz.draw((torch.ones(1), engine.ones(1)))
+
+
+AT_THE_END = """
+import atexit, sys, threading, time
+import gradviz, gradviz.engine as torch
+
+x = torch.tensor(2.0, requires_grad=True)
+y = x * x
+
+def draw():
+    gradviz.draw(y).save("end.svg")
+
+def draw_after_main():
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    draw()
+
+class Drawing:
+    def __del__(self):
+        draw()
+"""
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "atexit.register(draw)",
+        "threading.Thread(target=draw_after_main).start()",
+        "drawing = Drawing(); del drawing",
+    ],
+)
+def test_a_picture_can_be_drawn_at_any_time_of_a_process(when: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_THE_END + when], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "placed in rows" not in (tmp_path / "end.svg").read_text()

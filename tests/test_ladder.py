@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -13,7 +13,7 @@ from test_draw import HOSTILE, SVG, elements, one_node, texts
 from test_graph import Traced, traced
 from test_graph import programs as real_programs
 
-from gradviz.draw import ladder
+from gradviz.draw import ladder, layout
 from gradviz.draw.layout import GaveUp, LayoutError
 from gradviz.draw.render import DrawError, svg
 from gradviz.draw.rows import placed
@@ -23,12 +23,6 @@ from gradviz.graph.build import build
 from gradviz.graph.model import Edge, Graph, Node
 
 __all__ = ["traced"]
-
-ENGINES = [
-    pytest.param("dot", marks=pytest.mark.skipif(not shutil.which("dot"), reason="there is no `dot`")),
-    "embedded",
-    "rows",
-]
 
 
 @pytest.fixture
@@ -54,10 +48,8 @@ def drawn(document: str, kind: str) -> dict[str, tuple[list[str], list[str]]]:
 @real_programs
 @pytest.mark.parametrize("whole", [False, True])
 def test_every_layout_draws_the_same_nodes_edges_and_texts(
-    program: Callable, whole: bool, traced: Traced, monkeypatch: pytest.MonkeyPatch
+    program: Callable, whole: bool, traced: Traced, system_dot: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not shutil.which("dot"):
-        pytest.skip("there is no `dot` to compare with")
     with traced(program) as trace:
         graph = build(trace, whole=whole)
     pictures = []
@@ -83,6 +75,13 @@ def test_where_graphviz_gives_up_things_stand_in_rows_and_the_picture_says_why(g
     assert set(elements(document, "node")) >= set(chain(20).nodes)
 
 
+def test_without_any_graphviz_things_stand_in_rows_and_the_picture_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layout, "_EMBEDDED", replace(layout._EMBEDDED, find=lambda: None))
+    assert "placed in rows: graphviz-pure is not installed<" in svg(chain(20))
+
+
 def test_graphviz_is_given_so_much_time_and_no_more() -> None:
     document = ladder.laid_out(scene_of(chain(600)), patience=0.001)
     assert "placed in rows: Graphviz did not finish in 0.001 s" in document
@@ -97,8 +96,12 @@ def test_what_is_too_large_for_graphviz_is_not_given_to_it(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_deep_graph_crashes_nothing(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", ["dot", "embedded", "rows"])
+def test_a_deep_graph_crashes_nothing(
+    engine: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if engine == "dot":
+        request.getfixturevalue("system_dot")
     monkeypatch.setenv("GRADVIZ_LAYOUT", engine)
     monkeypatch.setattr(ladder, "FAST", 100_000)
     graph = Graph()

@@ -1,6 +1,6 @@
 """Programs that others wrote: what they compute is the same under the recorder, bit by bit.
 
-An optional group, `pip install gradviz[programs]`: small configurations of `transformers`, `lightning`, `gymnasium`,
+An optional group, `pip install ".[programs]"`: small configurations of `transformers`, `lightning`, `gymnasium`,
 without downloads. What is not installed is skipped."""
 
 from __future__ import annotations

@@ -368,6 +368,59 @@ def test_doctor_says_which_engine_draws(gradviz: Run) -> None:
     assert "layout: embedded" in alone.stdout
 
 
+def test_doctor_names_another_distribution_that_owns_our_files(gradviz: Run, tmp_path: Path) -> None:
+    other = tmp_path / "site" / "gradviz-0.1.2.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: gradviz\nVersion: 0.1.2\n")
+    (other / "top_level.txt").write_text("gradviz\n")
+    done = gradviz("doctor", env={"PYTHONPATH": str(other.parent), "COLUMNS": "300"})
+    assert done.returncode == 1
+    assert "gradviz 0.1.2, another project, owns files of gradviz/, too: pip uninstall gradviz" in done.stdout
+
+
+def test_doctor_shows_rows_where_they_were_chosen(gradviz: Run) -> None:
+    done = gradviz("doctor", env={"GRADVIZ_LAYOUT": "rows"})
+    assert done.returncode == 0
+    assert "rows, without Graphviz" in done.stdout
+
+
+def test_gradviz_alone_says_in_ten_lines_what_to_type_first(gradviz_here: Run) -> None:
+    done = gradviz_here()
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) <= 10
+    for command in ("trace", "graph", "step", "check"):
+        assert f"gradviz {command}" in done.stdout
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_picture_that_fails_is_one_line_and_the_status_is_the_scripts(
+    status: int, gradviz: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "pictures").mkdir()
+    ending = f"import os, sys\nos.rmdir('pictures')\nsys.exit({status})\n"
+    path = script(tmp_path, DIFFERENTIATES + "\n" + ending)
+    done = gradviz("trace", "--graph", "pictures/net.svg", path)
+    assert done.returncode == status
+    assert (
+        done.stderr.splitlines()[-1]
+        == "gradviz: cannot write pictures/net.svg: there is no directory pictures"
+    )
+
+
+def test_a_picture_that_fails_unforeseen_is_one_line_and_the_status_is_the_scripts(
+    gradviz: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['gradviz.cli.drawing'] = None\n"
+    )
+    env = {"PYTHONPATH": str(tmp_path / "site"), "GRADVIZ_DEBUG": ""}
+    done = gradviz("trace", "--graph", "net.svg", script(tmp_path, DIFFERENTIATES), env=env)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "gradviz.cli.drawing" in done.stderr.splitlines()[-1]
+
+
 def test_help_shows_the_first_minute(gradviz_here: Run) -> None:
     told = gradviz_here("--help").stdout
     for command in ("trace", "info", "graph", "step", "doctor"):

@@ -121,7 +121,7 @@ def check(
     compares = check_functions or COMPARING in (select or settings.select)
     try:
         running = Running(target, path, values, engine=engine, say=say, check_functions=compares)
-        perform(Job(running, lambda outcome: checked(path, outcome.status)))
+        perform(Job(running, lambda outcome: checked(path, outcome.status), failure=2))
     except OSError as error:
         fail(str(error))
 

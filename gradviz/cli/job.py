@@ -14,13 +14,15 @@ from gradviz.sources.script import Outcome, Running, run_inside
 
 @dataclass
 class Job:
-    """A script that a command runs, and what the command does `after` it: that gives the exit status. `around` is what
-    goes on beside it. `waits` says whether threads that it leaves are waited for."""
+    """A script that a command runs, and what the command does `after` it: that gives the exit status. If it fails, the
+    status is the script's, or `failure` where that is 0. `around` is what goes on beside it. `waits` says whether
+    threads that it leaves are waited for."""
 
     running: Running
     after: Callable[[Outcome], int]
     around: ExitStack = field(default_factory=ExitStack)
     waits: Callable[[], bool] = lambda: True
+    failure: int = 0
     home: str = field(default_factory=os.getcwd)
 
 

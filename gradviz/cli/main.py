@@ -25,6 +25,18 @@ COMMANDS = {
     "doctor": "Check the installation and the layout engine.",
 }
 
+FIRST = """\
+gradviz records the gradients of a Python program, and shows them. Type first:
+
+  gradviz trace SCRIPT.py       run your script as it is, and record it in SCRIPT.gradviz
+  gradviz graph -o graph.svg    draw what was recorded
+  gradviz step                  step through it, forwards and backwards
+  gradviz check                 find what went wrong: the line, the reason, the cure
+  gradviz learn                 take a lesson, without a script of your own
+
+gradviz --help lists all commands; gradviz doctor checks the installation.
+"""
+
 EPILOG = """\b
 First minute:
   gradviz trace examples/quickstart.py    run it, write quickstart.gradviz
@@ -82,11 +94,19 @@ def _unforeseen(error: Exception, command: str) -> str:
     )
 
 
-@click.command(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=_Commands,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
 @click.version_option(__version__, prog_name="gradviz", message="%(prog)s %(version)s")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """A flight recorder and debugger for gradients.
 
     Run an unmodified program under `gradviz trace`. Then look at its graph, step through its gradients, and
     find the line that is wrong.
     """
+    if context.invoked_subcommand is None:
+        click.echo(FIRST, nl=False)

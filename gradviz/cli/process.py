@@ -64,7 +64,7 @@ def _told(job: Job) -> int:
         if not isinstance(error, (GradvizError, OSError)) and tracebacks_are_wanted():
             raise
         say(f"gradviz: {error if isinstance(error, GradvizError) else repr(error)}")
-        return exit_status(job.running.error) or 2
+        return exit_status(job.running.error) or job.failure
 
 
 @contextmanager

@@ -120,22 +120,12 @@ def trace(
             if scope is not None and outcome.others is not None:
                 _tell_others(scope, outcome.others)
             if graph_file is not None and is_there:
-                return _drawn(path, graph_file, outcome.status)
+                _draw(path, graph_file)
             return outcome.status
 
         perform(Job(running, after, around))
     except OSError as error:
         fail(str(error))
-
-
-def _drawn(path: Path, picture: Path, status: int) -> int:
-    """Draw, and return the exit status: that of the script, unless all was well but for the picture."""
-    try:
-        _draw(path, picture)
-    except (GradvizError, OSError) as error:
-        say(f"gradviz: {error}")
-        return status or 2
-    return status
 
 
 def _graph_behind(
@@ -187,8 +177,13 @@ def _check_picture(path: Path) -> None:
 
 
 def _draw(path: Path, picture: Path) -> None:
+    """Draw the trace. A picture that fails is one line, and changes no exit status."""
     from gradviz.cli.drawing import Choice, draw
 
-    with open_trace(path) as recorded:
-        draw([recorded], picture, Choice())
+    try:
+        with open_trace(path) as recorded:
+            draw([recorded], picture, Choice())
+    except (GradvizError, OSError) as error:
+        say(f"gradviz: {error}")
+        return
     stderr.print(f"[dim]gradviz:[/] drew {picture}", markup=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from gradviz.draw import style
@@ -64,6 +65,8 @@ def check_path(path: Path) -> None:
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise DrawError(f"{path.name} has no known ending: use one of {' '.join(ENDINGS)}")
+    if ending == ".pdf" and find_spec("fpdf") is None:
+        raise DrawError("a .pdf needs fpdf2: pip install fpdf2, or save it as .svg or .png")
     if path.is_dir():
         raise DrawError(f"cannot write {path}: it is a directory")
     if not path.parent.is_dir():
@@ -82,6 +85,8 @@ def _drawn(scene: Scene, ending: str, theme: str) -> bytes:
         raise
     except ValueError as error:
         raise DrawError(str(error)) from error
+    except ImportError as error:
+        raise DrawError(f"a {ending} cannot be made here ({error}): save it as .svg") from error
 
 
 def _svg(scene: Scene, theme: str) -> str:

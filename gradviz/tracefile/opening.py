@@ -72,7 +72,7 @@ def _check_header(path: Path, header: bytes) -> None:
     if version > VERSION:
         raise TraceError(
             f"{path} was written by a newer gradviz (trace format {version}, this one reads {VERSION}): "
-            "upgrade with pip install -U gradviz"
+            "update gradviz (in its checkout: git pull && pip install .)"
         )
 
 

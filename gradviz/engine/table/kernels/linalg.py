@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -108,10 +109,11 @@ def no_answer(name: str, x: np.ndarray, error: Exception) -> LinAlgError:
     if name not in _NO_ANSWER or x.dtype.kind != "f":
         return LinAlgError(f"linalg.{name}: {error}")
     factorize, said = _NO_ANSWER[name]
-    for i, matrix in enumerate(x.reshape(-1, *x.shape[-2:])):
-        info = factorize(matrix, lower=1)[-1] if name == "cholesky" else factorize(matrix)[-1]
-        if info > 0:
-            return LinAlgError(said.format(which=f"(Batch element {i}): " if x.ndim > 2 else "", at=info))
+    with suppress(ModuleNotFoundError):  # without SciPy NumPy's error has to do
+        for i, matrix in enumerate(x.reshape(-1, *x.shape[-2:])):
+            info = factorize(matrix, lower=1)[-1] if name == "cholesky" else factorize(matrix)[-1]
+            if info > 0:
+                return LinAlgError(said.format(which=f"(Batch element {i}): " if x.ndim > 2 else "", at=info))
     return LinAlgError(f"linalg.{name}: {error}")
 
 

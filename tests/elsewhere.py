@@ -22,6 +22,7 @@ class Ended(NamedTuple):
 
 COMMANDS = {
     "trace": ["trace", "lesson.py", "a", "b"],
+    "trace-graph": ["trace", "--graph", "lesson.svg", "lesson.py"],
     "trace-of-an-error": ["trace", "-o", "other.gradviz", "failing.py"],
     "trace-watch": ["trace", "--watch", "--last", "2", "-o", "other.gradviz", "lesson.py"],
     "trace-into-a-trace": ["trace", "-o", "run.gradviz", "lesson.py"],

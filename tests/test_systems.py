@@ -32,8 +32,6 @@ SYSTEMS = [*PLATFORMS]
 
 
 ONLY_HERE = PACKAGE / "system"
-# A private cache of compiled code is looked at more closely than a user's files.
-EXEMPT = {PACKAGE / "draw/layout.py": {"sys.platform", "os.geteuid"}}
 MODULES = {*HIDDEN_MODULES["windows"], "msvcrt", "winreg", "_winapi"}
 NAMES = {
     *(f"{module}.{name}" for module, names in HIDDEN_NAMES["windows"].items() for name in names),
@@ -69,7 +67,6 @@ def test_what_differs_by_system_stands_in_one_place() -> None:
         for path in PACKAGE.rglob("*.py")
         if ONLY_HERE not in path.parents
         for name in names_of_systems(ast.parse(path.read_text(encoding="utf-8")))
-        if name not in EXEMPT.get(path, ())
     }
     assert found == set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
 
@@ -13,6 +14,7 @@ def pure_path(path: str) -> PurePath:
     return windows if windows.drive or ("\\" in path and "/" not in path) else PurePosixPath(path)
 
 
+@lru_cache(maxsize=1000)
 def file_name(path: str) -> str:
     """The last part of a path."""
     return pure_path(path).name

@@ -6,9 +6,9 @@ import _thread
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-_TASKS = Path("/proc/self/task")
+from gradviz.system.process import thread_exists
+
 _PATIENCE = 0.2  # seconds
 _running: set[Background] = set()
 _paused: list[Background] = []
@@ -52,7 +52,7 @@ class Background:
             self.wake()
         with self.over:
             until = time.monotonic() + _PATIENCE  # the system takes a moment to forget it
-            while (_TASKS / str(self.task)).exists() and time.monotonic() < until:
+            while thread_exists(self.task) and time.monotonic() < until:
                 time.sleep(0)
 
     def _run(self) -> None:

@@ -35,10 +35,45 @@ LONGEST = (
 )  # fmt: skip
 
 
+# What Windows cannot run, and why: files, and tests in them.
+NEEDS_UNIX = {
+    "test_odd_scripts": "its programs are started by sh, and use signals and forks",
+    "test_debug_terminal": "it needs a terminal of Unix",
+    "test_step_terminal": "it needs a terminal of Unix",
+    "test_progress": "it needs a terminal of Unix",
+    "test_systems": "it lets Linux stand in for other systems",
+    "test_debug::the_page_shows": "it makes symbolic links",
+    "test_docs": "it makes symbolic links, and runs commands by a shell of Unix",
+    "test_failed_recordings::full_disk": "it limits the size of files as Unix does",
+    "test_failed_recordings::fork": "Windows has no fork",
+    "test_failed_recordings::children": "Windows has no fork",
+    "test_record::forked_child": "Windows has no fork",
+    "test_record::killed_run": "it kills by a signal",
+    "test_part::was_killed": "it kills by a signal",
+    "test_reading_changes_nothing::commit": "it kills by a signal",
+    "test_reading_changes_nothing::pipe": "Windows has no named pipes among its files",
+    "test_trace::device": "Windows has no devices among its files",
+}
+
+
+def why_unix(file: str, test: str) -> str | None:
+    """Why a test needs Unix; None if it does not."""
+    for place, reason in NEEDS_UNIX.items():
+        known_file, _, part = place.partition("::")
+        if file == known_file and part in test:
+            return reason
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of the longest files first."""
+    """Put the tests of the longest files first, and skip what this system cannot run."""
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+    if sys.platform == "win32":
+        for item in items:
+            reason = why_unix(item.path.stem, item.name)
+            if reason is not None:
+                item.add_marker(pytest.mark.skip(reason=f"needs Unix: {reason}"))
 
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
@@ -88,7 +123,7 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("there is no chromium on PATH")
     with playwright.sync_playwright() as started:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        arguments = ["--no-sandbox"] if getattr(os, "geteuid", int)() == 0 and sys.platform != "win32" else []
         running = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield running
         running.close()

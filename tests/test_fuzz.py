@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("resource", reason="needs Unix: it limits the memory and the time of a process")
+
 from tests.damage import trial
 from tests.damage.trial import Laboratory, Violation, commands, read
 from tests.damage.ways import WAYS

@@ -8,6 +8,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import gradviz  # noqa: E402
+from gradviz.events.handles import Later  # noqa: E402
 from gradviz.sources.record import record  # noqa: E402
 from gradviz.sources.torch_recorder import values  # noqa: E402
 from gradviz.tracefile import Trace  # noqa: E402
@@ -105,3 +107,74 @@ def test_what_comes_from_a_device_is_what_would_be_read_here(
         assert [kind for kind, _ in ours] == [kind for kind, _ in theirs]
         for (_, mine), (_, its) in zip(ours, theirs, strict=True):
             assert its == pytest.approx(mine, rel=1e-5, abs=1e-9, nan_ok=True)
+
+
+class NoDoubles(TorchDispatchMode):
+    """A device without float64, as Apple's."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float64:
+                raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+        return out
+
+
+@pytest.fixture
+def without_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "widest", lambda device: torch.float32)
+
+
+NAN, INF = float("nan"), float("inf")
+AWKWARD = {
+    "one": torch.tensor([3.0]),
+    "none": torch.empty(0),
+    "zeros": torch.zeros(5000),
+    "no number": torch.tensor([NAN, INF, -INF]),
+    "some numbers": torch.tensor([NAN, 1.0, -INF, 2.0, 0.0]),
+    "large": torch.tensor([3e38, -3e38, 2e38] * 3000),
+    "small": torch.tensor([3e-38, -1e-38] * 3000),
+    "many": torch.randn(100_003, generator=torch.Generator().manual_seed(0)) + 100,
+    "half": torch.tensor([60000.0, 1.0], dtype=torch.float16),
+    "whole": torch.arange(-5, 2000),
+    "true": torch.tensor([True, False]),
+    "complex": torch.tensor([3 + 4j, 0j]),
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_a_device_without_float64_computes_the_same_statistics(without_doubles: None, name: str) -> None:
+    tensor = AWKWARD[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(values, "widest", lambda device: torch.float64)
+        expected = values.stats_on_device(tensor).numpy()
+    with NoDoubles():
+        packed = values.stats_on_device(tensor)
+    (data,) = values.READER.settle([Later(packed, False, 0)])
+    numbers = np.frombuffer(data)
+    scale = max(abs(expected[:4][np.isfinite(expected[:4])]), default=0.0)
+    assert numbers[4:] == pytest.approx(expected[4:], rel=0, abs=0)
+    assert numbers[:4] == pytest.approx(expected[:4], rel=1e-6, abs=1e-6 * scale, nan_ok=True)
+
+
+def test_no_value_is_missing_on_a_device_without_float64(
+    distant: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with record(tmp_path / "double.gradviz"):
+        train()
+    monkeypatch.setattr(values, "widest", lambda device: torch.float32)
+    with record(tmp_path / "single.gradviz"):
+        train()
+    with (
+        gradviz.open(tmp_path / "double.gradviz") as double,
+        gradviz.open(tmp_path / "single.gradviz") as single,
+    ):
+        expected, found = states(double), states(single)
+    assert [grade for grade, _ in found] == [grade for grade, _ in expected]
+    for (_, numbers), (_, others) in zip(found, expected, strict=True):
+        assert numbers == pytest.approx(others, rel=1e-5, abs=1e-6, nan_ok=True)
+
+
+def test_apples_device_has_no_float64() -> None:
+    assert values.widest(torch.device("mps")) is torch.float32
+    assert values.widest(torch.device("cuda")) is torch.float64

@@ -47,7 +47,7 @@ def _is_script(argument: str) -> bool:
 
 def is_trace(path: Path) -> bool:
     """Whether a path is that of a trace, by its ending or its content."""
-    if path.suffix == ".gradviz":
+    if path.suffix.lower() == ".gradviz":
         return True
     if not path.is_file():
         return False

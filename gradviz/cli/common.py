@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import sys
@@ -17,7 +16,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from gradviz.descriptors import HIGH, identity
+from gradviz.system.descriptors import high_copy, identity, write
+from gradviz.system.signs import SHOWN, encoded
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.escape import clean, shortened
 
@@ -51,7 +51,7 @@ class _OwnStderr:
 
     def __init__(self, stream: TextIO | None) -> None:
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
-        self.descriptor = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        self.descriptor = high_copy(2)
         self.identity = identity(self.descriptor)
 
     def fileno(self) -> int:
@@ -65,7 +65,7 @@ class _OwnStderr:
     def write(self, text: str) -> int:
         """Write at once."""
         with suppress(OSError):
-            os.write(self.fileno(), text.encode(self.encoding, "backslashreplace"))
+            write(self.fileno(), encoded(text, self.encoding))
         return len(text)
 
     def flush(self) -> None:
@@ -96,6 +96,12 @@ def one_line(message: str) -> str:
     return clean(" ".join(message.split()))
 
 
+def show_all_on_stdout() -> None:
+    """From now on write something that is like them for characters that the encoding of stdout lacks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=SHOWN)
+
+
 def traces_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the optional arguments TRACE..., of which it gets a tuple."""
     return click.argument("traces", nargs=-1, metavar="[TRACE]...", type=click.Path(path_type=Path))(command)
@@ -119,8 +125,7 @@ def all_opened(paths: tuple[Path, ...]) -> Iterator[list[Trace]]:
 @contextmanager
 def opened(path: Path | None) -> Iterator[Trace]:
     """Open the trace at `path` (None: the newest here). Raises TraceError if it cannot be read."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal's encoding may lack `▶`
+    show_all_on_stdout()
     # Numbers of a trace may be anything: what cannot be computed of them is shown as such.
     with np.errstate(all="ignore"), open_trace(path or newest_trace()) as trace:
         yield trace

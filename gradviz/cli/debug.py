@@ -17,13 +17,15 @@ from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
 from gradviz.debug.debugger import Debugger, Reader
 from gradviz.debug.interrupt import ctrl_c_pauses
 from gradviz.debug.pauses import BAD
-from gradviz.debug.readers import AtTerminal, Commands, terminal
+from gradviz.debug.readers import AtTerminal, Commands
 from gradviz.diagnose.settings import Settings as CheckSettings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.sources.script import Outcome, Running
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.step.plain import commands
 from gradviz.step.state import Settings
+from gradviz.system.console import screen
+from gradviz.system.descriptors import write
 
 
 @click.command(
@@ -108,14 +110,14 @@ def debug(
 def _reader(text: str | None) -> Reader:
     if text is not None:
         return Commands(commands(text), lambda piece: click.echo(piece, file=stderr.file))
-    screen = terminal()
-    if screen is None:
+    terminal = screen()
+    if terminal is None:
         fail('debug needs a terminal; without one, use --commands: gradviz debug --commands "continue; why"')
-    return AtTerminal(screen)
+    return AtTerminal(terminal)
 
 
 def _say(line: str) -> None:
-    os.write(2, line.encode())
+    write(2, line.encode())
 
 
 def _finish(path: Path, debugger: Debugger, outcome: Outcome, checks: CheckSettings) -> int:

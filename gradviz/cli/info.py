@@ -14,6 +14,7 @@ from gradviz.cli.common import all_opened, traces_argument
 from gradviz.query import Query
 from gradviz.query.overview import Overview, overview
 from gradviz.query.ranks import differences, label_of
+from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, if_long
 from gradviz.words.escape import clean, json_text
 from gradviz.words.numbers import brief, of_passes
@@ -134,7 +135,7 @@ def _leaf_table(found: Overview) -> Table:
             Text(str(leaf.requires_grad)),
             grad,
             Text(
-                clean(f"{Path(leaf.file).name}:{leaf.line}") if leaf.file else "before the recording", "dim"
+                clean(f"{file_name(leaf.file)}:{leaf.line}") if leaf.file else "before the recording", "dim"
             ),
         )
     if len(found.leaves) > 50:

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from gradviz.cli.common import show_all_on_stdout
 from gradviz.cli.moment import export_moment
 from gradviz.step.exercise import Exercise
 from gradviz.step.korean import said
@@ -53,6 +54,7 @@ def learn(name: str | None, lang: str, text: str | None) -> None:
     Keys: A answers, Z shows the answer, Space goes to the next question; the others are those of `gradviz step`. Where
     the input is no terminal, each line of it is an answer.
     """
+    show_all_on_stdout()
     if name is None:
         _list(lang)
         return

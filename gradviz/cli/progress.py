@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from gradviz.background import Background
+from gradviz.cli.common import stderr
 
 AFTER, EVERY = 2.0, 1.0  # seconds
 _LEAST_COLUMNS = 60
@@ -24,7 +25,7 @@ def shown_on_terminal(path: Path, after: float = AFTER, every: float = EVERY) ->
     The note stands at the right end of the line that the cursor is in, and the cursor stays where it is: the terminal
     is the script's to write to. It is erased at the end, unless the script has gone on to another line since: where the
     cursor was before, nobody can know."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty() or stderr.legacy_windows:  # which has no such note
         yield
         return
     note = _Note(path.absolute(), sys.stderr.fileno(), after, every)

@@ -23,6 +23,8 @@ from gradviz.diagnose.settings import Settings
 from gradviz.diagnose.sure import Sure
 from gradviz.errors import GradvizError
 from gradviz.sources.stopping import STATUS, Stopper
+from gradviz.system.descriptors import write
+from gradviz.system.signs import encoded
 from gradviz.tracefile import open_trace
 
 _EVERY = 0.5  # seconds between two checks, if they take little time
@@ -52,7 +54,10 @@ class Watch:
         self.sure = Sure()
         self.said: list[Finding] = []
         self.seen = 0, 0  # events of the last check, and its last pass
-        self.terminal = os.dup(sys.stderr.fileno())  # a script may close its own
+        self.terminal, self.encoding = (
+            os.dup(sys.stderr.fileno()),
+            sys.stderr.encoding,
+        )  # a script may close its own
         self.coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.over: SimpleQueue[None] = SimpleQueue()
@@ -110,4 +115,4 @@ class Watch:
         shown = io.StringIO()
         Console(file=shown, force_terminal=self.coloured, soft_wrap=True, highlight=False).print(line)
         with suppress(OSError):
-            os.write(self.terminal, shown.getvalue().encode())
+            write(self.terminal, encoded(shown.getvalue(), self.encoding))

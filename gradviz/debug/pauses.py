@@ -6,7 +6,6 @@ event. An event that no condition concerns costs only a lock, a comparison and a
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from math import isfinite
@@ -25,6 +24,7 @@ from gradviz.events.kinds import Kind
 from gradviz.events.listener import Listener, State, Where
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.state import Resume
+from gradviz.system.process import interrupt_main_thread
 from gradviz.tracefile import Recorder
 from gradviz.words.words import Words
 
@@ -185,10 +185,8 @@ class Pauses(Listener):
         self.let_go()
         self.quitting = True
         self.stop_at = 0
-        main = threading.main_thread()
-        if threading.current_thread() is not main and main.ident and hasattr(signal, "pthread_kill"):
-            # the main thread may be waiting without ever reaching an event
-            signal.pthread_kill(main.ident, signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread():
+            interrupt_main_thread()  # it may be waiting without ever reaching an event
 
     def _quit(self) -> None:
         self._told_to_quit.add(get_ident())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -19,6 +18,7 @@ from gradviz.events.kinds import WHOLE, Kind
 from gradviz.events.layout import LAYOUTS
 from gradviz.events.listener import State
 from gradviz.query.fields import FIELDS, TENSORS
+from gradviz.system.paths import file_name
 from gradviz.tracefile import Recorder
 from gradviz.tracefile.sites import Sites
 from gradviz.words.words import Words
@@ -258,7 +258,7 @@ class Present:
     @property
     def file(self) -> str:
         """The name of the source file of the event."""
-        return Path(self.sites.site(self.place).place.file).name if self.place else ""
+        return file_name(self.sites.site(self.place).place.file) if self.place else ""
 
     def called(self, tensor: int) -> str:
         """A tensor's name; empty if it has none yet."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +12,6 @@ from rich.console import Console
 from gradviz.step.plain import script, told
 from gradviz.step.state import Session
 from gradviz.step.terminal import interact
-
-_TERMINAL = "/dev/tty"
 
 
 class Commands:
@@ -64,16 +61,3 @@ class AtTerminal:
             yield
         finally:
             sys.stdin = scripts
-
-
-def terminal() -> TextIO | None:
-    """The terminal to draw on: the controlling terminal of the process, else standard output; None if neither
-    is a terminal."""
-    try:
-        return open(_TERMINAL, "w", encoding="utf-8", errors="replace", closefd=True)
-    except OSError:
-        pass
-    stdin, stdout = sys.__stdin__, sys.__stdout__
-    if os.name == "nt" and stdin is not None and stdout is not None and stdin.isatty() and stdout.isatty():
-        return stdout
-    return None

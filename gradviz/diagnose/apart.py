@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import SequenceMatcher
-from pathlib import Path
 
 import numpy as np
 
 from gradviz.diagnose.difference import Lines
+from gradviz.system.paths import file_name
 from gradviz.tracefile import Snapshot, Trace
 
 
@@ -64,9 +64,9 @@ def _files(one: Trace, other: Trace) -> list[tuple[str, str]]:
     )
     scripts = one.meta.get("script", ""), other.meta.get("script", "")
     found = {scripts[0]: scripts[1]} if scripts[0] in left and scripts[1] in right else {}
-    by_name = {Path(file).name: file for file in right if file not in found.values()}
+    by_name = {file_name(file): file for file in right if file not in found.values()}
     for file in sorted(left - found.keys()):
-        partner = file if file in right else by_name.get(Path(file).name)
+        partner = file if file in right else by_name.get(file_name(file))
         if partner is not None:
             found[file] = partner
     return list(found.items())

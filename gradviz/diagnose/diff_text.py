@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.diagnose.difference import ADDED, CHANGED, GONE, Change, Difference, Norm, Parting, Spot
+from gradviz.system.paths import file_name
 from gradviz.words.escape import plain
 from gradviz.words.numbers import number, plural
 
@@ -45,7 +45,7 @@ def _lines(found: Difference) -> Iterator[Text]:
             ("+", "green", lines.other_file, lines.other, lines.after),
         ):
             for line, text in enumerate(texts[:_SHOWN], start):
-                yield Text(f"{sign} {_line(Path(file).name)}:{line}  {_line(text)}", style)
+                yield Text(f"{sign} {_line(file_name(file))}:{line}  {_line(text)}", style)
 
 
 def _parting(phase: str, parting: Parting | None, found: Difference) -> Iterator[Text]:
@@ -75,7 +75,7 @@ def _spot(spot: Spot) -> str:
 
 
 def _place(spot: Spot) -> str:
-    return "?" if spot.site is None else f"{_line(Path(spot.site.place.file).name)}:{spot.site.place.line}"
+    return "?" if spot.site is None else f"{_line(file_name(spot.site.place.file))}:{spot.site.place.line}"
 
 
 def _changes(changes: tuple[Change, ...]) -> Iterator[Text]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
 from gradviz.diagnose.rules import BY_ID
+from gradviz.system.paths import uri
 from gradviz.tracefile import Site
 from gradviz.version import __version__
 
@@ -95,4 +95,4 @@ def _location(site: Site) -> dict[str, Any]:
     region: dict[str, int] = {"startLine": max(place.line, 1)}
     if place.col >= 0:
         region |= {"startColumn": place.col + 1, "endLine": place.end_line, "endColumn": place.end_col + 1}
-    return {"physicalLocation": {"artifactLocation": {"uri": Path(place.file).as_posix()}, "region": region}}
+    return {"physicalLocation": {"artifactLocation": {"uri": uri(place.file)}, "region": region}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from rich.text import Text
 from gradviz.diagnose.hops import Hop
 from gradviz.diagnose.why import Contribution, Reason
 from gradviz.query.paths import MOST_PATHS
+from gradviz.system.paths import file_name
 from gradviz.words.escape import clean
 from gradviz.words.numbers import SHOWN, nested, number, plural
 
@@ -73,7 +73,7 @@ def _hop(hop: Hop, with_file: bool) -> tuple[Text, ...]:
     """The cells of a hop; a path through several files names them."""
     place = "?" if hop.site is None else f"line {hop.site.place.line}"
     if hop.site is not None and with_file:
-        place = f"{Path(hop.site.place.file).name}:{hop.site.place.line}"
+        place = f"{file_name(hop.site.place.file)}:{hop.site.place.line}"
     notes = (f"+ {hop.others} more" * bool(hop.others), _ABOUT * (not hop.exact), "hook" * hop.hooked)
     note = " ".join(filter(None, notes))
     parts = (place, hop.expression, hop.local or hop.grad_fn, f"→ {hop.gradient}", note)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gradviz.draw import style
 from gradviz.draw.frames import frames
@@ -14,6 +13,7 @@ from gradviz.draw.lines import BRIEF, FULL, OVERVIEW, Line, facts, lines_of
 from gradviz.draw.shorten import Reference, shortened
 from gradviz.graph.groups import PLACE
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, TENSOR, VIEW, Edge, Graph, Node
+from gradviz.system.paths import file_name
 from gradviz.words.escape import plain
 from gradviz.words.numbers import SHOWN, value_label
 
@@ -175,7 +175,7 @@ def _reference(reference: Reference, frame: str) -> Thing:
 
 
 def _tooltip(node: Node, detail: str = FULL) -> str:
-    place = f"{plain(Path(node.file).name, 40)}:{node.line}" if node.file else ""
+    place = f"{plain(file_name(node.file), 40)}:{node.line}" if node.file else ""
     what = facts(node) if detail != FULL and node.kind in (LEAF, TENSOR) else ""
     return "  ".join(part for part in (node.id, what, place, plain(node.text, 100)) if part)
 

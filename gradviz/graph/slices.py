@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from gradviz.errors import GradvizError
 from gradviz.graph.model import (
@@ -22,6 +21,7 @@ from gradviz.graph.model import (
     ends_with,
 )
 from gradviz.nearest import nearest
+from gradviz.system.paths import file_name
 
 HOPS = 3
 _COMPUTES = (DATA, MUTATION, VIEW)  # edges along which values move
@@ -61,7 +61,7 @@ def _is_op(node: Node, text: str) -> bool:
 
 def _is_at(node: Node, text: str) -> bool:
     return node.file is not None and text in (
-        f"{Path(node.file).name}:{node.line}",
+        f"{file_name(node.file)}:{node.line}",
         f"{node.file}:{node.line}",
     )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.lookups import Lookups
 from gradviz.sets import contained
+from gradviz.system.paths import file_name
 
 STORED = ("min", "max", "mean", "rms", "nan", "inf", "zeros")
 STATISTICS = (*STORED, "absmax", "size", "ndim")
@@ -231,7 +231,7 @@ class TraceColumns:
         highest = max(self.trace.sites, default=0)
         table = np.array([""] * (highest + 1), object)
         for number, site in self.trace.sites.items():
-            table[number] = Path(site.place.file).name
+            table[number] = file_name(site.place.file)
         return Column(table, codes=np.minimum(self.sites, highest))
 
     def scopes(self) -> Column:

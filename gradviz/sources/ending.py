@@ -15,6 +15,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, NoReturn
 
 from gradviz.sources.tracebacks import without_our_frames
+from gradviz.system.process import CTRL_C_STATUS, stop_timers
 
 _MISSING = object()
 _display = sys.__excepthook__  # which no failing stream keeps from its end
@@ -105,7 +106,7 @@ def exit_status(error: BaseException | None) -> int:
     if isinstance(error, SystemExit):
         code = _code_of(error)
         return code if isinstance(code, int) else 0 if code is None else 1
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return CTRL_C_STATUS if isinstance(error, KeyboardInterrupt) else 1
 
 
 def wait_for_threads() -> None:
@@ -127,8 +128,7 @@ def shut_down(waits: bool) -> None:
         except BaseException as error:  # Ctrl-C
             _unraisable(error.with_traceback(without_our_frames(error.__traceback__)), threading)
     atexit._run_exitfuncs()
-    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
-        signal.setitimer(timer, 0)  # the program is over
+    stop_timers()  # the program is over
 
 
 def _unraisable(error: BaseException, thing: object) -> None:
@@ -159,5 +159,5 @@ def _die_of_ctrl_c() -> NoReturn:
     """The interpreter ends itself by SIGINT if a KeyboardInterrupt leaves its main program. It has been printed."""
     sys.excepthook = lambda *_: None
     if signal.getsignal(signal.SIGINT) is None:
-        raise SystemExit(130)
+        raise SystemExit(CTRL_C_STATUS)
     raise KeyboardInterrupt

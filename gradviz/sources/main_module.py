@@ -18,6 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from gradviz.errors import GradvizError
+from gradviz.system.paths import absolute
 
 _PYC_HEADER = 16  # bytes
 _FILE_INPUT = 257  # Py_file_input: what is run is a file
@@ -97,8 +98,9 @@ class Target:
 def _run_from_file(path: str, namespace: dict[str, Any]) -> str:
     """Run a file as the interpreter does: its messages about encodings and null bytes are others than those of
     `compile`. Returns the code that is left to run: none."""
-    open_file = ctypes.CDLL(None).fopen
+    open_file = ctypes.pythonapi._Py_fopen_obj  # of the C library that the interpreter itself uses
     open_file.restype = ctypes.c_void_p
+    open_file.argtypes = [ctypes.py_object, ctypes.c_char_p]
     run_file = ctypes.pythonapi.PyRun_FileExFlags
     run_file.restype = ctypes.py_object
     run_file.argtypes = [
@@ -106,13 +108,5 @@ def _run_from_file(path: str, namespace: dict[str, Any]) -> str:
         ctypes.c_void_p,
     ]  # fmt: skip
     name = os.fsencode(path)
-    run_file(open_file(name, b"rb"), name, _FILE_INPUT, namespace, namespace, True, None)
+    run_file(open_file(path, b"rb"), name, _FILE_INPUT, namespace, namespace, True, None)
     return ""
-
-
-def absolute(name: str) -> str:
-    """A path as `python` makes that of a script absolute: what is in it stays as it is."""
-    try:
-        return os.path.join(os.getcwd(), name)
-    except OSError:  # this directory is gone
-        return name

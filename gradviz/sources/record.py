@@ -20,6 +20,7 @@ from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
 from gradviz.sources.recorded import Numbers, in_an_ended, numbers_now, remember
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
+from gradviz.system.process import at_fork
 from gradviz.tracefile import Recorder, Sites
 
 _recording: list[record] = []
@@ -50,9 +51,7 @@ def _after_fork_in_child() -> None:
         running.abandon()
 
 
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-)
+at_fork(_before_fork, _after_fork_in_parent, _after_fork_in_child)
 
 
 class record:

@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.query.fields import FIELDS, FLAG, NAMES, TraceFields
 from gradviz.query.predicate import Predicate, PredicateError
 from gradviz.step.errors import CommandError
+from gradviz.system.paths import file_name
 from gradviz.words.escape import clean, shortened
 from gradviz.words.subject import Subject, changes
 from gradviz.words.words import Words
@@ -26,7 +27,7 @@ FORMS = {
     "line": "line == {}",
     "if": "{}",
 }
-_PLACE = re.compile(r"(?:line\s+)?(?:(?P<file>[^\s:]+):)?(?P<line>[0-9]+)\Z")
+_PLACE = re.compile(r"(?:line\s+)?(?:(?P<file>[A-Za-z]:[\\/][^:]+|[^\s:]+):)?(?P<line>[0-9]+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def breakpoint_of(text: str, words: Words | None = None, live: bool = False) -> 
     meaning."""
     place = _PLACE.match(text)
     if place is not None:
-        file = f' and file == "{place["file"]}"' if place["file"] else ""
+        file = f' and file == "{file_name(place["file"])}"' if place["file"] else ""
         return Breakpoint(text, predicate(f"line == {place['line']}{file}"), at_line=True)
     form, _, name = text.partition(" ")
     name = name.strip()

@@ -12,7 +12,6 @@ from rich.control import Control
 from gradviz.errors import GradvizError
 from gradviz.query.fields import NAMES
 from gradviz.query.ranks import label_of
-from gradviz.step.keyboard import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
 from gradviz.step.prompt import Prompt
@@ -20,6 +19,7 @@ from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import Session
 from gradviz.step.together import Together
 from gradviz.step.verbs import BY_KEY, VERBS, obey, run
+from gradviz.system.console import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.words.escape import clean
 
 _KEYS = "(n next, b back, y why, : command, ? help, q quit)"

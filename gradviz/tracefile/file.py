@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import sqlite3
 import struct
@@ -12,7 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gradviz.descriptors import HIGH, Watched, high_descriptors
+from gradviz.system.descriptors import HIGH, Watched, first_bytes_of_open, high_copy, high_descriptors
+from gradviz.system.locks import is_locked
 from gradviz.tracefile.schema import APPLICATION_ID, TABLES, VERSION
 
 _HEADER = 100  # bytes of SQLite's header; the application's id is at 68
@@ -90,14 +90,16 @@ def _identity(status: os.stat_result) -> _Identity:
 
 
 def first_bytes(path: Path, size: int) -> bytes:
-    """The first bytes of a file. One that this process records is not opened for them: when it is closed again, POSIX
-    takes the locks of a commit that is under way."""
+    """The first bytes of a file. One that this process records is not opened for them where that would take away the
+    locks of a commit that is under way."""
     identity = _identity(path.stat())
     descriptor = _recorded.get(identity)
     if descriptor is not None:
         with suppress(OSError):  # the program may have closed it
             if _identity(os.fstat(descriptor)) == identity:
-                return os.pread(descriptor, size, 0)
+                found = first_bytes_of_open(descriptor, size)
+                if found is not None:
+                    return found
     with path.open("rb") as file:
         return file.read(size)
 
@@ -126,28 +128,17 @@ def is_being_recorded(path: Path) -> bool:
         if _identity(path.stat()) in _recorded:
             return True
         with path.open("rb") as file:
-            return _is_locked(file.fileno(), fcntl.LOCK_SH)
+            return _stays_locked(file.fileno(), shared=True)
     except OSError:  # it has gone
         return False
 
 
-def _stays_locked(descriptor: int) -> bool:
+def _stays_locked(descriptor: int, shared: bool = False) -> bool:
     """Whether another run holds the lock of a file, and not a reader, which looks whether it is held."""
-    if not _is_locked(descriptor):
+    if not is_locked(descriptor, shared):
         return False
     time.sleep(_MOMENT)
-    return _is_locked(descriptor)
-
-
-def _is_locked(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
-    """Whether the lock of a file is held by others; if not, it is now ours. Where there are no locks, none is held."""
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return is_locked(descriptor, shared)
 
 
 def _locked(path: Path) -> int:
@@ -160,10 +151,10 @@ def _locked(path: Path) -> int:
         raise OSError(f"{path} {_TAKEN}") from None
     except OSError as error:
         raise OSError(f"cannot write {path}: {error.strerror}") from error
-    descriptor = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH) if low < HIGH else low
+    descriptor = high_copy(low) if low < HIGH else low
     if descriptor != low:
         os.close(low)
-    _is_locked(descriptor)
+    is_locked(descriptor)
     return descriptor
 
 

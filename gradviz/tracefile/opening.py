@@ -111,7 +111,7 @@ def _recovered(path: Path, journal: Path) -> Database:
     deletes (section 5 of sqlite.org/atomiccommit.html). Raises ValueError for such a journal, OSError where there is
     no place for the copy."""
     with tempfile.TemporaryDirectory(prefix="gradviz-", ignore_cleanup_errors=True) as folder:
-        needed = path.stat().st_size + journal.stat().st_size
+        needed = 2 * path.stat().st_size + journal.stat().st_size
         if needed > shutil.disk_usage(folder).free:
             raise OSError(
                 f"its run was killed during a commit; to undo that takes {needed:,} bytes in {folder}"
@@ -129,4 +129,4 @@ def _recovered(path: Path, journal: Path) -> Database:
             recovering.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         finally:
             recovering.close()
-        return opened(copy)  # for good: the name may go
+        return _copied(opened(copy))  # which is closed: its file goes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from gradviz.system.paths import file_name
 from gradviz.tracefile import Site, Trace
 from gradviz.words.escape import clean, clean_character
 from gradviz.words.stop import Stop
@@ -23,7 +23,7 @@ def title(stop: Stop) -> str:
     place = site.place
     is_named = place.function and place.function != "<module>"
     inside = stop.say(" in {function}", function=clean(place.function)) if is_named else ""
-    return f"{clean(Path(place.file).name)}:{place.line}{inside}" + (f" · {why}" if why else "")
+    return f"{clean(file_name(place.file))}:{place.line}{inside}" + (f" · {why}" if why else "")
 
 
 def source(stop: Stop, width: int, height: int) -> list[Text]:

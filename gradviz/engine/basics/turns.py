@@ -3,10 +3,11 @@ thread held would stay taken there for good, so each of ours is free in it."""
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 from weakref import WeakSet
+
+from gradviz.system.process import at_fork
 
 _locks: WeakSet[Any] = WeakSet()
 
@@ -31,4 +32,4 @@ def _free_all() -> None:
         lock._at_fork_reinit()
 
 
-os.register_at_fork(after_in_child=_free_all)
+at_fork(in_child=_free_all)

@@ -173,7 +173,8 @@ class TorchReader:
         for device, there in by_device.items():
             settled = packed_stats_of_each if device is None else self._fetched
             for at, data in zip(there, settled([waiting[at].kept for at in there]), strict=True):
-                found[at] = data
+                is_packed = not waiting[at].whole and len(data) == _PACKED
+                found[at] = _widened(data) if is_packed else data
         return found
 
     def _fetched(self, tensors: Sequence[torch.Tensor]) -> list[bytes]:
@@ -280,30 +281,59 @@ def _in_numpy(dtype: Any) -> np.dtype:
     return np.dtype(dtype_name(dtype))
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """The widest real numbers that a device computes with: Apple's has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def stats_on_device(value: torch.Tensor) -> torch.Tensor:
-    """The seven statistics of a tensor as float64, computed where it lives and without waiting for it."""
+    """The seven statistics of a tensor, computed where it lives and without waiting for it: as float64, or packed as
+    `_packed_in_single` packs them."""
     flat = value.reshape(-1)
     if flat.is_complex():
         flat = flat.abs()
+    dtype = widest(flat.device)
     if not flat.is_floating_point():
-        flat = flat.double()
+        flat = flat.to(dtype)
     finite = torch.isfinite(flat)
     count = finite.sum()
-    wide = torch.where(finite, flat, 0).double()
-    nothing = torch.full((), torch.nan, dtype=torch.float64, device=flat.device)
-    low = torch.where(finite, flat.double(), torch.inf).amin() if flat.numel() else nothing
-    high = torch.where(finite, flat.double(), -torch.inf).amax() if flat.numel() else nothing
-    return torch.stack(
-        [
-            torch.where(count > 0, low, nothing),
-            torch.where(count > 0, high, nothing),
-            wide.sum() / count,
-            (wide.square().sum() / count).sqrt(),
-            flat.isnan().sum().double(),
-            flat.isinf().sum().double(),
-            (flat == 0).sum().double(),
-        ]
-    )
+    wide = torch.where(finite, flat, 0).to(dtype)
+    nothing = torch.full((), torch.nan, dtype=dtype, device=flat.device)
+    low = torch.where(finite, flat.to(dtype), torch.inf).amin() if flat.numel() else nothing
+    high = torch.where(finite, flat.to(dtype), -torch.inf).amax() if flat.numel() else nothing
+    bounds = [torch.where(count > 0, low, nothing), torch.where(count > 0, high, nothing)]
+    counts = [flat.isnan().sum(), flat.isinf().sum(), (flat == 0).sum()]
+    if dtype is torch.float32:
+        return _packed_in_single(wide, count, bounds, counts)
+    means = [wide.sum() / count, (wide.square().sum() / count).sqrt()]
+    return torch.stack([*bounds, *means, *(number.double() for number in counts)])
+
+
+_BLOCK = 4096  # elements that are added up before their sum is added to others: float32 has 24 bits
+_IN_SINGLE = 4 * 4  # bytes of the statistics that are real numbers
+_PACKED = _IN_SINGLE + 3 * 8
+
+
+def _packed_in_single(
+    wide: torch.Tensor, count: torch.Tensor, bounds: list[torch.Tensor], counts: list[torch.Tensor]
+) -> torch.Tensor:
+    """The bytes of the bounds, the mean and the rms as float32, and of the counts as int64. What is added up is scaled
+    to lie between -1 and 1, so that no square is too large or too small."""
+    size = torch.stack(bounds).abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
+    scaled = wide / size
+    means = [size * (_total(scaled) / count), size * (_total(scaled.square()) / count).sqrt()]
+    return torch.cat([torch.stack(numbers).view(torch.uint8) for numbers in ([*bounds, *means], counts)])
+
+
+def _total(flat: torch.Tensor) -> torch.Tensor:
+    whole = flat.numel() // _BLOCK * _BLOCK
+    return flat[:whole].reshape(-1, _BLOCK).sum(1).sum() + flat[whole:].sum()
+
+
+def _widened(data: bytes) -> bytes:
+    """What `_packed_in_single` has packed, as float64."""
+    numbers = np.frombuffer(data[:_IN_SINGLE], np.float32), np.frombuffer(data[_IN_SINGLE:], np.int64)
+    return np.concatenate(numbers, dtype=np.float64).tobytes()
 
 
 _EIGHT_BITS = {

@@ -1,0 +1,44 @@
+"""A process: its threads, its copies, its timers and how Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+_THREADS = Path("/proc/self/task")
+# STATUS_CONTROL_C_EXIT as a signed number, or what a shell says of a process that SIGINT has ended.
+CTRL_C_STATUS = 0xC000013A - (1 << 32) if sys.platform == "win32" else 128 + signal.SIGINT
+
+
+def at_fork(
+    before: Callable[[], None] = lambda: None,
+    in_parent: Callable[[], None] = lambda: None,
+    in_child: Callable[[], None] = lambda: None,
+) -> None:
+    """Have these called before and after the process is copied, where processes can be copied."""
+    if sys.platform != "win32":
+        os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+
+
+def stop_timers() -> None:
+    """Let no timer send a signal any more."""
+    if sys.platform != "win32":
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)
+
+
+def interrupt_main_thread() -> None:
+    """Wake the main thread by Ctrl-C."""
+    if sys.platform == "win32":
+        signal.raise_signal(signal.SIGINT)
+    elif (number := threading.main_thread().ident) is not None:
+        signal.pthread_kill(number, signal.SIGINT)
+
+
+def thread_exists(number: int) -> bool:
+    """Whether the system still has a thread of this process; False where it does not tell."""
+    return (_THREADS / str(number)).exists()

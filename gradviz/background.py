@@ -6,7 +6,9 @@ import _thread
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from gradviz.system.descriptors import write
 from gradviz.system.process import thread_exists
 
 _PATIENCE = 0.2  # seconds
@@ -19,22 +21,39 @@ class Background:
     daemon it ends with the interpreter.
 
     With `wake` it makes room for a fork, as Python warns of other threads there: after `wake` the target is to return
-    as soon as `pausing`. It is called anew by `go_on_all`, which is for later: Python warns after the fork."""
+    as soon as `pausing`. It is called anew by `go_on_all`, which is for later: Python warns after the fork.
 
-    def __init__(self, target: Callable[[], None], wake: Callable[[], None] | None = None) -> None:
+    `failed` gets an exception that leaves the target, which the interpreter would print with its traceback."""
+
+    def __init__(
+        self,
+        target: Callable[[], None],
+        wake: Callable[[], None] | None = None,
+        failed: Callable[[BaseException], None] | None = None,
+    ) -> None:
         self.target = target
         self.wake = wake
+        self.failed = failed or _say_failure
         self.pausing = False
         self.over = _thread.allocate_lock()
         self.process = os.getpid()
         self.task = 0
 
     def start(self) -> None:
-        """Begin."""
+        """Begin. While the interpreter ends no thread can be started (from Python 3.12 on): it is not running then."""
         self.over.acquire()
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError:
+            self.over.release()
+            return
         if self.wake is not None:
             _running.add(self)
-        _thread.start_new_thread(self._run, ())
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and is not over."""
+        return self.over.locked()
 
     def join(self) -> None:
         """Wait until it is over. In a copy of the process, made by `fork`, it is over."""
@@ -59,8 +78,15 @@ class Background:
         self.task = _thread.get_native_id()
         try:
             self.target()
+        except BaseException as error:
+            self.failed(error)
         finally:
             self.over.release()
+
+
+def _say_failure(error: BaseException) -> None:
+    with suppress(OSError):  # nobody may read it
+        write(2, f"gradviz: a fault of gradviz's beside the program, which goes on: {error!r}\n".encode())
 
 
 def pause_all() -> None:

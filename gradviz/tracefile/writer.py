@@ -100,7 +100,7 @@ class Writer:
         linecache.checkcache()  # a file may have been edited since another recording
         self.file = TraceFile(self.path, meta)
         self.connection = self.file.connection
-        self.thread = Background(self._run, lambda: self.due.put(None))
+        self.thread = Background(self._run, lambda: self.due.put(None), self._fail)
         self.thread.start()
 
     @property
@@ -109,9 +109,12 @@ class Writer:
         return PAYLOAD_LIMIT if self.held_since is None else _ROOM_WHILE_HELD
 
     def wake(self) -> None:
-        """Write now."""
+        """Write now: here, if the thread cannot run."""
         background.go_on_all()
-        self.due.put(None)
+        if self.thread.is_running:
+            self.due.put(None)
+        elif self.failure is None:
+            self._try()
 
     def flush(self) -> None:
         """Write everything up to here. Raises OSError where that cannot be."""
@@ -129,6 +132,11 @@ class Writer:
         if self.failure is None:
             self.failure = error
             self.wake()
+
+    def _fail(self, error: BaseException) -> None:
+        """The thread has ended by a fault of ours."""
+        self.failure = self.failure or RuntimeError(repr(error))
+        self._stop({})
 
     def close(self, meta: dict[str, str]) -> None:
         """Write what is left and close the file."""

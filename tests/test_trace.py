@@ -373,6 +373,7 @@ def test_doctor_names_another_distribution_that_owns_our_files(gradviz: Run, tmp
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: gradviz\nVersion: 0.1.2\n")
     (other / "top_level.txt").write_text("gradviz\n")
+    (other / "INSTALLER").write_text("pip\n")
     done = gradviz("doctor", env={"PYTHONPATH": str(other.parent), "COLUMNS": "300"})
     assert done.returncode == 1
     assert "gradviz 0.1.2, another project, owns files of gradviz/, too: pip uninstall gradviz" in done.stdout

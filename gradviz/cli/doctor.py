@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
 
 import click
 from rich.console import Console
@@ -57,16 +57,14 @@ def _add_versions(table: Table) -> bool:
 
 def _add_owners(table: Table) -> bool:
     """Another project on the package index installs a package `gradviz`, too: it overwrites our files, or we its."""
-    others = sorted({*packages_distributions().get("gradviz", ())} - {_DISTRIBUTION})
-    for other in others:
-        cure = f"pip uninstall {other}, and in the checkout pip install --force-reinstall ."
-        _row(
-            table,
-            False,
-            "files",
-            f"{other} {version(other)}, another project, owns files of gradviz/, too: {cure}",
-        )
-    return not others
+    names = {*packages_distributions().get("gradviz", ())} - {_DISTRIBUTION}
+    others = [distribution(name) for name in sorted(names)]
+    installed = [other for other in others if other.read_text("INSTALLER")]  # and no leftover of a build
+    for other in installed:
+        cure = f"pip uninstall {other.name}, and in the checkout pip install --force-reinstall ."
+        owner = f"{other.name} {other.version}, another project, owns files of gradviz/, too"
+        _row(table, False, "files", f"{owner}: {cure}")
+    return not installed
 
 
 def _add_layout(table: Table) -> bool:

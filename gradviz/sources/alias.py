@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
+
+from gradviz.sources.pytorch import is_pytorchs
 
 
 class _GradvizAsTorch(MetaPathFinder, Loader):
     """Finds `torch` and `torch.x.y` as `gradviz.engine` and `gradviz.engine.x.y`."""
 
+    def __init__(self) -> None:
+        self.served: Callable[[], None] = lambda: None
+
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
-        if name != "torch" and not name.startswith("torch."):
+        if name.partition(".")[0] != "torch" or _is_the_users(name):
             return None
         if find_ours(name) is None:
             raise ModuleNotFoundError(
@@ -28,6 +33,21 @@ class _GradvizAsTorch(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         sys.modules[name] = importlib.import_module(name.replace("torch", "gradviz.engine", 1))
+        if name == "torch":
+            self.served()
+
+
+def _is_the_users(name: str) -> bool:
+    """Whether it is a module `torch` of the user's, or one below it."""
+    if name != "torch":
+        return not is_served()
+    found = PathFinder.find_spec(name, sys.path)
+    return found is not None and found.origin is not None and not is_pytorchs(found)
+
+
+def is_served() -> bool:
+    """Whether `torch` is gradviz's engine now."""
+    return sys.modules.get("torch") is sys.modules.get("gradviz.engine", _finder)
 
 
 _PUBLIC = ("autograd", "backends", "cuda", "func", "linalg", "nn", "optim", "special", "utils")
@@ -53,8 +73,10 @@ _finder = _GradvizAsTorch()
 _set_aside: dict[str, ModuleType] = {}
 
 
-def install() -> None:
-    """From now on `import torch` gives gradviz; PyTorch, if it is imported, is set aside."""
+def install(served: Callable[[], None] = lambda: None) -> None:
+    """From now on `import torch` gives gradviz, but for a module `torch` of the user's own; PyTorch, if it is imported,
+    is set aside. `served` is called when it has been imported."""
+    _finder.served = served
     if _finder not in sys.meta_path:
         _set_aside.update(_take_out())
         sys.meta_path.insert(0, _finder)

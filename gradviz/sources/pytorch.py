@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,15 +20,30 @@ from gradviz.sources.torch_needs import TESTED, missing
 NAME = "torch"
 
 
+def is_pytorchs(spec: ModuleSpec | None) -> bool:
+    """Whether a module of the name `torch` is PyTorch, and not one of the user's."""
+    places = (spec.submodule_search_locations if spec is not None else None) or ()
+    return any(os.path.isfile(os.path.join(place, "_tensor.py")) for place in places)
+
+
+def _spec() -> ModuleSpec | None:
+    """Where PyTorch is, also where the current directory hides it, in which a script need not be."""
+    module = sys.modules.get(NAME)
+    found = find_spec(NAME) if module is None else getattr(module, "__spec__", None)
+    for spec in (found, PathFinder.find_spec(NAME, sys.path[1:])):
+        if is_pytorchs(spec):
+            return spec
+    return None
+
+
 def is_installed() -> bool:
     """Whether PyTorch can be imported."""
-    return NAME in sys.modules or find_spec(NAME) is not None
+    return _spec() is not None
 
 
 def own_directories() -> list[str]:
     """The directories of PyTorch's own code."""
-    module = sys.modules.get(NAME)
-    spec = module.__spec__ if module is not None else find_spec(NAME)
+    spec = _spec()
     places = spec.submodule_search_locations if spec is not None else None
     return [place + os.sep for place in places or ()]
 
@@ -96,6 +112,8 @@ class Attachment:
     def _start(self) -> None:
         import torch
 
+        if not is_pytorchs(torch.__spec__):
+            return
         lacks = missing(torch)
         if lacks:
             print(

@@ -40,13 +40,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a script ended: its exit status, the exception that ended it or None, and whether it imported
-    `torch` and was given gradviz's engine. If the scope to record was never entered, `others` are the names of some
-    that were. If the recording ended before the script, because it could not be written, it is `lost`."""
+    """How a script ended: its exit status, and the exception that ended it or None. If the scope to record was never
+    entered, `others` are the names of some that were. If the recording ended before the script, because it could not be
+    written, it is `lost`."""
 
     status: int
     error: BaseException | None
-    served_as_torch: bool
     others: tuple[str, ...] | None = None
     lost: bool = False
 
@@ -95,6 +94,7 @@ class Running:
         self.target = target
         self.companion = companion
         self.stopper = stopper or Stopper()
+        self.engine, self.say = engine, say
         self.serves = engine == "numpy" or (engine == "auto" and not pytorch.is_installed())
         own = [] if self.serves else pytorch.own_directories()
         sites = Sites([execute.__code__], own, {target.path: target.name})
@@ -126,11 +126,18 @@ class Running:
     def begin(self) -> None:
         """Begin to record."""
         if self.serves:
-            alias.install()
+            alias.install(self._tell_of_engine if self.engine == "auto" else lambda: None)
         self.recording.__enter__()
         if self.companion is not None:
             self.companion.began(self.recording)
         gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
+
+    def _tell_of_engine(self) -> None:
+        if self.say is not None:
+            self.say(
+                "gradviz: PyTorch is not installed here, so gradviz's engine on NumPy serves `import torch` (to record "
+                f"PyTorch: {sys.executable} -m pip install torch)"
+            )
 
     def __enter__(self) -> None:
         """The script's own code runs in this block. Exceptions of it are kept."""
@@ -170,12 +177,10 @@ class Running:
         """Record no longer."""
         self.recording.ended_by(self.error)
         self.recording.__exit__(None, None, None)
-        served = self.serves and "torch" in sys.modules
         failed = None if isinstance(self.error, SystemExit) else self.error
         recording = self.recording
-        return Outcome(
-            exit_status(self.error), failed, served, recording.scopes_instead, recording.failure is not None
-        )
+        lost = recording.failure is not None
+        return Outcome(exit_status(self.error), failed, recording.scopes_instead, lost)
 
 
 def execute(running: Running) -> None:

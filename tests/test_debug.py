@@ -90,7 +90,7 @@ def test_it_starts_at_the_first_event_and_ends_with_the_commands(debug: Run, tmp
     assert stops(done.stderr) == ["tensor made x, a leaf that requires grad"]
     assert "event 1 of 1 ·" in done.stderr
     assert (done.stdout, done.returncode) == ("", 0)
-    with open_trace(tmp_path / "lesson.gradviz") as trace:
+    with open_trace(tmp_path / "lesson.debug.gradviz") as trace:
         assert trace.count == 1
 
 
@@ -219,7 +219,7 @@ def test_quitting_ends_the_script_and_keeps_the_trace(debug_alone: Run, gradviz_
     script = LESSON.replace("y = x**3", "try:\n    y = x**3\nfinally:\n    print('tidied up')")
     done = debug_alone(script, "next; quit")
     assert (done.stdout, done.returncode) == ("begun\ntidied up\n", 0)
-    shown = gradviz_here("step", "lesson.gradviz", "--commands", "last").stdout
+    shown = gradviz_here("step", "lesson.debug.gradviz", "--commands", "last").stdout
     assert shown.splitlines()[1] == "event 3 of 3 · forward"
 
 

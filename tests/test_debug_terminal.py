@@ -135,7 +135,7 @@ def debug(tmp_path: Path) -> Iterator[Callable[..., Debugged]]:
 
 
 def events(folder: Path) -> int:
-    with open_trace(folder / "lesson.gradviz") as trace:
+    with open_trace(folder / "lesson.debug.gradviz") as trace:
         return trace.count
 
 
@@ -143,7 +143,7 @@ def test_a_reader_steps_back_and_forth_and_continues_to_the_end(debug: Callable[
     session = debug(LESSON, "--no-nan")
     session.wait(r"name\?")
     shown = session.press("Ada\r", "event 1 of 1 ")
-    assert "paused · lesson.gradviz" in shown
+    assert "paused · lesson.debug.gradviz" in shown
     assert "c continue" in shown
     assert "q end the script" in shown
     session.press("n", "event 2 of 3 ")

@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -168,7 +169,7 @@ def test_a_second_recording_to_the_same_name_is_refused(tmp_path: Path, gradviz_
     (tmp_path / "script.py").write_text("print('ran')\n")
     with gradviz.record(path):
         differentiate()
-        refused = gradviz_here("trace", "script.py")
+        refused = gradviz_here("trace", "-o", "script.gradviz", "script.py")
         with pytest.raises(OSError, match="is being recorded by another run"), gradviz.record(path):
             pass
         differentiate()
@@ -178,7 +179,58 @@ def test_a_second_recording_to_the_same_name_is_refused(tmp_path: Path, gradviz_
     )
     with open_trace(path) as trace:
         assert len(trace.passes) == 2
-    assert gradviz_here("trace", "script.py").returncode == 0  # now it is free
+    assert gradviz_here("trace", "-o", "script.gradviz", "script.py").returncode == 0  # now it is free
+
+
+@pytest.mark.parametrize("command", ["trace", "check"])
+def test_a_default_name_that_is_taken_gets_a_number(command: str, tmp_path: Path, gradviz_here: Run) -> None:
+    (tmp_path / "script.py").write_text("print('ran')\n")
+    with gradviz.record(tmp_path / "script.gradviz"), gradviz.record(tmp_path / "script.2.gradviz"):
+        done = gradviz_here(command, "script.py")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "ran")
+    with open_trace(tmp_path / "script.3.gradviz") as trace:
+        assert trace.meta["ended"] == "ok"
+    assert gradviz_here(command, "script.py").returncode == 0
+    assert not (tmp_path / "script.4.gradviz").exists()  # now the first is free
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a profile is private on Windows, files have no modes")
+def test_a_trace_is_for_its_owner_to_read(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "run.gradviz"):
+        differentiate()
+    assert (tmp_path / "run.gradviz").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.slow
+def test_of_a_sweep_each_run_has_its_own_trace(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("import sys, time\nprint(sys.argv[1])\ntime.sleep(2)\n")
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "gradviz", "trace", "job.py", str(number)],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(6)
+    ]  # fmt: skip
+    ended = [run.communicate(timeout=60) for run in runs]
+    assert [(run.returncode, out) for run, (out, _) in zip(runs, ended, strict=True)] == [
+        (0, f"{number}\n") for number in range(6)
+    ]
+    traces = sorted(tmp_path.glob("*.gradviz"))
+    assert len(traces) == 6
+    for path in traces:
+        with open_trace(path) as trace:
+            assert trace.meta["ended"] == "ok"
+
+
+def test_debug_does_not_overwrite_the_trace_of_trace(tmp_path: Path, gradviz_here: Run) -> None:
+    (tmp_path / "script.py").write_text(
+        "import gradviz.engine as torch\ntorch.ones(1, requires_grad=True).backward()\n"
+    )
+    assert gradviz_here("trace", "script.py").returncode == 0
+    before = (tmp_path / "script.gradviz").read_bytes()
+    assert gradviz_here("debug", "--commands", "continue", "script.py").returncode == 0
+    assert (tmp_path / "script.gradviz").read_bytes() == before
+    assert (tmp_path / "script.debug.gradviz").exists()
 
 
 def test_a_fork_in_a_recorded_block_leaves_the_file_to_the_parent(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_it_stops_at_an_op_before_the_script_goes_on(debug: Run, tmp_path: Path)
         "MulBackward0 is now the grad_fn of y, and leads to SqrtBackward0",
     ]
     assert (done.stdout, done.returncode) == ("begun\n", 0)
-    with gradviz.open(tmp_path / "lesson.gradviz") as trace:
+    with gradviz.open(tmp_path / "lesson.debug.gradviz") as trace:
         assert (trace.meta["engine"], len(trace.passes)) == ("torch", 0)
 
 
@@ -94,7 +94,7 @@ def test_it_stops_at_an_error_in_backward_and_the_script_still_gets_it(debug: Ru
     assert stop.startswith("RuntimeError at PowBackward0: Trying to backward through the graph a second time")
     assert (done.stdout, done.returncode) == ("once\nfinally\n", 1)
     assert "gradviz: error RuntimeError at line 7" in done.stderr
-    with gradviz.open(tmp_path / "lesson.gradviz") as trace:
+    with gradviz.open(tmp_path / "lesson.debug.gradviz") as trace:
         assert (trace.meta["error_line"], trace.meta["error_type"]) == ("7", "RuntimeError")
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gradviz.cli.common import fail, newest_trace, opened, say
 from gradviz.cli.job import Job, perform
-from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of
+from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of, trace_for
 from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif
@@ -117,9 +117,9 @@ def check(
             fail("--check-functions runs custom Functions again, so it needs SCRIPT: a trace is only read")
         raise SystemExit(checked(newest_trace() if script is None else Path(script)))
     target = target_of("check", module, script, arguments, engine)
-    path = output or Path(f"{target.stem}.gradviz")
     compares = check_functions or COMPARING in (select or settings.select)
     try:
+        path = trace_for(output, target.stem)
         running = Running(target, path, values, engine=engine, say=say, check_functions=compares)
         perform(Job(running, lambda outcome: checked(path, outcome.status), failure=2))
     except OSError as error:

@@ -13,7 +13,7 @@ import click
 from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.job import Job, perform
 from gradviz.cli.moment import export_moment
-from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell
+from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell, trace_for
 from gradviz.debug.debugger import Debugger, Reader
 from gradviz.debug.interrupt import ctrl_c_pauses
 from gradviz.debug.pauses import BAD
@@ -86,13 +86,13 @@ def debug(
     """
     target = target_of("debug", module, script, arguments, engine)
     checks = settings_at(Path.cwd())
-    path = output or Path(f"{target.stem}.gradviz")
     settings = Settings()
     try:
         for what in breaks:
             settings.breakpoints.add(breakpoint_of(what, live=True))
         reader = _reader(text)
         starts = not breaks if at_start is None else at_start
+        path = trace_for(output, f"{target.stem}.debug")
         debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
         around = ExitStack()
         running = Running(target, path, values, None, debugger, engine, say=say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ from gradviz.cli.summary import summary
 from gradviz.diagnose import Finding
 from gradviz.diagnose.settings import Settings
 from gradviz.sources.pytorch import is_installed
-from gradviz.sources.script import Outcome, Target
+from gradviz.sources.script import Outcome, Target, of_this_rank
 from gradviz.tracefile import TraceError, open_trace
+from gradviz.tracefile.claim import claim_first
 from gradviz.words.escape import clean
 
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 _PARAMETERS = (
     click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does."),
-    click.option("-o", "output", type=click.Path(path_type=Path), help="The trace [default: STEM.gradviz here]."),
+    click.option("-o", "output", type=click.Path(path_type=Path), help="The trace [default: here, named after SCRIPT]"),
     click.option(
         "--engine",
         type=click.Choice(["auto", "numpy", "torch"]),
@@ -73,7 +75,18 @@ def target_of(
             "the script on gradviz's engine"
         )
     _warn_of_options(arguments)
-    return Target(module or script or "", module is not None, arguments)
+    target = Target(module or script or "", module is not None, arguments)
+    target.check()
+    return target
+
+
+def trace_for(output: Path | None, stem: str) -> Path:
+    """Where a run is recorded: what `-o` says, else STEM.gradviz, or STEM.2.gradviz and so on if other runs record into
+    that. Each rank has its own file. Raises OSError where no file can be made."""
+    if output is not None:
+        return of_this_rank(output)
+    stems = chain([stem], (f"{stem}.{number}" for number in count(2)))
+    return claim_first(of_this_rank(Path(f"{name}.gradviz")) for name in stems)
 
 
 def _warn_of_options(arguments: tuple[str, ...]) -> None:

@@ -15,11 +15,11 @@ from rich.text import Text
 from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.job import Job, perform
 from gradviz.cli.progress import shown_on_terminal
-from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of, tell
+from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of, tell, trace_for
 from gradviz.diagnose.settings import Settings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
-from gradviz.sources.script import Outcome, Running, of_this_rank
+from gradviz.sources.script import Outcome, Running
 from gradviz.tracefile import Passes, open_trace, passes_of
 from gradviz.words.escape import clean
 
@@ -103,11 +103,11 @@ def trace(
     graph_file, arguments = _graph_behind(graph_file, module, script, arguments)
     target = target_of("record", module, script, arguments, engine)
     settings = settings_at(Path.cwd())
-    path = of_this_rank(output or Path(f"{target.stem}.gradviz"))
     if graph_file is not None:
         _check_picture(graph_file)
     around = ExitStack()
     try:
+        path = trace_for(output, target.stem)
         around.enter_context(shown_on_terminal(path))
         watcher = around.enter_context(_watched(path, settings, watch, stop_on))
         stopper = watcher.stopper if watcher is not None else None

@@ -10,6 +10,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+DELETES_OPEN_FILES = sys.platform != "win32"
+
 # Windows lets nobody read or write what is locked. SQLite keeps the page at 1 GiB free of content and locks its first
 # 512 bytes itself: this byte, further on in that page, is used by nobody.
 _BYTE = (1 << 30) + 1024

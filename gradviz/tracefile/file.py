@@ -6,18 +6,13 @@ import ctypes
 import os
 import sqlite3
 import struct
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gradviz.system.descriptors import HIGH, Watched, first_bytes_of_open, high_copy, high_descriptors
-from gradviz.system.locks import is_locked
+from gradviz.system.descriptors import Watched, first_bytes_of_open, high_descriptors
+from gradviz.tracefile.claim import MOMENT, locked_file, stays_locked
 from gradviz.tracefile.schema import APPLICATION_ID, TABLES, VERSION
-
-_HEADER = 100  # bytes of SQLite's header; the application's id is at 68
-_MOMENT = 0.02  # seconds that a transaction waits for another program
-_TAKEN = "is being recorded by another run: choose another name for the trace"
 
 # Bytes of a page of the database: small ones waste less at the end of an array, large ones are written faster.
 PAGE, LARGE_PAGE = 2048, 8192
@@ -29,10 +24,9 @@ class TraceFile:
 
     def __init__(self, path: Path, meta: Mapping[str, str]) -> None:
         self.path = path.absolute()
-        _check_replaceable(path)
         try:
             with high_descriptors():
-                self.lock = _locked(self.path)
+                self.lock = locked_file(path)
                 self.connection = _connected(self.path, LARGE_PAGE if meta.get("values") == "full" else PAGE)
             self.identity = _identity(os.fstat(self.lock))
             _recorded[self.identity] = self.lock
@@ -104,62 +98,19 @@ def first_bytes(path: Path, size: int) -> bytes:
         return file.read(size)
 
 
-def _check_replaceable(path: Path) -> None:
-    """Raise OSError if there is something at `path` that is no trace: it must not be lost."""
-    if not path.exists():
-        return
-    if not path.is_file():
-        raise OSError(f"{path} is not a regular file: choose another name for the trace")
-    with path.open("rb") as file:
-        if _stays_locked(file.fileno()):
-            raise OSError(f"{path} {_TAKEN}")
-        header = file.read(_HEADER)
-    if header and (
-        not header.startswith(b"SQLite format 3\0") or header[68:72] != APPLICATION_ID.to_bytes(4, "big")
-    ):
-        raise OSError(
-            f"{path} is not a gradviz trace, and is not overwritten: choose another name for the trace"
-        )
-
-
 def is_being_recorded(path: Path) -> bool:
     """Whether a run records this file now. Where there are no locks, nobody can tell: False."""
     try:
         if _identity(path.stat()) in _recorded:
             return True
         with path.open("rb") as file:
-            return _stays_locked(file.fileno(), shared=True)
+            return stays_locked(file.fileno(), shared=True)
     except OSError:  # it has gone
         return False
 
 
-def _stays_locked(descriptor: int, shared: bool = False) -> bool:
-    """Whether another run holds the lock of a file, and not a reader, which looks whether it is held."""
-    if not is_locked(descriptor, shared):
-        return False
-    time.sleep(_MOMENT)
-    return is_locked(descriptor, shared)
-
-
-def _locked(path: Path) -> int:
-    """A new file at `path`, which no other run replaces as long as the descriptor is open."""
-    try:
-        for leftover in (path, Path(f"{path}-journal")):
-            leftover.unlink(missing_ok=True)
-        low = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-    except FileExistsError:
-        raise OSError(f"{path} {_TAKEN}") from None
-    except OSError as error:
-        raise OSError(f"cannot write {path}: {error.strerror}") from error
-    descriptor = high_copy(low) if low < HIGH else low
-    if descriptor != low:
-        os.close(low)
-    is_locked(descriptor)
-    return descriptor
-
-
 def _connected(path: Path, page: int) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_MOMENT)
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=MOMENT)
     # A rollback journal without fsync: a killed process leaves a sound file, and only one.
     connection.executescript(
         f"PRAGMA page_size = {page}; PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;"

@@ -162,7 +162,7 @@ class TorchRecorder:
         seen = watched(self.source, engine, self.on, self.collectives)
         self._replace(torch.autograd.graph, "_engine_run_backward", seen)
         self._replace(torch.autograd, "_engine_run_backward", seen)
-        self._replace(Function, "apply", classmethod(self._applying(Function.__dict__["apply"].__func__)))
+        self._replace(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
         self._replace(type(torch.nn.Parameter), "__call__", self._making_parameters())
         self._replace(torch, "from_numpy", self._taking(torch.from_numpy))
         self._replace(torch, "compile", compiling(self.source, self.opaque, torch.compile))
@@ -266,16 +266,18 @@ class TorchRecorder:
 
         return call
 
-    def _applying(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """`apply` of custom Functions: the call of one is a scope and an op."""
+    def _applying(self, own: Any) -> Callable[..., Any]:
+        """`apply` of custom Functions: the call of one is a scope and an op. `own` is PyTorch's class method, written
+        in Python up to 2.13 and in C from 2.14 on."""
 
         def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
             source = self.source
+            apply = own.__get__(None, cls)
             if source.is_off or source.thread.unseen:
-                return apply(cls, *args, **kwargs)
+                return apply(*args, **kwargs)
             frame = sys._getframe(1)
             if is_compiled(cls):
-                return self.opaque(functools.partial(apply, cls), args, kwargs, frame)
+                return self.opaque(apply, args, kwargs, frame)
             source.identity.tell_pending()
             number = next_scope_number()
             listener: Any = source.listener
@@ -283,7 +285,7 @@ class TorchRecorder:
 
             def inside(*args: Any, **kwargs: Any) -> Any:
                 try:
-                    return apply(cls, *args, **kwargs)
+                    return apply(*args, **kwargs)
                 finally:
                     if source.listener is not None:
                         source.listener.scope_left(number)

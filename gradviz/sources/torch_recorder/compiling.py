@@ -15,7 +15,9 @@ from gradviz.sources.torch_recorder.source import OURS, Source
 _FUNCTION = "CompiledFunction"  # by which PyTorch differentiates what it compiled
 _MADE = "<gradviz>"  # the file of functions that are made at run time
 # What takes the place of PyTorch's functions, our mode, and the question which they ask first.
-_REPLACING = ("collectives", "compiling", "engine", "forward", "modules", "recorder", "source", "training")
+_REPLACING = (
+    "collectives", "compiling", "engine", "forward", "modules", "recorder", "source", "training", "watching",
+)  # fmt: skip
 
 
 def compiling(source: Source, opaque: Callable[..., Any], compile: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,9 +60,19 @@ def prepare_dynamo() -> None:
     if handlers is not None:
         handlers()
     rules: Any = optional(torch, "_dynamo.trace_rules")
-    needed = ("SKIP_DIRS", "_recompile_re", "get_mod_inlinelist")
+    needed = ("SKIP_DIRS", "_recompile_re", "get_mod_inlinelist", "clear_lru_cache")
     if not all(hasattr(rules, name) for name in needed) or OURS in rules.SKIP_DIRS:
         return
     rules.SKIP_DIRS += [OURS, _MADE]
     rules._recompile_re()
-    rules.get_mod_inlinelist().update(f"{OURS}sources/torch_recorder/{name}.py" for name in _REPLACING)
+    clear = rules.clear_lru_cache
+
+    def look_through() -> None:
+        rules.get_mod_inlinelist().update(f"{OURS}sources/torch_recorder/{name}.py" for name in _REPLACING)
+
+    def clear_all() -> None:  # as `init_process_group` does
+        clear()
+        look_through()
+
+    rules.clear_lru_cache = clear_all
+    look_through()

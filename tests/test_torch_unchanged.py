@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import importlib
 import re
 import subprocess
 import sys
@@ -411,6 +412,24 @@ print(found)
     assert "sys.setrecursionlimit gives it some" in stopped[0]
     with gradviz.open(tmp_path / "script.gradviz") as trace:
         assert len(trace.passes) == 1
+
+
+def test_what_pytorch_computes_as_it_is_imported_is_not_the_programs(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2.8 computes with tensors in a module of Dynamo's, which it imports for the first optimizer."""
+    (tmp_path / "late.py").write_text("import torch\nmade = torch.ones(3) * 2\n")
+    monkeypatch.setattr(torch, "__path__", [*torch.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "torch.late", raising=False)
+
+    def program() -> None:
+        x = torch.ones(2)
+        importlib.import_module("torch.late")
+        x.exp()
+
+    trace = record(program)
+    assert [event.op for event in trace if isinstance(event, OpRan)] == ["exp"]
+    assert not [one for one in sys.meta_path if type(one).__module__.startswith("gradviz")]
 
 
 def test_a_pytorch_that_lacks_a_hook_is_told_in_one_line(

@@ -18,7 +18,7 @@ from torch.optim import Optimizer, lr_scheduler
 from gradviz.events.kinds import COMPILED
 from gradviz.events.listener import Listener
 from gradviz.events.numbers import next_scope_number
-from gradviz.sources.on_import import OnImport
+from gradviz.sources.on_import import AroundImports, OnImport
 from gradviz.sources.torch_recorder import collectives, values
 from gradviz.sources.torch_recorder.again import Calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
@@ -63,6 +63,7 @@ class TorchRecorder:
         self.places = Places(self.source)
         self.replaced = Replaced(self.source)
         self.switched_on = ExitStack()  # switches off what is on
+        self.imports = AroundImports("torch", watching.paused, watching.is_watched)
         self.dynamo = OnImport("torch._dynamo", self._prepare_dynamo, self._as_before)
         self.calls: Calls | None = None
         self.compared = ComparedFunctions(self.source) if check_functions else None
@@ -77,6 +78,8 @@ class TorchRecorder:
         """Switch on. Where a part of it fails, the others are switched off again, and it raises."""
         with ExitStack() as stack:
             stack.callback(self.dynamo.end)
+            stack.callback(self.imports.end)
+            self.imports.begin()
             self.dynamo.begin()  # the first, as it looks at PyTorch's own functions
             stack.callback(self.training.end)
             self.training.begin()

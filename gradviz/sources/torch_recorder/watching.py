@@ -47,6 +47,11 @@ class Watching:
         count = torch._C._len_torch_function_stack()
         return any(torch._C._get_function_stack_at(at) is self.forward for at in reversed(range(count)))
 
+    @safely
+    def is_watched(self) -> bool:
+        """Whether calls of this thread are told."""
+        return self.source.listener is not None and self.is_on()
+
     @contextmanager
     def on(self) -> Iterator[None]:
         """Watch the calls of this thread: inside a call that is watched already it is off."""

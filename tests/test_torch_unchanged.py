@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -411,6 +412,42 @@ print(found)
     assert len(stopped) == 1
     assert "sys.setrecursionlimit gives it some" in stopped[0]
     with gradviz.open(tmp_path / "script.gradviz") as trace:
+        assert len(trace.passes) == 1
+
+
+@contextmanager
+def _patched_engine() -> Iterator[None]:
+    """As `torch.compiler._patch_engine_backward` of 2.13 patches the way into the engine."""
+    before = torch.autograd.graph._engine_run_backward
+
+    def patched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return before(outputs, *args, **kwargs)
+
+    torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = patched
+    try:
+        yield
+    finally:
+        torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = before
+
+
+@pytest.mark.parametrize("order", ["inside", "around", "begins first", "ends first"])
+def test_another_patch_of_the_engine_is_neither_lost_nor_left(order: str, tmp_path: Path) -> None:
+    own = torch.autograd.graph._engine_run_backward
+    patch, recording = _patched_engine(), gradviz.record(tmp_path / "run.gradviz")
+    first, second = (recording, patch) if order in ("inside", "ends first") else (patch, recording)
+    x = torch.ones(2, requires_grad=True)
+    first.__enter__()
+    second.__enter__()
+    (x * 2).sum().backward()
+    closes = (second, first) if order in ("inside", "around") else (first, second)
+    for one in closes:
+        one.__exit__(None, None, None)
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == [4, 4]
+    if order != "ends first":  # there the other puts back what it found: ours, which hands the call on
+        assert torch.autograd.graph._engine_run_backward is torch.autograd._engine_run_backward is own
+    torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = own
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
         assert len(trace.passes) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-TESTED = "2.13"
+TESTED = "2.5.1 to 2.14.1"
 # The attributes of nodes are given with one class of nodes that has them.
 NEEDED = """
     _C.DisableTorchFunction _C.DisableTorchFunctionSubclass _C._DisableTorchDispatch _C._EnableTorchFunction

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import gc
+import importlib
 import re
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -413,6 +415,60 @@ print(found)
         assert len(trace.passes) == 1
 
 
+@contextmanager
+def _patched_engine() -> Iterator[None]:
+    """As `torch.compiler._patch_engine_backward` of 2.13 patches the way into the engine."""
+    before = torch.autograd.graph._engine_run_backward
+
+    def patched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return before(outputs, *args, **kwargs)
+
+    torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = patched
+    try:
+        yield
+    finally:
+        torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = before
+
+
+@pytest.mark.parametrize("order", ["inside", "around", "begins first", "ends first"])
+def test_another_patch_of_the_engine_is_neither_lost_nor_left(order: str, tmp_path: Path) -> None:
+    own = torch.autograd.graph._engine_run_backward
+    patch, recording = _patched_engine(), gradviz.record(tmp_path / "run.gradviz")
+    first, second = (recording, patch) if order in ("inside", "ends first") else (patch, recording)
+    x = torch.ones(2, requires_grad=True)
+    first.__enter__()
+    second.__enter__()
+    (x * 2).sum().backward()
+    closes = (second, first) if order in ("inside", "around") else (first, second)
+    for one in closes:
+        one.__exit__(None, None, None)
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == [4, 4]
+    if order != "ends first":  # there the other puts back what it found: ours, which hands the call on
+        assert torch.autograd.graph._engine_run_backward is torch.autograd._engine_run_backward is own
+    torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = own
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert len(trace.passes) == 1
+
+
+def test_what_pytorch_computes_as_it_is_imported_is_not_the_programs(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2.8 computes with tensors in a module of Dynamo's, which it imports for the first optimizer."""
+    (tmp_path / "late.py").write_text("import torch\nmade = torch.ones(3) * 2\n")
+    monkeypatch.setattr(torch, "__path__", [*torch.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "torch.late", raising=False)
+
+    def program() -> None:
+        x = torch.ones(2)
+        importlib.import_module("torch.late")
+        x.exp()
+
+    trace = record(program)
+    assert [event.op for event in trace if isinstance(event, OpRan)] == ["exp"]
+    assert not [one for one in sys.meta_path if type(one).__module__.startswith("gradviz")]
+
+
 def test_a_pytorch_that_lacks_a_hook_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -461,11 +517,56 @@ def _private_paths(text: str) -> set[str]:
     return {one for one in whole if any(p.startswith("_") and p[1] != "_" for p in one.split("."))}
 
 
+def _attributes(text: str) -> set[str]:
+    """The attributes that are not public of things that are neither modules nor the file's own."""
+    private = [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute) and node.attr[0] == "_"
+    ]
+    return {
+        node.attr
+        for node in private
+        if node.attr[1] != "_" and ast.unparse(node.value) not in ("self", "sys")
+    }
+
+
 def test_what_the_recorder_takes_of_pytorch_that_is_not_public_is_named_as_needed() -> None:
     from gradviz.sources.torch_needs import NEEDED
 
-    folder = Path(gradviz.__file__).parent / "sources" / "torch_recorder"
-    taken = set().union(*(_private_paths(file.read_text()) for file in folder.glob("*.py")))
-    asked_for_where_it_is_used = {path for path in taken if path.startswith("torch._dynamo")}
-    assert taken - asked_for_where_it_is_used - {f"torch.{path}" for path in NEEDED} == set()
+    texts = [
+        file.read_text() for file in (Path(gradviz.__file__).parent / "sources/torch_recorder").glob("*.py")
+    ]
+    taken = set().union(*map(_private_paths, texts))
+    assert taken - {f"torch.{path}" for path in NEEDED} == set()
     assert len(taken) > 20
+    own = {
+        node.name for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)
+    }
+    pythons = {"_bootstrap_inner", "_replace", "_showwarnmsg"}  # of Python's own classes and modules
+    dynamos = {"_recompile_re"}  # which is asked for where it is used
+    attributes = set().union(*map(_attributes, texts)) - own - pythons - dynamos
+    assert attributes - {part for path in NEEDED for part in path.split(".")} == set()
+    assert {"_base", "_sequence_nr", "_raw_saved_mat1"} <= attributes
+
+
+def test_a_function_whose_apply_is_written_in_c_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written_in_c = torch._C._FunctionBase.__dict__["apply"]  # PyTorch's own from 2.14 on
+    monkeypatch.setattr(torch.autograd.Function, "apply", written_in_c)
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2
+
+    x = torch.ones(2, requires_grad=True)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        Double.apply(x).sum().backward()
+    assert x.grad.tolist() == [2, 2]
+    assert torch.autograd.Function.__dict__["apply"] is written_in_c
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert "Double" in [event.op for event in trace if isinstance(event, OpRan)]

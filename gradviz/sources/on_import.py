@@ -45,12 +45,9 @@ class OnImport(MetaPathFinder):
             return None
         self.looking = True
         try:
-            spec = find_spec(name)
+            return _watched(name, self._execute)
         finally:
             self.looking = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Watched(spec.loader, self._execute)
-        return spec
 
     def _execute(self, execute: Callable[[], None]) -> None:
         if self not in sys.meta_path:  # nobody waits any more
@@ -61,6 +58,49 @@ class OnImport(MetaPathFinder):
             if self in sys.meta_path:
                 self.end()
                 self.start()
+
+
+class AroundImports(MetaPathFinder):
+    """Executes the modules below a package in a context that `around` gives, if `applies` says so when they are looked
+    for: from `begin` to `end`."""
+
+    def __init__(
+        self, package: str, around: Callable[[], AbstractContextManager[None]], applies: Callable[[], object]
+    ) -> None:
+        self.prefix, self.around, self.applies = f"{package}.", around, applies
+        self.looking = False
+
+    def begin(self) -> None:
+        """Watch imports from now on."""
+        sys.meta_path.insert(0, self)
+
+    def end(self) -> None:
+        """Watch them no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith(self.prefix) or self.looking or not self.applies():
+            return None
+        self.looking = True
+        try:
+            return _watched(name, self._execute)
+        finally:
+            self.looking = False
+
+    def _execute(self, execute: Callable[[], None]) -> None:
+        with self.around():
+            execute()
+
+
+def _watched(name: str, execute: Callable[[Callable[[], None]], None]) -> ModuleSpec | None:
+    """How a module is imported whose execution is left to `execute`; None where there is no such module."""
+    spec = find_spec(name)
+    if spec is not None and spec.loader is not None:
+        spec.loader = _Watched(spec.loader, execute)
+    return spec
 
 
 class _Watched(Loader):

@@ -16,6 +16,7 @@ from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import OnImport
 from gradviz.sources.torch_needs import TESTED, missing
+from gradviz.sources.tracebacks import fault
 
 NAME = "torch"
 
@@ -58,18 +59,20 @@ def is_of(name: str, thing: Any) -> bool:
 
 class Attachment:
     """Records PyTorch for `listener` from `begin` to `end`, with `aten` also the ops that ops are made of. `began` is
-    called when it is there. With `keeps_calls` the calls can be run again (`forward_of`); with `check_functions` custom
-    Functions are compared with finite differences."""
+    called when it is there, `failed` with a line where it cannot be recorded, or no longer. With `keeps_calls` the
+    calls can be run again (`forward_of`); with `check_functions` custom Functions are compared with finite
+    differences."""
 
     def __init__(
         self,
         listener: Listener,
         began: Callable[[], None],
+        failed: Callable[[str], None],
         aten: bool = False,
         keeps_calls: bool = False,
         check_functions: bool = False,
     ) -> None:
-        self.listener, self.began, self.aten = listener, began, aten
+        self.listener, self.began, self.failed, self.aten = listener, began, failed, aten
         self.keeps_calls = keeps_calls
         self.check_functions = check_functions
         self.calls: Any = None
@@ -83,9 +86,12 @@ class Attachment:
     def end(self) -> None:
         """Record no longer."""
         self.waiting.end()
-        if self.recorder is not None:
-            self.recorder.end()
-            self.recorder = None
+        recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            try:
+                recorder.end()
+            except Exception as error:
+                self.failed(f"PyTorch may still be watched, by {fault(error)}")
 
     def abandon(self) -> None:
         """Tell nobody any more."""
@@ -110,24 +116,30 @@ class Attachment:
             yield
 
     def _start(self) -> None:
-        import torch
+        """Begin, now that PyTorch is there. Where that fails, the program runs on unrecorded."""
+        try:
+            import torch
 
-        if not is_pytorchs(torch.__spec__):
-            return
-        lacks = missing(torch)
-        if lacks:
-            print(
-                f"gradviz: PyTorch {torch.__version__} has no {lacks}, without which it cannot be recorded: the "
-                f"program runs on unrecorded (tested with PyTorch {TESTED})",
-                file=sys.stderr,
-            )
-            return
+            if not is_pytorchs(torch.__spec__):
+                return
+            lacks = missing(torch)
+            if not lacks:
+                self._begin()
+                return
+            reason = f"has no {lacks}, without which it cannot be recorded"
+        except Exception as error:
+            reason = f"cannot be recorded, by {fault(error)}"
+        version = getattr(sys.modules.get(NAME), "__version__", "")
+        self.failed(f"PyTorch {version} {reason} (tested with PyTorch {TESTED})")
+
+    def _begin(self) -> None:
         from gradviz.sources.torch_recorder.recorder import TorchRecorder
 
-        self.recorder = TorchRecorder(self.listener, self.aten, self.check_functions)
+        recorder = TorchRecorder(self.listener, self.failed, self.aten, self.check_functions)
         if self.keeps_calls:
             from gradviz.sources.torch_recorder.again import Calls
 
-            self.calls = self.recorder.keep_calls(Calls(self.recorder.source.identity))
-        self.recorder.begin()
+            self.calls = recorder.keep_calls(Calls(recorder.source.identity))
+        recorder.begin()
+        self.recorder = recorder
         self.began()

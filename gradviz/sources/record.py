@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ class record:
         if self.with_torch:
             keeps_calls = self.through is not None
             self.attachment = pytorch.Attachment(
-                listener, self._torch_began, self.aten, keeps_calls, self.check_functions
+                listener, self._torch_began, self._torch_failed, self.aten, keeps_calls, self.check_functions
             )
             self.attachment.begin()
         _recording.append(self)
@@ -175,6 +175,13 @@ class record:
 
         if self.recorder is not None:
             self.recorder.note(engine="torch", torch=torch.__version__)
+
+    def _torch_failed(self, line: str) -> None:
+        """PyTorch cannot be recorded, or no longer: say so once, to the user and in the file."""
+        if self.recorder is not None:
+            self.recorder.note(stopped=f"{line}; complete up to event {self.recorder.count}")
+            with suppress(Exception):  # there may be no stderr
+                self.recorder.writer.say(f"gradviz: {line}: the program runs on unrecorded")
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.recorder is None:

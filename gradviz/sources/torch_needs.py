@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-TESTED = "2.13"
+TESTED = "2.5.1 to 2.14.1"
+# The attributes of nodes are given with one class of nodes that has them.
 NEEDED = """
     _C.DisableTorchFunction _C.DisableTorchFunctionSubclass _C._DisableTorchDispatch _C._EnableTorchFunction
     _C._FunctionBase _C._current_autograd_node _C._disabled_torch_function_impl
+    _C._functions.AccumulateGrad._input_metadata _C._functions.AccumulateGrad._sequence_nr
+    _C._functions.AddmmBackward0._raw_saved_mat1 _C._functions.AddmmBackward0._raw_saved_mat2
     _C._functorch.peek_interpreter_stack _C._get_function_stack_at _C._is_tracing _C._len_torch_dispatch_stack
-    _C._len_torch_function_stack _VF._unpack_dual _ops.OpOverload
+    _C._len_torch_function_stack _VF._unpack_dual _ops.OpOverload ops.aten.add.Tensor._op
+    Tensor._backward_hooks Tensor._base Tensor._is_view Tensor._version
     autograd._enable_record_function autograd._engine_run_backward autograd._profiler_enabled
     autograd.forward_ad._current_level autograd.graph._engine_run_backward
     autograd.graph._get_grad_fn_or_grad_acc compiler.is_compiling fx.traceback.format_stack nn.Buffer
@@ -24,11 +28,13 @@ NEEDED = """
 
 def missing(torch: Any) -> str:
     """The first of these that a PyTorch lacks; empty where it has all."""
-    for path in NEEDED:
-        found, known = torch, "torch"
-        for part in path.split("."):
-            known += f".{part}"
-            found = getattr(found, part, None) or sys.modules.get(known)
-        if found is None:
-            return known
-    return ""
+    return next((f"torch.{path}" for path in NEEDED if optional(torch, path) is None), "")
+
+
+def optional(torch: Any, path: str) -> Any:
+    """What PyTorch has by that name, None where this version has nothing. Imports nothing."""
+    found, known = torch, "torch"
+    for part in path.split("."):
+        known += f".{part}"
+        found = getattr(found, part, None) or sys.modules.get(known)
+    return found

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from pathlib import Path
 from types import TracebackType
+
+from gradviz.errors import text_of
 
 _OURS = str(Path(__file__).resolve().parent.parent)
 _SKIPPED = (_OURS, "<gradviz>")
@@ -51,3 +55,10 @@ def hide_our_frames(stack: list[str]) -> None:
         elif len(kept) > 1 and f", in {HANDED_ON}\n" in kept[-1]:
             del kept[-2:]
     stack[:] = kept
+
+
+def fault(error: Exception) -> str:
+    """What to say of an exception that is gradviz's own fault, in one line."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
+    return f"a fault of gradviz's at {os.path.basename(place.filename)}:{place.lineno}: {text}"

@@ -10,6 +10,7 @@ import torch
 
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of
+from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 
 _MOST = 100_000  # calls that are kept, the newest
 
@@ -27,16 +28,18 @@ class Calls:
         self.identity = identity
         self.known: dict[int, tuple[Callable[..., Any], Any, Any]] = {}
 
-    def follow(self, ways: dict[str, Callable[..., Any]]) -> None:
+    def follow(self, ways: dict[str, Way]) -> None:
         """Keep the calls that these ways of a recorder deal with."""
         for sort in (calls.OP, calls.LINEAR):
             ways[sort] = self._keeping(ways[sort])
 
-    def _keeping(self, way: Callable[..., Any]) -> Callable[..., Any]:
-        def run(func: Any, name: str, args: Any, kwargs: Any, frame: Any) -> Any:
-            result = way(func, name, args, kwargs, frame)
+    def _keeping(self, way: Way) -> Way:
+        def run(func: Any, name: str, args: Any, kwargs: Any, frame: Any) -> Steps:
+            steps = way(func, name, args, kwargs, frame)
+            next(steps)
+            result = yield
+            finish(steps, result)
             self.note(func, args, kwargs, result)
-            return result
 
         return run
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.sources.torch_recorder import calls
+from gradviz.sources.torch_recorder.calls import Steps, Way
 from gradviz.sources.torch_recorder.identity import name_of_hook
 from gradviz.sources.torch_recorder.source import Source, is_pytorchs
 from gradviz.sources.torch_recorder.values import READER
@@ -20,7 +20,7 @@ class Attributes:
         self.source = source
         self.identity = source.identity
 
-    def ways(self) -> dict[str, Callable[..., Any]]:
+    def ways(self) -> dict[str, Way]:
         """What to do with each sort of call."""
         return {
             calls.GET_GRAD: self._get_grad,
@@ -32,12 +32,13 @@ class Attributes:
             calls.HOOK: self._hook,
         }
 
-    def _set_data(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+    def _set_data(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         tensor, value = args
         if value is tensor:  # as `model.to("cpu")` does with what is there already
-            return func(*args, **kwargs)
+            yield
+            return
         number = self.identity.number_of(tensor, frame)
-        result = func(*args, **kwargs)
+        yield
         source = self.identity.number_of(value, frame)
         READER.recent.clear()
         known = self.identity.known[id(tensor)]
@@ -45,56 +46,50 @@ class Attributes:
         listener: Any = self.source.listener
         state = self.identity.state_of(tensor)._replace(tensor=number)
         listener.mutated(frame, "data", state, source, self.source.in_pass)
-        return result
 
-    def _get_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        result = func(*args, **kwargs)
+    def _get_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+        result = yield
         tensor = args[0]
         if result is None and not tensor.is_leaf and not tensor.retains_grad and not is_pytorchs(frame):
             listener: Any = self.source.listener
             listener.grad_read(frame, self.identity.number_of(tensor, frame))
-        return result
 
-    def _set_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        result = func(*args, **kwargs)
+    def _set_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+        yield
         tensor, value = (*args, None)[:2]  # `del tensor.grad` gives none
         number = self.identity.number_of(tensor, frame)
         given = 0 if value is None else self.identity.number_of(value, frame)
         listener: Any = self.source.listener
         listener.grad_assigned(frame, number, given)
-        return result
 
-    def _require(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+    def _require(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         """`requires_grad_`, `detach_`, or an assignment to `requires_grad`."""
         tensor = args[0]
         if self.identity.pending and tensor.grad_fn is None:  # a leaf from before the change
             self.identity.tell_pending()
         before = tensor.requires_grad, tensor.is_leaf
-        result = func(*args, **kwargs)
+        yield
         if (tensor.requires_grad, tensor.is_leaf) != before:
             self.identity.number_of(tensor, frame)
             listener: Any = self.source.listener
             listener.requires_grad_changed(frame, self.identity.state_of(tensor)._replace(value=None))
-        return result
 
-    def _retain(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+    def _retain(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         """`retain_grad`: note which output of which node keeps its gradient."""
-        result = func(*args, **kwargs)
+        yield
         tensor = args[0]
         if tensor.grad_fn is not None:
             self.identity.number_of(tensor, frame)
             record = self.identity.record_of(tensor.grad_fn)
             record.retained = record.retained or {}
             record.retained[tensor.output_nr] = self.identity.known[id(tensor)]
-        return result
 
-    def _hook(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+    def _hook(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         """`register_hook`: note that the tensor has one."""
-        result = func(*args, **kwargs)
+        yield
         tensor = args[0]
         self.identity.number_of(tensor, frame)
         self.identity.hooked[id(tensor)] = self.identity.known[id(tensor)]
         if tensor.grad_fn is not None:
             record = self.identity.record_of(tensor.grad_fn)
             record.hooks += (name_of_hook(args[1] if len(args) > 1 else kwargs["hook"]),)
-        return result

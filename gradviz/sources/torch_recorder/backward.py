@@ -117,6 +117,7 @@ class Pass:
             if isinstance(thing, torch.Tensor):
                 self.identity.number_of(thing, frame)
 
+    @safely
     def end(self) -> None:
         """Leave no trace in the graph, and tell that the pass is over."""
         for handle in self.handles:
@@ -141,7 +142,7 @@ class Pass:
     @safely
     def returned(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """`grad` returns these: leaves among what was asked for have received them."""
-        if not self.source.follows_passes:
+        if self.how == "backward" or not self.source.follows_passes:
             return
         with _Plain():
             leaves = {record.tensors[0]: record for record in self.records.values() if record.is_leaf}
@@ -166,6 +167,8 @@ class Pass:
     @safely
     def failed(self, error: BaseException) -> None:
         """An exception left the pass: tell which node was at work."""
+        if self.source.listener is None:
+            return
         self.has_failed = True
         guilty = self.running[-1] if self.running else self._next_to_run()
         if guilty and guilty not in self.running:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from types import FrameType
 from typing import Any
+
+# What the recorder does for a call: it runs up to its `yield` before the call, and gets the result there. So a fault of
+# ours, before or after, is told from an exception of the call's, and the call runs once in any case.
+Steps = Generator[None, Any, None]
+Way = Callable[[Any, str, Any, Any, FrameType], Steps]  # its function, its name, its arguments, who calls
 
 OP, PASS, MAKER, DATA, SET_DATA, SET_GRAD, SET_REQUIRES_GRAD = (
     "op", "pass", "maker", "data", "set data", "set grad", "set requires grad",
@@ -47,6 +55,13 @@ _SORTS: dict[str, str] = {
     "_make_dual": MAKE_DUAL,
     "linear": LINEAR,
 }
+
+
+def finish(steps: Steps, result: Any) -> None:
+    """Go on after the call."""
+    with suppress(StopIteration):
+        steps.send(result)
+
 
 # What ops are called where PyTorch's function has another name.
 NAMES = {

@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 
+from gradviz.sources.torch_needs import optional
 from gradviz.sources.torch_recorder.source import OURS, Source
 
 _FUNCTION = "CompiledFunction"  # by which PyTorch differentiates what it compiled
 _MADE = "<gradviz>"  # the file of functions that are made at run time
 # What takes the place of PyTorch's functions, our mode, and the question which they ask first.
-_REPLACING = ("collectives", "compiling", "engine", "forward", "modules", "recorder", "source", "training")
+_REPLACING = (
+    "collectives", "compiling", "engine", "forward", "modules", "recorder", "source", "training", "watching",
+)  # fmt: skip
 
 
 def compiling(source: Source, opaque: Callable[..., Any], compile: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,15 +56,23 @@ def prepare_dynamo() -> None:
     """Have Dynamo look through what takes the place of PyTorch's functions where the program calls them, and compile
     nothing of ours: it takes up every function that runs below a compiled one. To be called while PyTorch's own
     functions are in their places: Dynamo knows them by their identity, and looks them up once."""
-    from torch._dynamo import trace_rules
-    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable as InGraph
-
-    look_up = getattr(InGraph, "_get_handlers", None)
-    if look_up is not None:
-        look_up()
-    needed = ("SKIP_DIRS", "_recompile_re", "get_mod_inlinelist")
-    if OURS in trace_rules.SKIP_DIRS or not all(hasattr(trace_rules, name) for name in needed):
+    handlers = optional(torch, "_dynamo.variables.torch.TorchInGraphFunctionVariable._get_handlers")
+    if handlers is not None:
+        handlers()
+    rules: Any = optional(torch, "_dynamo.trace_rules")
+    needed = ("SKIP_DIRS", "_recompile_re", "get_mod_inlinelist", "clear_lru_cache")
+    if not all(hasattr(rules, name) for name in needed) or OURS in rules.SKIP_DIRS:
         return
-    trace_rules.SKIP_DIRS += [OURS, _MADE]
-    trace_rules._recompile_re()
-    trace_rules.get_mod_inlinelist().update(f"{OURS}sources/torch_recorder/{name}.py" for name in _REPLACING)
+    rules.SKIP_DIRS += [OURS, _MADE]
+    rules._recompile_re()
+    clear = rules.clear_lru_cache
+
+    def look_through() -> None:
+        rules.get_mod_inlinelist().update(f"{OURS}sources/torch_recorder/{name}.py" for name in _REPLACING)
+
+    def clear_all() -> None:  # as `init_process_group` does
+        clear()
+        look_through()
+
+    rules.clear_lru_cache = clear_all
+    look_through()

@@ -18,38 +18,48 @@ def watched(
     """PyTorch's way into its engine, with the pass watched. `push` gives a context in which the mode is on."""
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if source.is_off or in_transform():
+        current = None if source.is_off else _begun(source, t_outputs, args, kwargs)
+        if current is None:
             return engine(t_outputs, *args, **kwargs)
-        source.recover()
-        gradients, retain_graph, create_graph, inputs = args[:4]
-        accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
-        roots = [t_outputs] if isinstance(t_outputs, torch.Tensor) else list(t_outputs)
-        if not all(_has_node(root) for root in roots):
-            return engine(t_outputs, *args, **kwargs)  # which says what is wrong
-        source.identity.tell_pending()
-        current = Pass(
-            source, "backward" if accumulates else "grad", roots, gradients, tuple(inputs or ()), bool(retain_graph),
-            bool(create_graph),
-        )  # fmt: skip
-        source.thread.passes.append(current)
         try:
-            current.begin()
             with push():
                 result = engine(t_outputs, *args, **kwargs)
-            if not accumulates and source.listener is not None:
-                current.returned(result)
-            if accumulates and collectives.replicas:
+            current.returned(result)
+            if current.how == "backward" and collectives.replicas:
                 collectives.tell_averages(current.where, current.number, current.leaves.__contains__)
             return result
         except Exception as error:
-            if source.listener is not None:
-                current.failed(error)
+            current.failed(error)
             raise
         finally:
             source.thread.passes.remove(current)
             current.end()
 
     return run
+
+
+def _begun(source: Source, t_outputs: Any, args: Any, kwargs: Any) -> Pass | None:
+    """The pass that a call of the engine begins; None where nothing is told of it."""
+    try:
+        if in_transform():
+            return None
+        source.recover()
+        gradients, retain_graph, create_graph, inputs = args[:4]
+        accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
+        roots = [t_outputs] if isinstance(t_outputs, torch.Tensor) else list(t_outputs)
+        if not all(_has_node(root) for root in roots):
+            return None  # PyTorch says what is wrong
+        source.identity.tell_pending()
+        current = Pass(
+            source, "backward" if accumulates else "grad", roots, gradients, tuple(inputs or ()), bool(retain_graph),
+            bool(create_graph),
+        )  # fmt: skip
+    except Exception as error:
+        source.gave_up(error)
+        return None
+    source.thread.passes.append(current)
+    current.begin()
+    return current
 
 
 def _has_node(root: Any) -> bool:

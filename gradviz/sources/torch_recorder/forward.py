@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import is_grad_enabled
+from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
 from gradviz.events.kinds import VIEW, WHOLE
@@ -15,13 +17,12 @@ from gradviz.events.listener import edges_of
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in
 from gradviz.sources.torch_recorder.attributes import Attributes
+from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.values import PLAIN, READER
-
-_Run = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType], Any]
 
 
 class Forward(TorchFunctionMode):
@@ -32,7 +33,7 @@ class Forward(TorchFunctionMode):
         self.source = source
         self.identity = source.identity
         self.sorts: dict[Any, tuple[str, str]] = {}
-        self.ways: dict[str, Callable[..., Any]] = {
+        self.ways: dict[str, Way] = {
             calls.OP: self._op,
             calls.LINEAR: self._linear,
             calls.MAKER: self._maker,
@@ -43,15 +44,27 @@ class Forward(TorchFunctionMode):
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.compiler.is_compiling():  # a function that was compiled before the recording
+        if is_compiling():  # a function that was compiled before the recording
             return func(*args, **(kwargs or {}))
-        sort, name = self.sorts.get(func) or self._sort(func)
-        if sort is calls.PASS or self.source.is_off:
-            return func(*args, **kwargs) if kwargs else func(*args)
-        way = self.ways[sort]
-        if types and not PLAIN.issuperset(types):
-            return _of_subclass(way, func, name, args, kwargs or {}, sys._getframe(1))
-        return way(func, name, args, kwargs or {}, sys._getframe(1))
+        try:
+            steps = None
+            sort, name = self.sorts.get(func) or self._sort(func)
+            if sort is not calls.PASS and not self.source.is_silent:
+                plain = not types or PLAIN.issuperset(types)
+                way = self.ways[sort] if plain else _of_subclass(self.ways[sort])
+                steps = way(func, name, args, kwargs or {}, sys._getframe(1))
+                next(steps)
+        except Exception as error:
+            self.source.gave_up(error)
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if steps is not None:
+            try:
+                steps.send(result)
+            except StopIteration:
+                pass
+            except Exception as error:
+                self.source.gave_up(error)
+        return result
 
     def _sort(self, func: Any) -> tuple[str, str]:
         found = self.sorts[func] = calls.sort_of(func)
@@ -59,18 +72,20 @@ class Forward(TorchFunctionMode):
 
     # --- ops
 
-    def _op(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+    def _op(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         if not self.source.is_detailed:
-            return func(*args, **kwargs)
+            yield
+            return
         inputs = tensors_in(args, kwargs)
         identity = self.identity
         if inputs and (calls.writes(name) or "out" in kwargs):
             if identity.pending and identity.is_pending(inputs[0]) and _is_in_layer(frame):
-                return func(*args, **kwargs)  # a layer fills its parameters
+                yield  # a layer fills its parameters
+                return
             for tensor in inputs:
                 identity.number_of(tensor, frame)
         before = [version_of(tensor) for tensor in inputs]
-        result = func(*args, **kwargs)
+        result = yield
         outputs = [result] if isinstance(result, torch.Tensor) else outputs_of(result)
         if name == "setitem":
             outputs = inputs[:1]
@@ -79,27 +94,25 @@ class Forward(TorchFunctionMode):
                 READER.recent.clear()
                 written = [(tensor, identity.number_of(tensor, frame)) for tensor in args[0]]
                 self._tell_written(name, written, (), frame)
-            return result
+            return
         if not inputs:
             self._made(name, outputs, frame)
-            return result
+            return
         self._tell(name, args, kwargs, inputs, before, outputs, frame)
-        return result
 
-    def _linear(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+    def _linear(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         plain = len(args) == 3 and args[2] is not None and type(args[0]) is torch.Tensor and args[0].ndim == 2
         if not plain or in_transform() or not self.source.is_detailed:
-            return self._op(func, name, args, kwargs, frame)
-        result = func(*args)
+            yield from self._op(func, name, args, kwargs, frame)
+            return
+        result = yield
         if self.identity.pending:
             self.identity.tell_pending()
         for tensor in args:
             self.identity.number_of(tensor, frame)
         if not tell_linear(self.source, args, result, frame):
             self._tell(name, args, kwargs, args, [version_of(tensor) for tensor in args], [result], frame)
-        return result
 
-    @safely
     def _tell(
         self,
         name: str,
@@ -152,7 +165,7 @@ class Forward(TorchFunctionMode):
         for tensor in told:
             identity.known[id(tensor)].version = version_of(tensor)
         listener.op(
-            frame, name, text, rule, self.source.in_pass, torch.is_grad_enabled(), numbers,
+            frame, name, text, rule, self.source.in_pass, is_grad_enabled(), numbers,
             [state.tensor for state in states], told, [state.flags for state in states],
             [state.version for state in states], [state.base for state in states],
         )  # fmt: skip
@@ -187,8 +200,8 @@ class Forward(TorchFunctionMode):
         edges = identity.edges_of(nexts, numbers)
         saved = identity.saved_by(fn, (*inputs, out))
         listener: Any = self.source.listener
-        if out.output_nr or not torch.is_grad_enabled():
-            enabled = torch.is_grad_enabled()
+        if out.output_nr or not is_grad_enabled():
+            enabled = is_grad_enabled()
             listener.op(
                 frame, name, text, rule, self.source.in_pass, enabled, numbers, (state.tensor,), (out,),
                 (state.flags,), (state.version,), (state.base,),
@@ -233,7 +246,6 @@ class Forward(TorchFunctionMode):
         told = zip(inputs, numbers, before, after, strict=True)
         return [(tensor, number) for tensor, number, old, new in told if new != old]
 
-    @safely
     def _tell_written(
         self,
         name: str,
@@ -270,8 +282,8 @@ class Forward(TorchFunctionMode):
 
     # --- tensors that no op made
 
-    def _maker(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        result = func(*args, **kwargs)
+    def _maker(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+        result = yield
         outputs = outputs_of(result)
         inputs = tensors_in(args, kwargs)
         fresh = [tensor for tensor in outputs if not any(tensor is one for one in inputs)]
@@ -279,7 +291,6 @@ class Forward(TorchFunctionMode):
             self._tell(name, args, kwargs, inputs, [version_of(t) for t in inputs], fresh, frame)
         elif fresh:
             self._made(name.strip("_"), fresh, frame, inputs)
-        return result
 
     @safely
     def _made(
@@ -300,29 +311,28 @@ class Forward(TorchFunctionMode):
         for tensor in tensors:
             identity.announce(tensor, name, frame, source)
 
-    def _fill(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
+    def _fill(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         """A function of `nn.init`: a layer's own parameters have no value before."""
         tensors = tensors_in(args, kwargs)
         untold = _is_in_layer(frame) and not self.source.thread.scopes  # as in `_made`
         if not tensors or (untold and self.identity.is_pending(tensors[0])):
-            return func(*args, **kwargs)
+            yield
+            return
         self.identity.tell_pending()
         self.identity.number_of(tensors[0], frame)
-        result = func(*args, **kwargs)
+        yield
         self._tell_written(name, [(tensors[0], 0)], (), frame)
-        return result
 
     # --- forward mode
 
-    def _make_dual(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Any:
-        result = func(*args, **kwargs)
+    def _make_dual(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+        result = yield
         tensor, tangent = args
         identity = self.identity
         self._tell("make_dual", (), {}, [tensor], [version_of(tensor)], [result], frame, with_tangents=False)
         identity.number_of(tangent, frame)
         listener: Any = self.source.listener
         listener.tangent(frame, "make_dual", identity.number_of(result), identity.state_of(tangent))
-        return result
 
     def _tell_tangents(self, name: str, outputs: Sequence[torch.Tensor], frame: FrameType) -> None:
         """Tell of the tangents that the outputs of an op have."""
@@ -341,18 +351,19 @@ class Forward(TorchFunctionMode):
                 listener.tangent(frame, name, self.identity.number_of(tensor), state)
 
 
-def _of_subclass(
-    way: Callable[..., Any], func: Any, name: str, args: Any, kwargs: Any, frame: FrameType
-) -> Any:
-    """A call with tensors of a class that overrides what calls do: the class is asked for the call alone, not for what
-    is read to tell of it."""
+def _of_subclass(way: Way) -> Way:
+    """The same for a call with tensors of a class that overrides what calls do: the class is asked for the call alone,
+    not for what is read to tell of it."""
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._EnableTorchFunction():
-            return func(*args, **kwargs)
+    def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+        steps = way(func, name, args, kwargs, frame)
+        with torch._C.DisableTorchFunctionSubclass():
+            next(steps)
+        result = yield
+        with torch._C.DisableTorchFunctionSubclass():
+            finish(steps, result)
 
-    with torch._C.DisableTorchFunctionSubclass():
-        return way(run, name, args, kwargs, frame)
+    return run
 
 
 def _is_in_layer(frame: FrameType) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -73,8 +73,9 @@ Numbered = tuple[Any, NodeRecord, Any]  # a node, what is known of it, and its `
 class Identity:
     """Numbers tensors and nodes, and tells the listener of those that it meets for the first time."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, gave_up: Callable[[Exception], None]) -> None:
         self.listener = listener
+        self.gave_up = gave_up
         self.key = f"gradviz{next(_keys)}"
         self.known: dict[int, Known] = {}
         self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet told
@@ -117,10 +118,13 @@ class Identity:
         return known
 
     def _dead(self, known: Known) -> None:
-        if self.known.get(known.key) is known:
-            self._forget(known.key, None)
-            self.nameless.pop(known.number, None)
-            self.hooked.pop(known.key, None)
+        try:
+            if self.known.get(known.key) is known:
+                self._forget(known.key, None)
+                self.nameless.pop(known.number, None)
+                self.hooked.pop(known.key, None)
+        except Exception as error:
+            self.gave_up(error)
 
     def announce(self, tensor: torch.Tensor, how: str, where: Where, source: int = 0) -> int:
         """Tell of a tensor that no op made. Its own history is told first, if it has any."""

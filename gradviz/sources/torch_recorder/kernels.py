@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,12 +39,14 @@ class Kernels(TorchDispatchMode):
         )  # in an error's traceback it has no frame
         with torch._C.DisableTorchFunction():  # a call of an aten op is none of the program's
             result = call(*args, **(kwargs or {}))
-        if not self.source.is_off and self.source.is_detailed and func.namespace not in _UNTOLD:
+        if not self.source.is_off and self.source.is_detailed:
             self._tell(func, args, kwargs or {}, result, sys._getframe(1))
         return result
 
     @safely
     def _tell(self, func: Any, args: Any, kwargs: Any, result: Any, frame: Any) -> None:
+        if func.namespace in _UNTOLD:
+            return
         identity = self.source.identity
         fn: Any = torch._C._current_autograd_node()
         record = None if fn is None else fn.metadata.get(identity.key)
@@ -53,6 +57,23 @@ class Kernels(TorchDispatchMode):
             self.source.in_pass, 0 if record is None else record.number,
             [0 if one is None else one.number for one in known],
         )  # fmt: skip
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """It is on inside."""
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @safely
+    def _enter(self) -> None:
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    @safely
+    def _leave(self) -> None:
+        self.leave()
 
     def leave(self) -> None:
         """Be on no longer, also below modes that the program has not left."""

@@ -47,7 +47,7 @@ def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
     """Tell a listener of one call of a module. `inputs` are its arguments: a tensor, a tuple of them, or a dict. A
     recording that is under way does not hear of it, as the call is not the program's own."""
     with _nobody_listening():
-        recorder = TorchRecorder(listener)
+        recorder = TorchRecorder(listener, _failed)
         recorder.begin()
         try:
             with torch.enable_grad():
@@ -71,13 +71,18 @@ def _nobody_listening() -> Iterator[None]:
         yield
 
 
+def _failed(line: str) -> None:
+    """What is drawn would lack something."""
+    raise RuntimeError(line)
+
+
 class _Live:
     """Tells a listener of a graph that exists already."""
 
     def __init__(self, listener: Listener, names: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
         self.listener = listener
         self.modules = modules
-        self.source = Source(listener)
+        self.source = Source(listener, _failed)
         self.identity = self.source.identity
         self.nodes: list[Any] = []
         self.names: dict[int, str] = {}

@@ -34,9 +34,9 @@ class Scopes:
             if scopes.source.is_off:
                 return call(self, *args, **kwargs)
             scopes.source.recover()
-            scopes._enter(self, sys._getframe())
+            is_compiled = scopes._enter(self, sys._getframe())
             try:
-                if _is_compiled(self):
+                if is_compiled:
                     called = functools.partial(call, self)
                     return scopes.opaque(called, args, kwargs, sys._getframe(1))
                 return call(self, *args, **kwargs)
@@ -47,7 +47,8 @@ class Scopes:
         return run
 
     @safely
-    def _enter(self, module: torch.nn.Module, frame: FrameType) -> None:
+    def _enter(self, module: torch.nn.Module, frame: FrameType) -> bool:
+        """A module is called; returns whether it runs as `torch.compile` made it."""
         source = self.source
         listener: Any = source.listener
         self.note(module)
@@ -59,6 +60,8 @@ class Scopes:
         number = next_scope_number()
         source.thread.scopes.append((number, id(module)))
         listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
+        own = module.__dict__
+        return own.get("_compiled_call_impl") is not None or "dynamo_ctx" in own
 
     @safely
     def _leave(self, module: torch.nn.Module) -> None:
@@ -101,9 +104,3 @@ def name_the_rest(source: Source, frame: FrameType | None) -> None:
         known = source.identity.known.get(id(parameter))
         if known is not None and known.number in rest:
             listener.named(known.number, path)
-
-
-def _is_compiled(module: Any) -> bool:
-    """Whether a module runs as `torch.compile` made it."""
-    own = module.__dict__
-    return own.get("_compiled_call_impl") is not None or "dynamo_ctx" in own

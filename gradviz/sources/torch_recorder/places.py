@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.fx.traceback
 
-from gradviz.sources.torch_recorder.source import OURS
+from gradviz.sources.torch_recorder.source import OURS, Source, safely
 from gradviz.sources.tracebacks import HANDED_ON, has_our_frames, hide_our_frames, without_our_frames
 
 _warnings: Any = warnings
@@ -22,28 +22,26 @@ _stacks: Any = torch.fx.traceback  # where anomaly mode has the stack from that 
 class Places:
     """Corrects what is shown, from `begin` to `end`."""
 
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
     def begin(self) -> None:
         """Look at each warning and traceback before it is shown, and at each stack that anomaly mode keeps."""
         self.show, self.init, self.stack = _warnings._showwarnmsg, _exceptions.__init__, _stacks.format_stack
         show, init, stack = self.show, self.init, self.stack
 
         def shown(message: Any) -> None:
-            if _corrected(message, sys._getframe(1)):
+            if self.corrected(message, sys._getframe(1)) is not False:
                 show(message)
 
+        places = self
+
         def initialized(self: Any, kind: Any, error: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
-            init(
-                self,
-                kind,
-                error,
-                without_our_frames(trace) if has_our_frames(trace) else trace,
-                *args,
-                **kwargs,
-            )
+            init(self, kind, error, places.without_ours(trace) or trace, *args, **kwargs)
 
         def formatted() -> list[str]:
             found: list[str] = stack()
-            hide_our_frames(found)
+            places.hide_ours(found)
             return found
 
         _warnings._showwarnmsg = shown
@@ -55,6 +53,21 @@ class Places:
         _warnings._showwarnmsg = self.show
         _exceptions.__init__ = self.init
         _stacks.format_stack = self.stack
+
+    @safely
+    def corrected(self, message: Any, frame: FrameType) -> bool:
+        """Give a warning its line; False where it has been shown for that line."""
+        return _corrected(message, frame)
+
+    @safely
+    def without_ours(self, trace: Any) -> Any:
+        """A traceback without our frames; None where it has none of them."""
+        return without_our_frames(trace) if has_our_frames(trace) else None
+
+    @safely
+    def hide_ours(self, stack: list[str]) -> None:
+        """Take our frames out of a stack."""
+        hide_our_frames(stack)
 
 
 def _corrected(message: Any, frame: FrameType) -> bool:

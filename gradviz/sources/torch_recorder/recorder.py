@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.optim import Optimizer, lr_scheduler
 from gradviz.events.kinds import COMPILED
 from gradviz.events.listener import Listener
 from gradviz.events.numbers import next_scope_number
-from gradviz.sources.on_import import OnImport
+from gradviz.sources.on_import import AroundImports, OnImport
 from gradviz.sources.torch_recorder import collectives, values
 from gradviz.sources.torch_recorder.again import Calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
@@ -31,8 +31,10 @@ from gradviz.sources.torch_recorder.identity import version_of
 from gradviz.sources.torch_recorder.kernels import Kernels
 from gradviz.sources.torch_recorder.modules import Scopes
 from gradviz.sources.torch_recorder.places import Places
+from gradviz.sources.torch_recorder.replaced import Replaced
 from gradviz.sources.torch_recorder.source import Source, safely
 from gradviz.sources.torch_recorder.training import Training
+from gradviz.sources.torch_recorder.watching import Watching
 
 _overrides: Any = torch.overrides
 
@@ -41,18 +43,28 @@ class TorchRecorder:
     """Tells `listener` of what PyTorch does, from `begin` to `end`; with `aten` also of the ops that ops are made of,
     with `check_functions` also of how custom Functions compare with finite differences."""
 
-    def __init__(self, listener: Listener, aten: bool = False, check_functions: bool = False) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        failed: Callable[[str], None],
+        aten: bool = False,
+        check_functions: bool = False,
+    ) -> None:
         values.register()
-        self.source = Source(listener)
+        self.source = Source(listener, failed)
         self.kernels: Any = Kernels(self.source) if aten else None
         self.forward = Forward(self.source)
         self.collectives = Collectives(self.source)
         self.scopes = Scopes(self.source, self.opaque, self.collectives.note)
-        self.training = Training(self.source, self.pause, self.go_on, self.paused)
-        self.source.pause, self.source.go_on = self.pause, self.go_on
-        self.places = Places()
-        self.replaced: list[tuple[Any, str, Any]] = []  # what stood there before
-        self.dynamo = OnImport("torch._dynamo", prepare_dynamo, self._as_before)
+        self.watching = Watching(self.source, self.forward)
+        watching = self.watching
+        self.training = Training(self.source, watching.pause, watching.go_on, watching.paused)
+        self.source.pause, self.source.go_on = watching.pause, watching.go_on
+        self.places = Places(self.source)
+        self.replaced = Replaced(self.source)
+        self.switched_on = ExitStack()  # switches off what is on
+        self.imports = AroundImports("torch", watching.paused, watching.is_watched)
+        self.dynamo = OnImport("torch._dynamo", self._prepare_dynamo, self._as_before)
         self.calls: Calls | None = None
         self.compared = ComparedFunctions(self.source) if check_functions else None
 
@@ -63,151 +75,78 @@ class TorchRecorder:
         return calls
 
     def begin(self) -> None:
-        """Switch on."""
-        self.dynamo.begin()
-        self.training.begin()
-        self.places.begin()
-        self._replace_all()
-        self.push()
-        if self.kernels is not None:
-            self.kernels.__enter__()
+        """Switch on. Where a part of it fails, the others are switched off again, and it raises."""
+        with ExitStack() as stack:
+            stack.callback(self.dynamo.end)
+            stack.callback(self.imports.end)
+            self.imports.begin()
+            self.dynamo.begin()  # the first, as it looks at PyTorch's own functions
+            stack.callback(self.training.end)
+            self.training.begin()
+            self.places.begin()
+            stack.callback(self.places.end)
+            stack.callback(self.replaced.put_back)
+            self._replace_all()
+            if self.kernels is not None:
+                stack.callback(self.kernels.leave)
+                self.kernels.__enter__()
+            stack.callback(self.watching.take_out)
+            self.watching.push()
+            self.switched_on = stack.pop_all()
 
     def end(self) -> None:
-        """Switch off."""
+        """Switch off. What is on beside a part that cannot be switched off is switched off all the same."""
+        self._tell_last()
+        self.source.listener = None
+        self.switched_on.close()
+
+    @safely
+    def _tell_last(self) -> None:
         if self.source.listener is not None:
             self.source.identity.tell_pending()
-        self.source.listener = None
-        self.take_out()
-        if self.kernels is not None:
-            self.kernels.leave()
-        self.dynamo.end()
-        self._put_back()
-        self.places.end()
-        self.training.end()
 
     def abandon(self) -> None:
         """Tell nobody any more; a child process does so."""
         self.source.listener = None
 
-    # --- the mode of a thread
-
-    def push(self, below: int | None = None) -> None:
-        """Watch the calls of this thread: with only so many modes of the program below ours, if it says how many."""
-        above = []
-        while below is not None and torch._C._len_torch_function_stack() > below:
-            above.append(_overrides._pop_mode())
-        _overrides._push_mode(self.forward)
-        for mode in reversed(above):
-            _overrides._push_mode(mode)
-
-    def take_out(self) -> int:
-        """Watch the calls of this thread no longer. Returns how many modes were below ours."""
-        above = []
-        while torch._C._len_torch_function_stack():
-            mode = _overrides._pop_mode()
-            if mode is self.forward:
-                break
-            above.append(mode)
-        below: int = torch._C._len_torch_function_stack()
-        for mode in reversed(above):
-            _overrides._push_mode(mode)
-        return below
-
-    def is_on(self) -> bool:
-        """Whether the calls of this thread are watched."""
-        count = torch._C._len_torch_function_stack()
-        return any(torch._C._get_function_stack_at(at) is self.forward for at in reversed(range(count)))
-
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        """Watch the calls of this thread: inside a call that is watched already it is off."""
-        if self.is_on():
-            yield
-            return
-        thread = self.source.thread
-        unseen, thread.unseen = thread.unseen, False
-        self.push()
-        try:
-            yield
-        finally:
-            thread.unseen = unseen
-            self.take_out()
-
-    def pause(self) -> None:
-        """PyTorch works on its own account until `go_on`."""
-        if self.is_on():
-            self.source.thread.below = self.take_out()
-
-    def go_on(self) -> None:
-        """...and does so no longer."""
-        thread = self.source.thread
-        if not (thread.unseen or self.is_on()) and self.source.listener is not None:
-            self.push(thread.below)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """PyTorch works on its own account inside."""
-        was_on = self.is_on()
-        self.pause()
-        try:
-            yield
-        finally:
-            if was_on:
-                self.go_on()
-
     # --- what has no hook
 
     def _replace_all(self) -> None:
         engine = torch.autograd.graph._engine_run_backward
-        seen = watched(self.source, engine, self.on, self.collectives)
-        self._replace(torch.autograd.graph, "_engine_run_backward", seen)
-        self._replace(torch.autograd, "_engine_run_backward", seen)
-        self._replace(Function, "apply", classmethod(self._applying(Function.__dict__["apply"].__func__)))
-        self._replace(type(torch.nn.Parameter), "__call__", self._making_parameters())
-        self._replace(torch, "from_numpy", self._taking(torch.from_numpy))
-        self._replace(torch, "compile", compiling(self.source, self.opaque, torch.compile))
-        self._replace(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
-        self._replace(threading.Thread, "_bootstrap_inner", self._starting())
-        self._replace(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
+        seen = watched(self.source, engine, self.watching.on, self.collectives)
+        self.replaced.put(torch.autograd.graph, "_engine_run_backward", seen)
+        self.replaced.put(torch.autograd, "_engine_run_backward", seen)
+        self.replaced.put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
+        self.replaced.put(type(torch.nn.Parameter), "__call__", self._making_parameters())
+        self.replaced.put(torch, "from_numpy", self._taking(torch.from_numpy))
+        self.replaced.put(torch, "compile", compiling(self.source, self.opaque, torch.compile))
+        self.replaced.put(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
+        self.replaced.put(threading.Thread, "_bootstrap_inner", self._starting())
+        self.replaced.put(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
         for name, call in [*self.collectives.calls()]:
             for module in collectives.modules():
-                self._replace(module, name, call)
+                self.replaced.put(module, name, call)
         for owner in (Optimizer, torch.nn.Module):
-            self._replace(owner, "zero_grad", self.training.clearing(owner.__dict__["zero_grad"]))
+            self.replaced.put(owner, "zero_grad", self.training.clearing(owner.__dict__["zero_grad"]))
         for name in ("__init__", "add_param_group"):
-            self._replace(Optimizer, name, self.training.holding(getattr(Optimizer, name)))
+            self.replaced.put(Optimizer, name, self.training.holding(getattr(Optimizer, name)))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             seen = self.training.clipping(getattr(clip_grad, name))
             for module in (clip_grad, torch.nn.utils):
-                self._replace(module, name, seen)
+                self.replaced.put(module, name, seen)
         for scheduler in vars(lr_scheduler).values():
             if isinstance(scheduler, type) and "step" in vars(scheduler):
-                self._replace(scheduler, "step", self.training.scheduling(vars(scheduler)["step"]))
-
-    def _replace(self, owner: Any, name: str, new: Any) -> None:
-        self.replaced.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, new)
-
-    def _put_back(self) -> list[tuple[Any, str, Any]]:
-        """Put PyTorch's own functions back; returns what took their place."""
-        taken_out = [(owner, name, vars(owner)[name]) for owner, name, _ in self.replaced]
-        while self.replaced:
-            owner, name, before = self.replaced.pop()
-            if before is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-        return taken_out
+                self.replaced.put(scheduler, "step", self.training.scheduling(vars(scheduler)["step"]))
 
     @contextmanager
     def _as_before(self) -> Iterator[None]:
-        """PyTorch's own functions are in their places inside."""
-        taken_out = self._put_back()
-        try:
+        """PyTorch's own functions are in their places inside, and its calls are not watched."""
+        with self.replaced.put_back_for_now(), self.watching.paused():
             yield
-        finally:
-            for owner, name, ours in taken_out:
-                self._replace(owner, name, ours)
+
+    @safely
+    def _prepare_dynamo(self) -> None:
+        prepare_dynamo()
 
     def _starting(self) -> Callable[[threading.Thread], None]:
         """A thread begins with its calls watched."""
@@ -217,12 +156,8 @@ class TorchRecorder:
             if self.source.listener is None:
                 bootstrap(thread)
                 return
-            self.push()
-            try:
-                with self.kernels or nullcontext():
-                    bootstrap(thread)
-            finally:
-                self.take_out()
+            with self.watching.on(), self.kernels.on() if self.kernels is not None else nullcontext():
+                bootstrap(thread)
 
         return run
 
@@ -230,11 +165,16 @@ class TorchRecorder:
         """`has_torch_function`, which layers ask whether they may take a fast path. Our mode is none against it."""
 
         def ask(relevant_args: Any) -> bool:
-            if not self.source.is_off and torch._C._len_torch_function_stack() == 1 and self.is_on():
+            if not self.source.is_off and self._is_alone():
                 return any(_is_overloaded(type(one)) for one in relevant_args)
             return has_torch_function(relevant_args)
 
         return ask
+
+    @safely
+    def _is_alone(self) -> bool:
+        """Whether ours is the only mode of this thread."""
+        return torch._C._len_torch_function_stack() == 1 and self.watching.is_on()
 
     def _taking(self, make: Callable[..., Any]) -> Callable[..., Any]:
         """`from_numpy`, which no mode hears of."""
@@ -253,53 +193,81 @@ class TorchRecorder:
 
         def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = type.__call__(cls, *args, **kwargs)
-            source = self.source
-            if not source.is_off and type(made) is torch.nn.Parameter:
-                with torch._C.DisableTorchFunction():
-                    identity = source.identity
-                    data = identity.known.get(id(args[0])) if args else None
-                    if id(made) not in identity.known:
-                        known = data is not None and not identity.is_pending(args[0])
-                        of = data.number if known and data is not None else 0
-                        identity.put_off(made, source.place(sys._getframe(1)), "Parameter", of)
+            if not self.source.is_off and type(made) is torch.nn.Parameter:
+                self._put_off(made, args[0] if args else None, sys._getframe(1))
             return made
 
         return call
 
-    def _applying(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """`apply` of custom Functions: the call of one is a scope and an op."""
+    @safely
+    def _put_off(self, parameter: torch.Tensor, data: Any, frame: FrameType) -> None:
+        """Tell of a new parameter later."""
+        identity = self.source.identity
+        with torch._C.DisableTorchFunction():
+            if id(parameter) not in identity.known:
+                known = identity.known.get(id(data))
+                of = 0 if known is None or identity.is_pending(data) else known.number
+                identity.put_off(parameter, self.source.place(frame), "Parameter", of)
+
+    def _applying(self, own: Any) -> Callable[..., Any]:
+        """`apply` of custom Functions: the call of one is a scope and an op. `own` is PyTorch's class method, written
+        in Python up to 2.13 and in C from 2.14 on."""
 
         def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
             source = self.source
+            apply = own.__get__(None, cls)
             if source.is_off or source.thread.unseen:
-                return apply(cls, *args, **kwargs)
+                return apply(*args, **kwargs)
             frame = sys._getframe(1)
-            if is_compiled(cls):
-                return self.opaque(functools.partial(apply, cls), args, kwargs, frame)
-            source.identity.tell_pending()
-            number = next_scope_number()
-            listener: Any = source.listener
-            listener.scope_entered(frame, number, "function", cls.__name__, cls.__name__)
+            if self._is_compiled(cls):
+                return self.opaque(apply, args, kwargs, frame)
 
             def inside(*args: Any, **kwargs: Any) -> Any:
                 try:
-                    return apply(cls, *args, **kwargs)
+                    return apply(*args, **kwargs)
                 finally:
-                    if source.listener is not None:
-                        source.listener.scope_left(number)
+                    self._leave_function(scope)
 
+            scope = self._enter_function(cls, frame)
             if not source.is_detailed:
                 return inside(*args, **kwargs)
-            compared = self.compared
-            call = None if compared is None else compared.kept(cls, args)
+            call = self._kept(cls, args)
             result = self._as_one_op(cls.__name__, inside, args, kwargs, frame)
-            if call is not None and compared is not None:
-                compared.made(call, result)
-            if self.calls is not None:
-                self.calls.note(cls.apply, args, kwargs, result)
+            self._keep(cls, args, kwargs, call, result)
             return result
 
         return run
+
+    @safely
+    def _is_compiled(self, cls: Any) -> bool:
+        return is_compiled(cls)
+
+    @safely
+    def _enter_function(self, cls: Any, frame: FrameType) -> int:
+        """A custom Function is called; returns the number of its scope."""
+        self.source.identity.tell_pending()
+        number = next_scope_number()
+        listener: Any = self.source.listener
+        listener.scope_entered(frame, number, "function", cls.__name__, cls.__name__)
+        return number
+
+    @safely
+    def _leave_function(self, scope: int | None) -> None:
+        if self.source.listener is not None and scope is not None:
+            self.source.listener.scope_left(scope)
+
+    @safely
+    def _kept(self, cls: Any, args: Any) -> Any:
+        """The call of a custom Function that is to be compared with finite differences; else None."""
+        return None if self.compared is None else self.compared.kept(cls, args)
+
+    @safely
+    def _keep(self, cls: Any, args: Any, kwargs: Any, call: Any, result: Any) -> None:
+        """Keep the call of a custom Function, where somebody may run it again."""
+        if call is not None and self.compared is not None:
+            self.compared.made(call, result)
+        if self.calls is not None:
+            self.calls.note(cls.apply, args, kwargs, result)
 
     def opaque(self, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
         """Call what cannot be seen into, a compiled function, and tell of it as one op, and of all that it wrote over:
@@ -309,7 +277,7 @@ class TorchRecorder:
             return call(*args, **kwargs)
 
         def inside(*args: Any, **kwargs: Any) -> Any:
-            with self.paused():
+            with self.watching.paused():
                 thread.unseen = True
                 try:
                     return call(*args, **kwargs)
@@ -318,17 +286,22 @@ class TorchRecorder:
 
         if not self.source.is_detailed:
             return inside(*args, **kwargs)
-        before = set(map(id, self.source.identity.written_over()))
+        before = self._written_over()
         try:
             return self._as_one_op(COMPILED, inside, args, kwargs, frame)
         finally:
             self._tell_written_over(before, frame)
 
     @safely
-    def _tell_written_over(self, before: set[int], frame: FrameType) -> None:
+    def _written_over(self) -> set[int]:
+        """The tensors that have been written over and not told of, by identity."""
+        return set(map(id, self.source.identity.written_over()))
+
+    @safely
+    def _tell_written_over(self, before: set[int] | None, frame: FrameType) -> None:
         """Tell of the tensors that compiled code has written over, but for those of `before`."""
         source = self.source
-        if source.listener is None:
+        if source.listener is None or before is None:
             return
         identity = source.identity
         with torch._C.DisableTorchFunction():
@@ -341,21 +314,33 @@ class TorchRecorder:
     def _as_one_op(
         self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
     ) -> Any:
+        given = self._before_op(args, kwargs, frame)
+        result = call(*args, **kwargs)
+        if given is not None and self.source.listener is not None:
+            self._after_op(name, *given, result, frame)
+        return result
+
+    @safely
+    def _before_op(self, args: Any, kwargs: Any, frame: FrameType) -> tuple[list[torch.Tensor], list[int]]:
+        """The tensors among arguments, and their versions."""
         identity = self.source.identity
         with torch._C.DisableTorchFunction():
             inputs = tensors_in(args, kwargs)
             identity.tell_pending()
             for tensor in inputs:
                 identity.number_of(tensor, frame)
-            before = [version_of(tensor) for tensor in inputs]
-        result = call(*args, **kwargs)
+            return inputs, [version_of(tensor) for tensor in inputs]
+
+    @safely
+    def _after_op(
+        self, name: str, inputs: list[torch.Tensor], before: list[int], result: Any, frame: FrameType
+    ) -> None:
         outputs = outputs_of(result)
-        if outputs and self.source.listener is not None:
+        if outputs:
             with torch._C.DisableTorchFunction():
-                leaves = identity.unseen_leaves(outputs, inputs)
+                leaves = self.source.identity.unseen_leaves(outputs, inputs)
                 inputs, before = [*inputs, *leaves], [*before, *map(version_of, leaves)]
                 self.forward._tell(name, (), {}, inputs, before, outputs, frame)
-        return result
 
 
 def _is_overloaded(cls: type) -> bool:

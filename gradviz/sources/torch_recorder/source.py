@@ -6,19 +6,27 @@ import functools
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
 from gradviz.events.listener import Listener, Where
 from gradviz.events.living import LivingGraphs
 from gradviz.sources.torch_recorder.identity import Identity, outside
+from gradviz.sources.tracebacks import fault
 
+_transforms = torch._C._functorch.peek_interpreter_stack
+_is_traced = torch._C._is_tracing
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 PYTORCH = os.path.dirname(torch.__file__) + os.sep
+_TOO_DEEP = (
+    "the program's calls are so deep that a recorder has no room above them; a higher sys.setrecursionlimit gives it "
+    "some"
+)
 OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
@@ -38,31 +46,29 @@ class _OfThread(threading.local):
 
 
 class Source:
-    """The recorder of one recording. `listener` is None once it is over, or in a child process."""
+    """The recorder of one recording. `listener` is None once it is over, or in a child process. `failed` is given a
+    line about it if the recorder fails."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, failed: Callable[[str], None]) -> None:
         self.listener: Listener | None = listener
-        self.identity = Identity(listener)
+        self.failed = failed
+        self.identity = Identity(listener, self.gave_up)
         self.living = LivingGraphs()
         self.thread = _OfThread()
         # Set by whoever switches the mode of a thread:
-        self.pause: Callable[[], None] = lambda: None
-        self.go_on: Callable[[], None] = lambda: None
+        self.pause: Callable[[], object] = lambda: None
+        self.go_on: Callable[[], object] = lambda: None
         # ...and by whoever compares the nodes of custom Functions: a node, the pass, its gradients on both sides
         self.ran_backward: Callable[..., None] = lambda *_: None
 
     def gave_up(self, error: Exception) -> None:
-        """The recorder itself has failed: the program goes on without it, and its user is told."""
-        self.listener = None
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{os.path.basename(place.filename)}:{place.lineno}"
-        why = f", by a fault of gradviz's at {where}: {error!r}"
-        if "RecursionError" in repr(error):  # ctypes has another around it
-            why = (
-                ": the program's calls are so deep that a recorder has no room above them; a higher "
-                "sys.setrecursionlimit gives it some"
-            )
-        print(f"gradviz: recording of PyTorch stopped{why}", file=sys.stderr)
+        """The recorder itself has failed: the program goes on without it, and its user is told once."""
+        if self.listener is not None:
+            self.listener = None
+            reason = (
+                _TOO_DEEP if "RecursionError" in repr(error) else fault(error)
+            )  # ctypes has another around it
+            self.failed(f"recording of PyTorch stopped: {reason}")
 
     def place(self, frame: FrameType) -> Where:
         """The place of a frame, to be told later."""
@@ -70,15 +76,13 @@ class Source:
 
     def recover(self) -> None:
         """A step of an optimizer that an exception has left told nobody: what was switched off for it goes on."""
-        step = self.thread.stepping
-        if step is None:
-            return
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame is not step.running:
-            frame = frame.f_back
-        if frame is None:
-            self.thread.stepping = None
-            self.go_on()
+        try:
+            step = self.thread.stepping
+            if step is not None and not _is_below(step.running, sys._getframe(1)):
+                self.thread.stepping = None
+                self.go_on()
+        except Exception as error:
+            self.gave_up(error)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -93,24 +97,29 @@ class Source:
     @property
     def is_off(self) -> bool:
         """Whether nothing is to be told of this thread. `torch.compile` looks into what takes the place of PyTorch's
-        functions, and sees from the first question that it is only they; `torch.jit.trace` writes down all that is
-        read of a tensor."""
-        return (
-            torch.compiler.is_compiling()
-            or self.listener is None
-            or self.thread.muted
-            or torch._C._is_tracing()
-        )
+        functions, and sees from the first question that it is only they."""
+        return torch.compiler.is_compiling() or self.is_silent
+
+    @property
+    def is_silent(self) -> bool:
+        """The same where nothing is being compiled. `torch.jit.trace` writes down all that is read of a tensor."""
+        return self.listener is None or self.thread.muted or _is_traced()
 
     @property
     def is_detailed(self) -> bool:
         """Whether ops and nodes of this thread are to be told."""
-        return self.listener is not None and self.listener.detailed
+        listener = self.listener  # another thread may end the recording
+        try:
+            return listener is not None and listener.detailed
+        except Exception as error:
+            self.gave_up(error)
+            return False
 
     @property
     def follows_passes(self) -> bool:
         """Whether the nodes of a pass that begins now are to be told of."""
-        return self.listener is not None and self.listener.detailed_passes
+        listener = self.listener
+        return listener is not None and listener.detailed_passes
 
     @property
     def in_pass(self) -> int:
@@ -119,22 +128,33 @@ class Source:
         return passes[-1].number if passes else 0
 
 
-def safely(method: Callable[..., None]) -> Callable[..., None]:
-    """For a method that only tells: where it fails, its `source` gives up, and the program does not notice."""
+def safely(
+    method: Callable[Concatenate[Any, _Given], _Result],
+) -> Callable[Concatenate[Any, _Given], _Result | None]:
+    """For a method that calls nothing of the program's: where it fails, its `source` gives up, None is returned, and
+    the program does not notice."""
 
-    @functools.wraps(method)
-    def told(self: Any, *args: Any, **kwargs: Any) -> None:
+    def run(self: Any, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result | None:
         try:
-            method(self, *args, **kwargs)
+            return method(self, *args, **kwargs)
         except Exception as error:
             self.source.gave_up(error)
+            return None
 
-    return told
+    functools.update_wrapper(run, method)
+    return run
+
+
+def _is_below(frame: FrameType, above: FrameType | None) -> bool:
+    """Whether a frame is still running, below another."""
+    while above is not None and above is not frame:
+        above = above.f_back
+    return above is not None
 
 
 def in_transform() -> bool:
     """Whether a transform of torch.func is at work: there tensors stand for many, and cannot be read."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return _transforms() is not None
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:

@@ -32,8 +32,8 @@ class Training:
     def __init__(
         self,
         source: Source,
-        pause: Callable[[], None],
-        go_on: Callable[[], None],
+        pause: Callable[[], object],
+        go_on: Callable[[], object],
         paused: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.source, self.pause, self.go_on, self.paused = source, pause, go_on, paused
@@ -43,10 +43,8 @@ class Training:
 
     def begin(self) -> None:
         """Put the hooks there."""
-        self.handles = [
-            torch_optimizer.register_optimizer_step_pre_hook(self._before),
-            torch_optimizer.register_optimizer_step_post_hook(self._after),
-        ]
+        self.handles.append(torch_optimizer.register_optimizer_step_pre_hook(self._before))
+        self.handles.append(torch_optimizer.register_optimizer_step_post_hook(self._after))
 
     def end(self) -> None:
         """Remove them."""
@@ -68,12 +66,16 @@ class Training:
         @functools.wraps(change)
         def run(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             change(optimizer, *args, **kwargs)
-            is_made = change.__name__ == "__init__" or optimizer in self.told
-            if is_made and not self.source.is_off:
-                frame = users_frame(sys._getframe(1))
-                self.tell_held(optimizer, None if frame is None else self.source.place(frame))
+            if not self.source.is_off:
+                self._tell_change(optimizer, change.__name__ == "__init__", sys._getframe(1))
 
         return run
+
+    @safely
+    def _tell_change(self, optimizer: Any, is_made: bool, caller: FrameType) -> None:
+        if is_made or optimizer in self.told:
+            frame = users_frame(caller)
+            self.tell_held(optimizer, None if frame is None else self.source.place(frame))
 
     @safely
     def tell_held(self, optimizer: Any, where: Where) -> None:
@@ -93,14 +95,16 @@ class Training:
 
     # --- a step
 
+    @safely
     def _before(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         source = self.source
         if source.is_off:
             return None
         source.recover()
         frame = users_frame(sys._getframe())
+        running = sys._getframe(2)  # PyTorch's, below the frame of `safely`
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        step = _Step(self, optimizer, frame, sys._getframe(1))
+        step = _Step(self, optimizer, frame, running)
         source.thread.stepping = step
         self.pause()
         if closure is None:
@@ -111,6 +115,7 @@ class Training:
             return args, {**kwargs, "closure": seen}
         return (args[0], seen, *args[2:]), kwargs
 
+    @safely
     def _after(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         step, self.source.thread.stepping = self.source.thread.stepping, None
         if step is None:
@@ -130,28 +135,47 @@ class Training:
             if source.is_off:
                 zero_grad(owner, set_to_none)
                 return
-            listener: Any = source.listener
             source.recover()
-            with torch._C.DisableTorchFunction():
-                source.identity.tell_pending()
-                cleared = [p for p in parameters_of(owner) if p.grad is not None]
-                numbers = [source.identity.number_of(p) for p in cleared]
-                grads = [] if set_to_none else [p.grad for p in cleared]
             frame = sys._getframe(1)  # its own frame in a variable would live until garbage is collected
-            listener.grads_cleared(frame, type(owner).__name__, set_to_none, numbers)
+            cleared = self._tell_cleared(owner, set_to_none, frame)
             with self.paused():
                 zero_grad(owner, set_to_none)
-            with torch._C.DisableTorchFunction():
-                if set_to_none:
-                    listener.grads_dropped(frame, numbers)
-                states = [source.identity.state_of(grad) for grad in grads if grad is not None]
-                if states:
-                    listener.all_mutated(frame, "zero_", states, source.in_pass)
+            if cleared is not None and source.listener is not None:
+                self._tell_dropped(*cleared, set_to_none, frame)
 
         run.__name__, run.__qualname__, run.__doc__ = (
             zero_grad.__name__, zero_grad.__qualname__, zero_grad.__doc__,
         )  # fmt: skip
         return run
+
+    @safely
+    def _tell_cleared(
+        self, owner: Any, set_to_none: bool, frame: FrameType
+    ) -> tuple[list[int], list[torch.Tensor | None]]:
+        """Tell that gradients are cleared. Returns the numbers of their leaves, and those that become zero."""
+        listener: Any = self.source.listener
+        identity = self.source.identity
+        with torch._C.DisableTorchFunction():
+            identity.tell_pending()
+            cleared = [p for p in parameters_of(owner) if p.grad is not None]
+            numbers = [identity.number_of(p) for p in cleared]
+            grads = [] if set_to_none else [p.grad for p in cleared]
+        listener.grads_cleared(frame, type(owner).__name__, set_to_none, numbers)
+        return numbers, grads
+
+    @safely
+    def _tell_dropped(
+        self, numbers: list[int], grads: list[torch.Tensor | None], set_to_none: bool, frame: FrameType
+    ) -> None:
+        """Tell what has become of gradients that were cleared."""
+        source = self.source
+        listener: Any = source.listener
+        with torch._C.DisableTorchFunction():
+            if set_to_none:
+                listener.grads_dropped(frame, numbers)
+            states = [source.identity.state_of(grad) for grad in grads if grad is not None]
+            if states:
+                listener.all_mutated(frame, "zero_", states, source.in_pass)
 
     def clipping(self, clip: Callable[..., Any]) -> Callable[..., Any]:
         """A function that clips gradients, told of."""

@@ -1,0 +1,103 @@
+"""Which calls are watched: those of a thread, from when its mode is pushed until it is taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from gradviz.sources.torch_recorder.forward import Forward
+from gradviz.sources.torch_recorder.source import Source, safely
+
+_overrides: Any = torch.overrides
+
+
+class Watching:
+    """Switches the mode of a thread on and off."""
+
+    def __init__(self, source: Source, forward: Forward) -> None:
+        self.source, self.forward = source, forward
+
+    def push(self, below: int | None = None) -> None:
+        """Watch the calls of this thread: with only so many modes of the program below ours, if it says how many."""
+        above = []
+        while below is not None and torch._C._len_torch_function_stack() > below:
+            above.append(_overrides._pop_mode())
+        _overrides._push_mode(self.forward)
+        for mode in reversed(above):
+            _overrides._push_mode(mode)
+
+    def take_out(self) -> int:
+        """Watch the calls of this thread no longer. Returns how many modes were below ours."""
+        above = []
+        while torch._C._len_torch_function_stack():
+            mode = _overrides._pop_mode()
+            if mode is self.forward:
+                break
+            above.append(mode)
+        below: int = torch._C._len_torch_function_stack()
+        for mode in reversed(above):
+            _overrides._push_mode(mode)
+        return below
+
+    def is_on(self) -> bool:
+        """Whether the calls of this thread are watched."""
+        count = torch._C._len_torch_function_stack()
+        return any(torch._C._get_function_stack_at(at) is self.forward for at in reversed(range(count)))
+
+    @safely
+    def is_watched(self) -> bool:
+        """Whether calls of this thread are told."""
+        return self.source.listener is not None and self.is_on()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch the calls of this thread: inside a call that is watched already it is off."""
+        thread = self.source.thread
+        unseen = thread.unseen
+        is_new = self._push_if_off()
+        try:
+            yield
+        finally:
+            if is_new:
+                thread.unseen = unseen
+                self._take_out_safely()
+
+    @safely
+    def _push_if_off(self) -> bool:
+        if self.is_on():
+            return False
+        self.source.thread.unseen = False
+        self.push()
+        return True
+
+    @safely
+    def _take_out_safely(self) -> None:
+        self.take_out()
+
+    @safely
+    def pause(self) -> bool:
+        """PyTorch works on its own account until `go_on`. Returns whether its calls were watched."""
+        if not self.is_on():
+            return False
+        self.source.thread.below = self.take_out()
+        return True
+
+    @safely
+    def go_on(self) -> None:
+        """...and does so no longer."""
+        thread = self.source.thread
+        if not (thread.unseen or self.is_on()) and self.source.listener is not None:
+            self.push(thread.below)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """PyTorch works on its own account inside."""
+        was_on = self.pause()
+        try:
+            yield
+        finally:
+            if was_on:
+                self.go_on()

@@ -21,6 +21,7 @@ from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
+from gradviz.sources.torch_recorder.originals import original_of
 from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.values import PLAIN, READER
 
@@ -48,7 +49,14 @@ class Forward(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         try:
             steps = None
-            sort, name = self.sorts.get(func) or self._sort(func)
+            try:
+                known = self.sorts.get(func)
+            except TypeError:  # a wrapper that cannot be hashed
+                known = None
+            if known is None:
+                func = original_of(func, sys._getframe(1))
+                known = self.sorts.get(func) or self._sort(func)
+            sort, name = known
             if sort is not calls.PASS and not self.source.is_silent:
                 plain = not types or PLAIN.issuperset(types)
                 way = self.ways[sort] if plain else _of_subclass(self.ways[sort])

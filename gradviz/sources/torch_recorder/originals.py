@@ -1,0 +1,66 @@
+"""Which function of PyTorch's a call has reached, where a program has wrapped it.
+
+PyTorch hands a call on to a mode by the function's public name, where the wrapper stands by then. The wrapper has run
+already: called again it would run twice."""
+
+from __future__ import annotations
+
+import gc
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import torch
+
+from gradviz.sources.torch_recorder.source import PYTORCH
+
+_HANDS_ON = torch.overrides.handle_torch_function.__code__
+_known: dict[CodeType, Any] = {}  # functions by their code, of which there is only one with that code
+
+
+def original_of(func: Any, frame: FrameType) -> Any:
+    """PyTorch's function that `frame`, which called the mode, speaks of by `func`. `func` itself where it is PyTorch's,
+    or where nothing better is known."""
+    if _is_pytorchs(func):
+        return func
+    if frame.f_code is not _HANDS_ON:
+        return _written_in_c(func)
+    return func if frame.f_back is None else _function_of(frame.f_back) or func
+
+
+def _is_pytorchs(func: Any) -> bool:
+    code = getattr(func, "__code__", None)
+    if isinstance(code, CodeType):
+        return code.co_filename.startswith(PYTORCH)
+    bound_to = getattr(func, "__self__", None)
+    if isinstance(bound_to, property):  # func is its __get__, __set__ or __delete__
+        return _is_pytorchs(bound_to.fget)
+    module = type(func).__module__
+    return module in ("builtins", "types") or module.partition(".")[0] == "torch"
+
+
+def _function_of(frame: FrameType) -> Any:
+    """The function that runs in a frame."""
+    code = frame.f_code
+    if code in _known:
+        return _known[code]
+    found = [one for one in gc.get_referrers(code) if type(one) is FunctionType and one.__code__ is code]
+    if len(found) == 1:
+        _known[code] = found[0]
+        return found[0]
+    names = frame.f_locals  # functions of one code differ in what they enclose
+    for function in found:
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        if all(name in names and cell.cell_contents is names[name] for name, cell in cells):
+            return function
+    return None
+
+
+def _written_in_c(func: Any) -> Any:
+    """The method or attribute of tensors that has been replaced by `func`, or by the property that it belongs to."""
+    put_there = getattr(func, "__self__", None)
+    replaced: Any = put_there if isinstance(put_there, property) else func
+    for name, value in vars(torch.Tensor).items():
+        if value is replaced:
+            original = getattr(torch._C.TensorBase, name, func)
+            return getattr(original, func.__name__) if replaced is put_there else original
+    return func

@@ -171,8 +171,8 @@ PLACES = [
     (torch.autograd, "_engine_run_backward"), (torch.autograd.graph, "_engine_run_backward"),
     (torch.autograd.Function, "apply"), (torch, "from_numpy"), (torch, "compile"), (nn.Module, "__call__"),
     (nn.Module, "zero_grad"), (torch.optim.Optimizer, "__init__"), (threading.Thread, "_bootstrap_inner"),
-    (torch.optim.lr_scheduler.StepLR, "step"), (traceback.TracebackException, "__init__"),
-    (torch.fx.traceback, "format_stack"),
+    (torch.optim.lr_scheduler.StepLR, "step"), 
+    (traceback.StackSummary, "_extract_from_extended_frame_gen"),
 ]  # fmt: skip
 
 

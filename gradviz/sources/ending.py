@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import SimpleNamespace, TracebackType
 from typing import Any, NoReturn
 
-from gradviz.sources.tracebacks import without_our_frames
+from gradviz.sources.tracebacks import clean_chain, without_our_frames
 from gradviz.system.process import CTRL_C_STATUS, stop_timers
 
 _MISSING = object()
@@ -27,8 +27,8 @@ def report(error: BaseException) -> BaseException:
     if isinstance(error, SystemExit):
         _say_why(error)
         return error
-    trace = without_our_frames(error.__traceback__)
-    error = error.with_traceback(trace)
+    clean_chain(error)
+    trace = error.__traceback__
     ending = _by_hook(error, trace)
     for stream in (sys.stderr, sys.stdout):
         with suppress(Exception):

@@ -20,6 +20,7 @@ from gradviz.sources.ending import exit_status, report, shut_down, wait_for_thre
 from gradviz.sources.main_module import ScriptError, Target
 from gradviz.sources.shadowed import ours_again, set_aside
 from gradviz.sources.stopping import Stopper
+from gradviz.sources.tracebacks import hiding
 from gradviz.tracefile import Recorder, Sites
 
 __all__ = [
@@ -128,6 +129,7 @@ class Running:
         if self.serves:
             alias.install(self._tell_of_engine if self.engine == "auto" else lambda: None)
         self.recording.__enter__()
+        hiding.begin()
         if self.companion is not None:
             self.companion.began(self.recording)
         gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
@@ -175,6 +177,7 @@ class Running:
 
     def end(self) -> Outcome:
         """Record no longer."""
+        hiding.end()
         self.recording.ended_by(self.error)
         self.recording.__exit__(None, None, None)
         failed = None if isinstance(self.error, SystemExit) else self.error

@@ -9,7 +9,7 @@ TESTED = "2.5.1 to 2.14.1"
 # The attributes of nodes are given with one class of nodes that has them.
 NEEDED = """
     _C.DisableTorchFunction _C.DisableTorchFunctionSubclass _C._DisableTorchDispatch _C._EnableTorchFunction
-    _C._FunctionBase _C._current_autograd_node _C._disabled_torch_function_impl
+    _C.TensorBase _C._FunctionBase _C._current_autograd_node _C._disabled_torch_function_impl
     _C._functions.AccumulateGrad._input_metadata _C._functions.AccumulateGrad._sequence_nr
     _C._functions.AddmmBackward0._raw_saved_mat1 _C._functions.AddmmBackward0._raw_saved_mat2
     _C._functorch.peek_interpreter_stack _C._get_function_stack_at _C._is_tracing _C._len_torch_dispatch_stack
@@ -17,7 +17,7 @@ NEEDED = """
     Tensor._backward_hooks Tensor._base Tensor._is_view Tensor._version
     autograd._enable_record_function autograd._engine_run_backward autograd._profiler_enabled
     autograd.forward_ad._current_level autograd.graph._engine_run_backward
-    autograd.graph._get_grad_fn_or_grad_acc compiler.is_compiling fx.traceback.format_stack nn.Buffer
+    autograd.graph._get_grad_fn_or_grad_acc compiler.is_compiling nn.Buffer
     optim.optimizer.register_optimizer_step_post_hook optim.optimizer.register_optimizer_step_pre_hook
     overrides.TorchFunctionMode overrides._get_current_function_mode_stack overrides._pop_mode overrides._push_mode
     utils._python_dispatch.TorchDispatchMode utils._python_dispatch._disable_current_modes

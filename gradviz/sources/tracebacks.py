@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
 
 from gradviz.errors import text_of
 
 _OURS = str(Path(__file__).resolve().parent.parent)
 _SKIPPED = (_OURS, "<gradviz>")
+_RECORDERS = tuple(
+    os.path.join(_OURS, name) for name in ("sources", "cli", "debug", "tracefile", "events", "__main__.py")
+)
 _RUNNER = str(Path(__file__).resolve().with_name("script.py"))  # whose frame is below the script's
 HANDED_ON = (
     "handle_torch_function"  # PyTorch's function that hands a call on to our mode, which makes it again
 )
+_Entry = TypeVar("_Entry")
+_Positions = tuple[FrameType, Any]
+_stacks: Any = traceback.StackSummary
+_EXTRACT = "_extract_from_extended_frame_gen"  # which all of `traceback` that shows frames goes through
 
 
 def has_our_frames(trace: TracebackType | None) -> bool:
@@ -27,38 +37,99 @@ def has_our_frames(trace: TracebackType | None) -> bool:
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame of the script on, without gradviz's. Where PyTorch handed a call on to us and
-    we made it again, it stands there once."""
-    kept: list[TracebackType] = []
+    """The traceback from the first frame of the script on, without gradviz's."""
+    entries = []
     while trace is not None:
-        filename = trace.tb_frame.f_code.co_filename
-        if not filename.startswith(_SKIPPED):
-            kept.append(trace)
-        elif len(kept) > 1 and kept[-1].tb_frame.f_code.co_name == HANDED_ON:
-            del kept[-2:]
+        entries.append(trace)
         trace = trace.tb_next
     result = None
-    for entry in reversed(kept):
+    for entry in reversed(_without_ours(entries, lambda entry: entry.tb_frame, _SKIPPED)):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result
 
 
-def hide_our_frames(stack: list[str]) -> None:
-    """Take our frames, and what is below the script, out of what `traceback.format_stack()` gave."""
-    kept: list[str] = []
-    for entry in stack:
-        file = entry.strip().removeprefix('File "')
-        if file.startswith(_RUNNER):
+def clean_chain(error: BaseException) -> None:
+    """Take gradviz's frames out of an exception, and out of those that it came from."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            one.with_traceback(without_our_frames(one.__traceback__))
+            waiting += [before for before in (one.__cause__, one.__context__) if before is not None]
+            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else []
+
+
+def _without_ours(
+    found: Sequence[_Entry], frame_of: Callable[[_Entry], FrameType], ours: Any
+) -> list[_Entry]:
+    """What the program's own frames are, of what is found from the outermost to the innermost, without those of files
+    that begin with `ours`, and without what is below the script. Where PyTorch handed a call on to us and we made it
+    again, it stands there once."""
+    kept: list[_Entry] = []
+    for entry in found:
+        code = frame_of(entry).f_code
+        if code.co_filename == _RUNNER:
             kept.clear()
-        elif not file.startswith(_SKIPPED):
+        elif not code.co_filename.startswith(ours):
             kept.append(entry)
-        elif len(kept) > 1 and f", in {HANDED_ON}\n" in kept[-1]:
+        elif len(kept) > 1 and frame_of(kept[-1]).f_code.co_name == HANDED_ON:
             del kept[-2:]
-    stack[:] = kept
+    return kept
+
+
+class Hiding:
+    """While a recording goes on, `traceback` and what uses it show a program the frames that it has without us. Those
+    of gradviz's engine are the program's: it called them."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.extract: Any = None
+
+    def begin(self) -> None:
+        """From now on, until `end` has been called as often."""
+        self.users += 1
+        if self.users > 1 or _EXTRACT not in vars(_stacks):
+            return
+        self.extract = vars(_stacks)[_EXTRACT]
+        extract = self.extract.__func__
+
+        def extracted(kind: Any, /, frames: Iterable[_Positions], **settings: Any) -> Any:
+            return extract(kind, iter(_the_programs([*frames])), **settings)
+
+        setattr(_stacks, _EXTRACT, classmethod(extracted))
+
+    def end(self) -> None:
+        """Show what there is."""
+        self.users -= 1
+        if not self.users and self.extract is not None:
+            setattr(_stacks, _EXTRACT, self.extract)
+
+
+hiding = Hiding()
+
+
+def _the_programs(found: list[_Positions]) -> list[_Positions]:
+    """Frames with their positions, in the order in which they came, without ours."""
+    if not any(_is_the_recorders(frame) for frame, _ in found):
+        return found
+    inwards = not any(frame.f_back is after for (frame, _), (after, _) in pairwise(found))
+    outermost_first = found if inwards else found[::-1]
+    kept = _without_ours(outermost_first, lambda entry: entry[0], _RECORDERS)
+    return kept if inwards else kept[::-1]
+
+
+def _is_the_recorders(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_RECORDERS)
 
 
 def fault(error: Exception) -> str:
     """What to say of an exception that is gradviz's own fault, in one line."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = (
+        "?" if trace is None else f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+    )
     text = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
-    return f"a fault of gradviz's at {os.path.basename(place.filename)}:{place.lineno}: {text}"
+    return f"a fault of gradviz's at {place}: {text}"

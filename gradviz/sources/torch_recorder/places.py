@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-import torch.fx.traceback
-
 from gradviz.sources.torch_recorder.source import OURS, Source, safely
-from gradviz.sources.tracebacks import HANDED_ON, has_our_frames, hide_our_frames, without_our_frames
+from gradviz.sources.tracebacks import HANDED_ON, hiding
 
 _warnings: Any = warnings
-_exceptions: Any = traceback.TracebackException
-_stacks: Any = torch.fx.traceback  # where anomaly mode has the stack from that it keeps for each node
 
 
 class Places:
@@ -26,48 +21,25 @@ class Places:
         self.source = source
 
     def begin(self) -> None:
-        """Look at each warning and traceback before it is shown, and at each stack that anomaly mode keeps."""
-        self.show, self.init, self.stack = _warnings._showwarnmsg, _exceptions.__init__, _stacks.format_stack
-        show, init, stack = self.show, self.init, self.stack
+        """Look at each warning before it is shown, and hide our frames."""
+        self.show = show = _warnings._showwarnmsg
 
         def shown(message: Any) -> None:
             if self.corrected(message, sys._getframe(1)) is not False:
                 show(message)
 
-        places = self
-
-        def initialized(self: Any, kind: Any, error: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
-            init(self, kind, error, places.without_ours(trace) or trace, *args, **kwargs)
-
-        def formatted() -> list[str]:
-            found: list[str] = stack()
-            places.hide_ours(found)
-            return found
-
         _warnings._showwarnmsg = shown
-        _exceptions.__init__ = initialized
-        _stacks.format_stack = formatted
+        hiding.begin()
 
     def end(self) -> None:
         """Leave them as they are."""
         _warnings._showwarnmsg = self.show
-        _exceptions.__init__ = self.init
-        _stacks.format_stack = self.stack
+        hiding.end()
 
     @safely
     def corrected(self, message: Any, frame: FrameType) -> bool:
         """Give a warning its line; False where it has been shown for that line."""
         return _corrected(message, frame)
-
-    @safely
-    def without_ours(self, trace: Any) -> Any:
-        """A traceback without our frames; None where it has none of them."""
-        return without_our_frames(trace) if has_our_frames(trace) else None
-
-    @safely
-    def hide_ours(self, stack: list[str]) -> None:
-        """Take our frames out of a stack."""
-        hide_our_frames(stack)
 
 
 def _corrected(message: Any, frame: FrameType) -> bool:

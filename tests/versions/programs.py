@@ -28,6 +28,17 @@ QUICK = (
     "checkpoint that stores too little", "compile with a differentiated graph", "optimizers", "hooks", "a small GPT",
     "double backward", "transforms", "NaN under anomaly mode",
 )  # fmt: skip
+# Programs of which PyTorch itself does more or less in some versions.
+OTHERWISE = {
+    "checkpoint": ([19, 1], "each checkpoint calls `_NoopSaveInputs`"),
+    "checkpoint of a sequence": ([13, 1], "each checkpoint calls `_NoopSaveInputs`"),
+    "checkpoint that stores too little": ([10, 1], "each checkpoint calls `_NoopSaveInputs`"),
+    "transforms": ([14, 0], "`jacrev` splits what it returns by `cumsum`"),
+    "deepcopy and an average of weights": (
+        [29, 1],
+        "`update_parameters` asks of each tensor whether it is the first",
+    ),
+}
 PRELUDE = """
 import copy, io, sys, threading
 import torch
@@ -85,7 +96,9 @@ def differences(name: str, text: str) -> list[str]:
         if before != after
     ]
     expected = json.loads(COUNTS.read_text())[name]
-    if counts != expected:
+    if counts == OTHERWISE.get(name, ((), ""))[0]:
+        print(f"{name}: {counts[0]} operations, not {expected[0]} as with 2.13: {OTHERWISE[name][1]}")
+    elif counts != expected:
         found.append(
             f"{counts[0]} operations and {counts[1]} passes, where {expected[0]} and {expected[1]} are expected"
         )

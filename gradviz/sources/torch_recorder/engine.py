@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 
 from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.collectives import Collectives
-from gradviz.sources.torch_recorder.source import Source, in_transform
+from gradviz.sources.torch_recorder.identity import outside
+from gradviz.sources.torch_recorder.source import OURS, PYTORCH, Source, in_transform, is_pytorchs
+
+# The functions of PyTorch's by which a pass is asked for, and ours.
+_ASKED = (f"{PYTORCH}autograd{os.sep}", f"{PYTORCH}_tensor.py", f"{PYTORCH}overrides.py", OURS)
 
 
 def watched(
@@ -41,7 +48,7 @@ def watched(
 def _begun(source: Source, t_outputs: Any, args: Any, kwargs: Any) -> Pass | None:
     """The pass that a call of the engine begins; None where nothing is told of it."""
     try:
-        if in_transform():
+        if in_transform() or (source.thread.unseen and _is_compilers(sys._getframe(2))):
             return None
         source.recover()
         gradients, retain_graph, create_graph, inputs = args[:4]
@@ -60,6 +67,13 @@ def _begun(source: Source, t_outputs: Any, args: Any, kwargs: Any) -> Pass | Non
     source.thread.passes.append(current)
     current.begin()
     return current
+
+
+def _is_compilers(frame: FrameType) -> bool:
+    """Whether a pass that begins in compiled code is PyTorch's own: its compiler differentiates what it is to compile.
+    One of the program's is asked for by a frame of the program's."""
+    caller = outside(frame, *_ASKED)
+    return caller is not None and is_pytorchs(caller)
 
 
 def _has_node(root: Any) -> bool:

@@ -25,6 +25,13 @@ def distinct(numbers: ArrayLike) -> np.ndarray:
     return ordered[is_new]
 
 
+def ranked(numbers: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct numbers of an integer array in ascending order, and the place of each element among them: for a
+    table that has a row for each number that occurs, however high it is."""
+    known = distinct(numbers)
+    return known, np.searchsorted(known, numbers)
+
+
 def distinct_pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The pairs of two integer arrays of shape (n,), each once, as rows in ascending order."""
     ordered = np.stack([first, second], axis=1)[np.lexsort((second, first))]
@@ -59,6 +66,18 @@ def common(numbers: ArrayLike, others: ArrayLike) -> np.ndarray:
     """The distinct numbers of an integer array that are also among `others`."""
     own = distinct(numbers)
     return own[contained(own, others)]
+
+
+def summed(steps: np.ndarray, threads: np.ndarray) -> np.ndarray:
+    """The sum of the steps of each thread up to each of its events."""
+    if not len(threads) or threads.min() == threads.max():
+        return np.cumsum(steps)
+    order = np.argsort(threads, kind="stable")
+    sums, begins = np.cumsum(steps[order]), np.flatnonzero(np.diff(threads[order], prepend=-1))
+    before = sums[begins] - steps[order][begins]
+    found = np.empty(len(steps), np.int64)
+    found[order] = sums - np.repeat(before, np.diff(np.append(begins, len(steps))))
+    return found
 
 
 class Numbers:

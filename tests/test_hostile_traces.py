@@ -32,7 +32,7 @@ from gradviz.tracefile.database import Database
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.schema import STATE
 from gradviz.words.escape import clean, json_text
-from tests.damage.of_arrays import packed
+from tests.damage.packed import packed
 from tests.invoked import invoked
 
 

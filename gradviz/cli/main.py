@@ -72,7 +72,13 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        return getattr(import_module(f"gradviz.cli.{name}"), name)
+        command: click.Command = getattr(import_module(f"gradviz.cli.{name}"), name)
+        for parameter in command.params:
+            if isinstance(
+                parameter.type, click.Path
+            ):  # who opens the file says so in one line, click in four
+                parameter.type.readable = False
+        return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

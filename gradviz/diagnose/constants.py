@@ -12,7 +12,7 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_of
 from gradviz.query.training import ACCUMULATED, STEPPED
-from gradviz.sets import contained, distinct, without
+from gradviz.sets import contained, distinct, ranked, without
 
 _PASSES = 3  # in which a graph has to grow
 _SITES = 8  # lines with passes that are looked at
@@ -50,9 +50,10 @@ def carried(case: Case) -> Link | None:
     nodes, numbers = received["node"][known], received["in_pass"][known]
     if not len(nodes):
         return None
-    first = np.full(int(nodes.max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(first, nodes, numbers)
-    again = numbers > first[nodes]
+    known_nodes, at = ranked(nodes)
+    first = np.full(len(known_nodes), np.iinfo(np.int64).max)
+    np.minimum.at(first, at, numbers)
+    again = numbers > first[at]
     passes, counts = np.unique(numbers[again], return_counts=True)
     if len(passes) < _PASSES or np.any(np.diff(counts) < 0) or counts[-1] <= counts[0] * 1.5:
         return None

@@ -91,8 +91,7 @@ def _first(case: Case, kind: Kind, node: int) -> Any:
 def _array(case: Case, tensor: int, at: int) -> np.ndarray | None:
     """All elements of a tensor at an event; None if they were not recorded."""
     row = case.trace.states.valued(tensor, at) if tensor else -1
-    snapshot = case.trace.states.snapshot(row, row) if row >= 0 else None
-    return None if snapshot is None else snapshot.array
+    return case.trace.snapshot_of(row, row).array if row >= 0 else None
 
 
 def _deviation(x: np.ndarray, y: np.ndarray, slopes: np.ndarray) -> tuple[float, float, float] | None:

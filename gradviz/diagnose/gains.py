@@ -33,7 +33,7 @@ def gains(case: Case, number: int) -> list[Gain]:
     given = received.lists("gradients")
     own = np.flatnonzero((received["in_pass"] == number) & (given.counts == 1))
     events = received.events[own]
-    came = _rms(case, given.values[given.starts[own]], events)
+    came = _rms(case, given.firsts[own], events)
     went = _given_on(case, number)
     lines: dict[tuple[str, int], list[int]] = {}
     for i, event in enumerate(events.tolist()):

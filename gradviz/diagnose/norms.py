@@ -6,7 +6,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
-from gradviz.sets import distinct
+from gradviz.sets import ranked
 from gradviz.tracefile import PassInfo
 
 _RMS, _NAN, _INF = 3, 4, 5
@@ -41,12 +41,12 @@ def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
     """For each line that calls backward(), its passes and the norm of all gradients in each (NaN if one is not
     finite)."""
     _, passes, rms, sizes = leaf_norms(case)
-    highest = int(passes.max(initial=0)) + 1
-    squares = np.zeros(highest)
-    np.add.at(squares, passes, rms**2 * sizes)
-    seen = distinct(passes)
+    numbers, at = ranked(passes)
+    squares = np.zeros(len(numbers))
+    np.add.at(squares, at, rms**2 * sizes)
+    norms = dict(zip(numbers.tolist(), np.sqrt(squares), strict=True))
     by_site: dict[int, list[PassInfo]] = {}
     for run in case.trace.passes:
-        if run.number < highest and run.number in seen:
+        if run.number in norms:
             by_site.setdefault(run.site, []).append(run)
-    return [(runs, np.sqrt(squares[[run.number for run in runs]])) for runs in by_site.values()]
+    return [(runs, np.array([norms[run.number] for run in runs])) for runs in by_site.values()]

@@ -64,7 +64,7 @@ def visits(case: Case) -> list[Visit]:
         inner = entered.events[np.searchsorted(entered.events, first) : np.searchsorted(entered.events, last)]
         layers = [entered.object(event) for event in inner.tolist()]
         moody = [layer for layer in layers if _is_moody(layer.type)]
-        given = outputs.values[outputs.starts[rows[-1]]]
+        given = outputs.firsts[rows[-1]]
         taken = np.concatenate([inputs.of(row)[:, 0] for row in rows.tolist()])
         own = set(np.concatenate([outputs.of(row)[:, 0] for row in rows.tolist()]).tolist())
         outside = [t for t in dict.fromkeys(taken.tolist()) if t and t not in own]

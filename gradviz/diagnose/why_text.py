@@ -185,4 +185,4 @@ def _plain(array: np.ndarray) -> Any:
     if np.ndim(array):
         return [_plain(part) for part in array]
     one = array[()]
-    return float(one) if np.isreal(one) and np.isfinite(one) else str(one)
+    return float(one.real) if np.isreal(one) and np.isfinite(one) else str(one)

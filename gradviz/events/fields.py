@@ -17,11 +17,13 @@ class Stored:
     `how` is `number` (an unsigned 32-bit integer), `text` (the number of a string), `rule` (the number of a Rule),
     `pass` (the trace's number of a pass), `back` (an earlier event, by how many events it lies back), `flag` (a bit),
     `time` (a double: seconds, or any real number) or `list`.
-    A list's elements have `parts`, one unsigned 32-bit integer each; `means` is what the field stands for."""
+    A list has `least` elements or more, and these have `parts`, one unsigned 32-bit integer each; `means` is what the
+    field stands for."""
 
     how: str
     means: str = ""
     parts: tuple[str, ...] = ()
+    least: int = 0
 
 
 class Rule(NamedTuple):
@@ -92,7 +94,7 @@ Flag = Annotated[bool, Stored("flag")]
 Time = Annotated[float, Stored("time")]
 Real = Annotated[float, Stored("time", "number")]
 Tensors = Annotated[tuple[int, ...], Stored("list", "tensor", ("tensor",))]
-Gradients = Annotated[tuple[int, ...], Stored("list", "gradient", ("gradient",))]
+Gradients = Annotated[tuple[int, ...], Stored("list", "gradient", ("gradient",), 1)]
 Edges = Annotated[tuple[Edge, ...], Stored("list", "edge", Edge._fields)]
 SavedTensors = Annotated[tuple[Saved, ...], Stored("list", "saved", Saved._fields)]
 Roots = Annotated[tuple[Root, ...], Stored("list", "root", Root._fields)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.lookups import Lookups
-from gradviz.sets import contained
+from gradviz.sets import contained, ranked
 from gradviz.system.paths import file_name
 
 STORED = ("min", "max", "mean", "rms", "nan", "inf", "zeros")
@@ -114,12 +114,12 @@ class TraceColumns:
 
     def text(self, field: str, *kinds: Kind) -> Column:
         """A text field of the events of some kinds; empty at other events."""
-        highest = max(self.trace.strings, default=0)
-        table = np.array([self.trace.text(number) for number in range(highest + 1)] + [""], object)
-        codes = np.full(self.count, highest + 1, np.int32)
+        numbers = np.array(sorted({0, *self.trace.strings}), np.int64)  # they may be far apart
+        table = np.array([*map(self.trace.text, numbers.tolist()), ""], object)
+        codes = np.full(self.count, len(numbers), np.int32)
         for kind in kinds:
             told = self.trace.table(kind)
-            codes[told.events] = np.minimum(told[field], highest)
+            codes[told.events] = np.searchsorted(numbers, told[field])
         return Column(table, codes=codes)
 
     @cached_property
@@ -238,14 +238,12 @@ class TraceColumns:
         """The innermost scope of each event."""
         entered = self.trace.table(Kind.SCOPE_ENTERED)
         name_of = dict(zip(entered.events.tolist(), entered["name"].tolist(), strict=True))
-        spans = self.query.scopes.nesting.spans()
-        names = ["", *sorted({self.trace.text(name_of[first]) for first, _, _ in spans})]
+        names = ["", *sorted({self.trace.text(number) for number in name_of.values()})]
         known = {name: number for number, name in enumerate(names)}
-        codes = np.zeros(self.count, np.int64)
-        threads = self.trace.threads
-        for first, last, thread in spans:
-            own = codes[first : last + 1]
-            own[threads[first : last + 1] == thread] = known[self.trace.text(name_of[first])]
+        code_of = {-1: 0} | {first: known[self.trace.text(number)] for first, number in name_of.items()}
+        firsts = self.query.scopes.nesting.innermost(np.arange(self.count), self.trace.threads)
+        begins, places = ranked(firsts)
+        codes = np.array([code_of[begin] for begin in begins.tolist()], np.int64)[places]
         return Column(np.array(names, object), codes=codes)
 
     def versions(self) -> Column:

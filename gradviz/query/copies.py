@@ -45,8 +45,7 @@ def _of_numbers(query: Query, row: int) -> int:
     """The last of the scalars that required grad and whose values are the elements of a tensor, all of them; 0 if there
     are none: `torch.tensor([loss.item(), ...])`."""
     states = query.trace.states
-    snapshot = states.snapshot(row, row)
-    array = None if snapshot is None else snapshot.array
+    array = query.trace.snapshot_of(row, row).array
     if array is None or array.dtype.kind != "f" or np.all(array == np.round(array)):
         return 0
     first = max(row - _BEFORE, 0)

@@ -82,8 +82,9 @@ def _ratio(query: Query, tensor: int, event: int, step: int) -> float | None:
     if before is None or after is None or before.stats is None:
         return None
     size = float(before.stats.rms) * np.sqrt(np.prod(before.shape))
-    if before.array is not None and after.array is not None:
-        change = float(np.linalg.norm(after.array.astype(np.float64) - before.array.astype(np.float64)))
+    if before.array is not None and after.array is not None and before.shape == after.shape:
+        wide = np.result_type(after.array, before.array, np.float64)
+        change = float(np.linalg.norm(after.array.astype(wide) - before.array.astype(wide)))
     else:
         told = _plain_change(query, tensor, step)
         if told is None:

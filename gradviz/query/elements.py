@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.query.query import Query
+from gradviz.tracefile.sound import dtype_of
 
 Region = (
     tuple[int | None, ...] | None
@@ -29,10 +30,12 @@ def shape(query: Query, tensor: int, event: int) -> tuple[int, ...] | None:
 
 
 def rounding(query: Query, tensor: int, event: int) -> float:
-    """The relative rounding error of a tensor's dtype."""
+    """The relative rounding error of a tensor's dtype; 0 for one of whole numbers."""
     snapshot = query.memory.value(tensor, event)
     name = "float32" if snapshot is None else snapshot.dtype
-    return _COARSE.get(name) or float(np.finfo(np.dtype(name)).eps)
+    dtype = dtype_of(name)
+    is_rounded = dtype is not None and dtype.kind in "fc"
+    return _COARSE.get(name) or (float(np.finfo(dtype).eps) if is_rounded else 0.0)
 
 
 def broadcast(region: Region, below: tuple[int, ...] | None, above: tuple[int, ...] | None) -> Region:

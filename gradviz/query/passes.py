@@ -81,13 +81,12 @@ class Passes(Lookup):
         """For each event the innermost pass it belongs to, 0 if none: the pass that the event names, else the
         pass that its thread is in."""
         trace = self.trace
-        found = np.zeros(trace.count, np.int32)
-        spans = self.nesting.spans()
-        threads = trace.threads
-        by_first = {run.first: run.number for run in trace.passes}
-        for first, last, thread in spans:  # outer passes come before inner ones
-            own = found[first : last + 1]
-            own[threads[first : last + 1] == thread] = by_first.get(first, 0)
+        found = np.zeros(trace.count, np.int64)
+        first = self.nesting.innermost(np.arange(trace.count), trace.threads)
+        began = trace.indices(Kind.PASS_BEGAN)
+        if len(began):
+            numbers = np.array([self._by_first.get(event, 0) for event in began.tolist()])
+            found = np.where(first >= 0, numbers[np.searchsorted(began, np.maximum(first, 0))], 0)
         for kind, layout in LAYOUTS.items():
             if "in_pass" in layout.fields:
                 table = trace.table(kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,10 +12,11 @@ import numpy as np
 from gradviz.events.kinds import Kind, ScopeEntered
 from gradviz.query.lookup import Lookup
 from gradviz.query.tables import Nesting
-from gradviz.sets import distinct
+from gradviz.sets import summed
 from gradviz.tracefile import Trace
 
 FUNCTION = "function"
+_LONGEST_PATH = 4000  # characters; what is nested deeper counts as a part of what is around it
 
 
 class Visit(NamedTuple):
@@ -54,8 +55,7 @@ class Scopes(Lookup):
     def place(self, k: int, thread: int) -> str:
         """The scopes around event k of a thread as one dotted path: `net.blocks.0.attn`. A module that has its
         name from elsewhere in the network comes behind an angle: `net.b › net.a.layer`. Empty for none."""
-        begins = self.nesting.around(k, thread)
-        return self._open(begins).place if begins else ""
+        return self._open(self.nesting.chain(k, thread)).place
 
     def entered(self, event: int) -> tuple[int, int]:
         """The number of the visit to the innermost scope around an event, and the site at which it was entered; zeros
@@ -64,31 +64,38 @@ class Scopes(Lookup):
         return scope.scope, scope.site
 
     def _at(self, event: int) -> _Open:
-        begins = self._begins(event)
-        return self._open(begins) if begins else _NONE
+        return self._open(self._begins(event))
 
-    def _begins(self, event: int) -> list[int]:
-        """The events that entered the scopes around an event, outermost first."""
+    def _begins(self, event: int) -> Iterator[int]:
+        """The events that entered the scopes around an event, innermost first."""
         self.trace.reach(event)
-        return self.nesting.around(event, self.trace.thread(event))
+        return self.nesting.chain(event, self.trace.thread(event))
 
-    def _open(self, begins: Sequence[int]) -> _Open:
-        """The scope that the last of these events entered, inside those that the others did."""
-        found = self._known.get(begins[-1])
-        if found is None:
-            outer = self._open(begins[:-1]) if len(begins) > 1 else _NONE
-            entered = self.trace.table(Kind.SCOPE_ENTERED).object(begins[-1])
-            found = self._known[begins[-1]] = _entered(entered, outer)
+    def _open(self, begins: Iterable[int]) -> _Open:
+        """The scope that the first of these events entered, inside those that the others did."""
+        new = []
+        found = _NONE
+        for begin in begins:
+            if begin in self._known:
+                found = self._known[begin]
+                break
+            new.append(begin)
+        table = self.trace.table(Kind.SCOPE_ENTERED)
+        for begin in reversed(new):
+            found = self._known[begin] = _entered(table.object(begin), found)
         return found
 
     def visits(self, events: Iterable[int]) -> list[Visit]:
         """The visits to scopes during which some of these events happened, in order."""
-        inside: dict[int, Sequence[int]] = {}
+        found: dict[int, str] = {}
         for event in events:
-            begins = self._begins(event)
-            inside.update({begin: begins[: level + 1] for level, begin in enumerate(begins)})
+            self._open(self._begins(event))
+            for begin in self._begins(event):
+                if begin in found:
+                    break
+                found[begin] = self._known[begin].path
         table = self.trace.table(Kind.SCOPE_ENTERED)
-        return [Visit(self._open(inside[first]).path, table.object(first).type) for first in sorted(inside)]
+        return [Visit(found[first], table.object(first).type) for first in sorted(found)]
 
     @cached_property
     def depths(self) -> np.ndarray:
@@ -121,12 +128,7 @@ def depths_in(heads: np.ndarray) -> np.ndarray:
     step[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]] = 1
     step[[Kind.SCOPE_LEFT, Kind.PASS_ENDED]] = -1
     steps = step[heads & 0xFF]
-    threads = heads >> 16
-    depths = np.zeros(len(heads), np.int32)
-    for thread in distinct(threads).tolist():
-        own = threads == thread
-        depths[own] = np.cumsum(steps[own], dtype=np.int32) - (steps[own] > 0)
-    return depths
+    return (summed(steps.astype(np.int32), heads >> 16) - (steps > 0)).astype(np.int32)
 
 
 class _Open(NamedTuple):
@@ -149,6 +151,8 @@ def _entered(event: ScopeEntered, outer: _Open) -> _Open:
     name = event.name.replace("/", "∕")  # / separates the parts of a path
     short = name.removeprefix(f"{outer.name}.") or name
     path = f"{outer.path}/{short}" if outer.path else short
+    if len(path) > _LONGEST_PATH:
+        return outer._replace(scope=event.scope, site=event.site)
     is_function = event.kind == FUNCTION
     module = outer.name if is_function else name
     inside_function = outer.in_function or is_function

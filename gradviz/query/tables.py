@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.sets import distinct
+from gradviz.sets import summed
 from gradviz.tracefile import Trace
 
 
@@ -52,52 +53,68 @@ class Nesting:
     def __init__(self, trace: Trace, begin: Kind, end: Kind) -> None:
         begins, ends = trace.indices(begin), trace.indices(end)
         self.count = trace.count
-        edges = np.concatenate([begins, ends + 1])
-        steps = np.concatenate([np.ones(len(begins), np.int64), -np.ones(len(ends), np.int64)])
-        threads = trace.events["head"][np.concatenate([begins, ends])] >> 16
-        self.depths: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.begins: dict[tuple[int, int], np.ndarray] = {}
-        for thread in distinct(threads).tolist():
-            own = threads == thread
-            order = np.lexsort((steps[own], edges[own]))
-            at, step = edges[own][order], steps[own][order]
-            depth = np.cumsum(step)
-            self.depths[thread] = (at, depth)
-            for level in distinct(depth[step > 0]).tolist():
-                self.begins[thread, level] = at[(step > 0) & (depth == level)]
+        at = np.concatenate([begins, ends + 1])
+        steps = np.repeat([1, -1], [len(begins), len(ends)])
+        threads = (trace.events["head"][np.concatenate([begins, ends])] >> 16).astype(np.int64)
+        order = np.lexsort((steps, at, threads))
+        self._at, self._begins, self._threads = at[order], steps[order] > 0, threads[order]
+        self._keys = self._threads << 32 | self._at
+        self._depths = summed(steps[order], self._threads)
 
     @cached_property
     def stretches(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The first event, the last event and the thread of each span, outer spans before inner ones. A span that did
         not end extends to the last event."""
-        firsts, lasts, threads = [], [], []
-        for (thread, level), begins in self.begins.items():
-            at, depth = self.depths[thread]
-            left = np.diff(depth, prepend=0) < 0
-            ends = at[left & (depth == level - 1)] - 1
-            ends = ends[ends >= begins[0]]  # of a span from before the recording only the end is told
-            firsts.append(begins)
-            lasts.append(np.concatenate([ends, np.full(len(begins) - len(ends), self.count - 1, ends.dtype)]))
-            threads.append(np.full(len(begins), thread))
-        if not firsts:
-            return (np.zeros(0, np.int64),) * 3
-        columns = [np.concatenate(parts) for parts in (firsts, lasts, threads)]
-        order = np.argsort(columns[0], kind="stable")
-        return columns[0][order], columns[1][order], columns[2][order]
+        levels = np.where(
+            self._begins, self._depths, self._depths + 1
+        )  # of the span that begins or ends there
+        order = np.lexsort((levels, self._threads))
+        at, begins, keys = self._at[order], self._begins[order], self._threads[order] << 32 | levels[order]
+        is_last = np.append(keys[1:] != keys[:-1], True)[: len(keys)]
+        lasts = np.where(is_last, self.count, np.roll(at, -1)) - 1  # what follows a beginning is its end
+        firsts, lasts, threads = (part[begins] for part in (at, lasts, self._threads[order]))
+        order = np.argsort(firsts, kind="stable")
+        return firsts[order], lasts[order], threads[order]
 
     def spans(self) -> list[tuple[int, int, int]]:
         """The same as (first event, last event, thread) of each span."""
         return list(zip(*(part.tolist() for part in self.stretches), strict=True))
 
+    @cached_property
+    def _inner(self) -> np.ndarray:
+        """The first event of the innermost span from each beginning or end on, −1 for none."""
+        order = np.lexsort((self._depths, self._threads))
+        keys = self._threads[order] << 32 | self._depths[order]
+        group = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
+        first = np.repeat(group, np.diff(np.append(group, len(keys))))
+        last = np.maximum.accumulate(np.where(self._begins[order], np.arange(len(keys)), -1))
+        found = np.empty(len(keys), np.int64)
+        found[order] = np.where((last >= first) & (self._depths[order] > 0), self._at[order][last], -1)
+        return found
+
+    @cached_property
+    def _outer(self) -> dict[int, int]:
+        """The first event of the span around each, by its own first event."""
+        before = np.append(-1, self._inner)[: len(self._inner)]
+        before[np.append(True, self._threads[1:] != self._threads[:-1])[: len(before)]] = -1
+        return dict(zip(self._at[self._begins].tolist(), before[self._begins].tolist(), strict=True))
+
+    def innermost(self, events: np.ndarray, threads: np.ndarray) -> np.ndarray:
+        """The first event of the innermost span around each of these events of these threads, −1 for none."""
+        if not len(self._keys):
+            return np.full(len(events), -1)
+        threads = threads.astype(np.int64)
+        places = self._keys.searchsorted(threads << 32 | events, side="right") - 1
+        return np.where((places >= 0) & (self._threads[places] == threads), self._inner[places], -1)
+
+    def chain(self, k: int, thread: int) -> Iterator[int]:
+        """The first events of the spans around k, innermost first."""
+        place = int(self._keys.searchsorted(thread << 32 | k, side="right")) - 1
+        first = int(self._inner[place]) if place >= 0 and self._threads[place] == thread else -1
+        while first >= 0:  # those further out began earlier
+            yield first
+            first = self._outer[first]
+
     def around(self, k: int, thread: int) -> list[int]:
         """The first events of the spans around k, outermost first."""
-        if thread not in self.depths:
-            return []
-        at, depth = self.depths[thread]
-        position = int(at.searchsorted(k, side="right")) - 1
-        levels = int(depth[position]) if position >= 0 else 0
-        found = []
-        for level in range(1, levels + 1):
-            begins = self.begins[thread, level]
-            found.append(int(begins[begins.searchsorted(k, side="right") - 1]))
-        return found
+        return list(self.chain(k, thread))[::-1]

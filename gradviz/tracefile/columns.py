@@ -36,6 +36,11 @@ class Lists:
         return np.cumsum(self.counts) - self.counts
 
     @cached_property
+    def firsts(self) -> np.ndarray:
+        """The first element of each event, by its first part; 0 where there is none."""
+        return np.where(self.counts > 0, np.append(self.elements[:, 0], 0)[self.starts], 0)
+
+    @cached_property
     def positions(self) -> np.ndarray:
         """For each element its place in its list."""
         return np.arange(len(self.elements)) - np.repeat(self.starts, self.counts)

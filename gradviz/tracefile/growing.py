@@ -23,7 +23,7 @@ from gradviz.tracefile.doors import Watcher
 from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import STATE
-from gradviz.tracefile.sound import check_heads, check_rows, check_states, kinds_of
+from gradviz.tracefile.sound import check_heads, check_nesting, check_rows, check_states, kinds_of
 from gradviz.tracefile.states import States
 
 _FOLLOWING = (Kind.NODE, Kind.MUTATED, Kind.KERNEL)  # events that belong to the op before them
@@ -174,6 +174,8 @@ class Growing(Trace):
     def _take(self, first: int, end: int) -> None:
         for place in range(self.directory.place(first), self.directory.place(end - 1) + 1):
             self._read_chunk(place)
+        with told_of(self.path):
+            check_nesting(self._rows_read["head"][first:end])
         self._kinds[first:end] = self._rows_read["head"][first:end] & 0xFF
         apart = [ends for ends in self._stretches if ends[1] < first or ends[0] > end]
         touching = [ends for ends in self._stretches if not (ends[1] < first or ends[0] > end)]

@@ -27,6 +27,7 @@ from gradviz.tracefile.sound import (
     Numbers,
     check_heads,
     check_marks,
+    check_nesting,
     check_rows,
     check_states,
     kinds_of,
@@ -163,6 +164,7 @@ class Trace(Tables):
         """All events, and what tables say of them, fit together."""
         kinds = kinds_of(rows)
         check_rows(rows, kinds, self._nameable)
+        check_nesting(rows["head"])
         self._check_passes(self._passes_told, kinds, rows["a"])
         self._check_places([error.site for error in self.errors])
         check_marks(kinds, rows["a"], Kind.ERROR, [error.event for error in self.errors], [])
@@ -387,10 +389,12 @@ class Trace(Tables):
                 return None
             last = states.last(tensor, int(states.events[row]))
         valued = states.formed(last)
-        if valued < 0:
-            return None
+        return None if valued < 0 else self.snapshot_of(row, valued)
+
+    def snapshot_of(self, row: int, valued: int) -> Snapshot:
+        """What a tensor was: its flags and version by one state, its shape and value by another (the same, mostly)."""
         try:  # not `told_of`, which takes longer than to find the snapshot
-            return states.snapshot(row, valued)
+            return self.states.snapshot(row, valued)
         except UNREADABLE as error:
             raise unreadable(self.path, error) from None
 

@@ -22,7 +22,7 @@ from typing import Any
 from gradviz.events.site import Place, place_of
 
 USER, INTERNAL, BOUNDARY, LIBRARY, CALL = 1, 2, 3, 4, 5
-_DEEPEST = 100  # frames of one site; deeper callers are left out
+DEEPEST = 100  # frames of one site, and one more; deeper callers are left out
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _PATHS = sysconfig.get_paths()
@@ -154,7 +154,7 @@ class Sites:
                 self.begin_at(outermost)  # the script's own frame, which lives as long as the script
                 break
             key += (id(code), frame.f_lasti)
-            if frame is root or len(key) > 2 * _DEEPEST:
+            if frame is root or len(key) > 2 * DEEPEST:
                 break
             outermost = frame
             frame = frame.f_back
@@ -166,7 +166,7 @@ class Sites:
         found = (*key, call)
         known = self._inside.get(found)
         if known is None:
-            whole = (*key, *self._key_of(call))[: 2 * _DEEPEST + 2]
+            whole = (*key, *self._key_of(call))[: 2 * DEEPEST + 2]
             known = self._inside[found] = self.numbers.get(whole) or self._add(whole)
         return known
 
@@ -223,7 +223,7 @@ class Sites:
         while trace is not None:
             code = trace.tb_frame.f_code
             if (self.kinds.get(id(code)) or self._classify(code)) in (USER, LIBRARY):
-                key = (id(code), trace.tb_lasti, *key[: 2 * _DEEPEST])
+                key = (id(code), trace.tb_lasti, *key[: 2 * DEEPEST])
             trace = trace.tb_next
         return self.numbers.get(key) or self._add(key)
 

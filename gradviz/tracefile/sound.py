@@ -20,7 +20,7 @@ import numpy as np
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import COLUMNS, LAYOUTS, ROW
-from gradviz.sets import contained
+from gradviz.sets import contained, summed
 from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATS
 
 _DEEPEST, _MOST_SIZES = 8, 64  # nested lists of JSON; sizes of a shape, as in NumPy
@@ -96,6 +96,15 @@ def check_numbers(numbers: Collection[int], what: str) -> None:
         raise ValueError(f"numbers of {what} beyond all bounds")
 
 
+def check_callers(parents: Mapping[int, int], most: int) -> None:
+    """No place and its callers are more than `most` frames; in `parents` they come before those whom they called."""
+    depths = {0: 0}
+    for number, parent in parents.items():
+        depths[number] = depths.get(parent, 0) + 1
+    if max(depths.values()) > most:
+        raise ValueError("a place has more callers than are recorded")
+
+
 # --- events
 
 
@@ -143,7 +152,12 @@ def check_heads(numbers: np.ndarray) -> None:
 _FIRST, _LAST = min(LAYOUTS), max(LAYOUTS)
 _PLACES = {name: place for place, name in enumerate(ROW.names or ())}  # of the columns of a row
 _SITE, _LINKS = _PLACES["site"], _PLACES["links"]
+_MADE = [field.name for field in LAYOUTS[Kind.TENSOR].columns]
+_TENSOR, _SOURCE = (_PLACES[COLUMNS[_MADE.index(name)]] for name in ("tensor", "source"))
 _ANY = 2**32 - 1
+_DEEPEST_NESTING = 1000  # scopes and passes in one another: Python itself allows no more than 1,000 frames
+_STEPS = np.zeros(256, np.int8)
+_STEPS[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]], _STEPS[[Kind.SCOPE_LEFT, Kind.PASS_ENDED]] = 1, -1
 _BLOCK = 1 << 15  # rows that are checked together: they stay in the processor's cache
 
 
@@ -152,20 +166,22 @@ def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0
     numbers = rows.view(np.uint32).reshape(len(rows), len(_PLACES))
     if len(kinds) and not _FIRST <= kinds.min() <= kinds.max() <= _LAST:
         raise ValueError("an event of a kind that there is not")
-    most = _bounds(known)
+    most, least = _bounds(known), _least_links()
     for start in range(0, len(numbers), _BLOCK):
         block, own = numbers[start : start + _BLOCK], kinds[start : start + _BLOCK]
-        if np.any(block > most.take(own, axis=0)):
-            raise ValueError("an event names what there is not, or has links to spare")
+        if np.any(block > most.take(own, axis=0)) or np.any(block[:, _LINKS] < least.take(own)):
+            raise ValueError("an event names what there is not, or has links to spare, or too few")
     if not (known.sites.are_all or known.sites.include(numbers[:, _SITE])):
         raise ValueError("an event is at a place that there is not")
     for kind in LAYOUTS:
         _check_kind(kind, numbers, kinds, known, first)
+    made = numbers[kinds == Kind.TENSOR]
+    if np.any(made[:, _SOURCE] >= made[:, _TENSOR]):  # so who follows sources comes to an end
+        raise ValueError("a tensor was made from one that is not earlier")
 
 
 def _bounds(known: Known) -> np.ndarray:
-    """For each kind the highest number of each column of its row. Too few links are found where they are read
-    (`Layout.stretches`)."""
+    """For each kind the highest number of each column of its row."""
     most = np.full((256, len(_PLACES)), _ANY, np.uint32)
     most[:, _SITE] = known.sites.highest
     for kind, layout in LAYOUTS.items():
@@ -175,6 +191,15 @@ def _bounds(known: Known) -> np.ndarray:
             if (there := known.of(field.stored.how)) is not None:
                 most[kind, _PLACES[column]] = there.highest
     return most
+
+
+def _least_links() -> np.ndarray:
+    """For each kind how many links an event has at least. Lists that are shorter than they say are found where they are
+    read (`Layout.stretches`)."""
+    least = np.zeros(256, np.uint32)
+    for kind, layout in LAYOUTS.items():
+        least[kind] = layout.head + sum(field.width * field.stored.least for field in layout.lists)
+    return least
 
 
 def _check_kind(kind: Kind, numbers: np.ndarray, kinds: np.ndarray, known: Known, first: int) -> None:
@@ -206,6 +231,18 @@ def _check_earlier(distances: np.ndarray, places: np.ndarray, kinds: np.ndarray,
         raise ValueError("an event names one before the first")
     if np.any(kinds[targets[(distances > 0) & (targets >= 0)]] != Kind.OP):
         raise ValueError("an event names one that is no op")
+
+
+def check_nesting(heads: np.ndarray) -> None:
+    """No thread is in more scopes and passes at once than a run can be. `heads` are those of events before which none
+    is open."""
+    steps = _STEPS[heads.astype(np.uint8)]
+    at = np.flatnonzero(steps)
+    if len(at) <= _DEEPEST_NESTING:
+        return
+    depths = summed(steps[at], heads[at] >> 16)
+    if int(depths.max(initial=0)) > _DEEPEST_NESTING:
+        raise ValueError(f"more than {_DEEPEST_NESTING:,} scopes and passes are open at once")
 
 
 def check_marks(

@@ -15,8 +15,8 @@ from gradviz.tracefile.doors import Doors
 from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.file import is_being_recorded
 from gradviz.tracefile.runs import ErrorInfo
-from gradviz.tracefile.sites import Frame, Site, joined
-from gradviz.tracefile.sound import check_numbers, form_of, names_of, pairs_of
+from gradviz.tracefile.sites import DEEPEST, Frame, Site, joined
+from gradviz.tracefile.sound import check_callers, check_numbers, form_of, names_of, pairs_of
 
 
 class Tables(Doors):
@@ -89,7 +89,9 @@ class Tables(Doors):
         rows = self._rows(f"SELECT {columns} FROM sites")
         with told_of(self.path):
             check_numbers([number for number, *_ in rows], "places")
-            return {row[0]: _frame_of(*row) for row in rows}
+            frames = {row[0]: _frame_of(*row) for row in rows}
+            check_callers({number: frame.parent for number, frame in frames.items()}, DEEPEST + 1)
+        return frames
 
     @lru_cache(maxsize=64)  # noqa: B019  (a trace lives as long as its program)
     def source(self, file: str) -> list[str]:

@@ -59,7 +59,9 @@ def local_number(elementwise: bool, upstream: Snapshot | None, downstream: Snaps
     """The local derivative as numbers: downstream / upstream if both are scalars or the op is elementwise;
     else empty."""
     up, down = (None if s is None else s.array for s in (upstream, downstream))
-    if up is None or down is None or up.shape != down.shape or up.size > SHOWN or up.dtype.kind not in "f":
+    if up is None or down is None or up.shape != down.shape or up.size > SHOWN:
+        return ""
+    if up.dtype.kind != "f" or down.dtype.kind != "f":
         return ""
     if up.ndim and up.size > 1 and not elementwise:
         return ""

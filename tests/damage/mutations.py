@@ -9,17 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from tests.damage import of_arrays, of_files, of_tables
+from tests.damage import of_arrays, of_files, of_meaning, of_tables
 from tests.damage.ways import WAYS
 
-PLACES = (of_files, of_tables, of_arrays)  # where the ways are
+PLACES = (of_files, of_tables, of_arrays, of_meaning)  # where the ways are
 
 
-def mutate(rng: Random, path: Path) -> str:
-    """Damage a trace in one to three ways; their names."""
+def mutate(rng: Random, path: Path, only: str = "") -> str:
+    """Damage a trace in one to three ways, whose names begin with `only`; their names."""
     used = []
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        name = rng.choice(list(WAYS))
+        name = rng.choice([name for name in WAYS if name.startswith(only)])
         mutation = rng.choice(WAYS[name])
         used.append(f"{name}: {mutation.__name__}")
         with suppress(sqlite3.Error, ValueError, TypeError, IndexError):  # of what an earlier one has damaged

@@ -83,10 +83,10 @@ def commands(name: str) -> dict[str, tuple[list[str], set[int]]]:
 
 class Laboratory:
     """Sound traces in a folder, and what is needed to try damaged ones. `few`: each mutation is read by that many of
-    the commands, by turns (None: by all)."""
+    the commands, by turns (None: by all). `only`: what the names of the ways to damage them begin with."""
 
-    def __init__(self, folder: Path, few: int | None = None) -> None:
-        self.folder, self.few = folder, few
+    def __init__(self, folder: Path, few: int | None = None, only: str = "") -> None:
+        self.folder, self.few, self.only = folder, few, only
         self.tried: dict[tuple[int, int], str] = {}  # the ways in which a trace was damaged
         sound = folder / "sound"
         sound.mkdir()
@@ -104,7 +104,7 @@ class Laboratory:
         rng = Random(f"{seed}/{number}")
         name = rng.choice(list(self.sound))
         _prepare(self.folder, name)
-        ways = mutations.mutate(rng, self.folder / "received" / f"{name}.gradviz")
+        ways = mutations.mutate(rng, self.folder / "received" / f"{name}.gradviz", self.only)
         self.tried[seed, number] = ways
         return name, ways
 
@@ -343,8 +343,8 @@ def sorted_by_kind(found: Sequence[Violation]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda pair: -pair[1])
 
 
-if __name__ == "__main__":  # python -m tests.damage.trial SEED NUMBER: one again
+if __name__ == "__main__":  # python -m tests.damage.trial SEED NUMBER [ONLY]: one again
     with tempfile.TemporaryDirectory() as place:
-        laboratory = Laboratory(Path(place))
+        laboratory = Laboratory(Path(place), only="".join(sys.argv[3:]))
         about, violations = laboratory.trial(int(sys.argv[1]), int(sys.argv[2]))
         print(about, *violations, sep="\n")

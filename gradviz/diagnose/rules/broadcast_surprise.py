@@ -36,7 +36,7 @@ def _search(case: Case) -> Iterator[Found]:
         (inputs.counts >= 2) & (outputs.counts == 1) & ops["grad_enabled"] & (ops["in_pass"] == 0)
     )
     seen: set[int] = set()
-    square = two[_is_square(case, ops.events[two], outputs.values[outputs.starts[two]])]
+    square = two[_is_square(case, ops.events[two], outputs.firsts[two])]
     own = case.by_site(ops.events[square]).values()
     for event in sorted(event for events in own for event in events[:_OPS].tolist()):
         op = ops.object(event)

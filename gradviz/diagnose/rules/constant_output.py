@@ -38,8 +38,8 @@ def _search(case: Case) -> Iterator[Found]:
     chosen = chosen[contained(ops.events[chosen], case.trace.table(Kind.NODE)["op"])]
     for events in case.by_site(ops.events[chosen]).values():
         rows = np.searchsorted(ops.events, events)
-        given = states.rows_of(outputs.values[outputs.starts[rows]], events)
-        taken = states.rows_of(inputs.values[inputs.starts[rows]], events)
+        given = states.rows_of(outputs.firsts[rows], events)
+        taken = states.rows_of(inputs.firsts[rows], events)
         if len(rows) < _LEAST or (given < 0).any() or (taken < 0).any():
             continue
         low, high = states.stats[given, _MIN], states.stats[given, _MAX]

@@ -34,7 +34,7 @@ def _search(case: Case) -> Iterator[Found]:
     wanted = [number for number, text in case.trace.strings.items() if text in _RECTIFIERS]
     chosen = contained(ops["op"], wanted) & ops["grad_enabled"]
     outputs = ops.lists("outputs")
-    events, results = ops.events[chosen], outputs.values[outputs.starts[chosen]]
+    events, results = ops.events[chosen], outputs.firsts[chosen]
     rows = case.trace.states.rows_of(results, events)
     share, sizes = _zero_share(case, rows)
     dead = (rows >= 0) & (sizes >= _LEAST) & (share >= case.settings.threshold("dead-relu"))

@@ -39,7 +39,7 @@ def _search(case: Case) -> Iterator[Found]:
     chosen = np.flatnonzero(contained(ops["op"], list(names)) & contained(ops.events, in_passes))
     if not len(chosen):
         return
-    events, results = ops.events[chosen], outputs.values[outputs.starts[chosen]]
+    events, results = ops.events[chosen], outputs.firsts[chosen]
     rows = states.rows_of(results, events)
     sigmoid = np.array([names[code].startswith("sigmoid") for code in ops["op"][chosen].tolist()])
     mean, square = states.stats[rows, _MEAN], states.stats[rows, _RMS] ** 2

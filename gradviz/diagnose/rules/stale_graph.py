@@ -49,10 +49,7 @@ def stale(case: Case) -> list[Stale]:
     nodes, made, leaves, moved = nodes[old], made[old], leaves[old], moved[old]
     if not len(nodes):
         return []
-    first = np.zeros(int(received["in_pass"].max(initial=0)) + 1, np.int64)
-    for run in case.trace.passes:
-        if run.number < len(first):
-            first[run.number] = run.first
+    first = {run.number: run.first for run in case.trace.passes}
     ran: dict[int, list[int]] = {}
     inside = contained(received["node"], nodes)
     for node, number in zip(
@@ -64,7 +61,7 @@ def stale(case: Case) -> list[Stale]:
         nodes.tolist(), made.tolist(), leaves.tolist(), moved.tolist(), strict=True
     ):
         for number in ran.get(node, ()):
-            if first[number] > step:
+            if first.get(number, 0) > step:
                 found.setdefault(case.site(event), []).append((node, event, number, leaf))
     return [_line(case, site, rows) for site, rows in found.items()]
 

@@ -18,6 +18,7 @@ _EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"}
 _UNFILLED = re.compile(
     r"\b(?:torch\.|th\.|t\.)?(?:cuda\.)?(?:Float|Double|Half|BFloat16)?Tensor\((?!\s*\[)[\w\s.,*+/-]+\)"
 )
+_COPIES = 64  # one of the other, that are looked at
 _RAW = {"Parameter", "Tensor"}  # how PyTorch and the engine tell of Tensor(3, 4)
 _MOST = 10_000  # leaves that are looked at
 
@@ -52,7 +53,7 @@ def _search(case: Case) -> Iterator[Found]:
 def _unfilled(case: Case, leaf: int) -> list[int]:
     """The leaf and what it was made from, if that was never filled as it was made; empty if it was."""
     chain = [leaf]
-    while True:
+    for _ in range(_COPIES):
         made = case.query.tensors.made(chain[-1])
         if not isinstance(made, TensorMade):
             return []
@@ -63,6 +64,7 @@ def _unfilled(case: Case, leaf: int) -> list[int]:
             is_raw = made.how in _RAW and _UNFILLED.search(text) is not None
             return [*chain, *case.of(_aliases).get(leaf, [])] if is_raw else []
         chain.append(made.source)
+    return []
 
 
 def _aliases(case: Case) -> dict[int, list[int]]:

@@ -15,7 +15,7 @@ from gradviz.diagnose.gains import gains
 from gradviz.diagnose.norms import leaf_norms
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.cuts import sources
-from gradviz.sets import common, contained, without
+from gradviz.sets import common, contained, ranked, without
 from gradviz.words.numbers import number
 
 _RATIO, _SHARE = 1e4, 0.5
@@ -25,24 +25,24 @@ _ROUNDS, _LOSS = 3, -2.0  # a line is blamed if it ran so often and its nodes lo
 
 def _search(case: Case) -> Iterator[Found]:
     leaves, passes, rms, _ = leaf_norms(case)
-    highest = int(passes.max(initial=0)) + 1
-    largest = np.zeros(highest)
+    numbers, at = ranked(passes)
+    largest = np.zeros(len(numbers))
     known = np.isfinite(rms)
-    np.maximum.at(largest, passes[known], rms[known])
+    np.maximum.at(largest, at[known], rms[known])
     tiny = (
         known
         & (rms > 0)
         & (rms < case.settings.threshold("vanishing-gradient"))
-        & (largest[passes] >= _RATIO * rms)
+        & (largest[at] >= _RATIO * rms)
     )
     if not tiny.any():
         return
-    counts = np.bincount(leaves[tiny], minlength=1)
-    of_all = np.bincount(leaves[known], minlength=len(counts))[: len(counts)]
-    small = np.flatnonzero((counts > 0) & (counts >= _SHARE * of_all))
+    tensors, places = ranked(leaves)
+    counts, of_all = (np.bincount(places[some], minlength=len(tensors)) for some in (tiny, known))
+    small = tensors[(counts > 0) & (counts >= _SHARE * of_all)]
     small = common(small, leaves[tiny & (passes == passes.min())])
     small = _not_cancelled(case, small, _largest(leaves[known], rms[known]))
-    first = int(passes[tiny & contained(leaves, small)].min(initial=highest))
+    first = int(passes[tiny & contained(leaves, small)].min(initial=numbers[-1] + 1))
     small = without(small, sorted(on_short_branch(case, set(small.tolist()), first)))
     if not len(small):
         return

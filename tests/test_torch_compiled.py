@@ -156,6 +156,15 @@ for case in cases:
 """
 
 
+def skip_if_pytorch_fails(plain: subprocess.CompletedProcess[str]) -> None:
+    """Skip a program that another version of PyTorch does not run by itself."""
+    if plain.returncode and not torch.__version__.startswith("2.13."):
+        pytest.skip(
+            f"PyTorch {torch.__version__} itself does not compile this: {plain.stderr.splitlines()[-1]}"
+        )
+    assert plain.returncode == 0, plain.stderr
+
+
 def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=200)
 
@@ -164,8 +173,8 @@ def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_what_is_compiled_is_the_program_alone(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     plain = run_python("program.py", cwd=tmp_path)
+    skip_if_pytorch_fails(plain)
     traced = run_python("-m", "gradviz", "trace", "program.py", cwd=tmp_path)
-    assert plain.returncode == 0, plain.stderr
     assert traced.stdout == plain.stdout, traced.stderr
     assert plain.stdout.count("linear") >= 4
     assert "an_export" in plain.stdout
@@ -209,13 +218,15 @@ def test_dynamo_looks_through_ours_though_its_caches_were_cleared(tmp_path: Path
 def test_a_layers_fast_path_is_compiled_after_a_recording(tmp_path: Path) -> None:
     """Dynamo knows the functions that a recorder replaces as they are, though it came while they were replaced."""
     program = """
-import gradviz, torch
+import contextlib, gradviz, torch
 layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0).eval()
 with gradviz.record("run.gradviz"):
     torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))
 with torch.no_grad():
     print(torch.compile(layer, backend="eager", fullgraph=True)(torch.ones(2, 3, 8)).shape)
 """
+    (tmp_path / "plain.py").write_text(program.replace("gradviz.record", "contextlib.nullcontext"))
+    skip_if_pytorch_fails(run_python("plain.py", cwd=tmp_path))
     (tmp_path / "program.py").write_text(program)
     done = run_python("program.py", cwd=tmp_path)
     assert done.stdout == "torch.Size([2, 3, 8])\n", done.stderr

@@ -27,6 +27,7 @@ from gradviz.query.elements import Region, broadcast, elements, rounding, shape
 from gradviz.query.query import Query
 
 Number = float | complex
+_PIECES = 100_000  # pieces of paths that are kept in mind; what is not followed is among the rest
 MOST_PATHS = 10**18  # that are counted; a number of many digits at each node would take long
 
 
@@ -321,7 +322,7 @@ class Paths:
             best = _log(size) + (self.meetings[above].best if above is not None else 0.0)
             heapq.heappush(waiting, (-best, next(order), 1.0, i, above, (step, None)))
         found: list[tuple[tuple[Step, ...], np.ndarray, bool]] = []
-        while waiting and len(found) < most:
+        while waiting and len(found) < most and len(waiting) < _PIECES:
             best, _, weight, i, place, link = heapq.heappop(waiting)
             meeting = self.meetings[place] if place is not None else None
             if meeting is None or not meeting.arrivals:

@@ -16,7 +16,7 @@ _LONGEST = 1 << 20  # bytes of a text or an array that any file may hold
 _LIMIT = (1 << 31) - 1  # the highest that SQLite takes
 _BLOCK, _MEMORY = 64, 64 << 20  # rows, and bytes, that are fetched before their length is looked at
 _UNPACKED, _TIMES = (
-    64 << 20,
+    16 << 20,
     256,
 )  # bytes that packed arrays may stand for: so many, and for each byte of the file
 _STEPS = 1_000_000  # of SQLite's machine, that any query may take

@@ -287,21 +287,25 @@ def _sum(stop: Stop, event: Received) -> str:
     return stop.say(": {sum}", sum=" + ".join(values))
 
 
+_MOST_PARTS = 100  # of what a node gives, that are said
+
+
 def _produced(stop: Stop, event: Produced) -> str:
-    told = [_given(stop, event, i) for i, flow in enumerate(event.flows) if flow.gradient]
-    if not told:
+    given = [i for i, flow in enumerate(event.flows) if flow.gradient]
+    if not given:
         return stop.say("{node} gives no gradient", node=stop.node_name)
+    told = [_given(stop, event, i, len(given) == 1) for i in given[:_MOST_PARTS]]
+    told += ["…"] * (len(given) > _MOST_PARTS)
     return stop.say("{node} gives {parts}", node=stop.node_name, parts=stop.listed(told))
 
 
-def _given(stop: Stop, event: Produced, i: int) -> str:
+def _given(stop: Stop, event: Produced, i: int, alone: bool) -> str:
     flow, tensor, rule = event.flows[i], tensor_of_edge(stop, i), chain_rule(stop, event, i)
     value = stop.brief(flow.gradient)
     if tensor:
         told = stop.say("{value} to {name}", value=value, name=stop.called(tensor))
     else:
         told = stop.say("{value} to {node}", value=value, node=stop.words.node_name(flow.node))
-    alone = sum(1 for other in event.flows if other.gradient) == 1
     if not rule:
         return told
     return told + (stop.say(": {rule}", rule=rule) if alone else f" ({rule})")

@@ -187,7 +187,7 @@ def lists_of_other_lengths(rng: Random, path: Path) -> None:
                 "shorter": numbers[:-width],
                 "longer": numbers + (numbers[-width:] or [0] * width),
                 "double": numbers * 2,
-                "long": (numbers or [0] * width) * 2000,
+                "long": (numbers or [0] * width) * max(2, 40_000 // len(own)),
                 "reversed": numbers[::-1],
             }[change]
 

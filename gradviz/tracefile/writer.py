@@ -285,8 +285,9 @@ class Writer:
             cursor.execute("INSERT INTO sites VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             if place.file not in self.sources:
                 self.sources.add(place.file)
-                text = "".join(linecache.getlines(source.sites.path_of(place.file)))
-                cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (file, storable(text)))
+                text = source.sites.source_of(place.file)
+                if text is not None:
+                    cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (file, storable(text)))
         strings = [(number, storable(text)) for number, text in source.strings.take_new()]
         self.texts += [text for _, text in strings]
         execute_each(cursor, "INSERT INTO strings VALUES (?, ?)", strings)

@@ -280,6 +280,22 @@ def test_a_long_run_is_read_in_parts(trace: Path) -> None:
         assert part.site_ops.pairs.tolist() == found.site_ops.pairs.tolist()
 
 
+def test_a_wrong_custom_gradient_is_found_without_its_numbers(tmp_path: Path) -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: torch.autograd.function.FunctionCtx, x: torch.Tensor) -> torch.Tensor:
+            return x * x
+
+        @staticmethod
+        def backward(ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor) -> torch.Tensor:
+            return grad
+
+    with gradviz.record(tmp_path / "run.gradviz", check_functions=True):
+        Square.apply(torch.tensor([3.0, 4.0], requires_grad=True)).sum().backward()
+    (finding,) = gradviz.check(copied(tmp_path / "run.gradviz"), select=["wrong-custom-gradient"]).findings
+    assert finding.message == "the backward of Square is not the derivative of its forward for x"
+
+
 class TestWhatIsRefused:
     """One line on stderr, exit status 2, and no file is harmed."""
 

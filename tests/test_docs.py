@@ -32,7 +32,7 @@ PAGES = [page for page in OTHERS if page not in SHOWING]
 SHOWN = re.compile(
     r"^```console\n(?P<commands>(?:[^`].*\n)*)```\n\n```text\n(?P<printed>(?:.*\n)*?)```$", re.MULTILINE
 )
-READING = ("info", "graph", "step", "why", "diff", "report")  # the commands that run no script
+READING = ("info", "graph", "step", "why", "diff", "report", "redact")  # the commands that run no script
 INSTALLS = re.compile(r"^pip install [^&]*(&& )?")
 
 

@@ -87,6 +87,7 @@ def check(
     output: Path | None,
     engine: str,
     values: str,
+    no_source: bool,
     script: str | None,
     arguments: tuple[str, ...],
     form: str,
@@ -120,7 +121,9 @@ def check(
     compares = check_functions or COMPARING in (select or settings.select)
     try:
         path = trace_for(output, target.stem)
-        running = Running(target, path, values, engine=engine, say=say, check_functions=compares)
+        running = Running(
+            target, path, values, engine=engine, say=say, check_functions=compares, source=not no_source
+        )
         perform(Job(running, lambda outcome: checked(path, outcome.status), failure=2))
     except OSError as error:
         fail(str(error))

@@ -75,6 +75,7 @@ def debug(
     output: Path | None,
     engine: str,
     values: str,
+    no_source: bool,
     script: str | None,
     arguments: tuple[str, ...],
 ) -> None:
@@ -95,7 +96,7 @@ def debug(
         path = trace_for(output, f"{target.stem}.debug")
         debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
         around = ExitStack()
-        running = Running(target, path, values, None, debugger, engine, say=say)
+        running = Running(target, path, values, None, debugger, engine, say=say, source=not no_source)
         around.enter_context(ctrl_c_pauses(lambda: debugger.pauses, _say))
 
         def after(outcome: Outcome) -> int:

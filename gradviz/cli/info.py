@@ -12,12 +12,12 @@ from rich.text import Text
 
 from gradviz.cli.common import all_opened, traces_argument
 from gradviz.query import Query
-from gradviz.query.overview import Overview, overview
+from gradviz.query.overview import Holdings, Overview, holdings, overview
 from gradviz.query.ranks import differences, label_of
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, if_long
 from gradviz.words.escape import clean, json_text
-from gradviz.words.numbers import brief, of_passes
+from gradviz.words.numbers import brief, of_passes, plural
 
 
 @click.command()
@@ -34,7 +34,7 @@ def info(traces: tuple[Path, ...], as_json: bool) -> None:
             found = [as_dict(trace, overview(query)) for trace, query in zip(recorded, queries, strict=True)]
             click.echo(json_text(found if len(found) > 1 else found[0]))
         else:
-            _print([query.trace for query in queries], [overview(query) for query in queries])
+            _print(queries)
             _print_differences(recorded, queries)
 
 
@@ -64,10 +64,14 @@ def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
     }
 
 
-def _print(traces: list[Trace], found: list[Overview]) -> None:
+def _print(queries: list[Query]) -> None:
     console = Console(highlight=False)
     facts = Table.grid(padding=(0, 2))
-    columns = [_facts(trace, known) for trace, known in zip(traces, found, strict=True)]
+    traces, found = [query.trace for query in queries], [overview(query) for query in queries]
+    columns = [
+        {**_facts(query.trace, known), "holds": _held(holdings(query), query.trace)}
+        for query, known in zip(queries, found, strict=True)
+    ]
     if len(traces) > 1:
         columns = [{"": label_of(trace), **told} for trace, told in zip(traces, columns, strict=True)]
     for label in columns[0]:
@@ -111,6 +115,18 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
         "passes": passes,
         "values": meta.get("values", "?"),
     }
+
+
+def _held(found: Holdings, trace: Trace) -> str:
+    """What a trace gives away, for who shares it: `source of 2 files, elements of 14 tensors, 1 message`."""
+    parts = [f"source of {plural(found.files, 'file')}" if found.files else "no source"]
+    if found.tensors is None:
+        parts.append("elements of small tensors")
+    elif found.tensors:
+        parts.append(f"elements of {plural(found.tensors, 'tensor')}")
+    if found.messages:
+        parts.append(plural(found.messages, "message"))
+    return ", ".join(parts) + (" (redacted)" if trace.meta.get("redacted") else "")
 
 
 def _ending(found: Overview, ended: str) -> str:

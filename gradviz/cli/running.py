@@ -40,13 +40,16 @@ _PARAMETERS = (
         show_default=True,
         help="Which values of tensors to keep; small tensors are kept in full unless `none`.",
     ),
+    click.option(
+        "--no-source", is_flag=True, help="Leave the source texts out of the trace; files and lines stay."
+    ),
     click.argument("script", required=False),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
 )  # fmt: skip
 
 
 def runs_a_script(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `-m`, `-o`, `--engine`, `--values`, SCRIPT and its arguments."""
+    """Give a command `-m`, `-o`, `--engine`, `--values`, `--no-source`, SCRIPT and its arguments."""
     for decorate in reversed(_PARAMETERS):
         command = decorate(command)
     return command

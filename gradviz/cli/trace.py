@@ -84,6 +84,7 @@ def trace(
     output: Path | None,
     engine: str,
     values: str,
+    no_source: bool,
     passes: Passes | None,
     scope: str | None,
     last: int | None,
@@ -112,7 +113,19 @@ def trace(
         watcher = around.enter_context(_watched(path, settings, watch, stop_on))
         stopper = watcher.stopper if watcher is not None else None
         running = Running(
-            target, path, values, passes, None, engine, stopper, scope, last, say, aten, check_functions
+            target,
+            path,
+            values,
+            passes,
+            None,
+            engine,
+            stopper,
+            scope,
+            last,
+            say,
+            aten,
+            check_functions,
+            not no_source,
         )
 
         def after(outcome: Outcome) -> int:

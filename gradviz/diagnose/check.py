@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,8 +55,7 @@ def _missing(case: Case, rule: Rule, select: Collection[str]) -> str:
 def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
     findings: list[Finding] = []
     checked: list[str] = []
-    stopped = case.trace.meta.get("stopped")
-    not_checked = [("what came later", f"the recording stopped before the run: {stopped}")] if stopped else []
+    not_checked = list(_not_there(case.trace.meta))
     for rule in rules:
         missing = _missing(case, rule, select)
         if missing:
@@ -67,6 +66,19 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
         not_checked += [(f"{rule.id} of {what}", why) for what, why in rule.left_out(case)]
     kept = [finding for finding in findings if not is_ignored(case.trace, finding)]
     return Report(tuple(_ordered(_folded(kept))), tuple(checked), tuple(not_checked))
+
+
+def _not_there(meta: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What no rule can look at, since it is not in the trace."""
+    if meta.get("stopped"):
+        yield "what came later", f"the recording stopped before the run: {meta['stopped']}"
+    if meta.get("redacted"):
+        yield (
+            "what is told by source, messages or tensors of up to 16 elements",
+            "gradviz redact took them out",
+        )
+    elif meta.get("no_source"):
+        yield "what is told by the source", "it was not recorded (--no-source)"
 
 
 def _findings(case: Case, rule: Rule) -> Iterator[Finding]:

@@ -34,7 +34,8 @@ def _finding(finding: Finding, position: int, trace: Trace, width: int) -> Itera
         f"{position}. ", (finding.severity, style), " ", (finding.rule, "bold"), f"  {place_of(finding)}"
     )
     yield _indented(Text(clean(finding.message)))
-    yield from excerpt(trace, finding.site, width, _LINES)
+    if trace.has_sources:
+        yield from excerpt(trace, finding.site, width, _LINES)
     yield _indented(Text.assemble(("cure  ", "dim"), (clean(finding.fix), "green")))
     if finding.events:
         yield _indented(Text.assemble(("see   ", "dim"), _events(finding, trace)))

@@ -235,9 +235,14 @@ def packed_numbers(numbers: Sequence[int]) -> bytes:
 
 def gathered(links: np.ndarray, at: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
     """The elements of many lists, of which list i lies from `at[i]` on: a row for each element, with its parts."""
-    places = np.repeat(at - width * (np.cumsum(lengths) - lengths), lengths)
-    places = places + width * np.arange(len(places))
+    places = element_places(at, lengths, width)
     return np.stack([links[places + part] for part in range(width)], axis=1).astype(np.int64)
+
+
+def element_places(at: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
+    """Where the elements of many lists begin, of which list i lies from `at[i]` on."""
+    places = np.repeat(at - width * (np.cumsum(lengths) - lengths), lengths)
+    return places + width * np.arange(len(places))
 
 
 def _packer(field: Field) -> str:

@@ -219,11 +219,11 @@ class TraceColumns:
         return Column(np.repeat(np.array([line for _, line in pairs], np.float32), counts), events)
 
     def _lines_of(self, number: int) -> set[int]:
-        """The lines of a site and of its callers, in files whose source was kept."""
+        """The lines of a site and of its callers, in files whose source was kept; without source, in all files."""
         return {
             site.place.line
             for site in self.query.places.callers(number)
-            if self.trace.source(site.place.file)
+            if self.trace.source(site.place.file) or not self.trace.has_sources
         }
 
     def files(self) -> Column:

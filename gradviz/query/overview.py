@@ -8,7 +8,9 @@ from typing import Any
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, TensorMade
 from gradviz.query.passes import ranges
 from gradviz.query.query import Query
+from gradviz.sets import distinct
 from gradviz.tracefile.contents import NOT_PLAIN
+from gradviz.tracefile.whitelist import GONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,26 @@ class Overview:
     def wanting(self) -> list[LeafInfo]:
         """The leaves that require grad."""
         return [leaf for leaf in self.leaves if leaf.requires_grad]
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a trace gives away to who reads it: how many source files, tensors whose elements it has (None where some
+    have them and nobody counted), and messages of errors."""
+
+    files: int
+    tensors: int | None
+    messages: int
+
+
+def holdings(query: Query) -> Holdings:
+    """What a trace gives away. The tensors of a long run are not counted: that would read all of it."""
+    trace = query.trace
+    messages = {error.message for error in trace.errors} - {"", GONE}
+    tensors: int | None = 0
+    if trace.meta.get("values") != "none" and not trace.meta.get("redacted"):
+        tensors = len(distinct(trace.states.in_full)) if trace.is_whole else None
+    return Holdings(trace.source_files, tensors, len(messages))
 
 
 def overview(query: Query) -> Overview:

@@ -18,8 +18,11 @@ class Places(Lookup):
     """Look-ups about the sites of one trace."""
 
     def site(self, number: int) -> Site | None:
-        """The site with this number, or its nearest caller whose source was kept."""
+        """The site with this number, or its nearest caller whose source was kept. The site itself if the trace was
+        recorded without source."""
         site = self.trace.sites.get(number)
+        if not self.trace.has_sources:
+            return site
         while site is not None and not self.trace.source(site.place.file):
             parent = self.trace.sites.get(site.parent)
             if parent is None or parent.number >= site.number:
@@ -67,8 +70,11 @@ class Places(Lookup):
         return lines[place.line - 1][place.col : place.end_col] if 0 < place.line <= len(lines) else ""
 
     def of_line(self, file: str, line: int) -> Site | None:
-        """A line of a file at which nothing was recorded, as a site; None if its source was not kept."""
+        """A line of a file at which nothing was recorded, as a site; None if its source was not kept, though that of
+        other files was."""
         lines = self.trace.source(file)
+        if file and line > 0 and not self.trace.has_sources:
+            return Site(0, 0, Place(file, line, -1, line, -1, "", (), False), (), None)
         if not 0 < line <= len(lines):
             return None
         text = lines[line - 1].split("#")[0].rstrip()

@@ -61,7 +61,8 @@ class record:
     all); `scope` the name of the modules or custom Functions to record in detail (None: the whole program); `last` how
     many passes to keep (None: all), besides those around an error or a NaN; `aten` whether to record the aten ops that
     PyTorch's ops are made of; `check_functions` whether to compare the backward of custom Functions with finite
-    differences, for which their forward runs again. `through` makes of the recorder whom the
+    differences, for which their forward runs again; `source` whether the trace keeps the source texts of the program
+    (places stay). `through` makes of the recorder whom the
     engine tells in its place, and who tells the recorder. Without `with_torch` PyTorch is left alone. An exception
     passes through, and is noted in the trace. Raises OSError where the file cannot be written, ValueError for a setting
     that does not exist."""
@@ -80,6 +81,7 @@ class record:
         say: Callable[[str], None] | None = None,
         aten: bool = False,
         check_functions: bool = False,
+        source: bool = True,
     ) -> None:
         if last is not None and last < 1:
             raise ValueError(f"last is a number of passes, from 1, not {last}")
@@ -88,6 +90,7 @@ class record:
         self.path = Path(path)
         self.values, self.passes, self.scope, self.last, self.aten = values, passes, scope, last, aten
         self.check_functions = check_functions
+        self.source = source
         self.say = say
         self.failure: Exception | None = None  # why the recording ended before the block
         self.in_scope: InScope | None = None
@@ -113,7 +116,10 @@ class record:
         sites = self.sites or Sites(own=pytorch.own_directories() if self.with_torch else ())
         if self.sites is None:
             sites.begin_at(sys._getframe(1))
+        sites.keeps_source = self.source
         meta = {**run_meta(), **(self.meta or {})}
+        if not self.source:
+            meta["no_source"] = "1"
         if self.scope is not None:
             meta["scope"] = self.scope
         if self.check_functions:

@@ -88,6 +88,7 @@ class Running:
         say: Callable[[str], None] | None = None,
         aten: bool = False,
         check_functions: bool = False,
+        source: bool = True,
     ) -> None:
         from gradviz.sources.record import record
 
@@ -114,6 +115,7 @@ class Running:
             say,
             aten,
             check_functions,
+            source,
         )
         self.main = target.main_module()
         self.error: BaseException | None = None

@@ -10,6 +10,7 @@ of the standard library are left out. The runner's mark where the user's program
 
 from __future__ import annotations
 
+import linecache
 import sysconfig
 import threading
 from collections import deque
@@ -60,14 +61,16 @@ class Sites:
 
     `boundary` holds the code objects whose callers are no part of the script: the runner's. `own` are the directories
     of the source's own packages. `names` are what files are called, by their paths: the script, as the user named
-    it."""
+    it. Without `keeps_source` the texts of the files are left out of the trace."""
 
     def __init__(
         self,
         boundary: Iterable[CodeType] = (),
         own: Iterable[str] = (),
         names: Mapping[str, str] | None = None,
+        keeps_source: bool = True,
     ) -> None:
+        self.keeps_source = keeps_source
         self._adding = threading.RLock()
         self.own = (_PACKAGE, *own)
         self.names = dict(names or {})
@@ -241,6 +244,10 @@ class Sites:
     def path_of(self, file: str) -> str:
         """Where a file of a place is."""
         return self._paths.get(file, file)
+
+    def source_of(self, file: str) -> str | None:
+        """The text of a file of a place, empty where it cannot be read; None if it is left out."""
+        return "".join(linecache.getlines(self.path_of(file))) if self.keeps_source else None
 
     def frame(self, number: int) -> Frame:
         """One frame, decoded."""

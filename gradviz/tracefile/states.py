@@ -226,6 +226,11 @@ class States:
 
     # --- all of them
 
+    @property
+    def in_full(self) -> np.ndarray:
+        """The tensors of the states whose elements were kept."""
+        return self.tensors[self._grades == ELEMENTS]
+
     @cached_property
     def stats(self) -> np.ndarray:
         """min, max, mean, rms, nan, inf and zeros of each state, NaN where no value was kept."""

@@ -99,6 +99,17 @@ class Tables(Doors):
         rows = self._rows("SELECT text FROM sources WHERE file = ?", file)
         return rows[0][0].splitlines() if rows else []
 
+    @property
+    def has_sources(self) -> bool:
+        """Whether the text of any source file was kept."""
+        return self.source_files > 0
+
+    @cached_property
+    def source_files(self) -> int:
+        """How many source files there are whose text was kept."""
+        ((count,),) = self._rows("SELECT count(*) AS count FROM sources WHERE text <> ''")
+        return int(count)
+
     @cached_property
     def errors(self) -> list[ErrorInfo]:
         """The exceptions that left a backward pass or ended the program."""

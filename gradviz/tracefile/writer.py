@@ -7,13 +7,13 @@ import linecache
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic, sleep, time  # bound now: a program may replace them in `time`
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -24,9 +24,8 @@ from gradviz.events.kinds import Kind
 from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.bykind import ByKind
-from gradviz.tracefile.contents import NOT_PLAIN, Contents
+from gradviz.tracefile.chunk_tables import ChunkTables, execute_each
 from gradviz.tracefile.digest import Digests, FinishedPass
-from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import Ring
@@ -34,7 +33,6 @@ from gradviz.tracefile.runs import PassInfo
 from gradviz.tracefile.schema import SKIPPED, STATE
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.skipped import runs_of
-from gradviz.tracefile.squeeze import Kept, Squeezer
 from gradviz.tracefile.thinning import drop_unused, thin
 
 INTERVAL = 0.08  # seconds between commits: with the time that one takes, at most a tenth is lost
@@ -90,13 +88,12 @@ class Writer:
         self.written = 0  # events that are in the file
         self.held_since: float | None = None  # since when another program has kept us from writing
         self.notes: dict[str, str] = {}  # about the run, not yet written
-        self.chunks = 0
         self.sources: set[str] = set()
         self.texts: list[str] = []
         self.digests = Digests(self.texts)
         self.ring = None if last is None else Ring(last)
-        self.squeezer, self.contents = Squeezer(), Contents()
         self.dtypes: dict[int, str] = {}  # of forms, by their numbers
+        self.chunks = ChunkTables(source.strings.known, self.dtypes, is_ring=last is not None)
         linecache.checkcache()  # a file may have been edited since another recording
         self.file = TraceFile(self.path, meta)
         self.connection = self.file.connection
@@ -250,7 +247,7 @@ class Writer:
             self._write_chunk(cursor, batch, events)
             self.digests.read(events, np.frombuffer(batch.links, "<u4"))
             self._write_tables(cursor, events)
-        _execute_each(cursor, "INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(notes))
+        execute_each(cursor, "INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(notes))
         cursor.execute("COMMIT")
         self.written = batch.first + len(events.rows)
         self.notes = {key: text for key, text in self.notes.items() if notes.get(key) != text}
@@ -288,52 +285,26 @@ class Writer:
             cursor.execute("INSERT INTO sites VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             if place.file not in self.sources:
                 self.sources.add(place.file)
-                text = "".join(linecache.getlines(source.sites.path_of(place.file)))
-                cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (file, storable(text)))
+                text = source.sites.source_of(place.file)
+                if text is not None:
+                    cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (file, storable(text)))
         strings = [(number, storable(text)) for number, text in source.strings.take_new()]
         self.texts += [text for _, text in strings]
-        _execute_each(cursor, "INSERT INTO strings VALUES (?, ?)", strings)
+        execute_each(cursor, "INSERT INTO strings VALUES (?, ?)", strings)
         new_forms = source.forms.take_new()
         self.dtypes.update((number, form.dtype) for number, form in new_forms)
         forms = [(number, json.dumps(form.shape), form.dtype, form.device) for number, form in new_forms]
-        _execute_each(cursor, "INSERT INTO forms VALUES (?, ?, ?, ?)", forms)
+        execute_each(cursor, "INSERT INTO forms VALUES (?, ?, ?, ?)", forms)
         rules = [
             (number, json.dumps(rule.inputs), bool(rule.elementwise))
             for number, rule in source.rules.take_new()
         ]
-        _execute_each(cursor, "INSERT INTO rules VALUES (?, ?, ?)", rules)
+        execute_each(cursor, "INSERT INTO rules VALUES (?, ?, ?)", rules)
 
     def _write_chunk(self, cursor: sqlite3.Cursor, batch: Batch, events: ByKind) -> None:
         """Write the packed arrays of a batch."""
         settle(batch)
-        self.chunks += 1
-        count = len(events.rows)
-        arrays = bytes(batch.rows), bytes(batch.links), bytes(batch.states)
-        if self.ring is None:
-            self._write_contents(cursor, batch, events)
-            kept = self.squeezer.chunk(self.chunks, batch.first + count, *arrays, batch.payload)
-            since = self.squeezer.group
-            batch.payload.clear()  # not both in memory while they are written
-        else:  # its chunks are changed one by one
-            kept, since = Kept._make(map(as_is, (*arrays, b"".join(batch.payload)))), self.chunks
-        row = (self.chunks, batch.first, count, time(), since)
-        cursor.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", row)
-        for table, packed in kept._asdict().items():
-            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (self.chunks, packed))
-
-    def _write_contents(self, cursor: sqlite3.Cursor, batch: Batch, events: ByKind) -> None:
-        """Write what is told beside a chunk. A ring, whose events are taken out, does without."""
-        told = self.contents.chunk(
-            events,
-            np.frombuffer(batch.states, STATE),
-            batch.payload,
-            self.dtypes,
-            [number for how in NOT_PLAIN if (number := self.source.strings.known.get(how)) is not None],
-        )
-        cursor.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (self.chunks, *told))
-        new, changed = self.contents.new_ops, self.contents.changed_ops
-        _execute_each(cursor, "INSERT INTO site_ops VALUES (?, ?, 0)", new)
-        _execute_each(cursor, "UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", changed)
+        self.chunks.write(cursor, events, batch, time())
 
     def _write_tables(self, cursor: sqlite3.Cursor, events: ByKind) -> None:
         """Write what a person would query: passes, parameters, errors."""
@@ -357,10 +328,10 @@ class Writer:
         is_skipped = [self.ring is None and not (run.recorded or run.is_in_detail) for run in passes]
         skipped = runs_of(compress(passes, is_skipped))
         told = [run for run, skip in zip(passes, is_skipped, strict=True) if not skip]
-        _execute_each(cursor, "INSERT INTO skipped VALUES (?, ?, ?, ?, ?, ?, ?)", skipped)
-        _execute_each(cursor, "INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", told)
+        execute_each(cursor, "INSERT INTO skipped VALUES (?, ?, ?, ?, ?, ?, ?)", skipped)
+        execute_each(cursor, "INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", told)
         late = [(run.last, run.nodes, run.digest, run.number) for run in ended.values()]
-        _execute_each(cursor, "UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", late)
+        execute_each(cursor, "UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", late)
 
 
 def _pass_of(first: int, row: dict[str, int], ended: FinishedPass | None) -> PassInfo:
@@ -384,13 +355,6 @@ def _of_kind(kind: Kind, events: ByKind) -> Iterable[tuple[int, dict[str, int]]]
         places.tolist(), *(events.rows[column][places].tolist() for _, column in named), strict=True
     ):
         yield events.first + at, dict(zip((name for name, _ in named), row, strict=True))
-
-
-def _execute_each(cursor: sqlite3.Cursor, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-    """`executemany`, which takes its time even if there are no rows."""
-    listed = list(rows)
-    if listed:
-        cursor.executemany(statement, listed)
 
 
 def _to_stderr(line: str) -> None:

@@ -6,6 +6,7 @@ one that it has not compared, what was recorded is looked at: see `function_curv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
@@ -53,6 +54,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 def _said(event: FunctionCompared) -> str:
     name, argument = clean(event.function), clean(event.argument)
+    if math.isnan(event.given):  # a copy of a trace that is to be shared
+        return f"the backward of {name} is not the derivative of its forward for {argument}"
     if not event.given:
         return (
             f"the backward of {name} gives no gradient for {argument}, but by finite differences forward has one: "

@@ -129,7 +129,8 @@ def _pass(run: PassInfo, trace: Trace) -> list[Any]:
         return [run.number, ""]
     lines = trace.source(site.place.file)
     text = lines[site.place.line - 1].strip() if 0 < site.place.line <= len(lines) else ""
-    return [run.number, plain(f"line {site.place.line}: {text}", 60)]
+    line = f"line {site.place.line}"
+    return [run.number, plain(f"{line}: {text}" if text else line, 60)]
 
 
 def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:

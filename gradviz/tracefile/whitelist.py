@@ -1,0 +1,279 @@
+"""What of the texts of a trace may be shared: what is known to give nothing away stays, all else becomes `…`.
+
+Each text field of the table of events has its filter in `TEXTS`; a field without one loses its text. Every filter
+leaves unchanged what it has filtered before."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from gradviz.events.kinds import Kind
+from gradviz.tracefile.sound import nested
+
+GONE = "…"
+_DIGITS = 3  # of a whole number that stays in a text
+
+
+# A text may have been cut off: then it ends without a quote.
+_QUOTED = r"""\w*(?:'(?:[^'\\]|\\.?)*(?:'|\Z)|"(?:[^"\\]|\\.?)*(?:"|\Z))"""
+_NEVER = "(?!)"
+
+
+def _tokens_of(quoted: str, number: str) -> re.Pattern[str]:
+    """The tokens of a text, where quoted texts and numbers look so."""
+    return re.compile(
+        rf"(?P<quoted>{quoted})|(?P<number>{number})|(?P<word>\w+)|(?P<blank>\s)|(?P<sign>.)", re.DOTALL
+    )
+
+
+_TOKEN = _tokens_of(_QUOTED, r"[0-9](?:[\w.]|(?<=[eE])[+−-](?=[0-9]))*")
+# 0.5 is a number as an index, and else as in net.0.weight.
+_TOKEN_OF_NAME = _tokens_of(_QUOTED, r"(?<=[\[ ])[0-9]+\.[0-9][\w.]*|[0-9]\w*")
+_TOKEN_OF_FORMULA = _tokens_of(
+    _NEVER, r"[0-9]+(?:\.[0-9]+)?(?:e[+−-]?[0-9]+)?"
+)  # no string stands in a formula
+_SIGNS = frozenset("!#$%&()*+,-./:;<=>?@[]^_`{|}~…")
+_SIGNS_OF_NAMES = frozenset(".:,-*/<>[]…")
+_SIGNS_OF_FORMULAS = _SIGNS | frozenset("'∂·×∏√∞−≤≥⌊⌋⁻\u0302")
+_INDICES = "¹²³ᵀᵢⱼ₀₁ₑ"
+_CONSTANTS_OF_FORMULAS = frozenset(("0.134145", "0.044715"))  # of gelu
+
+
+# --- texts
+
+
+def nothing(text: str) -> str:
+    """No text in place of one."""
+    return GONE if text else ""
+
+
+def name(text: str) -> str:
+    """A name of identifiers, dots and indices: `net.0.weight`, `f.<locals>.g`, `params[…]` with a quoted key left
+    out."""
+    parts, depth = [], 0
+    for kind, token in _tokens(text, _TOKEN_OF_NAME):
+        depth += (token == "[") - (token == "]")
+        if kind == "blank" and token == " " and depth > 0:
+            parts.append(token)
+        elif kind == "blank" or (kind == "sign" and token not in _SIGNS_OF_NAMES):
+            return GONE
+        else:
+            parts.append(_kept(kind, token, _SIGNS_OF_NAMES))
+    return "".join(parts)
+
+
+def arguments(text: str) -> str:
+    """The arguments of an op: words, small whole numbers and punctuation; not what is quoted, nor other numbers."""
+    return "".join(_kept(kind, token, _SIGNS) for kind, token in _tokens(text))
+
+
+def formula(text: str) -> str:
+    """A formula, in which the numbers of a program may stand."""
+    return "".join(
+        token if _is_of_formulas(kind, token) else _kept(kind, token, _SIGNS_OF_FORMULAS)
+        for kind, token in _tokens(text, _TOKEN_OF_FORMULA)
+    )
+
+
+def role(text: str) -> str:
+    """What a named tensor is to its module."""
+    return text if text in ("parameter", "buffer") else ""
+
+
+def _tokens(text: str, pattern: re.Pattern[str] = _TOKEN) -> Iterator[tuple[str, str]]:
+    """The tokens of a text, each with its kind."""
+    return ((str(found.lastgroup), found[0]) for found in pattern.finditer(text))
+
+
+def _kept(kind: str, token: str, signs: frozenset[str]) -> str:
+    """A token if it may stay, else `…`."""
+    if kind == "word":
+        stays = token.isidentifier()
+    elif kind == "number":
+        stays = token.isascii() and token.isdigit() and len(token) <= _DIGITS
+    elif kind == "blank":
+        return " "
+    else:
+        stays = kind == "sign" and token in signs
+    return token if stays else GONE
+
+
+def _is_of_formulas(kind: str, token: str) -> bool:
+    """Whether formulas have this constant, or this word with an index or an exponent: `x²`, `λᵢ`, `xᵀ`."""
+    if kind == "number":
+        return token in _CONSTANTS_OF_FORMULAS
+    letters = token.rstrip(_INDICES)
+    return kind == "word" and (not letters or letters.isidentifier())
+
+
+# --- settings and rates
+
+# Settings of PyTorch's optimizers and of their schedulers, as far as their values are numbers.
+_SETTINGS = frozenset(
+    """
+    lr initial_lr base_lr max_lr min_lr momentum base_momentum max_momentum dampening weight_decay
+    decoupled_weight_decay nesterov maximize foreach capturable differentiable fused betas eps amsgrad alpha centered
+    rho lambd t0 initial_accumulator_value lr_decay etas step_sizes momentum_decay max_iter max_eval tolerance_grad
+    tolerance_change history_size
+    """.split()
+)
+
+
+def settings(text: str) -> str:
+    """The settings of a parameter group: numbers, yes and no, of settings that optimizers have."""
+    found = _json(text)
+    known = found.items() if isinstance(found, dict) else ()
+    return json.dumps({key: value for key, value in known if key in _SETTINGS and _is_plain(value)})
+
+
+def rates(text: str) -> str:
+    """The learning rates that a scheduler set."""
+    found = _json(text)
+    return json.dumps(found if isinstance(found, list) and all(map(_is_number, found)) else [])
+
+
+def _json(text: str) -> Any:
+    try:
+        return nested(text, is_strict=False)
+    except ValueError:
+        return None
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_number, value))
+    return value is None or isinstance(value, bool) or _is_number(value)
+
+
+# --- paths
+
+
+def path(text: str) -> str:
+    """A path inside the working folder as it is; of any other the last component: `…/helper.py`."""
+    parts = re.split(r"[\\/]", text)
+    if len(parts) == 1 and ":" not in text:
+        return text
+    inside = not any(part in ("", "..", "~", GONE) or ":" in part for part in parts)
+    if inside or re.fullmatch(rf"{GONE}/[^\\/:]+", text):
+        return text
+    last = parts[-1].rpartition(":")[2]
+    return f"{GONE}/{last}" if last not in ("", "..", "~") else GONE
+
+
+# --- what is noted of a run
+
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc|\.post|\.dev)[0-9]+)*(\+(cpu|cu[0-9]+|rocm[0-9.]+)\Z)?")
+
+
+def _version(text: str) -> str:
+    found = _VERSION.match(text)
+    return found[0] if found is not None else GONE
+
+
+def _number(text: str) -> str:
+    return text if re.fullmatch(r"[0-9]{1,10}", text) else ""
+
+
+def _ending(text: str) -> str:
+    if text in ("ok", "error", "") or re.fullmatch(r"exit -?[0-9]{1,10}", text):
+        return text
+    return f"exit {GONE}"
+
+
+def _stopped(text: str) -> str:
+    found = re.search(r"; complete up to event [0-9]+\Z", text)
+    return GONE + found[0] if found is not None else nothing(text)
+
+
+_META: dict[str, Callable[[str], str]] = {
+    "gradviz": _version,
+    "python": _version,
+    "numpy": _version,
+    "torch": _version,
+    "engine": lambda text: text if text in ("numpy", "torch") else GONE,
+    "script": path,
+    "values": lambda text: "none" if text == "none" else "stats",
+    "scope": name,
+    "last": _number,
+    "check_functions": lambda text: "1",
+    "no_source": lambda text: "1",
+    "rank": _number,
+    "world": _number,
+    "ended": _ending,
+    "error_type": name,
+    "error_file": path,
+    "error_line": _number,
+    "stopped": _stopped,
+}
+
+
+def meta_of(meta: Mapping[str, str]) -> dict[str, str]:
+    """What may be shared of what is noted of a run, with a note that the rest is gone."""
+    found = {key: keep(meta[key]) for key, keep in _META.items() if key in meta}
+    if "error" in meta:
+        found["error"] = f"{found.get('error_type', GONE)}: {GONE}"
+    return {**found, "redacted": "1"}
+
+
+# --- forms
+
+
+def dtype(text: str) -> str:
+    """The name of a dtype."""
+    return text if re.fullmatch(r"[a-z]{1,10}[0-9a-z_]{0,14}", text) else "unknown"
+
+
+def device(text: str) -> str:
+    """The name of a device."""
+    return text if re.fullmatch(r"[a-z]{1,16}(:[0-9]{1,3})?", text) else "unknown"
+
+
+# --- events
+
+# The filter of each text field, and of each text in the elements of a list.
+TEXTS: dict[tuple[Kind, str], Callable[[str], str]] = {
+    (Kind.TENSOR, "how"): name,
+    (Kind.OP, "op"): name,
+    (Kind.OP, "args"): arguments,
+    (Kind.NODE, "grad_fn"): name,
+    (Kind.MUTATED, "how"): name,
+    (Kind.GRADS_CLEARED, "how"): name,
+    (Kind.NAMED, "name"): name,
+    (Kind.NAMED, "role"): role,
+    (Kind.SCOPE_ENTERED, "kind"): name,
+    (Kind.SCOPE_ENTERED, "name"): name,
+    (Kind.SCOPE_ENTERED, "type"): name,
+    (Kind.TANGENT, "how"): name,
+    (Kind.PASS_BEGAN, "how"): name,
+    (Kind.RECEIVED, "grad_fn"): name,
+    (Kind.KERNEL, "op"): name,
+    (Kind.KERNEL, "args"): nothing,
+    (Kind.KERNEL, "result"): nothing,
+    (Kind.COMPARED, "function"): name,
+    (Kind.COMPARED, "why_not"): nothing,
+    (Kind.COMPARED, "argument"): name,
+    (Kind.HOOKED, "hook"): name,
+    (Kind.HOLDS, "type"): name,
+    (Kind.HOLDS, "groups.settings"): settings,
+    (Kind.CLIPPED, "how"): name,
+    (Kind.STEPPED, "type"): name,
+    (Kind.STEPPED, "groups.settings"): settings,
+    (Kind.SCHEDULED, "type"): name,
+    (Kind.SCHEDULED, "rates"): rates,
+    (Kind.ERROR, "type"): name,
+    (Kind.ERROR, "message"): nothing,
+}
+# The fields that hold a real number and keep it. One that is computed from elements does not.
+REALS = {(Kind.PASS_BEGAN, "time"), (Kind.STEPPED, "time")}
+
+
+def filter_of(kind: Kind, field: str) -> Callable[[str], str]:
+    """The filter of a text field; one that leaves nothing where the field is in no list."""
+    return TEXTS.get((kind, field), nothing)

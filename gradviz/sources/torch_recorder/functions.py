@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradviz.sources.functions import Call, Functions
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.identity import NodeRecord
+from gradviz.sources.torch_recorder.memory import check_room
 from gradviz.sources.torch_recorder.source import Source, in_transform
 
 
@@ -27,6 +28,7 @@ class TorchFunctions:
     def array(self, tensor: torch.Tensor) -> np.ndarray:
         """A copy of the elements; those of short dtypes as float32."""
         with torch._C.DisableTorchFunction(), torch.no_grad():
+            check_room(tensor)
             plain = tensor.detach().cpu().resolve_conj().resolve_neg()
             if plain.is_floating_point() and plain.element_size() < 4:
                 plain = plain.float()

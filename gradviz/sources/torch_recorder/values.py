@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from ctypes import string_at
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,18 @@ import torch
 
 from gradviz.events.handles import READERS, Form, Later, NumpyReader
 from gradviz.events.values import packed_stats_of, packed_stats_of_each
+from gradviz.sources.torch_recorder.memory import (
+    array_of,
+    bytes_of,
+    check_room,
+    dtype_name,
+    flat_in_place,
+    in_numpy,
+    in_place,
+    is_dense,
+    start_of,
+)
 
-_DTYPES: dict[Any, str] = {}
 _MOST_RECENT = 8
 _LARGE = 4096  # up to so many elements statistics are computed later, those of many tensors at once
 _numpy = NumpyReader()
@@ -127,23 +136,22 @@ class TorchReader:
         if value.is_meta or value.is_nested:
             return None
         if value.is_cpu and value.dtype in _IN_NUMPY and value.is_contiguous() and not value.is_neg():
-            return _bytes_of(value) if whole else self._keep_dense(value)
+            return bytes_of(value) if whole else self._keep_dense(value)
         if is_distant(value):
             return self._keep_distant(value.detach(), whole)
         if value.dtype not in _IN_NUMPY or value.is_neg():
             return _numpy.keep(array_of(value, whole), whole)
-        if whole or not _is_dense(value):
+        if whole or not is_dense(value):
             return _numpy.keep(in_place(value), whole)
         return self._keep_dense(value)
 
     def _keep_dense(self, value: torch.Tensor) -> bytes | Later:
         """The statistics of a dense tensor. Of a large one those of a tensor on the same memory will do, if they have
         just been computed, that tensor lives, and nobody has written since."""
-        start, size, dtype = _start_of(value), value.nbytes, value.dtype
+        start, size, dtype = start_of(value), value.nbytes, value.dtype
         if value.numel() <= _LARGE:
-            return Later((ctypes.string_at(start, size), _in_numpy(dtype)), False, size)
-        memory: Any = _bytes_at(size).from_address(start)  # for as long as the tensor is held
-        elements = np.frombuffer(memory, _in_numpy(dtype))
+            return Later((string_at(start, size), in_numpy(dtype)), False, size)
+        elements = flat_in_place(value, start)
         if value.is_inference():  # which counts no versions
             return packed_stats_of(elements)
         key, version = (start, size, dtype), value._version
@@ -159,6 +167,7 @@ class TorchReader:
     def _keep_distant(self, value: torch.Tensor, whole: bool) -> Later | None:
         if value.layout is not torch.strided:
             return None
+        check_room(value)
         if whole:
             kept = value.clone()
             return Later(kept, True, kept.numel() * kept.element_size())
@@ -198,87 +207,6 @@ def _form_of(value: torch.Tensor) -> Form:
 def is_distant(value: torch.Tensor) -> bool:
     """Whether a tensor lies on a device, which to look at it one would have to wait for."""
     return not value.is_cpu
-
-
-def dtype_name(dtype: Any) -> str:
-    """`float32` for torch.float32; NumPy's name for the same, where it has another."""
-    known = _DTYPES.get(dtype)
-    if known is None:
-        known = _DTYPES[dtype] = str(dtype).removeprefix("torch.")
-    return known
-
-
-def _is_dense(value: torch.Tensor) -> bool:
-    """Whether a tensor shows each element of its memory once."""
-    last = 0
-    for length, step in zip(value.shape, value.stride(), strict=True):
-        if length > 1:
-            if not step:
-                return False
-            last += (length - 1) * step
-    return last + 1 == value.numel()
-
-
-def array_of(value: torch.Tensor, whole: bool = False) -> np.ndarray:
-    """The memory of a tensor on the CPU as an array. A dtype that NumPy has not comes as its bits where its elements
-    are kept `whole`, else as float32. Raises TypeError and RuntimeError where there are no elements."""
-    if value.dtype is torch.bfloat16:
-        plain = value.detach()
-        return in_place(plain.view(torch.int16)) if whole else plain.float().numpy()
-    if value.is_conj() or value.is_neg():
-        return value.detach().resolve_conj().resolve_neg().numpy()
-    if value.dtype in _EIGHT_BITS:
-        return in_place(value.detach().view(torch.uint8)) if whole else value.detach().float().numpy()
-    return in_place(value.detach())
-
-
-class _Memory:
-    """The memory of a tensor, which it keeps alive, as NumPy's protocol for arrays tells of it."""
-
-    __slots__ = ("__array_interface__", "tensor")
-    tensor: torch.Tensor
-    __array_interface__: dict[str, Any]
-
-
-def in_place(value: torch.Tensor) -> np.ndarray:
-    """The memory of a tensor as an array. Not by `Tensor.numpy`: a tensor that it was called on can never be resized.
-    Raises TypeError for a dtype that NumPy has not, RuntimeError where there is no memory."""
-    dtype = _in_numpy(value.dtype)
-    memory = _Memory()
-    memory.tensor = value
-    memory.__array_interface__ = {
-        "shape": tuple(value.shape),
-        "strides": tuple([dtype.itemsize * step for step in value.stride()]),
-        "typestr": dtype.str,
-        "data": (_start_of(value), True),
-        "version": 3,
-    }
-    return np.asarray(memory)
-
-
-@lru_cache(maxsize=1000)
-def _bytes_at(size: int) -> type[ctypes.Array[Any]]:
-    """The type of so many bytes, which `ctypes` makes anew each time."""
-    return ctypes.c_char * size
-
-
-def _bytes_of(value: torch.Tensor) -> bytes:
-    """The elements of a contiguous tensor. Raises RuntimeError where there is no memory."""
-    return ctypes.string_at(_start_of(value), value.nbytes)
-
-
-def _start_of(value: torch.Tensor) -> int:
-    """The address of a tensor's first element. Raises RuntimeError where there is no memory."""
-    start: int = value.data_ptr()
-    if start == value.storage_offset() * value.element_size() and value.numel():
-        raise RuntimeError("the tensor has no memory")  # it has been freed, or never was there
-    return start
-
-
-@cache
-def _in_numpy(dtype: Any) -> np.dtype:
-    """NumPy's dtype of the same name. Raises TypeError where it has none."""
-    return np.dtype(dtype_name(dtype))
 
 
 def widest(device: torch.device) -> torch.dtype:
@@ -336,11 +264,6 @@ def _widened(data: bytes) -> bytes:
     return np.concatenate(numbers, dtype=np.float64).tobytes()
 
 
-_EIGHT_BITS = {
-    getattr(torch, name)
-    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-    if hasattr(torch, name)
-}
 # Read as they lie in memory, unless a float's sign is to be changed on reading.
 _IN_NUMPY = {
     torch.float32, torch.float64, torch.float16,

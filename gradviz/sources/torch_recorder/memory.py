@@ -1,0 +1,131 @@
+"""The memory of PyTorch's tensors on the CPU, read in place.
+
+A tensor's shape is no proof that it has the memory: its storage may have been resized, freed, or never made. Whoever
+reads an address asks `start_of` for it, and whoever has PyTorch read a tensor asks `check_room` before."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+_DTYPES: dict[Any, str] = {}
+_EIGHT_BITS = {
+    getattr(torch, name)
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+    if hasattr(torch, name)
+}
+
+
+def dtype_name(dtype: Any) -> str:
+    """`float32` for torch.float32; NumPy's name for the same, where it has another."""
+    known = _DTYPES.get(dtype)
+    if known is None:
+        known = _DTYPES[dtype] = str(dtype).removeprefix("torch.")
+    return known
+
+
+@cache
+def in_numpy(dtype: Any) -> np.dtype:
+    """NumPy's dtype of the same name. Raises TypeError where it has none."""
+    return np.dtype(dtype_name(dtype))
+
+
+def check_room(value: torch.Tensor) -> None:
+    """Raise RuntimeError where a strided tensor on any device shows more than its storage holds."""
+    if value.is_contiguous():
+        elements = value.numel()
+    else:
+        shape = value.shape
+        elements = 0 if 0 in shape else 1
+        if elements:
+            elements += sum([(size - 1) * step for size, step in zip(shape, value.stride(), strict=True)])
+    end = (value.storage_offset() + elements) * value.element_size()
+    if elements and end > value.untyped_storage().nbytes():
+        raise RuntimeError("the tensor shows more than its storage holds")
+
+
+def start_of(value: torch.Tensor) -> int:
+    """The address of a tensor's first element, from which on all of them may be read. Raises RuntimeError where there
+    is no memory, or too little."""
+    check_room(value)
+    start: int = value.data_ptr()
+    if start == value.storage_offset() * value.element_size() and value.numel():
+        raise RuntimeError("the tensor has no memory")  # it never was there
+    return start
+
+
+def bytes_of(value: torch.Tensor) -> bytes:
+    """The elements of a contiguous tensor. Raises RuntimeError where there is no memory."""
+    return ctypes.string_at(start_of(value), value.nbytes)
+
+
+def flat_in_place(value: torch.Tensor, start: int) -> np.ndarray:
+    """The memory of a dense tensor that begins at `start`, as a flat array, for as long as the tensor is held."""
+    memory: Any = _bytes_at(value.nbytes).from_address(start)
+    return np.frombuffer(memory, in_numpy(value.dtype))
+
+
+@lru_cache(maxsize=1000)
+def _bytes_at(size: int) -> type[ctypes.Array[Any]]:
+    """The type of so many bytes, which `ctypes` makes anew each time."""
+    return ctypes.c_char * size
+
+
+class _Memory:
+    """The memory of a tensor, which it keeps alive, in NumPy's protocol for arrays."""
+
+    __slots__ = ("__array_interface__", "tensor")
+    tensor: torch.Tensor
+    __array_interface__: dict[str, Any]
+
+
+def in_place(value: torch.Tensor) -> np.ndarray:
+    """The memory of a tensor as an array. Not by `Tensor.numpy`: a tensor that it was called on can never be resized.
+    Raises TypeError for a dtype that NumPy has not, RuntimeError where there is no memory."""
+    dtype = in_numpy(value.dtype)
+    memory = _Memory()
+    memory.tensor = value
+    memory.__array_interface__ = {
+        "shape": tuple(value.shape),
+        "strides": tuple([dtype.itemsize * step for step in value.stride()]),
+        "typestr": dtype.str,
+        "data": (start_of(value), True),
+        "version": 3,
+    }
+    return np.asarray(memory)
+
+
+def array_of(value: torch.Tensor, whole: bool = False) -> np.ndarray:
+    """The memory of a tensor on the CPU as an array. A dtype that NumPy has not comes as its bits where its elements
+    are kept `whole`, else as float32. Raises TypeError and RuntimeError where there are no elements."""
+    if value.dtype is torch.bfloat16:
+        return _as_bits_or_float32(value, whole, torch.int16)
+    if value.dtype in _EIGHT_BITS:
+        return _as_bits_or_float32(value, whole, torch.uint8)
+    if value.is_conj() or value.is_neg():
+        start_of(value)
+        return value.detach().resolve_conj().resolve_neg().numpy()
+    return in_place(value.detach())
+
+
+def _as_bits_or_float32(value: torch.Tensor, whole: bool, bits: torch.dtype) -> np.ndarray:
+    plain = value.detach()
+    if whole:
+        return in_place(plain.view(bits))
+    start_of(plain)
+    return plain.float().numpy()
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Whether a tensor shows each element of its memory once."""
+    last = 0
+    for length, step in zip(value.shape, value.stride(), strict=True):
+        if length > 1:
+            if not step:
+                return False
+            last += (length - 1) * step
+    return last + 1 == value.numel()

@@ -33,11 +33,9 @@ def ranked(numbers: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def distinct_pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The pairs of two integer arrays of shape (n,), each once, as rows in ascending order."""
-    ordered = np.stack([first, second], axis=1)[np.lexsort((second, first))]
-    if not len(ordered):
-        return ordered
-    return ordered[np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])]
+    """The pairs of two arrays of shape (n,) of whole numbers below 2³², each once, as rows in ascending order."""
+    keys = distinct(first.astype(np.uint64) << np.uint64(32) | second.astype(np.uint64))
+    return np.stack([keys >> np.uint64(32), keys & np.uint64(0xFFFFFFFF)], axis=1).astype(np.int64)
 
 
 def contained(numbers: ArrayLike, among: ArrayLike) -> np.ndarray:

@@ -93,7 +93,7 @@ def test_a_long_row_of_copies_does_not_keep_check_busy(training: Path) -> None:
     ("means", "by"),
     [
         ("tensor", 1 << 28),
-        ("tensor", 1 << 30),
+        ("tensor", 1 << 31),
         ("node", 1 << 28),
         ("node", 1 << 31),
         ("scope", 1 << 31),

@@ -20,7 +20,7 @@ def test_distinct_numbers_are_in_order_and_occur_once(numbers: np.ndarray) -> No
     assert distinct(numbers).tolist() == sorted(set(numbers.tolist()))
 
 
-@given(arrays(np.uint32, st.tuples(st.just(2), st.integers(0, 40)), elements=st.integers(0, 4)))
+@given(arrays(np.uint32, st.tuples(st.just(2), st.integers(0, 40)), elements=few))
 def test_distinct_pairs_are_in_order_and_occur_once(columns: np.ndarray) -> None:
     expected = sorted({(first, second) for first, second in columns.T.tolist()})
     assert [tuple(pair) for pair in distinct_pairs(*columns).tolist()] == expected

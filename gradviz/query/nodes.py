@@ -10,7 +10,7 @@ from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, NodeMade
 from gradviz.query.lookup import Lookup
 from gradviz.query.tables import Log
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct_pairs
 from gradviz.tracefile.columns import Table
 
 ACCUMULATE = "AccumulateGrad"
@@ -117,7 +117,7 @@ class Nodes(Lookup):
         """The names of the nodes that were not told of when they were made."""
         received = self.trace.table(Kind.RECEIVED)
         others = ~contained(received["node"], self.table["node"])
-        pairs = _distinct_pairs(received["node"][others], received["grad_fn"][others])
+        pairs = distinct_pairs(received["node"][others], received["grad_fn"][others])
         return {node: self.trace.text(name) for node, name in pairs.tolist()}
 
     def leaf(self, node: int) -> int:
@@ -142,7 +142,7 @@ class Nodes(Lookup):
     def _accumulated(self) -> dict[int, int]:
         """The leaf that each node accumulated into."""
         accumulated = self.trace.table(Kind.ACCUMULATED)
-        return dict(_distinct_pairs(accumulated["node"], accumulated["tensor"]).tolist())
+        return dict(distinct_pairs(accumulated["node"], accumulated["tensor"]).tolist())
 
     @cached_property
     def _led_to(self) -> dict[int, list[int]]:
@@ -152,7 +152,7 @@ class Nodes(Lookup):
         nodes, tensors = (np.concatenate([edges[:, part], roots[:, part]]) for part in (0, 2))
         others = (nodes > 0) & (tensors > 0) & ~contained(nodes, self.table["node"])
         found: dict[int, list[int]] = {}
-        for node, tensor in _distinct_pairs(nodes[others], tensors[others]).tolist():
+        for node, tensor in distinct_pairs(nodes[others], tensors[others]).tolist():
             found.setdefault(node, []).append(tensor)
         return found
 
@@ -220,9 +220,3 @@ class _Decoded(dict[int, NodeMade | None]):
         event = None if made is None else self.nodes.table.object(made)
         self[node] = event
         return event
-
-
-def _distinct_pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The pairs of two columns of numbers below 2³², each once, in order."""
-    pairs = distinct(first.astype(np.int64) << 32 | second.astype(np.int64))
-    return np.stack([pairs >> 32, pairs & 0xFFFFFFFF], axis=1)

@@ -17,6 +17,8 @@ from gradviz.sets import distinct
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
 
+_BITS = 31  # of an event's number in a key with a tensor's, which has 32: a key has 63 and a sign
+_LAST_EVENT = (1 << _BITS) - 1
 _COLUMNS = (
     "tensors", "events", "versions", "bases", "forms", "flags", "_grades", "_lengths", "_offsets",
 )  # fmt: skip
@@ -124,7 +126,7 @@ class States:
 
     @property
     def _keys(self) -> np.ndarray:
-        return self.tensors.astype(np.int64) << 32 | self.events
+        return self.tensors.astype(np.int64) << _BITS | self.events
 
     @cached_property
     def _sorted_keys(self) -> np.ndarray:
@@ -133,12 +135,13 @@ class States:
     def rows(self, tensor: int) -> np.ndarray:
         """The states of a tensor, in order."""
         keys = self._sorted_keys
-        start, end = np.searchsorted(keys, [tensor << 32, tensor + 1 << 32])
+        start = int(keys.searchsorted(tensor << _BITS))
+        end = int(keys.searchsorted(tensor << _BITS | _LAST_EVENT, side="right"))
         return self._order[start:end]
 
     def last(self, tensor: int, at: int) -> int:
         """The last state of a tensor up to event `at`; −1 for none."""
-        place = int(self._sorted_keys.searchsorted(tensor << 32 | max(at, 0), side="right")) - 1
+        place = int(self._sorted_keys.searchsorted(tensor << _BITS | max(at, 0), side="right")) - 1
         if at < 0 or place < 0:
             return -1
         row = int(self._order[place])
@@ -147,8 +150,8 @@ class States:
     def first(self, tensor: int) -> int:
         """The first state of a tensor; −1 for none."""
         keys = self._sorted_keys
-        place = int(keys.searchsorted(tensor << 32))
-        if place == len(keys) or int(keys[place] >> 32) != tensor:
+        place = int(keys.searchsorted(tensor << _BITS))
+        if place == len(keys) or int(keys[place] >> _BITS) != tensor:
             return -1
         return int(self._order[place])
 
@@ -164,9 +167,9 @@ class States:
         if not len(formed):
             return np.full(len(tensors), -1)
         keys = self._formed_keys
-        wanted = tensors.astype(np.int64) << 32 | np.maximum(events, 0)
+        wanted = tensors.astype(np.int64) << _BITS | np.maximum(events, 0)
         at = np.searchsorted(keys, wanted, side="right") - 1
-        known = (at >= 0) & (keys[at] >> 32 == tensors) & (tensors > 0) & (events >= 0)
+        known = (at >= 0) & (keys[at] >> _BITS == tensors) & (tensors > 0) & (events >= 0)
         return np.where(known, formed[at], -1)
 
     @cached_property

@@ -545,7 +545,7 @@ def test_what_the_recorder_takes_of_pytorch_that_is_not_public_is_named_as_neede
     dynamos = {"_recompile_re"}  # which is asked for where it is used
     attributes = set().union(*map(_attributes, texts)) - own - pythons - dynamos
     assert attributes - {part for path in NEEDED for part in path.split(".")} == set()
-    assert {"_base", "_sequence_nr", "_raw_saved_mat1"} <= attributes
+    assert {"_base", "_sequence_nr", "_input_metadata"} <= attributes
 
 
 def test_a_function_whose_apply_is_written_in_c_is_recorded(

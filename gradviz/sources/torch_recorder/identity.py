@@ -19,11 +19,11 @@ from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.listener import NO_RULE, Listener, State, Where, edges_of
 from gradviz.events.numbers import next_node_number, next_tensor_number
+from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
 
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
 FILLED = "filled"  # how a tensor came to be that was empty until PyTorch filled it, as `torch.load` does
-RAW = "_raw_saved_"  # begins the names of attributes of nodes
 
 
 class Known(weakref.ref):  # type: ignore[type-arg]
@@ -304,7 +304,7 @@ class Identity:
         found = []
         for name in names:
             try:
-                raw = getattr(fn, name)
+                raw = saved_as_is(fn, name, bool(candidates))
             except (RuntimeError, AttributeError):  # freed already, or none was saved
                 continue
             found += self.saved_as(raw, candidates)
@@ -327,7 +327,7 @@ class Identity:
         return [tensor for tensor in found if tensor]
 
     def _saved(self, saved: Any, candidates: Sequence[torch.Tensor]) -> Saved | None:
-        data = _data_of(saved)
+        data = data_of(saved)
         if not isinstance(data, torch.Tensor):  # none, or packed by hooks
             return None
         known = self.known.get(id(data)) or self._twin(data, candidates)
@@ -413,14 +413,6 @@ def version_of(tensor: torch.Tensor) -> int:
         return tensor._version
     except RuntimeError:  # of inference mode
         return 0
-
-
-def _data_of(saved: Any) -> Any:
-    """`saved.data`, of which no mode hears."""
-    if not torch._C._len_torch_dispatch_stack():
-        return getattr(saved, "data", None)
-    with torch._C._DisableTorchDispatch():
-        return getattr(saved, "data", None)
 
 
 def _memory_of(tensor: torch.Tensor) -> int:

@@ -14,6 +14,7 @@ from gradviz.events.numbers import next_tensor_number
 from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder.formulas import rules_of_linear
 from gradviz.sources.torch_recorder.identity import Identity, Numbered
+from gradviz.sources.torch_recorder.saved import data_of, saved_as_is
 from gradviz.sources.torch_recorder.source import Source
 from gradviz.sources.torch_recorder.values import Unseen, unheard
 
@@ -56,8 +57,8 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
     else:
         fn, record, edges = main
         record.tensors[0] = state.tensor
-        saved = identity.saved_as(fn._raw_saved_mat1, (x,))
-        if getattr(fn._raw_saved_mat2, "data", None) is not None:
+        saved = identity.saved_as(saved_as_is(fn, "_raw_saved_mat1", True), (x,))
+        if data_of(saved_as_is(fn, "_raw_saved_mat2", True)) is not None:
             saved.append(Saved(t, 0))
         listener.differentiated(
             frame, "addmm", "", of_addmm, in_pass, (b, given, t), state.tensor, out, state.flags, state.version, 0,

@@ -16,9 +16,10 @@ from gradviz.sources.live_pass import named_if_freed
 from gradviz.sources.torch_recorder import values
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.identity import RAW, NodeRecord, grad_fn_of
+from gradviz.sources.torch_recorder.identity import NodeRecord, grad_fn_of
 from gradviz.sources.torch_recorder.live_pass import tell_pass
 from gradviz.sources.torch_recorder.recorder import TorchRecorder
+from gradviz.sources.torch_recorder.saved import RAW
 from gradviz.sources.torch_recorder.source import Source
 from gradviz.sources.torch_recorder.values import Unseen
 

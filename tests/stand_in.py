@@ -49,7 +49,7 @@ class DistantReader:
     def keep(self, value: Distant, whole: bool) -> Later:
         return Later((value.array.copy(), value.dtype), whole, value.array.nbytes)
 
-    def settle(self, waiting: Sequence[Later]) -> list[bytes]:
+    def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
         self.trips.append(len(waiting))
         return [_bytes(*later.kept) if later.whole else packed_stats_of(later.kept[0]) for later in waiting]
 

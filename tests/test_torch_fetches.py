@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import gradviz  # noqa: E402
-from gradviz.events.handles import Later  # noqa: E402
+from gradviz.events.values import packed_stats_of  # noqa: E402
 from gradviz.sources.record import record  # noqa: E402
-from gradviz.sources.torch_recorder import values  # noqa: E402
+from gradviz.sources.torch_recorder import device_values, fetching, values  # noqa: E402
 from gradviz.tracefile import Trace  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -82,12 +82,12 @@ def test_what_waits_is_fetched_in_one_copy(
     monkeypatch.setattr("gradviz.tracefile.writer.INTERVAL", 3600)  # nothing is written before the end
     for module in ("packing", "recorder"):
         monkeypatch.setattr(f"gradviz.tracefile.{module}.FEW", 10**6)
-    before = values.READER.fetches
+    before = fetching.FETCHER.copies
     with record(tmp_path / "run.gradviz") as running:
         train(20)
-        assert values.READER.fetches - before <= 1
+        assert fetching.FETCHER.copies - before <= 1
         running.recorder.flush()
-        fetched = values.READER.fetches - before
+        fetched = fetching.FETCHER.copies - before
     with gradviz.open(tmp_path / "run.gradviz") as trace:
         assert len(states(trace)) > 400
     assert 1 <= fetched <= 2
@@ -120,11 +120,6 @@ class NoDoubles(TorchDispatchMode):
         return out
 
 
-@pytest.fixture
-def without_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "widest", lambda device: torch.float32)
-
-
 NAN, INF = float("nan"), float("inf")
 AWKWARD = {
     "one": torch.tensor([3.0]),
@@ -135,46 +130,38 @@ AWKWARD = {
     "large": torch.tensor([3e38, -3e38, 2e38] * 3000),
     "small": torch.tensor([3e-38, -1e-38] * 3000),
     "many": torch.randn(100_003, generator=torch.Generator().manual_seed(0)) + 100,
-    "half": torch.tensor([60000.0, 1.0], dtype=torch.float16),
-    "whole": torch.arange(-5, 2000),
-    "true": torch.tensor([True, False]),
-    "complex": torch.tensor([3 + 4j, 0j]),
+    "positive but for some": torch.arange(1.0, 9001).index_fill(0, torch.tensor([7, 8000]), INF),
+    "negative but for some": (-torch.arange(1.0, 9001)).index_fill(0, torch.tensor([7, 8000]), NAN),
+    "no numbers": torch.full((9000,), NAN),
+    "half": torch.tensor([60000.0, 1.0] * 3000, dtype=torch.float16),
+    "bfloat16": torch.linspace(-3e38, 3e38, 9000).bfloat16(),
+    "eight bits": torch.linspace(-9, 9, 9000).to(torch.float8_e5m2),
+    "whole": torch.arange(-5, 9000),
+    "large whole": torch.arange(9000) * 2**50,
+    "bytes": torch.arange(9000).to(torch.uint8),
+    "true": torch.tensor([True, False] * 3000),
+    "complex": torch.tensor([3 + 4j, 0j] * 3000),
+    "transposed": torch.arange(1e4).view(10, 1000).t(),
+    "a column": torch.arange(2e4).view(-1, 2)[:, 1],
+    "expanded": torch.tensor([NAN, 0.0, 3.0] * 2000).expand(7, 6000),
 }
 
 
+@pytest.mark.parametrize("room", [device_values.COPIES, 0], ids=["with room", "in blocks"])
 @pytest.mark.parametrize("name", AWKWARD)
-def test_a_device_without_float64_computes_the_same_statistics(without_doubles: None, name: str) -> None:
+def test_a_device_without_float64_computes_the_same_statistics(name: str, room: int) -> None:
     tensor = AWKWARD[name]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(values, "widest", lambda device: torch.float64)
-        expected = values.stats_on_device(tensor).numpy()
+    plain = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float8_e5m2) else tensor
+    expected = np.frombuffer(packed_stats_of(plain.numpy()))
+    copies = device_values.Room()
+    copies.limit = room
     with NoDoubles():
-        packed = values.stats_on_device(tensor)
-    (data,) = values.READER.settle([Later(packed, False, 0)])
+        kept = device_values.statistics_of(tensor, copies)
+    (data,) = fetching.Fetcher().fetch([kept])
+    assert data is not None
     numbers = np.frombuffer(data)
     scale = max(abs(expected[:4][np.isfinite(expected[:4])]), default=0.0)
     assert numbers[4:] == pytest.approx(expected[4:], rel=0, abs=0)
     assert numbers[:4] == pytest.approx(expected[:4], rel=1e-6, abs=1e-6 * scale, nan_ok=True)
-
-
-def test_no_value_is_missing_on_a_device_without_float64(
-    distant: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with record(tmp_path / "double.gradviz"):
-        train()
-    monkeypatch.setattr(values, "widest", lambda device: torch.float32)
-    with record(tmp_path / "single.gradviz"):
-        train()
-    with (
-        gradviz.open(tmp_path / "double.gradviz") as double,
-        gradviz.open(tmp_path / "single.gradviz") as single,
-    ):
-        expected, found = states(double), states(single)
-    assert [grade for grade, _ in found] == [grade for grade, _ in expected]
-    for (_, numbers), (_, others) in zip(found, expected, strict=True):
-        assert numbers == pytest.approx(others, rel=1e-5, abs=1e-6, nan_ok=True)
-
-
-def test_apples_device_has_no_float64() -> None:
-    assert values.widest(torch.device("mps")) is torch.float32
-    assert values.widest(torch.device("cuda")) is torch.float64
+    del kept
+    assert copies.taken == 0

@@ -42,8 +42,9 @@ class Reader(Protocol):
         """What to keep of a value as it is now: with `whole` all its elements in C order, else seven doubles
         (`values.Stats`). None where neither can be had."""
 
-    def settle(self, waiting: Sequence[Later]) -> list[bytes]:
-        """The bytes of what was kept for later. Called by the recorder's own thread."""
+    def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
+        """The bytes of what was kept for later, None where they cannot be had after all. Called by the recorder's own
+        thread."""
 
     def size(self, value: Any) -> int:
         """How many elements a value has."""
@@ -64,7 +65,7 @@ class NumpyReader:
         """Its bytes, or its statistics."""
         return value.tobytes() if whole else packed_stats_of(value)
 
-    def settle(self, waiting: Sequence[Later]) -> list[bytes]:
+    def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
         """Nothing waits."""
         return []
 

@@ -370,9 +370,16 @@ def settle(batch: Batch) -> None:
         _, positions, waiting = readers.setdefault(id(reader), (reader, [], []))
         positions.append(position)
         waiting.append(later)
+    missing = set()
     for reader, positions, waiting in readers.values():
         for position, data in zip(positions, reader.settle(waiting), strict=True):
-            batch.payload[position] = data
+            if data is None:
+                missing.add(position)
+            else:
+                batch.payload[position] = data
     states = np.frombuffer(batch.states, STATE)
-    valued = states["what"] >> 8 != 0
+    valued = np.flatnonzero(states["what"] >> 8)
     states["length"][valued] = [len(payload) for payload in batch.payload]
+    if missing:
+        states["what"][valued[sorted(missing)]] &= 0xFF  # their flags alone
+        batch.payload = [data for at, data in enumerate(batch.payload) if at not in missing]

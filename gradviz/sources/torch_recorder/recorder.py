@@ -22,6 +22,7 @@ from gradviz.sources.on_import import AroundImports, OnImport
 from gradviz.sources.torch_recorder import collectives, values
 from gradviz.sources.torch_recorder.again import Calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
+from gradviz.sources.torch_recorder.capturing import Captures
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.compiling import compiling, is_compiled, prepare_dynamo
 from gradviz.sources.torch_recorder.engine import watched
@@ -123,6 +124,8 @@ class TorchRecorder:
         self.replaced.put(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
         self.replaced.put(threading.Thread, "_bootstrap_inner", self._starting())
         self.replaced.put(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
+        for name, call in Captures(self.source).calls().items():
+            self.replaced.put(torch.cuda.CUDAGraph, name, call)
         for name, call in [*self.collectives.calls()]:
             for module in collectives.modules():
                 self.replaced.put(module, name, call)

@@ -13,6 +13,8 @@ import torch
 
 from gradviz.events.handles import READERS, Form, Later, NumpyReader
 from gradviz.events.values import packed_stats_of, packed_stats_of_each
+from gradviz.sources.torch_recorder.device_values import statistics_of, whole_of
+from gradviz.sources.torch_recorder.fetching import FETCHER, OutOfMemory, streams_of
 from gradviz.sources.torch_recorder.memory import (
     array_of,
     bytes_of,
@@ -23,7 +25,7 @@ from gradviz.sources.torch_recorder.memory import (
     in_place,
     is_dense,
     start_of,
-)
+)  # fmt: skip
 
 _MOST_RECENT = 8
 _LARGE = 4096  # up to so many elements statistics are computed later, those of many tensors at once
@@ -74,7 +76,7 @@ class UnseenReader:
     def keep(self, value: Unseen, whole: bool) -> None:
         """Nothing: it has no value."""
 
-    def settle(self, waiting: Sequence[Later]) -> list[bytes]:
+    def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
         """Nothing waits."""
         return []
 
@@ -88,7 +90,6 @@ class TorchReader:
 
     def __init__(self) -> None:
         self.forms: dict[tuple[Any, ...], Form] = {}
-        self.fetches = 0
         self.recent: dict[tuple[Any, ...], tuple[Any, int, bytes]] = {}  # by memory: the tensor, its version
 
     def form(self, value: torch.Tensor) -> Form:
@@ -135,10 +136,10 @@ class TorchReader:
     def _keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         if value.is_meta or value.is_nested:
             return None
-        if value.is_cpu and value.dtype in _IN_NUMPY and value.is_contiguous() and not value.is_neg():
-            return bytes_of(value) if whole else self._keep_dense(value)
         if is_distant(value):
             return self._keep_distant(value.detach(), whole)
+        if value.dtype in _IN_NUMPY and value.is_contiguous() and not value.is_neg():
+            return bytes_of(value) if whole else self._keep_dense(value)
         if value.dtype not in _IN_NUMPY or value.is_neg():
             return _numpy.keep(array_of(value, whole), whole)
         if whole or not is_dense(value):
@@ -167,33 +168,31 @@ class TorchReader:
     def _keep_distant(self, value: torch.Tensor, whole: bool) -> Later | None:
         if value.layout is not torch.strided:
             return None
+        streams = streams_of(value.device)
+        if streams is not None and streams.is_current_stream_capturing():
+            return None  # what is launched now would be run at every replay
         check_room(value)
-        if whole:
-            kept = value.clone()
-            return Later(kept, True, kept.numel() * kept.element_size())
-        return Later(stats_on_device(value), False, 56)
+        try:
+            with torch.no_grad():
+                kept = whole_of(value) if whole else statistics_of(value, FETCHER.room(value.device))
+        except OutOfMemory:
+            FETCHER.left_out += 1
+            return None
+        if streams is not None:
+            kept.stream = streams.current_stream(value.device)
+        return Later(kept, whole, kept.held)
 
-    def settle(self, waiting: Sequence[Later]) -> list[bytes]:
-        """The bytes of what waits. What lies on one device comes from there in one copy."""
+    def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
+        """The bytes of what waits. What lies on one device comes from there together."""
         by_device: dict[Any, list[int]] = {}
         for at, later in enumerate(waiting):
             by_device.setdefault(getattr(later.kept, "device", None), []).append(at)
-        found: list[bytes] = [b""] * len(waiting)
+        found: list[bytes | None] = [b""] * len(waiting)
         for device, there in by_device.items():
-            settled = packed_stats_of_each if device is None else self._fetched
+            settled: Any = packed_stats_of_each if device is None else FETCHER.fetch
             for at, data in zip(there, settled([waiting[at].kept for at in there]), strict=True):
-                is_packed = not waiting[at].whole and len(data) == _PACKED
-                found[at] = _widened(data) if is_packed else data
+                found[at] = data
         return found
-
-    def _fetched(self, tensors: Sequence[torch.Tensor]) -> list[bytes]:
-        """The bytes of tensors on one device, in one copy."""
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            self.fetches += 1
-            parts = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
-            data = torch.cat(parts).cpu().numpy().tobytes()
-        ends = np.cumsum([part.numel() for part in parts]).tolist()
-        return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _form_of(value: torch.Tensor) -> Form:
@@ -207,61 +206,6 @@ def _form_of(value: torch.Tensor) -> Form:
 def is_distant(value: torch.Tensor) -> bool:
     """Whether a tensor lies on a device, which to look at it one would have to wait for."""
     return not value.is_cpu
-
-
-def widest(device: torch.device) -> torch.dtype:
-    """The widest real numbers that a device computes with: Apple's has no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def stats_on_device(value: torch.Tensor) -> torch.Tensor:
-    """The seven statistics of a tensor, computed where it lives and without waiting for it: as float64, or packed as
-    `_packed_in_single` packs them."""
-    flat = value.reshape(-1)
-    if flat.is_complex():
-        flat = flat.abs()
-    dtype = widest(flat.device)
-    if not flat.is_floating_point():
-        flat = flat.to(dtype)
-    finite = torch.isfinite(flat)
-    count = finite.sum()
-    wide = torch.where(finite, flat, 0).to(dtype)
-    nothing = torch.full((), torch.nan, dtype=dtype, device=flat.device)
-    low = torch.where(finite, flat.to(dtype), torch.inf).amin() if flat.numel() else nothing
-    high = torch.where(finite, flat.to(dtype), -torch.inf).amax() if flat.numel() else nothing
-    bounds = [torch.where(count > 0, low, nothing), torch.where(count > 0, high, nothing)]
-    counts = [flat.isnan().sum(), flat.isinf().sum(), (flat == 0).sum()]
-    if dtype is torch.float32:
-        return _packed_in_single(wide, count, bounds, counts)
-    means = [wide.sum() / count, (wide.square().sum() / count).sqrt()]
-    return torch.stack([*bounds, *means, *(number.double() for number in counts)])
-
-
-_BLOCK = 4096  # elements that are added up before their sum is added to others: float32 has 24 bits
-_IN_SINGLE = 4 * 4  # bytes of the statistics that are real numbers
-_PACKED = _IN_SINGLE + 3 * 8
-
-
-def _packed_in_single(
-    wide: torch.Tensor, count: torch.Tensor, bounds: list[torch.Tensor], counts: list[torch.Tensor]
-) -> torch.Tensor:
-    """The bytes of the bounds, the mean and the rms as float32, and of the counts as int64. What is added up is scaled
-    to lie between -1 and 1, so that no square is too large or too small."""
-    size = torch.stack(bounds).abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
-    scaled = wide / size
-    means = [size * (_total(scaled) / count), size * (_total(scaled.square()) / count).sqrt()]
-    return torch.cat([torch.stack(numbers).view(torch.uint8) for numbers in ([*bounds, *means], counts)])
-
-
-def _total(flat: torch.Tensor) -> torch.Tensor:
-    whole = flat.numel() // _BLOCK * _BLOCK
-    return flat[:whole].reshape(-1, _BLOCK).sum(1).sum() + flat[whole:].sum()
-
-
-def _widened(data: bytes) -> bytes:
-    """What `_packed_in_single` has packed, as float64."""
-    numbers = np.frombuffer(data[:_IN_SINGLE], np.float32), np.frombuffer(data[_IN_SINGLE:], np.int64)
-    return np.concatenate(numbers, dtype=np.float64).tobytes()
 
 
 # Read as they lie in memory, unless a float's sign is to be changed on reading.

@@ -1,0 +1,269 @@
+"""Values of tensors on a device: what is launched there when an event happens, and what is made of it once fetched.
+
+Nothing here waits for the device. Of a small tensor a copy is fetched, and its statistics are computed on the CPU. Of a
+larger one each row of `ROW` elements is reduced on the device, in the tensor's own precision with sums in float32, and
+the CPU puts the rows together in float64. Such reductions say nothing of the finite elements of a row that has others,
+and squares can leave the range of float32. So a copy is kept until the reductions have been read, from which the CPU
+computes what they could not say. Where there is no room for copies, a tensor is reduced in blocks, by more launches."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradviz.events.values import packed_stats_of
+from gradviz.sources.torch_recorder.memory import dtype_name, is_dense
+
+FEW = 1024  # elements of a tensor that is copied rather than reduced
+ROW = 1024  # elements of a row: few enough that float32 adds them up and counts them
+COPIES = 64 << 20  # bytes of copies on one device at once
+WIDENED = 16 << 20  # bytes as which a tensor of whole numbers, or of eight bits, is widened at once
+BLOCK = 64 << 20  # bytes of a block
+_SQUARABLE = 1e-15, 1e15  # the squares of magnitudes between these neither vanish nor overflow in float32
+_REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_WHOLE = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+_norm = torch.linalg.vector_norm
+Fetch = Callable[[torch.Tensor], bytes]
+Finish = Callable[[Sequence[bytes], Fetch], bytes]
+
+
+class OnDevice:
+    """What waits on a device: `parts` are fetched as bytes, and `finish` makes a value's bytes of them, given a way to
+    fetch more. `stream` is where the parts are being computed, None on a device without streams."""
+
+    __slots__ = ("finish", "parts", "stream")
+
+    def __init__(self, parts: Sequence[torch.Tensor], finish: Finish) -> None:
+        self.parts, self.finish = parts, finish
+        self.stream: Any = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parts are."""
+        return self.parts[0].device
+
+    @property
+    def held(self) -> int:
+        """The bytes that are to be fetched."""
+        return sum(part.nbytes for part in self.parts)
+
+
+class Room:
+    """The bytes of copies that may lie on a device, and those that do."""
+
+    def __init__(self) -> None:
+        self.limit, self.taken = COPIES, 0
+        self.lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Take room for so many bytes; False where there is none."""
+        with self.lock:
+            if self.taken + size > self.limit:
+                return False
+            self.taken += size
+            return True
+
+    def free(self, size: int) -> None:
+        """Give room back."""
+        with self.lock:
+            self.taken -= size
+
+
+def whole_of(value: torch.Tensor) -> OnDevice:
+    """All elements of a tensor."""
+    return OnDevice([_copy_of(value)], lambda parts, fetch: parts[0])
+
+
+def statistics_of(value: torch.Tensor, room: Room) -> OnDevice:
+    """The statistics of a tensor. Those of an expanded tensor are of the elements that it repeats."""
+    once = value[tuple([slice(None) if step else slice(1) for step in value.stride()])]
+    if not value.numel() or once.numel() == value.numel():
+        return _statistics_of(value, room)
+    found = _statistics_of(once, room)
+    finish, times = found.finish, value.numel() // once.numel()
+    found.finish = lambda parts, fetch: _repeated(finish(parts, fetch), times)
+    return found
+
+
+def _statistics_of(value: torch.Tensor, room: Room) -> OnDevice:
+    if value.numel() <= FEW:
+        copy, dtype = _copy_of(value), value.dtype
+        return OnDevice([copy], lambda parts, fetch: packed_stats_of(elements_in(parts[0], dtype)))
+    is_real = value.dtype in _REAL
+    size = value.nbytes if is_real else 4 * value.numel()
+    if size > (COPIES if is_real else WIDENED) or not room.take(size):
+        return _in_blocks(_flat(value), room.limit)
+    try:
+        copy = _copy_of(_flat(value)) if is_real else _real(_flat(value))
+        weakref.finalize(copy, room.free, size).atexit = False
+    except BaseException:
+        room.free(size)
+        raise
+    return _by_rows(_flat(value) if value.dtype in _WHOLE else copy, copy)
+
+
+def _copy_of(value: torch.Tensor) -> torch.Tensor:
+    return value.clone(memory_format=torch.contiguous_format)
+
+
+def _flat(value: torch.Tensor) -> torch.Tensor:
+    """A tensor's elements in the order of its memory, in place where it shows each element of its memory once."""
+    if value.is_conj() or value.is_neg() or not is_dense(value):
+        return value.reshape(-1)
+    return value.as_strided((value.numel(),), (1,))
+
+
+def _real(flat: torch.Tensor) -> torch.Tensor:
+    """Numbers of another kind as float32 or float64, complex ones as their magnitudes."""
+    return flat.abs() if flat.is_complex() else flat.to(torch.float32)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The precision of sums."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+# --- by rows
+
+
+def _by_rows(flat: torch.Tensor, copy: torch.Tensor) -> OnDevice:
+    """Reductions of whole rows in five launches. `flat` has the extremes, `copy` all else; the elements after the last
+    whole row are fetched."""
+    end = copy.numel() // ROW * ROW
+    rows, wide = copy[:end].view(-1, ROW), _wide(copy.dtype)
+    ordered = flat[:end].view(-1, ROW)
+    parts = [
+        ordered.amin(1), ordered.amax(1), rows.sum(1, dtype=wide), _norm(rows, 2, 1, dtype=wide),
+        _norm(rows, 0, 1, dtype=wide), copy[end:],
+    ]  # fmt: skip
+    dtypes = [part.dtype for part in parts]
+
+    def finish(fetched: Sequence[bytes], fetch: Fetch) -> bytes:
+        reduced = [elements_in(data, dtype) for data, dtype in zip(fetched, dtypes, strict=True)]
+        found = _of_finite_rows(reduced[:-1], reduced[-1])
+        return packed_stats_of(elements_in(fetch(copy), copy.dtype)) if found is None else found
+
+    return OnDevice(parts, finish)
+
+
+def _of_finite_rows(reduced: Sequence[np.ndarray], rest: np.ndarray) -> bytes | None:
+    """The statistics of rows, by their extremes, sums, norms and counts of what is not zero, and of the rest. None
+    where that does not say it: an element is not finite, or a square left the range of float32."""
+    low, high, total, norm, nonzero = (numbers.astype(np.float64) for numbers in reduced)
+    least, most = _SQUARABLE
+    size = max(float(-low.min(initial=0)), float(high.max(initial=0)))
+    if not size < most or 0 < size <= least:  # NaN is not less
+        return None
+    count = len(low) * ROW
+    zeros = count - nonzero.sum()
+    rows = low, high, total.sum(), np.square(norm).sum(), count, 0, 0, zeros
+    return _joined([_segment(*rows), _of_rest(rest)])
+
+
+# --- in blocks
+
+
+def _in_blocks(flat: torch.Tensor, room: int) -> OnDevice:
+    """Reductions of whole rows, block by block, of the finite elements alone."""
+    size = min(BLOCK, room, flat.nbytes) // _wide(flat.dtype).itemsize // ROW * ROW
+    end = flat.numel() // ROW * ROW
+    blocks = [_block(block) for block in torch.split(flat[:end], max(size, ROW))] if end else []
+    parts, dtype = [part for block in blocks for part in block], flat.dtype
+
+    def finish(fetched: Sequence[bytes], fetch: Fetch) -> bytes:
+        numbers = [
+            elements_in(data, part.dtype).astype(np.float64)
+            for data, part in zip(fetched, parts, strict=False)
+        ]
+        found = [_of_block(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
+        return _joined([*found, _of_rest(elements_in(fetched[-1], dtype))])
+
+    return OnDevice([*parts, flat[end:].clone()], finish)
+
+
+def _block(flat: torch.Tensor) -> list[torch.Tensor]:
+    """What `_of_block` puts together. Of each row the finite elements are divided by the largest of them, so that no
+    square is too large or too small; of a row of zeros that makes NaN, which nobody reads."""
+    given = flat.view(-1, ROW)
+    wide = _wide(torch.float32 if flat.is_complex() else flat.dtype)
+    nan, nonzero = (given != given).sum(1), _nonzero(given, wide)
+    rows = given.abs().to(wide) if flat.is_complex() else given.to(wide, copy=True)
+    infinity = torch.inf
+    low = torch.nan_to_num_(rows, infinity, infinity, infinity).amin(1)
+    high = torch.nan_to_num_(rows, posinf=-infinity).amax(1)
+    finite = _nonzero(torch.nan_to_num_(rows, neginf=0.0), wide)
+    size = _norm(rows, infinity, 1, keepdim=True)
+    rows.div_(size)
+    return [low, high, rows.sum(1), _norm(rows, 2, 1), size, nonzero, finite, nan]
+
+
+def _nonzero(rows: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
+    if rows.dtype in _REAL:
+        return _norm(rows, 0, 1, dtype=wide)
+    return rows.count_nonzero(1)
+
+
+def _of_block(
+    low: np.ndarray, high: np.ndarray, total: np.ndarray, norm: np.ndarray, size: np.ndarray,
+    nonzero: np.ndarray, finite: np.ndarray, nan: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """The statistics of a block, of what was reduced of its rows."""
+    count = len(low) * ROW
+    with_size = size > 0
+    sums = float((total * size)[with_size].sum())
+    squares = float(np.square(norm * size)[with_size].sum())
+    others = int((nonzero - finite).sum())
+    nans = int(nan.sum())
+    return _segment(low, high, sums, squares, count - others, nans, others - nans, count - nonzero.sum())
+
+
+# --- what is put together on the CPU
+
+
+def elements_in(data: bytes, dtype: torch.dtype) -> np.ndarray:
+    """The elements that bytes stand for, as float32 where NumPy has not their dtype."""
+    try:
+        return np.frombuffer(data, dtype_name(dtype))
+    except TypeError:
+        if not data:
+            return np.empty(0, np.float32)
+        return torch.frombuffer(bytearray(data), dtype=dtype).float().numpy()
+
+
+def _segment(
+    low: np.ndarray, high: np.ndarray, total: float, squares: float, finite: int, nan: int, inf: int, zeros: float
+) -> np.ndarray:  # fmt: skip
+    """Seven statistics and the count of finite elements of a part of a tensor."""
+    if not finite:
+        return np.array([np.nan, np.nan, 0, 0, nan, inf, zeros, 0], np.float64)
+    return np.array([low.min(), high.max(), total, squares, nan, inf, zeros, finite], np.float64)
+
+
+def _of_rest(rest: np.ndarray) -> np.ndarray:
+    low, high, mean, rms, nan, inf, zeros = np.frombuffer(packed_stats_of(rest))
+    finite = int(rest.size - nan - inf)
+    if not finite:
+        return _segment(low, high, 0, 0, 0, nan, inf, zeros)
+    return _segment(low, high, mean * finite, rms * rms * finite, finite, nan, inf, zeros)
+
+
+def _joined(segments: Sequence[np.ndarray]) -> bytes:
+    """The bytes of the statistics of a tensor, of those of its parts."""
+    low, high, total, squares, nan, inf, zeros, finite = np.array(segments).T
+    count = finite.sum()
+    if not count:
+        return np.array([np.nan] * 4 + [nan.sum(), inf.sum(), zeros.sum()]).tobytes()
+    mean, rms = total.sum() / count, np.sqrt(squares.sum() / count)
+    return np.array([np.nanmin(low), np.nanmax(high), mean, rms, nan.sum(), inf.sum(), zeros.sum()]).tobytes()
+
+
+def _repeated(packed: bytes, times: int) -> bytes:
+    """The statistics of a tensor that shows each of the elements so many times."""
+    numbers = np.frombuffer(packed).copy()
+    numbers[4:] *= times
+    return numbers.tobytes()

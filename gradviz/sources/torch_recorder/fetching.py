@@ -1,0 +1,173 @@
+"""How what waits on a device comes to the CPU: by the thread that writes, never by the program's.
+
+On a device with streams (CUDA) an event behind the program's stream is waited for by a stream of our own, which copies
+into pinned memory, piece by piece; a second event is waited for before that memory is read. What is fetched is held
+until then, so that nobody is given its memory. While a stream is being captured the device is left alone, also by this
+thread: a capture forbids calls of all threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from gradviz.sources.torch_recorder.device_values import COPIES, OnDevice, Room
+
+PIECE = 64 << 20  # bytes of pinned memory at most
+_TOGETHER = 1 << 20  # bytes of parts that are put together on the device first
+_PATIENCE = 30  # seconds that a capture is waited for
+OutOfMemory = torch.OutOfMemoryError
+
+
+def streams_of(device: torch.device) -> Any:
+    """The module that has the streams and events of a device, None where it has none."""
+    return torch.cuda if device.type == "cuda" else None
+
+
+class Fetcher:
+    """Fetches from all devices. `copies` counts the copies, `left_out` the values that found no device memory."""
+
+    def __init__(self) -> None:
+        self._use = threading.Lock()  # held by who fetches, and while streams are being captured
+        self._captures, self._counting = 0, threading.Lock()
+        self.copies = self.left_out = 0
+        self.rooms: dict[torch.device, Room] = {}
+        self._lines: dict[torch.device, _Line] = {}
+
+    def room(self, device: torch.device) -> Room:
+        """The room for copies on a device."""
+        found = self.rooms.get(device)
+        if found is None:
+            found = self.rooms.setdefault(device, Room())
+        return found
+
+    def fetch(self, waiting: Sequence[OnDevice]) -> list[bytes | None]:
+        """The values' bytes, of one device. None of those for which it had no memory, or that a capture that does not
+        end kept."""
+        if not self._use.acquire(timeout=_PATIENCE):
+            return [None] * len(waiting)
+        try:
+            return self._fetch(waiting)
+        except OutOfMemory:
+            self.left_out += len(waiting)
+            return [None] * len(waiting)
+        finally:
+            self._use.release()
+
+    def leave_alone(self) -> None:
+        """A stream is about to be captured: fetch nothing until `use_again`."""
+        with self._counting:
+            self._captures += 1
+            if self._captures == 1:
+                self._use.acquire()
+
+    def use_again(self) -> None:
+        """A stream is captured no longer."""
+        with self._counting:
+            self._captures -= 1
+            if not self._captures:
+                self._use.release()
+
+    def _fetch(self, waiting: Sequence[OnDevice]) -> list[bytes | None]:
+        device = waiting[0].device
+        line = self._line(device)
+        with torch._C.DisableTorchFunction(), torch.no_grad(), line.behind(waiting):
+            parts = [part.reshape(-1).view(torch.uint8) for one in waiting for part in one.parts]
+            data = iter(self._read(line, parts))
+
+            def fetch(tensor: torch.Tensor) -> bytes:
+                return self._read(line, [tensor.reshape(-1).view(torch.uint8)])[0]
+
+            found: list[bytes | None] = [
+                one.finish([next(data) for _ in one.parts], fetch) for one in waiting
+            ]
+            line.note_room(self.room(device))
+        return found
+
+    def _line(self, device: torch.device) -> _Line:
+        line = self._lines.get(device)
+        if line is None:
+            line = self._lines[device] = _Line(device)
+        return line
+
+    def _read(self, line: _Line, parts: Sequence[torch.Tensor]) -> list[bytes]:
+        """The bytes of tensors of bytes. Small ones come together."""
+        found: list[bytes] = []
+        together: list[torch.Tensor] = []
+        size = 0
+        for part in [*parts, None]:
+            if together and (part is None or size + part.numel() > _TOGETHER):
+                found += self._read_together(line, together)
+                together, size = [], 0
+            if part is None:
+                break
+            if part.numel() > _TOGETHER:
+                found.append(self._read_one(line, part))
+            else:
+                together.append(part)
+                size += part.numel()
+        return found
+
+    def _read_together(self, line: _Line, parts: Sequence[torch.Tensor]) -> list[bytes]:
+        data = self._read_one(line, torch.cat(list(parts)) if len(parts) > 1 else parts[0])
+        found, start = [], 0
+        for part in parts:
+            found.append(data[start : start + part.numel()])
+            start += part.numel()
+        return found
+
+    def _read_one(self, line: _Line, part: torch.Tensor) -> bytes:
+        pieces = []
+        for piece in torch.split(part, PIECE):
+            self.copies += 1
+            pieces.append(line.read(piece))
+        return b"".join(pieces)
+
+
+class _Line:
+    """The way from one device: a stream of ours, and pinned memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.streams = streams_of(device)
+        self.stream: Any = None if self.streams is None else self.streams.Stream(device)
+        self.pinned: torch.Tensor | None = None
+
+    @contextmanager
+    def behind(self, waiting: Sequence[OnDevice]) -> Iterator[None]:
+        """Inside, the stream of ours is the current one of this thread, behind what the program's streams do now."""
+        if self.streams is None:
+            yield
+            return
+        for stream in {one.stream for one in waiting}:
+            reached = self.streams.Event()
+            reached.record(stream)
+            self.stream.wait_event(reached)
+        with self.streams.stream(self.stream):
+            yield
+
+    def read(self, piece: torch.Tensor) -> bytes:
+        """The bytes of a tensor of at most `PIECE` bytes."""
+        if self.streams is None:
+            return piece.cpu().numpy().tobytes()
+        if self.pinned is None or self.pinned.numel() < piece.numel():
+            size = min(PIECE, max(1 << 20, 2 * piece.numel()))
+            self.pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        target = self.pinned[: piece.numel()]
+        target.copy_(piece, non_blocking=True)
+        done = self.streams.Event()
+        done.record(self.stream)
+        done.synchronize()
+        return target.numpy().tobytes()
+
+    def note_room(self, room: Room) -> None:
+        """Leave the program its memory: copies take at most a sixteenth of what is free."""
+        if self.streams is not None:
+            free, _ = self.streams.mem_get_info(self.device)
+            room.limit = min(COPIES, free // 16)
+
+
+FETCHER = Fetcher()

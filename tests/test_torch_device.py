@@ -22,6 +22,7 @@ from gradviz.events.kinds import Mutated  # noqa: E402
 from gradviz.events.values import packed_stats_of  # noqa: E402
 from gradviz.sources.torch_recorder import device_values, fetching, values  # noqa: E402
 from gradviz.sources.torch_recorder.device_values import Room, statistics_of, whole_of  # noqa: E402
+from tests.invoked import invoked  # noqa: E402
 
 pytestmark = pytest.mark.torch
 NAN = float("nan")
@@ -205,9 +206,10 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     empty = torch.empty
     monkeypatch.setattr(values, "is_distant", lambda value: True)
+    monkeypatch.setattr(values.FETCHER, "rooms", {})
+    monkeypatch.setattr(values.FETCHER, "_lines", {})
     for module in (values, fetching):
         monkeypatch.setattr(module, "streams_of", lambda device: fake)
-    monkeypatch.setattr(values, "FETCHER", fetching.Fetcher())
     monkeypatch.setattr(
         torch, "empty", lambda *size, pin_memory=False, **settings: empty(*size, **settings).fill_(85)
     )
@@ -307,14 +309,19 @@ def test_what_a_captured_region_and_its_replay_wrote_over_is_told(
 
 
 def test_a_lack_of_device_memory_is_no_value_and_nothing_that_the_program_sees(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(values, "statistics_of", fail)
-    assert values.READER.keep(torch.ones(5000), False) is None
-    assert values.FETCHER.left_out == 1
+    before = values.FETCHER.left_out
+    with gradviz.record(tmp_path / "run.gradviz"):
+        doubled = torch.ones(5000) * 2
+    assert doubled.sum() == 10_000
+    assert values.FETCHER.left_out == before + 2
+    shown = " ".join(invoked(["info", str(tmp_path / "run.gradviz")]).stdout.split())
+    assert "at least 2 missing for lack of device memory" in shown
 
 
 def test_a_lack_of_memory_while_fetching_leaves_the_trace_sound(

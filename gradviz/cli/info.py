@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,15 @@ def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
     }
 
 
+def _left_out(meta: Mapping[str, str]) -> str:
+    """How many values are missing for lack of device memory."""
+    return (
+        f" (at least {clean(meta['left_out'])} missing for lack of device memory)"
+        if "left_out" in meta
+        else ""
+    )
+
+
 def _print(traces: list[Trace], found: list[Overview]) -> None:
     console = Console(highlight=False)
     facts = Table.grid(padding=(0, 2))
@@ -109,7 +119,7 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
         "operations": f"{found.ops:,}",
         "nodes": f"{found.nodes:,}",
         "passes": passes,
-        "values": meta.get("values", "?"),
+        "values": meta.get("values", "?") + _left_out(meta),
     }
 
 

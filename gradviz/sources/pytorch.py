@@ -87,6 +87,10 @@ class Attachment:
             self.recorder.end()
             self.recorder = None
 
+    def left_out(self) -> int:
+        """How many values had no device memory so far."""
+        return 0 if self.recorder is None else self.recorder.left_out()
+
     def abandon(self) -> None:
         """Tell nobody any more."""
         self.waiting.end()

@@ -26,6 +26,7 @@ from gradviz.sources.torch_recorder.capturing import Captures
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.compiling import compiling, is_compiled, prepare_dynamo
 from gradviz.sources.torch_recorder.engine import watched
+from gradviz.sources.torch_recorder.fetching import FETCHER
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.functions import ComparedFunctions
 from gradviz.sources.torch_recorder.identity import version_of
@@ -56,6 +57,7 @@ class TorchRecorder:
         self.dynamo = OnImport("torch._dynamo", prepare_dynamo, self._as_before)
         self.calls: Calls | None = None
         self.compared = ComparedFunctions(self.source) if check_functions else None
+        self.left_out_before = FETCHER.left_out
 
     def keep_calls(self, calls: Calls) -> Calls:
         """Keep the calls from now on, so that they can run again."""
@@ -85,6 +87,10 @@ class TorchRecorder:
         self._put_back()
         self.places.end()
         self.training.end()
+
+    def left_out(self) -> int:
+        """How many values had no device memory since this recorder was made."""
+        return FETCHER.left_out - self.left_out_before
 
     def abandon(self) -> None:
         """Tell nobody any more; a child process does so."""

@@ -262,6 +262,25 @@ def test_only_the_writers_thread_waits(cuda: FakeCuda, tmp_path: Path) -> None:
     assert "synchronized with ours" in cuda.notes
 
 
+def test_the_program_goes_on_while_the_writer_waits_for_the_device(cuda: FakeCuda, tmp_path: Path) -> None:
+    free: list[bool] = []
+    land = cuda.land
+    with gradviz.record(tmp_path / "run.gradviz") as running:
+        lock = running.recorder.lock
+
+        def landed() -> None:
+            free.append(lock.acquire(blocking=False))
+            if free[-1]:
+                lock.release()
+            land()
+
+        cuda.land = landed  # type: ignore[method-assign]
+        (torch.ones(70, 70, requires_grad=True) * 2).sum().backward()
+        running.recorder.flush()
+    assert free
+    assert all(free)
+
+
 def test_nothing_of_ours_runs_while_a_stream_is_captured(cuda: FakeCuda) -> None:
     cuda.capturing = True
     tensor = torch.ones(5000)

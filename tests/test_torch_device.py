@@ -22,6 +22,7 @@ from gradviz.events.kinds import Mutated  # noqa: E402
 from gradviz.events.values import packed_stats_of  # noqa: E402
 from gradviz.sources.torch_recorder import device_values, fetching, values  # noqa: E402
 from gradviz.sources.torch_recorder.device_values import Room, statistics_of, whole_of  # noqa: E402
+from tests.invoked import invoked  # noqa: E402
 
 pytestmark = pytest.mark.torch
 NAN = float("nan")
@@ -205,9 +206,10 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     empty = torch.empty
     monkeypatch.setattr(values, "is_distant", lambda value: True)
+    monkeypatch.setattr(values.FETCHER, "rooms", {})
+    monkeypatch.setattr(values.FETCHER, "_lines", {})
     for module in (values, fetching):
         monkeypatch.setattr(module, "streams_of", lambda device: fake)
-    monkeypatch.setattr(values, "FETCHER", fetching.Fetcher())
     monkeypatch.setattr(
         torch, "empty", lambda *size, pin_memory=False, **settings: empty(*size, **settings).fill_(85)
     )
@@ -260,6 +262,25 @@ def test_only_the_writers_thread_waits(cuda: FakeCuda, tmp_path: Path) -> None:
     assert "synchronized with ours" in cuda.notes
 
 
+def test_the_program_goes_on_while_the_writer_waits_for_the_device(cuda: FakeCuda, tmp_path: Path) -> None:
+    free: list[bool] = []
+    land = cuda.land
+    with gradviz.record(tmp_path / "run.gradviz") as running:
+        lock = running.recorder.lock
+
+        def landed() -> None:
+            free.append(lock.acquire(blocking=False))
+            if free[-1]:
+                lock.release()
+            land()
+
+        cuda.land = landed  # type: ignore[method-assign]
+        (torch.ones(70, 70, requires_grad=True) * 2).sum().backward()
+        running.recorder.flush()
+    assert free
+    assert all(free)
+
+
 def test_nothing_of_ours_runs_while_a_stream_is_captured(cuda: FakeCuda) -> None:
     cuda.capturing = True
     tensor = torch.ones(5000)
@@ -307,14 +328,19 @@ def test_what_a_captured_region_and_its_replay_wrote_over_is_told(
 
 
 def test_a_lack_of_device_memory_is_no_value_and_nothing_that_the_program_sees(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(values, "statistics_of", fail)
-    assert values.READER.keep(torch.ones(5000), False) is None
-    assert values.FETCHER.left_out == 1
+    before = values.FETCHER.left_out
+    with gradviz.record(tmp_path / "run.gradviz"):
+        doubled = torch.ones(5000) * 2
+    assert doubled.sum() == 10_000
+    assert values.FETCHER.left_out == before + 2
+    shown = " ".join(invoked(["info", str(tmp_path / "run.gradviz")]).stdout.split())
+    assert "at least 2 missing for lack of device memory" in shown
 
 
 def test_a_lack_of_memory_while_fetching_leaves_the_trace_sound(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,20 @@ def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
     }
 
 
+<<<<<<< HEAD
 def _print(queries: list[Query]) -> None:
+=======
+def _left_out(meta: Mapping[str, str]) -> str:
+    """How many values are missing for lack of device memory."""
+    return (
+        f" (at least {clean(meta['left_out'])} missing for lack of device memory)"
+        if "left_out" in meta
+        else ""
+    )
+
+
+def _print(traces: list[Trace], found: list[Overview]) -> None:
+>>>>>>> gpu
     console = Console(highlight=False)
     facts = Table.grid(padding=(0, 2))
     traces, found = [query.trace for query in queries], [overview(query) for query in queries]
@@ -113,7 +127,7 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
         "operations": f"{found.ops:,}",
         "nodes": f"{found.nodes:,}",
         "passes": passes,
-        "values": meta.get("values", "?"),
+        "values": meta.get("values", "?") + _left_out(meta),
     }
 
 

@@ -25,11 +25,12 @@ class Form(NamedTuple):
 
 class Later(NamedTuple):
     """Something kept of a value, of which bytes are made later; `whole` as in `Reader.keep`. `held` is about how
-    many bytes of memory it holds until then."""
+    many bytes of memory it holds until then; `is_distant` says that settling it may wait for a device."""
 
     kept: Any
     whole: bool
     held: int
+    is_distant: bool = False
 
 
 class Reader(Protocol):

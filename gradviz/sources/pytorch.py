@@ -93,6 +93,10 @@ class Attachment:
             except Exception as error:
                 self.failed(f"PyTorch may still be watched, by {fault(error)}")
 
+    def left_out(self) -> int:
+        """How many values had no device memory so far."""
+        return 0 if self.recorder is None else self.recorder.left_out()
+
     def abandon(self) -> None:
         """Tell nobody any more."""
         self.waiting.end()

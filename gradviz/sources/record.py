@@ -194,6 +194,7 @@ class record:
             return
         numbers = numbers_now(self.engine, self.attachment)
         if self.attachment is not None:
+            self._note_left_out(self.attachment.left_out())
             self.attachment.end()
         self.engine.end()
         _recording.remove(self)
@@ -206,6 +207,11 @@ class record:
         self.recorder = None
         if error is not None and has_our_frames(error.__traceback__):
             error.with_traceback(without_our_frames(error.__traceback__))
+
+    def _note_left_out(self, count: int) -> None:
+        """Note that values had no device memory, if any had none."""
+        if count and self.recorder is not None:
+            self.recorder.note(left_out=str(count))
 
     def _tell_of(self, error: BaseException | None) -> None:
         """Tell of the error that ends the program, unless it was told of in the backward pass that raised it."""

@@ -230,7 +230,8 @@ class Writer:
                 if self.failure is not None:  # meanwhile: what came after the gap is worth nothing
                     self.connection.execute("ROLLBACK")
                     return True
-                waits = self.ring is not None or batch.bytes < _LARGE
+                is_long = batch.bytes >= _LARGE or any(later.is_distant for *_, later in batch.waiting)
+                waits = self.ring is not None or not is_long
                 if waits:
                     self._write(batch)
             if not waits:

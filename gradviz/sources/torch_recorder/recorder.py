@@ -26,6 +26,7 @@ from gradviz.sources.torch_recorder.capturing import Captures
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.compiling import compiling, is_compiled, prepare_dynamo
 from gradviz.sources.torch_recorder.engine import watched
+from gradviz.sources.torch_recorder.fetching import FETCHER
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.functions import ComparedFunctions
 from gradviz.sources.torch_recorder.identity import version_of
@@ -68,6 +69,7 @@ class TorchRecorder:
         self.dynamo = OnImport("torch._dynamo", self._prepare_dynamo, self._as_before)
         self.calls: Calls | None = None
         self.compared = ComparedFunctions(self.source) if check_functions else None
+        self.left_out_before = FETCHER.left_out
 
     def keep_calls(self, calls: Calls) -> Calls:
         """Keep the calls from now on, so that they can run again."""
@@ -105,6 +107,10 @@ class TorchRecorder:
     def _tell_last(self) -> None:
         if self.source.listener is not None:
             self.source.identity.tell_pending()
+
+    def left_out(self) -> int:
+        """How many values had no device memory since this recorder was made."""
+        return FETCHER.left_out - self.left_out_before
 
     def abandon(self) -> None:
         """Tell nobody any more; a child process does so."""

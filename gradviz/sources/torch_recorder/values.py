@@ -180,7 +180,7 @@ class TorchReader:
             return None
         if streams is not None:
             kept.stream = streams.current_stream(value.device)
-        return Later(kept, whole, kept.held)
+        return Later(kept, whole, kept.held, is_distant=True)
 
     def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
         """The bytes of what waits. What lies on one device comes from there together."""

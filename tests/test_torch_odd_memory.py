@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -130,12 +129,6 @@ print(z)""",
 }
 
 
-@cache
-def _plain(program: str, folder: Path) -> tuple[str, int]:
-    done = _run(["python", program], folder)
-    return done.stdout, done.returncode
-
-
 def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     arguments = [sys.executable, *command[1:]]
     return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=120)
@@ -146,22 +139,40 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("odd")
 
 
+# Runs a program as `gradviz trace` does, at every grade, each in a fork of one process that has imported PyTorch.
+AT_EVERY_GRADE = """
+import os, sys, torch
+from gradviz.sources.script import Target, run
+program = sys.argv[1]
+for grade in ("none", "stats", "full"):
+    child = os.fork()
+    if not child:
+        outcome = run(Target(program, False, []), f"{program}.{grade}.gradviz", values=grade, engine="torch")
+        sys.stdout.flush()
+        os._exit(outcome.status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print("status", status, flush=True)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("grade", ["none", "stats", "full"])
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no forks")
 @pytest.mark.parametrize("name", ODD)
-def test_a_program_with_an_odd_tensor_runs_as_without_a_recorder(folder: Path, name: str, grade: str) -> None:
+def test_a_program_with_an_odd_tensor_runs_as_without_a_recorder(folder: Path, name: str) -> None:
     if name == "pinned" and not torch.cuda.is_available():
         pytest.skip("only CUDA pins memory")
     program = f"{name.replace(' ', '_').replace(',', '')}.py"
     (folder / program).write_text(f"import torch\ntorch.manual_seed(0)\n{ODD[name]}\nprint('end')\n")
-    stdout, status = _plain(program, folder)
-    assert (status, stdout.splitlines()[-1:]) == (0, ["end"]), "it is to run without a recorder"
-    trace = f"{program}.{grade}.gradviz"
-    traced = _run(["python", "-m", "gradviz", "trace", "-o", trace, "--values", grade, program], folder)
-    assert (traced.stdout, traced.returncode) == (stdout, status), traced.stderr
-    assert "recording" not in traced.stderr or "stopped" not in traced.stderr
-    with gradviz.open(folder / trace) as opened:
-        assert len(opened) > 0
+    plain = _run(["python", program], folder)
+    assert (plain.returncode, plain.stdout.splitlines()[-1:]) == (0, ["end"]), (
+        "it is to run without a recorder"
+    )
+    traced = _run(["python", "-c", AT_EVERY_GRADE, program], folder)
+    assert traced.stdout == f"{plain.stdout}status 0\n" * 3, traced.stderr
+    assert "recording stopped" not in traced.stderr
+    for grade in ("none", "stats", "full"):
+        with gradviz.open(folder / f"{program}.{grade}.gradviz") as opened:
+            assert len(opened) > 0
 
 
 @pytest.mark.parametrize("size", [10, 5000, 100_000])

@@ -65,9 +65,6 @@ def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
     }
 
 
-<<<<<<< HEAD
-def _print(queries: list[Query]) -> None:
-=======
 def _left_out(meta: Mapping[str, str]) -> str:
     """How many values are missing for lack of device memory."""
     return (
@@ -77,8 +74,7 @@ def _left_out(meta: Mapping[str, str]) -> str:
     )
 
 
-def _print(traces: list[Trace], found: list[Overview]) -> None:
->>>>>>> gpu
+def _print(queries: list[Query]) -> None:
     console = Console(highlight=False)
     facts = Table.grid(padding=(0, 2))
     traces, found = [query.trace for query in queries], [overview(query) for query in queries]

@@ -211,6 +211,7 @@ _META: dict[str, Callable[[str], str]] = {
     "error_file": path,
     "error_line": _number,
     "stopped": _stopped,
+    "left_out": _number,
 }
 
 

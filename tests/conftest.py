@@ -30,8 +30,9 @@ settings.load_profile("gradviz")
 
 # What takes longest comes first, so that no worker is left alone with it at the end.
 LONGEST = (
-    "test_odd_scripts", "test_page", "test_torch_database", "test_part", "test_fuzz", "test_docs", "test_opinfo",
-    "test_torch_source", "test_torch_ranks",
+    "test_odd_scripts", "test_torch_odd_memory", "test_redact", "test_systems", "test_consoles", "test_page",
+    "test_torch_database", "test_part", "test_fuzz", "test_docs", "test_torch_failing", "test_opinfo",
+    "test_torch_source", "test_torch_ranks", "test_torch_wrapped", "test_tracebacks", "test_no_source",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from gradviz.cli.main import main
 from gradviz.errors import GradvizError, tracebacks_are_wanted
 from gradviz.sources.ending import exit_status, leave
 from gradviz.sources.script import be_main, execute, make_room, ours_again
+from gradviz.sources.shadowed import forget
 
 
 def run() -> NoReturn:
@@ -50,6 +51,7 @@ def _end(job: Job) -> NoReturn:
     kind = None if running.error is None else type(running.error)
     running.error = None  # its frames end before modules do
     gc.unfreeze()
+    forget()
     leave(kind, status)
 
 

@@ -31,16 +31,22 @@ _contents: list[
 def set_aside(folder: str) -> None:
     """Forget what we have imported of the names that modules in this folder have, the first of `sys.path`. Remember the
     functions of what we have imported."""
-    _modules.update(sys.modules)
+    _modules.update((name, module) for name, module in sys.modules.items() if name != "__main__")
     _path[:] = sys.path if sys.flags.safe_path else sys.path[1:]
     for name, module in _modules.items():
-        if name.partition(".")[0] not in ("__main__", "gradviz"):
+        if name.partition(".")[0] != "gradviz":
             names = getattr(module, "__dict__", {})
             _contents.append((names, dict(names)))
     own = {found.name for found in iter_modules([folder])} - _ALWAYS
     for name in [name for name in sys.modules if name.partition(".")[0] in own]:
         del sys.modules[name]
         _own.add(name.partition(".")[0])
+
+
+def forget() -> None:
+    """Hold nothing any more: what only we would keep alive could not end with the interpreter."""
+    _modules.clear()
+    _contents.clear()
 
 
 class ours_again:

@@ -95,7 +95,7 @@ class Attachment:
 
     def left_out(self) -> int:
         """How many values had no device memory so far."""
-        return 0 if self.recorder is None else self.recorder.left_out()
+        return (self.recorder.left_out() if self.recorder is not None else None) or 0
 
     def abandon(self) -> None:
         """Tell nobody any more."""

@@ -108,6 +108,7 @@ class TorchRecorder:
         if self.source.listener is not None:
             self.source.identity.tell_pending()
 
+    @safely
     def left_out(self) -> int:
         """How many values had no device memory since this recorder was made."""
         return FETCHER.left_out - self.left_out_before

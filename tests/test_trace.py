@@ -191,7 +191,7 @@ def test_a_run_that_goes_on_is_not_called_killed(gradviz: Run, info: Info, tmp_p
         running.stdout.readline()
         assert info()["error"] is None
         assert "ended       not yet: it is being recorded" in gradviz("info", "script.gradviz").stdout
-        assert "is being recorded by another run" in gradviz("trace", path).stderr
+        assert "is being recorded by another run" in gradviz("trace", "-o", "script.gradviz", path).stderr
         running.kill()
     assert info()["error"]["type"] == "Killed"
 

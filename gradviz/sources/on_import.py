@@ -12,7 +12,37 @@ from types import ModuleType
 from typing import Any
 
 
-class OnImport(MetaPathFinder):
+class _Finder(MetaPathFinder):
+    """Leaves the execution of the modules that it `wants` to `execute`, while it is among `sys.meta_path`."""
+
+    looking = False
+
+    def wants(self, name: str) -> object:
+        """Whether a module is one of those."""
+        raise AssertionError(f"nobody says whether {name} is wanted")
+
+    def execute(self, execute: Callable[[], None]) -> None:
+        """Execute a module."""
+        execute()
+
+    def end(self) -> None:
+        """Wait no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if self.looking or not self.wants(name):
+            return None
+        self.looking = True
+        try:
+            return _watched(name, self.execute)
+        finally:
+            self.looking = False
+
+
+class OnImport(_Finder):
     """Calls `start` once module `name` is there: in `begin`, if it is so already. Imports nothing itself. The module is
     executed, and `start` called, in a context that `around` gives."""
 
@@ -23,7 +53,6 @@ class OnImport(MetaPathFinder):
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.name, self.start, self.around = name, start, around
-        self.looking = False
 
     def begin(self) -> None:
         """Wait from now on."""
@@ -33,23 +62,10 @@ class OnImport(MetaPathFinder):
         else:
             sys.meta_path.insert(0, self)
 
-    def end(self) -> None:
-        """Wait no longer."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+    def wants(self, name: str) -> bool:
+        return name == self.name
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != self.name or self.looking:
-            return None
-        self.looking = True
-        try:
-            return _watched(name, self._execute)
-        finally:
-            self.looking = False
-
-    def _execute(self, execute: Callable[[], None]) -> None:
+    def execute(self, execute: Callable[[], None]) -> None:
         if self not in sys.meta_path:  # nobody waits any more
             execute()
             return
@@ -60,7 +76,7 @@ class OnImport(MetaPathFinder):
                 self.start()
 
 
-class AroundImports(MetaPathFinder):
+class AroundImports(_Finder):
     """Executes the modules below a package in a context that `around` gives, if `applies` says so when they are looked
     for: from `begin` to `end`."""
 
@@ -68,29 +84,15 @@ class AroundImports(MetaPathFinder):
         self, package: str, around: Callable[[], AbstractContextManager[None]], applies: Callable[[], object]
     ) -> None:
         self.prefix, self.around, self.applies = f"{package}.", around, applies
-        self.looking = False
 
     def begin(self) -> None:
         """Watch imports from now on."""
         sys.meta_path.insert(0, self)
 
-    def end(self) -> None:
-        """Watch them no longer."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+    def wants(self, name: str) -> object:
+        return name.startswith(self.prefix) and self.applies()
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if not name.startswith(self.prefix) or self.looking or not self.applies():
-            return None
-        self.looking = True
-        try:
-            return _watched(name, self._execute)
-        finally:
-            self.looking = False
-
-    def _execute(self, execute: Callable[[], None]) -> None:
+    def execute(self, execute: Callable[[], None]) -> None:
         with self.around():
             execute()
 

@@ -31,10 +31,10 @@ def _spec() -> ModuleSpec | None:
     """Where PyTorch is, also where the current directory hides it, in which a script need not be."""
     module = sys.modules.get(NAME)
     found = find_spec(NAME) if module is None else getattr(module, "__spec__", None)
-    for spec in (found, PathFinder.find_spec(NAME, sys.path[1:])):
-        if is_pytorchs(spec):
-            return spec
-    return None
+    if is_pytorchs(found):
+        return found
+    hidden = PathFinder.find_spec(NAME, sys.path[1:])
+    return hidden if is_pytorchs(hidden) else None
 
 
 def is_installed() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -106,15 +106,20 @@ _NO_ANSWER = {
 
 def no_answer(name: str, x: np.ndarray, error: Exception) -> LinAlgError:
     """The error of LAPACK for a matrix: which matrix of the batch failed, and where."""
-    if name not in _NO_ANSWER or x.dtype.kind != "f":
-        return LinAlgError(f"linalg.{name}: {error}")
-    factorize, said = _NO_ANSWER[name]
-    with suppress(ModuleNotFoundError):  # without SciPy NumPy's error has to do
-        for i, matrix in enumerate(x.reshape(-1, *x.shape[-2:])):
-            info = factorize(matrix, lower=1)[-1] if name == "cholesky" else factorize(matrix)[-1]
-            if info > 0:
-                return LinAlgError(said.format(which=f"(Batch element {i}): " if x.ndim > 2 else "", at=info))
+    if name in _NO_ANSWER and x.dtype.kind == "f":
+        factorize, said = _NO_ANSWER[name]
+        with suppress(ModuleNotFoundError):  # without SciPy NumPy's error has to do
+            for i, at in _failing(factorize, x, **({"lower": 1} if name == "cholesky" else {})):
+                return LinAlgError(said.format(which=f"(Batch element {i}): " if x.ndim > 2 else "", at=at))
     return LinAlgError(f"linalg.{name}: {error}")
+
+
+def _failing(factorize: Any, x: np.ndarray, **options: int) -> Iterator[tuple[int, int]]:
+    """The matrices of x that LAPACK cannot factorize, each with the row where it stops."""
+    for i, matrix in enumerate(x.reshape(-1, *x.shape[-2:])):
+        *_, info = factorize(matrix, **options)
+        if info > 0:
+            yield i, info
 
 
 @row("det")

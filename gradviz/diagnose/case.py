@@ -44,7 +44,7 @@ class Case:
     @cached_property
     def training(self) -> Training:
         """The steps, and the lives of gradients."""
-        return Training(self.query)
+        return self.query.of(Training)
 
     @cached_property
     def has_values(self) -> bool:
@@ -63,7 +63,7 @@ class Case:
     @cached_property
     def downstream(self) -> Downstream:
         """The ops that read each tensor."""
-        return Downstream(self.query)
+        return self.query.of(Downstream)
 
     @property
     def scheduled(self) -> Table:

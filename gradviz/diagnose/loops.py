@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection, Iterator
 
 from gradviz.diagnose.case import Case
+from gradviz.query.source_trees import trees
 
 _STORING = {"append", "appendleft", "extend", "add", "insert", "put", "push", "setdefault", "update"}
 _FREE = {
@@ -23,18 +24,6 @@ _FREE = {
 _PASSING = {"print", "backward"}  # functions that keep nothing
 
 
-def trees(case: Case) -> dict[str, ast.Module]:
-    """The syntax trees of the program's own files, as far as their source was kept. Use `case.of(trees)`."""
-    found: dict[str, ast.Module] = {}
-    files = {site.place.file for site in case.trace.sites.values() if case.trace.source(site.place.file)}
-    for file in files:
-        try:
-            found[file] = ast.parse("\n".join(case.trace.source(file)))
-        except (SyntaxError, ValueError):
-            continue
-    return found
-
-
 def loops_around(case: Case, site: int) -> int:
     """In how many loops an event is: those around its line, and around the lines of its callers."""
     return sum(
@@ -44,14 +33,14 @@ def loops_around(case: Case, site: int) -> int:
             for node in ast.walk(tree)
         )
         for caller in case.query.places.callers(site)
-        if (tree := case.of(trees).get(caller.place.file)) is not None
+        if (tree := case.query.of(trees).get(caller.place.file)) is not None
     )
 
 
 def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -> Iterator[tuple[int, str]]:
     """The lines of a file that put something of one of these names, or the result of function `made_by`, into a
     container or an attribute; each with the name."""
-    tree = case.of(trees).get(file)
+    tree = case.query.of(trees).get(file)
     for node in ast.walk(tree) if tree is not None else ():
         for value in _stored(node):
             name = _kept(value, names, made_by)
@@ -62,7 +51,7 @@ def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -
 def given_away(case: Case, file: str, names: Collection[str]) -> Iterator[tuple[int, str]]:
     """The lines of a file that call a function for nothing but what it does, with something of one of these names; each
     with the name: `logger.log(loss=loss)`."""
-    tree = case.of(trees).get(file)
+    tree = case.query.of(trees).get(file)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             call = node.value

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.loops import trees
 from gradviz.events.kinds import Kind
+from gradviz.query.source_trees import trees
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 
@@ -73,7 +73,7 @@ def _unreached(case: Case, run: PassInfo) -> Site | None:
     """The first call of `step()` in the file of a pass that never ran: the line of the condition in front of it, if it
     has one that the pass is not under; None if there is no such call."""
     site = case.query.places.site(run.site)
-    tree = case.of(trees).get(site.place.file) if site is not None else None
+    tree = case.query.of(trees).get(site.place.file) if site is not None else None
     if site is None or tree is None:
         return None
     kinds = (case.training.stepped, case.scheduled)

@@ -12,6 +12,7 @@ from gradviz.diagnose.hops import Hop, Hops
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Kind
 from gradviz.query.elements import Region
+from gradviz.query.lack import Lacks
 from gradviz.query.paths import Missing, Path, Paths
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
@@ -140,6 +141,10 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
     received = query.trace.table(Kind.RECEIVED)
     is_kept = received["in_pass"] > 0  # else the pass was taken out of the file
     rows = np.flatnonzero(is_kept & contained(received["node"], _nodes(query, tensor)))
+    if number is None and len(rows) and tensor in query.of(Lacks).never_got and query.of(Lacks).of(tensor):
+        returned = int(received["in_pass"][rows[-1]])
+        told = no_grad_told(Stop(words, query.trace.count - 1), tensor, called)
+        raise NoAnswer(f"{told} (pass {returned} returned a gradient: --pass {returned} explains it)")
     if number is not None:
         rows = rows[received["in_pass"][rows] == number]
     for row in rows[::-1].tolist():

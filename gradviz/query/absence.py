@@ -7,9 +7,11 @@ from enum import Enum
 
 import numpy as np
 
-from gradviz.events.kinds import Accumulated, Kind, OpRan, TensorMade
-from gradviz.query.cuts import cut, shortest_way
+from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, TensorMade
+from gradviz.query.cuts import shortest_way
+from gradviz.query.lack import Lack, Lacking, Lacks
 from gradviz.query.moment import Moment
+from gradviz.query.pass_owners import PassOwners
 from gradviz.query.query import Query
 from gradviz.query.refused import refused
 
@@ -28,6 +30,8 @@ class Why(Enum):
     RETURNED = "autograd.grad() returns the gradients and does not change .grad"
     NOT_ASKED_FOR = "the pass computed only the gradients of others"
     CUT = "the path to the root is cut"
+    AS_NUMBER = "what is computed from it is read as a plain number"
+    OFF_PATH = "what is computed from it reaches no root"
     NOT_COMPUTED_FROM = "the root was not computed from it"
 
 
@@ -36,7 +40,7 @@ class Absence:
     """Why a `.grad` is None. Fields that apply to the reason: `event` made the tensor, set its `.grad` to
     None, or received a non-leaf's `gradient`; `leaf` had its name before; `number` is the pass and `root` its
     root; `cut` is the event that cuts the path; `asked` are the inputs of the pass; `to_come` is a later event that
-    sets the `.grad`."""
+    sets the `.grad`. `lacking` is what keeps a leaf from any gradient at all, if that is known."""
 
     why: Why
     event: int = -1
@@ -47,6 +51,15 @@ class Absence:
     cut: OpRan | TensorMade | None = None
     asked: tuple[int, ...] = ()
     to_come: int = -1
+    lacking: Lacking | None = None
+
+
+_OF_LACK = {
+    Lack.CUT: Why.CUT,
+    Lack.COPIED: Why.CUT,
+    Lack.AS_NUMBER: Why.AS_NUMBER,
+    Lack.OFF_PATH: Why.OFF_PATH,
+}
 
 
 def why_no_grad(query: Query, tensor: int, moment: Moment) -> Absence:
@@ -112,7 +125,8 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
     begun = [run for run in trace.passes if run.first <= k]
     if not begun:
         return _cut_off(query, tensor, k) or Absence(Why.NO_PASS_YET, to_come=to_come)
-    run = begun[-1]
+    own = [run for run in query.of(PassOwners).passes_of(tensor) if run.first <= k]
+    run = (own or begun)[-1]
     if (run.last is None or run.last > k) and to_come >= 0:
         return Absence(Why.PASS_UNDER_WAY, number=run.number, to_come=to_come)
     began = query.passes.began(run.number)
@@ -120,21 +134,41 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
         return Absence(Why.RETURNED, number=run.number, to_come=to_come)
     if began.inputs:
         return Absence(Why.NOT_ASKED_FOR, number=run.number, asked=began.inputs, to_come=to_come)
+    return _never(query, tensor, began, k) or _in_a_pass(query, tensor, began, to_come)
+
+
+def _never(query: Query, tensor: int, began: PassBegan, k: int) -> Absence | None:
+    """What keeps a leaf from a gradient that it never gets; None if it gets one some time, or nothing is known."""
+    lacks = query.of(Lacks)
+    found = lacks.of(tensor, k) if tensor in lacks.never_got else None
+    if found is None or found.lack not in _OF_LACK:
+        return None
+    event = query.trace.event(found.event)
+    cut = event if isinstance(event, OpRan | TensorMade) else None
+    root = found.root or next((root.tensor for root in began.roots), 0)
+    return Absence(
+        _OF_LACK[found.lack], number=found.pass_number or began.number, root=root, cut=cut, lacking=found
+    )
+
+
+def _in_a_pass(query: Query, tensor: int, began: PassBegan, to_come: int) -> Absence:
+    """What keeps a leaf from the gradient of one pass."""
     for root in began.roots:
-        found = cut(query, tensor, root.tensor) if root.tensor else None
+        found = query.of(Lacks).cut_from(tensor, root.tensor, began.index) if root.tensor else None
         if found is not None:
-            return Absence(Why.CUT, number=run.number, root=root.tensor, cut=found, to_come=to_come)
+            return Absence(Why.CUT, number=began.number, root=root.tensor, cut=found, to_come=to_come)
     first = began.roots[0].tensor if began.roots else 0
-    return Absence(Why.NOT_COMPUTED_FROM, number=run.number, root=first, to_come=to_come)
+    return Absence(Why.NOT_COMPUTED_FROM, number=began.number, root=first, to_come=to_come)
 
 
 def _cut_off(query: Query, tensor: int, k: int) -> Absence | None:
     """Why no pass came from a backward() that was refused: what cuts a tensor off from the root. None if nothing
     does."""
     for failure, root in refused(query):
-        found = cut(query, tensor, root) if root and failure.event <= k else None
-        if found is not None:
-            return Absence(Why.CUT, root=root, cut=found)
+        if root and failure.event <= k:
+            found = query.of(Lacks).cut_from(tensor, root, failure.event)
+            if found is not None:
+                return Absence(Why.CUT, root=root, cut=found)
     return None
 
 

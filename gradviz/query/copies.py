@@ -59,7 +59,7 @@ def _of_numbers(query: Query, row: int) -> int:
     return next((t for t in states.tensors[same[::-1]].tolist() if _by_op(query, t)), 0)
 
 
-_COPYING = {"clone", "detach", "data", "deepcopy", "to", "t", "transpose", "T", "contiguous"}
+COPYING = {"clone", "detach", "data", "deepcopy", "to", "t", "transpose", "T", "contiguous"}
 _FAR = 8  # copies of copies that are followed
 
 
@@ -70,10 +70,10 @@ def original(query: Query, tensor: int) -> int:
     for _ in range(_FAR):
         maker = query.tensors.made(found)
         if isinstance(maker, OpRan):
-            source = maker.inputs[0] if maker.op in _COPYING and maker.inputs else 0
+            source = maker.inputs[0] if maker.op in COPYING and maker.inputs else 0
         elif isinstance(maker, TensorMade):
             base = query.tensors.base(query.tensors.before(found, maker.index))
-            source = maker.source or (base.tensor if base is not None and maker.how in _COPYING else 0)
+            source = maker.source or (base.tensor if base is not None and maker.how in COPYING else 0)
         else:
             source = 0
         if not source:

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
-from gradviz.events.kinds import REQUIRES_GRAD, WHOLE, OpRan, TensorMade
+from gradviz.events.kinds import REQUIRES_GRAD, WHOLE, OpRan
 from gradviz.query.query import Query
 
 MOST = 200_000  # the most ops that a search visits
@@ -88,17 +88,6 @@ def sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]:
         elif through_memory:
             found += (query.tensors.mutation(event).source,)
     return found
-
-
-def cut(query: Query, start: int, end: int) -> OpRan | TensorMade | None:
-    """The first event on the shortest path from `start` to `end`, through data or graph, that blocks
-    gradients. None if no event does, or if `end` was not computed from `start`."""
-    way = shortest_way(query, start, end, through_memory=True)
-    for tensor in way[1:]:
-        maker = query.tensors.made(tensor)
-        if isinstance(maker, TensorMade) or (isinstance(maker, OpRan) and not query.nodes.of_op(maker.index)):
-            return maker
-    return None
 
 
 def count_ways(query: Query, start: int, end: int) -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.absence import Absence, Why, why_no_grad
+from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import Reason, why_no_node
+from gradviz.query.lack import Lacks
 from gradviz.query.zeros import why_zero
+from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 from gradviz.words.parts import LONGEST
 from gradviz.words.stop import Stop
@@ -136,12 +139,38 @@ def _not_asked_for(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
 def _cut(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     made = absence.cut
     assert made is not None
-    if isinstance(made, TensorMade):
-        how = stop.say(".{how} is outside of the graph", how=clean(made.how))
-    else:
-        how = stop.say(NO_NODE[why_no_node(stop.query, made)])
-    told, when = "the path from it to {root} is cut at {when}: {how}", _when(stop, made.index)
-    return stop.say(told, root=stop.end(absence.root), when=when, how=how)
+    told, when = "the path from it to {root} is cut at {when}: {how}", _cut_at(stop, made.index)
+    return stop.say(told, root=stop.end(absence.root), when=when, how=_how_blocked(stop, made))
+
+
+def _how_blocked(stop: Stop, made: OpRan | TensorMade) -> str:
+    """How an event blocks gradients."""
+    how = made.how if isinstance(made, TensorMade) else made.op
+    if isinstance(made, TensorMade) or how == "data":
+        return stop.say(".{how} is outside of the graph", how=clean(how))
+    return stop.say(NO_NODE[why_no_node(stop.query, made)])
+
+
+def _cut_at(stop: Stop, event: int) -> str:
+    """An event that blocks gradients, and the line at which that is cured."""
+    return stop.event_of(event) + _at(stop, place_of_cut(stop.query, event))
+
+
+def _as_number(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    lacking = absence.lacking
+    assert lacking is not None
+    told = "{result} is computed from it, and the loss has only its number at {when}"
+    return stop.say(told, result=stop.called(lacking.result), when=_when(stop, lacking.event))
+
+
+def _off_path(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    lacking = absence.lacking
+    assert lacking is not None
+    told = "{result}, which is computed from it at {when}, reaches no root; "
+    when = stop.event_of(lacking.event) + _at(stop, stop.query.of(Lacks).place(lacking))
+    return stop.say(told, result=stop.called(lacking.result), when=when) + _not_computed_from(
+        stop, tensor, name, absence
+    )
 
 
 def _not_computed_from(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
@@ -163,6 +192,8 @@ _REASONS = {
     ),
     Why.NOT_ASKED_FOR: _not_asked_for,
     Why.CUT: _cut,
+    Why.AS_NUMBER: _as_number,
+    Why.OFF_PATH: _off_path,
     Why.NOT_COMPUTED_FROM: _not_computed_from,
 }
 
@@ -172,7 +203,11 @@ def _when(stop: Stop, event: int) -> str:
 
 
 def _line(stop: Stop, event: int) -> str:
-    site = stop.query.places.site(int(stop.trace.events["site"][event]))
+    return _at(stop, stop.query.places.site(int(stop.trace.events["site"][event])))
+
+
+def _at(stop: Stop, site: Site | None) -> str:
+    """A line of the program and its expression: `, line 9: h.detach()`; empty if there is none."""
     if site is None:
         return ""
     text = stop.words.expression(site.number, 40)

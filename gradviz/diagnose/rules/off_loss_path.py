@@ -7,18 +7,19 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
-from gradviz.diagnose.reach import Lack, Lacking, lacking
+from gradviz.diagnose.reach import Wanting, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.twins import learns_in_other_blocks
+from gradviz.query.lack import Lack, Lacks
+from gradviz.tracefile import Site
 
 
 def _search(case: Case) -> Iterator[Found]:
-    by_site: dict[int, list[Lacking]] = {}
-    lost = {lack.leaf: lack for lack in case.of(lacking) if lack.lack is Lack.OFF_PATH}
-    for module, leaves in case.query.modules.whole(lost):
-        for leaf in leaves:
-            by_site.setdefault(_computed_at(case, lost[leaf].event, module), []).append(lost[leaf])
-    for site, own in by_site.items():
+    by_place: dict[Site | None, list[Wanting]] = {}
+    for lack in case.of(lacking):
+        if lack.lack is Lack.OFF_PATH:
+            by_place.setdefault(case.query.of(Lacks).place(lack.lacking), []).append(lack)
+    for site, own in by_place.items():
         leaves = [lack.leaf for lack in own]
         noted = all(lack.severity == NOTE or learns_in_other_blocks(case, lack.leaf) for lack in own)
         result = case.called(case.query.tensors.op(own[0].event).outputs)
@@ -31,15 +32,6 @@ def _search(case: Case) -> Iterator[Found]:
             tensors=tuple(leaves),
             severity=NOTE if noted else WARNING,
         )
-
-
-def _computed_at(case: Case, event: int, module: str) -> int:
-    """The site of the expression whose value is the result, though functions of the program computed it: the call of a
-    module, if none of its parameters reaches the loss; else the call of a function that returns it."""
-    op = case.query.tensors.op(event)
-    around = case.query.scopes.around(event, op.thread)
-    site = next((scope.site for scope in around if scope.name == module), case.site(event))
-    return case.query.places.named_at(site)
 
 
 RULE = Rule(

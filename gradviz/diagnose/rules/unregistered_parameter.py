@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.homeless import homeless
-from gradviz.diagnose.reach import PARAMETER
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import ScopeEntered, TensorMade
+from gradviz.query.lack import PARAMETER
 from gradviz.query.upstream import leaves_behind
 
 _NEAR = 64  # results of a leaf, and ops on them, that are looked at

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
-from gradviz.diagnose.reach import Lack, Lacking, lacking
+from gradviz.diagnose.reach import Wanting, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.twins import has_used_twin, learns_in_other_blocks
+from gradviz.query.lack import Lack
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -35,7 +36,7 @@ def _is_read_later(case: Case, leaves: list[int]) -> bool:
     return any(op > last for leaf in leaves for op in case.downstream.readers(leaf))
 
 
-def _is_noted(case: Case, lack: Lacking) -> bool:
+def _is_noted(case: Case, lack: Wanting) -> bool:
     return lack.severity == NOTE or has_used_twin(case, lack.leaf) or learns_in_other_blocks(case, lack.leaf)
 
 

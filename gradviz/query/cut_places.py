@@ -1,0 +1,82 @@
+"""Where a cut stands in the source: the line at which its cure would be typed. A trace says of each op whether grad
+mode was on; the source says who turned it off."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradviz.query.query import Query
+from gradviz.query.source_trees import trees
+from gradviz.tracefile import Site
+
+_MODES = {"no_grad", "inference_mode", "set_grad_enabled"}
+_SWITCH = "set_grad_enabled"
+
+
+def place_of_cut(query: Query, event: int) -> Site | None:
+    """The line of a cut: for an op without grad mode the call in the `with` block that turned it off, the decorator,
+    or the call that turned it off for good; else the line of the event."""
+    number = int(query.places.of_events[event])
+    if query.tensors.is_op(event) and not query.tensors.op(event).grad_enabled:
+        found = _under_a_mode(query, number) or switched_off(query, event)
+        if found is not None:
+            return found
+    return query.places.site(number)
+
+
+def switched_off(query: Query, event: int) -> Site | None:
+    """The only call of `set_grad_enabled(False)` in the program that stands alone, as no context manager: it lasts
+    until another call. None if there is none, or if a `with` or a decorator around the event explains the mode."""
+    if _under_a_mode(query, int(query.places.of_events[event])) is not None:
+        return None
+    calls = [(file, line) for file, tree in query.of(trees).items() for line in _lasting_calls(tree)]
+    return query.places.of_line(*calls[0]) if len(calls) == 1 else None
+
+
+def _under_a_mode(query: Query, number: int) -> Site | None:
+    """The innermost call among a site and its callers that stands in a `with` which sets grad mode; of a decorated
+    function the decorator. None if there is none."""
+    for caller in query.places.callers(number):
+        file, line = caller.place.file, caller.place.line
+        tree = query.of(trees).get(file)
+        mode = _mode_around(tree, line) if tree is not None else None
+        if isinstance(mode, ast.With):
+            return caller
+        if mode is not None:
+            return query.places.of_line(file, mode.lineno)
+    return None
+
+
+def _mode_around(tree: ast.Module, line: int) -> ast.With | ast.expr | None:
+    """The innermost `with`, or decorator of a function, around a line that sets grad mode."""
+    found: ast.With | ast.expr | None = None
+    for node in ast.walk(tree):  # outer ones first
+        if not isinstance(node, ast.With | ast.FunctionDef) or not node.lineno <= line <= (
+            node.end_lineno or 0
+        ):
+            continue
+        if isinstance(node, ast.With):
+            found = node if any(_sets_mode(item.context_expr) for item in node.items) else found
+        else:
+            found = next(filter(_sets_mode, node.decorator_list), found)
+    return found
+
+
+def _sets_mode(expression: ast.expr) -> bool:
+    return _name(expression.func if isinstance(expression, ast.Call) else expression) in _MODES
+
+
+def _lasting_calls(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+            continue
+        call = node.value
+        if _name(call.func) == _SWITCH and len(call.args) == 1:
+            off = call.args[0]
+            if isinstance(off, ast.Constant) and off.value is False:
+                yield node.lineno
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

@@ -1,0 +1,294 @@
+"""Why a leaf never got a gradient: which event cuts it off from the roots of the passes that its optimizer uses, or
+what else keeps it from them. All views ask here, so that they name the same line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, TensorMade
+from gradviz.query.copies import COPYING, copied_from
+from gradviz.query.cut_places import place_of_cut
+from gradviz.query.cuts import op_of
+from gradviz.query.pass_owners import PassOwners
+from gradviz.query.plain_numbers import read_as_number
+from gradviz.query.query import Query
+from gradviz.query.scopes import FUNCTION
+from gradviz.query.separation import Separation, Ways, taken_by
+from gradviz.query.training import Training
+from gradviz.query.upstream import Downstream
+from gradviz.sets import contained, without
+from gradviz.tracefile import Site
+
+PARAMETER = "Parameter"
+FROM_OUTSIDE = {"from_numpy", "tensor", "as_tensor", "asarray", "new_tensor", "FloatTensor", "Tensor"}
+_NEW = {"randn", "rand", "zeros", "ones", "empty", "full", "arange", "randint", "gradient", PARAMETER}
+_DETACHING = ("detach", "data")
+_LEAVES = 256  # the most leaves that are explained
+_SITES = 8  # the most lines that begin passes, whose passes are looked at
+
+
+class Lack(Enum):
+    """Why a leaf never gets a gradient."""
+
+    CUT = "the path to the root is cut"
+    COPIED = "the path to the root leads through plain numbers"
+    OFF_PATH = "what is computed from it never reaches a root"
+    UNUSED = "no op reads it before the last pass"
+    NOT_ASKED = "no pass was asked for its gradient"
+    AS_NUMBER = "what is computed from it is read as a plain number"
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A leaf without a gradient, the reason, and the event that explains it (−1 if there is none). `root` and
+    `pass_number` are 0 where none is concerned. `result` is the last thing that was computed from the leaf, where it
+    reaches no root, and `reading` how the program reads that as a number."""
+
+    leaf: int
+    lack: Lack
+    event: int
+    root: int = 0
+    pass_number: int = 0
+    result: int = 0
+    reading: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The root of a pass, and the event where the pass begins."""
+
+    root: int
+    at: int
+    pass_number: int
+
+
+class Lacks:
+    """The reasons of one trace. Use `query.of(Lacks)`."""
+
+    def __init__(self, query: Query) -> None:
+        self.query, self.trace = query, query.trace
+        self._ways: dict[tuple[int, int], Ways] = {}
+        self._known: dict[tuple[int, int], Lacking | None] = {}
+        self._copies: dict[tuple[int, int], dict[int, int]] = {}
+
+    def of(self, leaf: int, until: int | None = None) -> Lacking | None:
+        """Why a leaf got no gradient from the passes of its optimizer that began up to an event (None: from any); None
+        if that is not known."""
+        key = leaf, self.trace.count if until is None else until
+        if key not in self._known:
+            self._known[key] = self._why(*key)
+        return self._known[key]
+
+    def _why(self, leaf: int, until: int) -> Lacking | None:
+        begun = self._begun(leaf, until)
+        cut = self._cut(leaf, begun)
+        if cut is not None:
+            return cut
+        results = self.query.of(Downstream).results(leaf)
+        numbers = self._through_numbers(leaf, begun, results)
+        if numbers is not None or any(leaf in self._asked(one) for one in begun):
+            return numbers
+        return self._not_on_a_way(leaf, begun, results)
+
+    def cut_from(self, leaf: int, root: int, at: int) -> OpRan | TensorMade | None:
+        """The event that cuts a leaf off from a root whose pass begins (or is refused) at an event; None if no event
+        does."""
+        found = self.ways(root, at).separation(leaf)
+        return found.cut if found is not None and not found.is_copy else None
+
+    @cached_property
+    def never_got(self) -> list[int]:
+        """The leaves that require grad at the end of the run and never got a gradient, parameters first."""
+        tensors, flags = self.query.tensors.leaf_flags.standing(self.trace.count - 1)
+        wanted = LEAF | REQUIRES_GRAD
+        assigned = self.trace.table(Kind.GRAD_ASSIGNED)
+        got = [self.trace.table(Kind.ACCUMULATED)["tensor"], assigned["tensor"][assigned["grad"] > 0]]
+        never = without(tensors[flags & wanted == wanted], np.concatenate(got))
+        order = np.argsort(~contained(never, list(self.trace.parameters)), kind="stable")
+        return never[order].tolist()
+
+    @cached_property
+    def without_gradient(self) -> dict[int, Lacking]:
+        """The reasons for the leaves that never got a gradient; for the first of them, if they are many."""
+        found = ((leaf, self.of(leaf)) for leaf in self.never_got[:_LEAVES])
+        return {leaf: lacking for leaf, lacking in found if lacking is not None}
+
+    def place(self, lacking: Lacking) -> Site | None:
+        """The line of the program that keeps a leaf from its gradient; None if there is none."""
+        if lacking.lack is Lack.OFF_PATH:
+            return self.query.places.site(self._computed_at(lacking))
+        return place_of_cut(self.query, lacking.event) if lacking.event >= 0 else None
+
+    def _computed_at(self, lacking: Lacking) -> int:
+        """The site of the expression whose value is the result that reaches no root, though functions of the program
+        computed it: the call of a module, if none of its parameters reaches the loss; else the call of a function that
+        returns it."""
+        event = lacking.event
+        around = self.query.scopes.around(event, self.query.tensors.op(event).thread)
+        module = self._lost_modules.get(lacking.leaf, "")
+        site = next((scope.site for scope in around if scope.name == module), None)
+        return self.query.places.named_at(int(self.query.places.of_events[event]) if site is None else site)
+
+    @cached_property
+    def _lost_modules(self) -> dict[int, str]:
+        """For each leaf of which nothing reaches a root, the outermost module of which that is true as a whole."""
+        lost = [leaf for leaf, why in self.without_gradient.items() if why.lack is Lack.OFF_PATH]
+        return {leaf: path for path, leaves in self.query.modules.whole(lost) for leaf in leaves}
+
+    def ways(self, root: int, at: int) -> Ways:
+        """The ways to a root whose pass begins at an event."""
+        if (root, at) not in self._ways:
+            self._ways[root, at] = Ways(self.query, root, at)
+        return self._ways[root, at]
+
+    def _begun(self, leaf: int, until: int) -> list[Begun]:
+        """The first pass of a leaf from each line that begins passes."""
+        found: dict[int, Begun] = {}
+        for run in self.query.of(PassOwners).passes_of(leaf):
+            if run.site not in found and run.first <= until and len(found) < _SITES:
+                roots = self.query.passes.began(run.number).roots
+                if roots and roots[0].tensor:
+                    found[run.site] = Begun(roots[0].tensor, run.first, run.number)
+        return list(found.values())
+
+    def _cut(self, leaf: int, begun: list[Begun]) -> Lacking | None:
+        """The best of the ways to the roots: where it is cut, or that a pass was asked for others. Of equal ways that
+        to the last root."""
+        ways: list[tuple[Separation, Begun]] = []
+        for one in reversed(begun):
+            way = self.ways(one.root, one.at).separation(leaf)
+            if way is not None and not way.is_copy and leaf not in self._asked(one):
+                ways.append((way, one))
+        cuts = [(way, one) for way, one in ways if way.cut is not None]
+        if cuts:
+            way, one = min(cuts, key=lambda pair: pair[0].rank[:-1])
+            assert way.cut is not None
+            return Lacking(leaf, Lack.CUT, way.cut.index, one.root, one.pass_number)
+        return next(
+            (Lacking(leaf, Lack.NOT_ASKED, one.at, one.root, one.pass_number) for _, one in ways), None
+        )
+
+    def _asked(self, begun: Begun) -> tuple[int, ...]:
+        """The tensors whose gradients a pass was asked for: `autograd.grad` returns them."""
+        began = self.trace.event(begun.at)
+        return began.inputs if isinstance(began, PassBegan) else ()
+
+    # --- through plain numbers
+
+    def _through_numbers(
+        self, leaf: int, begun: list[Begun], results: dict[int, list[int]]
+    ) -> Lacking | None:
+        """A way from a leaf to a root that no op makes: by a new leaf, by NumPy, by equal values."""
+        for one in begun:
+            for event, source in self._copies_behind(one).items():
+                if source in results:
+                    return Lacking(leaf, Lack.COPIED, event, one.root, one.pass_number)
+        for one in reversed(begun):
+            event = self._cut_at_a_leaf(one, results)
+            event = self._left_for_numpy(one, results) if event < 0 else event
+            if event >= 0:
+                return Lacking(leaf, Lack.CUT, event, one.root, one.pass_number)
+        return None
+
+    def _copies_behind(self, begun: Begun) -> dict[int, int]:
+        """The events that made leaves of a root from the plain numbers of another tensor, and these tensors."""
+        key = begun.root, begun.at
+        if key not in self._copies:
+            made = map(self.query.tensors.made, self._leaves(begun))
+            self._copies[key] = {
+                one.index: copied_from(self.query, one)
+                for one in made
+                if isinstance(one, TensorMade) and one.how not in _NEW
+            }
+        return self._copies[key]
+
+    def _leaves(self, begun: Begun) -> list[int]:
+        """The leaves that a root was computed from, without the results of ops."""
+        flags = self.query.tensors.flags
+        reached = self.ways(begun.root, begun.at).reached
+        return [t for t in reached if flags(t, begun.at) & LEAF and op_of(self.query, t) is None]
+
+    def _cut_at_a_leaf(self, begun: Begun, results: dict[int, list[int]]) -> int:
+        """The event that made a leaf behind a root outside of the graph, of one of these results: `h.detach()` and then
+        `requires_grad_()`; −1 if there is none."""
+        for leaf in self.ways(begun.root, begun.at).reached:
+            maker = self.query.tensors.made(leaf)
+            if maker is None or not self.query.tensors.is_leaf_that_requires_grad(leaf, begun.at):
+                continue
+            if not results.keys().isdisjoint(taken_by(self.query, maker)):
+                return maker.index
+        return -1
+
+    def _left_for_numpy(self, begun: Begun, results: dict[int, list[int]]) -> int:
+        """The event that detached one of these results, if no op reads it and, before the root was computed, a tensor
+        came from outside: `torch.from_numpy(f(h.detach().numpy()))`; −1 if there is none."""
+        made = [self.query.tensors.made(leaf) for leaf in self._leaves(begun)]
+        outside = [m.index for m in made if isinstance(m, TensorMade) and m.how in FROM_OUTSIDE]
+        earlier = max((run.first for run in self.trace.passes if run.first < begun.at), default=-1)
+        for result, readers in results.items():
+            maker = self.query.tensors.made(result)
+            if readers or maker is None or not earlier < maker.index < max(outside, default=-1):
+                continue
+            if isinstance(maker, OpRan) and maker.op in _DETACHING and maker.inputs:
+                return maker.index
+        return -1
+
+    # --- no way at all
+
+    def _not_on_a_way(self, leaf: int, begun: list[Begun], results: dict[int, list[int]]) -> Lacking | None:
+        """What was computed from a leaf, if it leads to no root."""
+        last = begun[-1] if begun else None
+        end = last.at if last is not None else self.trace.count
+        readers = [op for found in results.values() for op in found if op < end and not self._only_copies(op)]
+        with_grad = [op for op in readers if self.query.tensors.op(op).grad_enabled]
+        if not readers:
+            return Lacking(leaf, Lack.UNUSED, -1)
+        if with_grad:
+            return self._root_of_numbers(leaf, begun) or self._off_path(leaf, max(with_grad))
+        event = self._function_without_node(min(readers))
+        if event < 0 or last is None:
+            return None
+        return Lacking(leaf, Lack.CUT, event, last.root, last.pass_number)
+
+    def _off_path(self, leaf: int, event: int) -> Lacking:
+        (result, *_) = self.query.tensors.op(event).outputs
+        read = read_as_number(self.query, result)
+        if read is not None:
+            return Lacking(leaf, Lack.AS_NUMBER, read[0], result=result, reading=read[1])
+        return Lacking(leaf, Lack.OFF_PATH, event, result=result)
+
+    def _only_copies(self, event: int) -> bool:
+        """Whether an op does no more than copy or detach a tensor, and no op reads the result: `state_dict()`,
+        `deepcopy`, a value that is logged."""
+        op = self.query.tensors.op(event)
+        readers = self.query.of(Downstream).readers
+        return op.op in COPYING and all(
+            self._only_copies(reader) for out in op.outputs for reader in readers(out)
+        )
+
+    def _root_of_numbers(self, leaf: int, begun: list[Begun]) -> Lacking | None:
+        """The event that made a root of plain numbers, a leaf that nobody trains:
+        `loss = torch.tensor(total / n, requires_grad=True)`; None if there is none."""
+        for one in reversed(begun):
+            made = self.query.tensors.made(one.root)
+            is_new = isinstance(made, TensorMade) and made.how in FROM_OUTSIDE
+            if is_new and made is not None and one.root not in self.query.of(Training).holders:
+                return Lacking(leaf, Lack.CUT, made.index, one.root, one.pass_number)
+        return None
+
+    def _function_without_node(self, event: int) -> int:
+        """The op of the custom Function around an event, if it made no node because none of its inputs requires grad,
+        as a checkpoint of a layer behind frozen ones; −1 if there is none."""
+        scopes = self.query.scopes.around(event, self.query.tensors.op(event).thread)
+        name = next((scope.name for scope in scopes if scope.kind == FUNCTION), None)
+        if name is None:
+            return -1
+        ops = self.trace.table(Kind.OP)
+        numbers = [number for number, text in self.trace.strings.items() if text == name]
+        later = ops.events[contained(ops["op"], numbers) & (ops.events > event)]
+        op = self.query.tensors.op(int(later[0])) if len(later) else None
+        return op.index if op is not None and op.grad_enabled and not self.query.nodes.of_op(op.index) else -1

@@ -1,0 +1,184 @@
+"""What separates a leaf from the root of a pass: the ways on which the root was computed from it, and the first event
+on the best of them that blocks gradients.
+
+Several ways may be cut, and only one of them is meant to bring a gradient. A way through a copy of the leaf itself (a
+frozen twin, an average of the weights) is none. A way into a part of the graph that learns is better than one straight
+into the loss, as a target goes; and a way with grad mode on is better than one under no_grad."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from gradviz.events.kinds import OpRan, TensorMade
+from gradviz.query.copies import COPYING
+from gradviz.query.cuts import MOST
+from gradviz.query.query import Query
+
+_VIEWS = 3  # ops between a leaf and the op that uses it, such as `weight.t()`
+_SHARING = ("data", "detach")  # makers of a tensor on the same memory
+Rank = tuple[int, int, int, int]
+
+
+class Hop(NamedTuple):
+    """A step from a source to what was computed from it, at an event. It `blocks` gradients or not, and it `copies` if
+    it puts values into another memory, outside of the graph."""
+
+    source: int
+    event: int
+    blocks: bool
+    copies: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """The best way from a leaf to a root: the first event on it that blocks gradients (None: the way is open). It
+    `is_copy` if it leads through a copy of the leaf itself. Of two ways the one of the lower `rank` is better."""
+
+    cut: OpRan | TensorMade | None
+    is_copy: bool
+    rank: Rank
+
+
+class Ways:
+    """All ways to one root, as they were at the event where its pass begins."""
+
+    def __init__(self, query: Query, root: int, at: int) -> None:
+        self.query, self.root, self.at = query, root, at
+        self._learning = self._open_ways()
+        self._onwards: dict[int, tuple[int, Hop]] = {}
+        self._ranks: dict[int, Rank] = {}
+        self._blocked_ways()
+
+    @property
+    def reached(self) -> list[int]:
+        """The tensors that the root was computed from, in the graph first."""
+        return [*self._learning, *self._ranks]
+
+    def separation(self, leaf: int) -> Separation | None:
+        """What separates a leaf from the root; None if the root was not computed from it."""
+        if leaf in self._learning:
+            return Separation(None, False, (0, 0, 0, 0))
+        if leaf not in self._ranks:
+            return None
+        hops = list(self._hops(leaf))
+        first = next(hop for hop in hops if hop.blocks)
+        return Separation(self._event(first.event), self._is_copy(hops), self._ranks[leaf])
+
+    def _hops(self, tensor: int) -> Iterator[Hop]:
+        """The steps from a tensor to the graph of the root."""
+        while tensor not in self._learning:
+            tensor, hop = self._onwards[tensor]
+            yield hop
+
+    def _is_copy(self, hops: list[Hop]) -> bool:
+        """Whether the first steps do no more than copy a leaf, or mix it into an average of its values."""
+        for hop in hops:
+            event = self._event(hop.event)
+            if hop.copies:
+                return True
+            if isinstance(event, OpRan) and event.op not in COPYING and not event.rule.elementwise:
+                return False
+        return False
+
+    def _event(self, event: int) -> OpRan | TensorMade | None:
+        found = self.query.trace.event(event)
+        return found if isinstance(found, OpRan | TensorMade) else None
+
+    # --- the search
+
+    def _open_ways(self) -> dict[int, bool]:
+        """The tensors from which gradients flow to the root, in order of distance; each with whether an op with
+        parameters of its own is on the way."""
+        found = {self.root: False}
+        waiting = deque([self.root])
+        while waiting and len(found) < MOST:
+            tensor = waiting.popleft()
+            if self._is_end(tensor):
+                continue
+            for hop in self._steps_to(tensor):
+                learns = found[tensor] or self._has_parameters(hop.event)
+                if not hop.blocks and (hop.source not in found or (learns and not found[hop.source])):
+                    found[hop.source] = learns
+                    waiting.append(hop.source)
+        return found
+
+    def _blocked_ways(self) -> None:
+        """The best ways from the tensors behind what blocks gradients, by Dijkstra's search."""
+        heap: list[tuple[Rank, int, int, Hop]] = []
+        for tensor, learns in self._learning.items():
+            if not self._is_end(tensor):
+                for hop in self._steps_to(tensor):
+                    if hop.blocks:
+                        heappush(
+                            heap, (self._further((0, int(not learns), 0, 0), hop), hop.source, tensor, hop)
+                        )
+        while heap and len(self._ranks) < MOST:
+            rank, tensor, onwards, hop = heappop(heap)
+            if tensor in self._ranks or tensor in self._learning:
+                continue
+            self._ranks[tensor], self._onwards[tensor] = rank, (onwards, hop)
+            if self._is_end(tensor):
+                continue
+            for step in self._steps_to(tensor):
+                if step.source not in self._ranks:
+                    heappush(heap, (self._further(rank, step), step.source, tensor, step))
+
+    def _further(self, rank: Rank, hop: Hop) -> Rank:
+        copies, aside, unwatched, length = rank
+        tensors = self.query.tensors
+        is_off = hop.blocks and tensors.is_op(hop.event) and not tensors.op(hop.event).grad_enabled
+        return copies + hop.copies, aside, unwatched + is_off, length + 1
+
+    def _is_end(self, tensor: int) -> bool:
+        return tensor != self.root and self.query.tensors.is_leaf_that_requires_grad(tensor, self.at)
+
+    def _steps_to(self, tensor: int) -> Iterator[Hop]:
+        """The steps that led to a tensor: the event that made it, and those that changed it in place before the
+        pass."""
+        tensors = self.query.tensors
+        maker = tensors.made(tensor)
+        if isinstance(maker, OpRan):
+            yield from self._of_op(maker.index, tensor, is_write=False)
+        elif maker is not None:
+            for source in taken_by(self.query, maker):
+                yield Hop(source, maker.index, True, maker.how not in _SHARING)
+        for event in tensors.writes(tensor):
+            if event >= self.at:
+                break
+            if tensors.is_op(event):
+                yield from self._of_op(event, tensor, is_write=True)
+            elif source := tensors.mutation(event).source:
+                yield Hop(source, event, True, True)
+
+    def _of_op(self, event: int, tensor: int, is_write: bool) -> Iterator[Hop]:
+        blocks = not self.query.nodes.of_op(event)
+        for source in self.query.tensors.op(event).inputs:
+            if source and source != tensor:
+                yield Hop(source, event, blocks, blocks and is_write)
+
+    def _has_parameters(self, event: int) -> bool:
+        """Whether an op reads a leaf that requires grad, itself or by views such as `weight.t()`."""
+        tensors = self.query.tensors
+        return tensors.is_op(event) and any(map(self._is_parameter, filter(None, tensors.op(event).inputs)))
+
+    def _is_parameter(self, tensor: int) -> bool:
+        for _ in range(_VIEWS):
+            if self._is_end(tensor):
+                return True
+            maker = self.query.tensors.made(tensor)
+            if not isinstance(maker, OpRan) or len(maker.inputs) != 1 or not maker.inputs[0]:
+                return False
+            (tensor,) = maker.inputs
+        return False
+
+
+def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
+    """The tensors that the event took that made a tensor."""
+    if maker is None or isinstance(maker, OpRan):
+        return () if maker is None else maker.inputs
+    base = query.tensors.base(query.tensors.before(maker.tensor, maker.index))
+    return tuple(tensor for tensor in (base.tensor if base is not None else 0, maker.source) if tensor)

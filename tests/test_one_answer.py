@@ -1,0 +1,82 @@
+"""Every view names the same line for a leaf that never gets a gradient: `check`, the stepper, `gradviz why`, the
+picture and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from zoo_programs import ALL, Program, checked
+
+from gradviz.diagnose import Finding
+from gradviz.diagnose.why import NoAnswer, why
+from gradviz.draw.page.firsts import reasons
+from gradviz.events.kinds import OpRan
+from gradviz.graph.build import build
+from gradviz.query import Query
+from gradviz.query.lack import Lacking, Lacks
+from gradviz.step.plain import script
+from gradviz.step.state import Session
+from gradviz.tracefile import Trace, open_trace
+from gradviz.words import Words
+
+ABOUT_A_LACK = ("detached-path", "off-loss-path")
+PROGRAMS = [
+    program
+    for program in ALL
+    if program.rule in ABOUT_A_LACK and not program.needs_torch and program.state == "broken"
+]
+
+
+@pytest.fixture(params=PROGRAMS, ids=lambda program: program.name)
+def found(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Trace, list[Finding]]]:
+    """The trace of a program, and the findings about leaves without a gradient."""
+    program: Program = request.param
+    report = checked(program, tmp_path)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        yield trace, [finding for finding in report if finding.rule in ABOUT_A_LACK]
+
+
+def test_the_stepper_and_why_name_the_line_of_the_finding(found: tuple[Trace, list[Finding]]) -> None:
+    trace, findings = found
+    session = Session(trace)
+    words = Words(trace)
+    assert findings
+    for finding in findings:
+        for leaf in finding.tensors[:3]:
+            name = words.called(leaf)
+            told = "\n".join(script(session, ["end", f"why {name}"]))
+            assert f", line {finding.line}" in told.rpartition("is None: ")[2]
+            with pytest.raises(NoAnswer, match=f", line {finding.line}"):
+                why(trace, name)
+
+
+def leads_to_the_root(query: Query, lacking: Lacking) -> bool:
+    """Whether ops lead from the event of a cut to the root, and not numbers outside of the trace."""
+    if not lacking.pass_number:
+        return False
+    ways = query.of(Lacks).ways(lacking.root, query.passes.by_number[lacking.pass_number].first)
+    return not set(ways.reached).isdisjoint(query.tensors.op(lacking.event).outputs)
+
+
+def test_the_picture_cuts_an_edge_at_the_line_and_the_page_says_why(
+    found: tuple[Trace, list[Finding]],
+) -> None:
+    trace, findings = found
+    words = Words(trace)
+    lacks = words.query.of(Lacks)
+    for finding in findings:
+        for leaf in finding.tensors[:3]:
+            lacking = lacks.of(leaf)
+            event = trace.event(lacking.event) if lacking is not None else None
+            if lacking is None or not isinstance(event, OpRan) or not leads_to_the_root(words.query, lacking):
+                continue  # no op in the picture blocks: the numbers went another way, or reach no root
+            graph = build(words.query, lacking.pass_number)
+            lines = {graph.nodes[edge.target].line for edge in graph.edges if edge.cut}
+            site = words.query.places.site(lacks.query.trace.events["site"][lacking.event])
+            assert site is not None
+            assert site.place.line in lines
+            told = reasons(graph, words, trace.count - 1)
+            own = [text for text in told.values() if text.startswith(f"{words.called(leaf)}.grad")]
+            assert all(f", line {finding.line}" in text for text in own)

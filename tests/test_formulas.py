@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special as special
 from derivative_samples import DIFFERENTIABLE, leaves, samples, with_statistics
-from formula_notation import evaluated
 
 import gradviz.engine as torch
 from gradviz.engine.core.apply import apply
@@ -17,6 +17,7 @@ from gradviz.engine.core.broadcasting import sum_to
 from gradviz.engine.core.op import Op
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives import TABLE
+from gradviz.query.notation import evaluated
 
 CASES = [(key, i) for key in DIFFERENTIABLE for i in range(len(samples(key)))]
 
@@ -220,6 +221,12 @@ def side_by_side(a: Any, b: Any) -> Any:
     return a @ b if np.ndim(a) > 1 and np.shape(a)[-2:] != (1, 1) else a * b
 
 
+SPECIAL = {
+    "digamma": special.psi, "polygamma": special.polygamma, "erfinv": special.erfinv, "erfcx": special.erfcx,
+    "ndtri": special.ndtri, "I₀": special.i0, "I₁": special.i1, "I₀ₑ": special.i0e, "I₁ₑ": special.i1e,
+}  # fmt: skip
+
+
 def names_for(
     key: str, arrays: list[np.ndarray], args: tuple, out: np.ndarray, g: np.ndarray
 ) -> dict[str, Any]:
@@ -273,7 +280,7 @@ def shown_gradient(
     """The gradient of the i-th input as its formula has it: the whole of it, or what the upstream gradient is
     multiplied by."""
     names = names_for(key, arrays, args, out, g)
-    found = evaluated(text.removesuffix(", spread").removesuffix(", summed"), names)
+    found = evaluated(text.removesuffix(", spread").removesuffix(", summed"), {**SPECIAL, **names})
     if not re.search(r"(?<![A-Za-z_])g(?![A-Za-z_])", text):
         is_bias = key in MATRICES and found.ndim < 2
         found = (g if is_bias else names["g"]) * found

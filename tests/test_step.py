@@ -147,7 +147,7 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
         "x.add_(1.0) changes x in place: [1, 2] → [2, 3], version 1 (no node: grad mode is off)",
         "data changes x in place: [2, 3] → [4, 6], version 1",
         "dual becomes a dual number: value 2, tangent 1",
-        "the JVP of sin gives torch.sin(dual) the tangent -0.416147: -0.41615 × 1",
+        "the JVP of sin gives torch.sin(dual) the tangent -0.416147: -0.416147 × 1",
         "the error ends backward pass 4",
     ):
         assert expected in told

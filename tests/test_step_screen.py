@@ -242,7 +242,8 @@ def test_the_formulas_of_an_affine_layer_belong_to_its_inputs(tmp_path: Path) ->
         obey(session, 'until kind == "produced" and grad_fn == "AddmmBackward0"')
         obey(session, "why")
         told = "\n".join(session.page)
-        assert re.search(r"∂\S+/∂model\.2\.bias = 1, summed", told)
+        assert re.search(r"∂\S+/∂model\.2\.bias = 1\n", told)
+        assert re.search(r"summed over dim 0 = ", told)
         assert "model.2.bias = upstream" not in told
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gradviz.events.kinds import Kind, NodeMade, PassBegan
+from gradviz.events.kinds import Kind, NodeMade, PassBegan, Produced
+from gradviz.query.chain import chain_step
 from gradviz.query.flow import Flow
-from gradviz.query.paths import Step
-from gradviz.tracefile import Site, Snapshot
-from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
+from gradviz.query.paths import Arrival, Step
+from gradviz.tracefile import Site
+from gradviz.words.chain import formula_of, local, over
 from gradviz.words.numbers import brief
 from gradviz.words.words import Words
 
@@ -51,7 +52,7 @@ class Hops:
             self.words.node_name(arrival.source) if arrival.source else "",
             site,
             expression,
-            "" if made is None else self._local(made, arrival.position, given),
+            "" if made is None else self._local(made, arrival),
             brief(given),
             step.others,
             step.exact,
@@ -68,27 +69,14 @@ class Hops:
         site = None if made is None else self.query.places.site(made.site)
         return site, "" if made is None else self.words.expression_of(made, _LONGEST)
 
-    def _local(self, made: NodeMade, position: int, given: Snapshot | None) -> str:
-        """The local derivative: its formula, and its number if the gradients determine it."""
-        if position >= len(made.edges):
+    def _local(self, made: NodeMade, arrival: Arrival) -> str:
+        """The local derivative: its formula, its number if the gradients determine it, and the sum behind it."""
+        if arrival.position >= len(made.edges):
             return ""
-        name, formula = formulas(made.rule, self.words.edges_called(made))[position]
-        tensor = made.edges[position].tensor
-        output = made.outputs[0] if len(made.outputs) == 1 else 0
-        if is_whole_vjp(formula):
-            return formula
-        number = (
-            "" if is_number(formula) else local_number(made.rule.elementwise, self._upstream(made), given)
-        )
-        if not formula and not number:
-            return ""
-        partial = self.words.partial(output, tensor, name, before=tensor in made.outputs)
-        return " = ".join(part for part in (partial, formula, number) if part)
-
-    def _upstream(self, made: NodeMade) -> Snapshot | None:
-        """The gradient that a node with one output received."""
-        event = self._ran.get(made.node)
-        if event is None:
-            return None
-        gradients = self.query.trace.table(Kind.RECEIVED).object(event).gradients
-        return self.query.memory.value(gradients[0], event) if len(gradients) == 1 else None
+        trace, ran = self.query.trace, self._ran.get(made.node)
+        received = None if ran is None else trace.table(Kind.RECEIVED).object(ran)
+        produced = trace.event(arrival.event)
+        assert isinstance(produced, Produced)
+        step = chain_step(self.query, made, arrival.position, received, produced)
+        told = formula_of(self.words, step) if step.is_whole else local(self.words, step)
+        return ", ".join(part for part in (told, over(self.words, step)) if part)

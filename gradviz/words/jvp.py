@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradviz.events.kinds import OpRan, TangentPushed
+from gradviz.query.chain import is_number, quotient
 from gradviz.query.moment import Moment
 from gradviz.tracefile import Snapshot
-from gradviz.words.formulas import formulas, is_number, local_number
+from gradviz.words.formulas import formulas, numbers_of
 from gradviz.words.numbers import brief, scalar
 from gradviz.words.stop import Stop
 
@@ -49,9 +50,8 @@ def terms(stop: Stop, event: TangentPushed) -> list[Term]:
         tangent = moment.tangent(tensor)
         number = _known(moment, op, formula, called)
         if not number and moving == [i]:
-            number = local_number(
-                op.rule.elementwise, moment.value(tangent), stop.moment.value(event.tangent)
-            )
+            pushed = stop.moment.value(event.tangent)
+            number = numbers_of(quotient(op.rule.elementwise, moment.value(tangent), pushed))
         partial = stop.words.partial(event.tensor, tensor, name, before=tensor in op.outputs)
         found.append(Term(tensor, called[i], moment.value(tensor), partial, formula, number, tangent))
     return found

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 
 from gradviz.events.kinds import Kind, Mutated, NodeMade, OpRan, PassBegan, Produced, Received
+from gradviz.query.chain import ChainStep, chain_step
+from gradviz.words.chain import product
 from gradviz.words.escape import clean
-from gradviz.words.formulas import formulas, is_whole_vjp, local_number
-from gradviz.words.numbers import brief, scalar
 from gradviz.words.stop import Stop
 
 LONGEST = 44  # longer expressions are not quoted
-_LONGEST_RULE = 24  # nor longer formulas
 
 
 def call_of(stop: Stop, op: OpRan) -> str:
@@ -71,13 +70,13 @@ def leads_to(stop: Stop, node: NodeMade) -> str:
     return stop.listed(targets) if targets else stop.say("no other node")
 
 
-def derivative_at(stop: Stop, made: NodeMade, i: int) -> str:
-    """What a node computes at edge i: a partial derivative, or a VJP."""
-    tensor, (name, formula) = made.edges[i].tensor, formulas(made.rule, stop.words.edges_called(made))[i]
-    if is_whole_vjp(formula):
-        return stop.say("VJP for {name}", name=stop.called(tensor))
-    output = made.outputs[0] if len(made.outputs) == 1 else 0
-    return stop.words.partial(output, tensor, name, before=tensor in made.outputs)
+def steps_at(stop: Stop, made: NodeMade) -> Iterator[ChainStep]:
+    """The steps of the chain rule along the edges of a node that lead on, as far as they have run at a stop."""
+    received = stop.moment.received(made.node)
+    produced = stop.event if isinstance(stop.event, Produced) else None
+    for i, edge in enumerate(made.edges):
+        if edge.node:
+            yield chain_step(stop.query, made, i, received, produced)
 
 
 def saved_by(stop: Stop, made: NodeMade) -> str:
@@ -100,35 +99,10 @@ def first_sentence(message: str) -> str:
 
 def chain_rule(stop: Stop, event: Produced, i: int) -> str:
     """The chain rule at edge i, in numbers or else as a formula. Empty if it is unknown or long."""
-    return _product(stop, event, event.flows[i].gradient) or _rule(stop, i)
-
-
-def _rule(stop: Stop, i: int) -> str:
-    """The chain rule as a formula: upstream × local. Empty if the formula is unknown or long."""
     made = stop.node_made
-    told = formulas(made.rule, stop.words.edges_called(made)) if made is not None else []
-    formula = told[i][1] if i < len(told) else ""
-    if not formula or len(formula) > _LONGEST_RULE:
+    if made is None or i >= len(made.edges):
         return ""
-    if is_whole_vjp(formula):
-        return formula
-    if re.match(r"1($|, (?!for)| [a-z])", formula):  # `1, summed`, `1 where taken`
-        return f"upstream{formula[1:]}"
-    joined = re.search(r" [−+<>≤≥] |, | is | where ", formula)
-    return f"upstream × ({formula})" if joined else f"upstream × {formula}"
-
-
-def _product(stop: Stop, event: Produced, gradient: int) -> str:
-    """The chain rule in numbers, for scalars: upstream × local. Empty if it is unknown."""
-    received = stop.moment.received(event.node)
-    if received is None or len(received.gradients) != 1:
-        return ""
-    upstream = stop.moment.value(received.gradients[0])
-    downstream = stop.moment.value(gradient)
-    if scalar(upstream) is None or scalar(downstream) is None:
-        return ""
-    local = local_number(False, upstream, downstream)
-    return f"{brief(upstream)} × {local}" if local else ""
+    return product(stop.words, chain_step(stop.query, made, i, stop.moment.received(event.node), event))
 
 
 def flags_of(event: PassBegan, words: str) -> str:

@@ -28,12 +28,12 @@ from gradviz.events.kinds import (
 from gradviz.query.savers import needing
 from gradviz.query.trend import Trend
 from gradviz.words.bars import bars
+from gradviz.words.chain import local, summed
 from gradviz.words.compare import beside
 from gradviz.words.escape import clean
-from gradviz.words.formulas import formulas, is_number, local_number
 from gradviz.words.jvp import terms
 from gradviz.words.numbers import compact, number
-from gradviz.words.parts import LONGEST, derivative_at, leads_to, saved_by
+from gradviz.words.parts import LONGEST, leads_to, saved_by, steps_at
 from gradviz.words.stop import Stop
 
 _BARS = 24  # cells
@@ -75,7 +75,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     made = stop.node_made
     if made is None:
         return
-    yield from _local(stop, made, received, produced)
+    yield from _local(stop, made)
     if produced is None:
         yield Row("downstream", stop.say("not yet known: the node is about to run"), "dim")
         return
@@ -111,24 +111,13 @@ def _givers(stop: Stop, given: list[Produced]) -> list[str]:
     ]
 
 
-def _local(stop: Stop, made: NodeMade, received: Received | None, produced: Produced | None) -> Iterator[Row]:
-    """The local derivative of each edge that carries a gradient."""
-    told = formulas(made.rule, stop.words.edges_called(made))
-    for i, edge in enumerate(made.edges):
-        if not edge.node:
-            continue
-        number = ""
-        if received and produced and len(received.gradients) == 1 and i < len(produced.flows):
-            upstream, downstream = received.gradients[0], produced.flows[i].gradient
-            number = local_number(
-                made.rule.elementwise, stop.moment.value(upstream), stop.moment.value(downstream)
-            )
-        formula = told[i][1]
-        if is_number(formula):
-            number = ""
-        text = " = ".join(part for part in (formula, number) if part)
-        if text:
-            yield Row("local", f"{derivative_at(stop, made, i)} = {text}", "yellow")
+def _local(stop: Stop, made: NodeMade) -> Iterator[Row]:
+    """The local derivative of each edge that carries a gradient, and the sum over what was broadcast."""
+    for step in steps_at(stop, made):
+        if told := local(stop.words, step):
+            yield Row("local", told, "yellow")
+        if told := summed(stop.words, step):
+            yield Row("summed", told, "yellow")
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
@@ -202,7 +191,7 @@ def _op(stop: Stop, event: OpRan) -> Iterator[Row]:
 
 
 def _node_made(stop: Stop, event: NodeMade) -> Iterator[Row]:
-    yield from _local(stop, event, None, None)
+    yield from _local(stop, event)
     if any(edge.node for edge in event.edges):
         yield Row("edges", f"{clean(event.grad_fn)} → {leads_to(stop, event)}")
     if saved := saved_by(stop, event):

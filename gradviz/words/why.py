@@ -24,14 +24,15 @@ from gradviz.events.kinds import (
 )
 from gradviz.query.absence import accumulations
 from gradviz.query.birth import NAN, birth
+from gradviz.query.chain import ChainStep, chain_step
 from gradviz.query.changes import added_up, value_changes
 from gradviz.query.cuts import why_no_node
 from gradviz.words.absence import NO_NODE, without_grad_told
+from gradviz.words.chain import formula_of, local, multiplied, over, partial, summed
 from gradviz.words.escape import clean
-from gradviz.words.formulas import formulas, is_number, is_whole_vjp, local_number
 from gradviz.words.jvp import in_numbers, pushed_through, terms
-from gradviz.words.numbers import has_odd, scalar
-from gradviz.words.parts import LONGEST, derivative_at, ended_by_error, saved_by
+from gradviz.words.numbers import has_odd, value
+from gradviz.words.parts import LONGEST, ended_by_error, saved_by
 from gradviz.words.rows import needed_by, origin
 from gradviz.words.sentences import sentence
 from gradviz.words.source import title
@@ -80,10 +81,9 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[str]:
         none = stop.say("none came: taken as 0")
         came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else none
         yield f"  upstream    {upstream[i] if i < len(upstream) else '?'} = {came}"
-    told = formulas(made.rule, stop.words.edges_called(made))
     for i, edge in enumerate(made.edges):
         if edge.node:
-            yield from _edge(stop, made, i, upstream, told[i], received, produced)
+            yield from _edge(stop, chain_step(stop.query, made, i, received, produced), upstream, produced)
         elif edge.tensor:
             yield stop.say("  {name}: it needs no gradient", name=stop.called(edge.tensor))
 
@@ -123,42 +123,25 @@ def _produced_later(stop: Stop, event: Received) -> Produced | None:
     return after if isinstance(after, Produced) and after.node == event.node else None
 
 
-def _edge(
-    stop: Stop,
-    made: NodeMade,
-    i: int,
-    upstream: list[str],
-    told: tuple[str, str],
-    received: Received | None,
-    produced: Produced | None,
-) -> Iterator[str]:
-    name, formula = told
-    tensor = made.edges[i].tensor
-    output = made.outputs[0] if len(made.outputs) == 1 else 0
-    written = tensor in made.outputs
-    downstream = stop.words.derivative(tensor, stop.moment, before=written)
-    partial = stop.words.partial(output, tensor, name, before=written)
+def _edge(stop: Stop, step: ChainStep, upstream: list[str], produced: Produced | None) -> Iterator[str]:
+    words, tensor = stop.words, step.tensor
+    name = stop.called(tensor) if tensor else step.symbol or stop.say("an input")
+    yield stop.say("  for {name}:", name=name)
     above = upstream[0] if len(upstream) == 1 else "upstream"
-    is_vjp = is_whole_vjp(formula)
-    yield stop.say("  for {name}:", name=stop.called(tensor) if tensor else name or stop.say("an input"))
-    yield f"    {downstream} = " + (formula if is_vjp else f"{above} × {partial}")
-    given = produced.flows[i].gradient if produced is not None and i < len(produced.flows) else 0
-    now = stop if produced is None or produced.index == stop.k else stop.other(produced.index)
-    if received is not None and given and len(received.gradients) == 1:
-        up, down = now.moment.value(received.gradients[0]), now.moment.value(given)
-        number = local_number(made.rule.elementwise, up, down)
-        if not is_vjp and (formula or number):
-            parts = (formula, "" if is_number(formula) else number)
-            yield f"    {partial} = " + " = ".join(part for part in parts if part)
-        if number and scalar(up) is not None:
-            yield f"    {now.value(given)} = {now.value(received.gradients[0])} × {number}"
-        else:
-            came = now.value(received.gradients[0])
-            yield stop.say("    {value}, from {upstream}", value=now.value(given), upstream=came)
-    elif formula and not is_vjp:
-        yield f"    {partial} = {formula}"
-    if given and produced is not None:
-        yield stop.say("    it goes to {node}", node=stop.words.node_name(produced.flows[i].node))
+    downstream = words.derivative(tensor, stop.moment, before=step.overwritten)
+    rule = formula_of(words, step) if step.is_whole else f"{above} × {partial(words, step)}"
+    yield f"    {downstream} = {rule}" + (f", {over(words, step)}" if step.summed else "")
+    if not step.is_whole and (told := local(words, step)):
+        yield f"    {told}"
+    if numbers := multiplied(words, step):
+        yield f"    {numbers}"
+    elif step.downstream is not None and step.upstream is not None and not step.summed:
+        told = "    {value}, from {upstream}"
+        yield stop.say(told, value=value(step.downstream), upstream=value(step.upstream))
+    if told := summed(words, step):
+        yield f"    {told}"
+    if step.downstream is not None and produced is not None:
+        yield stop.say("    it goes to {node}", node=words.node_name(produced.flows[step.position].node))
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
@@ -266,15 +249,17 @@ def _node_made(stop: Stop, event: NodeMade) -> Iterator[str]:
 
 def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
     """What a node will do in backward, and which tensors it saves for that."""
-    say, told = stop.say, formulas(made.rule, stop.words.edges_called(made))
+    say = stop.say
     for i, edge in enumerate(made.edges):
-        formula = told[i][1]
-        if not edge.node:
-            if edge.tensor:
-                name = stop.called(edge.tensor)
-                yield say("  {name}: it gets no gradient, because it does not require grad", name=name)
-            continue
-        yield f"  {derivative_at(stop, made, i)} = {formula or say('no formula in the trace')}"
+        if edge.node:
+            step = chain_step(stop.query, made, i, None, None)
+            told = formula_of(stop.words, step) or say("no formula in the trace")
+            yield f"  {partial(stop.words, step)} = {told}"
+            if told := summed(stop.words, step):
+                yield f"  {told}"
+        elif edge.tensor:
+            name = stop.called(edge.tensor)
+            yield say("  {name}: it gets no gradient, because it does not require grad", name=name)
     yield say("  backward will multiply the upstream gradient by this")
     if saved := saved_by(stop, made):
         yield say("  for that it saves {saved}: do not change them in place before backward", saved=saved)

@@ -1,0 +1,90 @@
+"""A step of the chain rule in words: the local derivative, upstream × local, and the sum over what was broadcast."""
+
+from __future__ import annotations
+
+import re
+
+from gradviz.query.chain import ChainStep
+from gradviz.words.formulas import formulas, numbers_of
+from gradviz.words.numbers import SHOWN, brief, compact, scalar
+from gradviz.words.words import Words
+
+_LONGEST = 24  # characters of a formula that is quoted in a sentence
+
+
+def formula_of(words: Words, step: ChainStep) -> str:
+    """The formula of a step with the names of the program; empty if it is not known."""
+    return _named(words, step)[1]
+
+
+def _named(words: Words, step: ChainStep) -> tuple[str, str]:
+    """The name of the input in the formula, and the formula."""
+    name, text = formulas(step.made.rule, words.edges_called(step.made))[step.position]
+    return name, text if step.formula.endswith(", summed") else text.removesuffix(", summed")
+
+
+def partial(words: Words, step: ChainStep) -> str:
+    """What a node computes along an edge: a partial derivative, or a VJP."""
+    name = _named(words, step)[0]
+    if step.is_whole:
+        return words.say("VJP for {name}", name=words.called(step.tensor) if step.tensor else name)
+    return words.partial(step.output, step.tensor, name, before=step.overwritten)
+
+
+def local(words: Words, step: ChainStep) -> str:
+    """The local derivative as an equation: `∂y/∂x = 2x = 6`; empty if neither formula nor number is known."""
+    formula, number = formula_of(words, step), "" if step.is_number else numbers_of(step.local)
+    told = " = ".join(part for part in (formula, number) if part)
+    return f"{partial(words, step)} = {told}" if told else ""
+
+
+def summed(words: Words, step: ChainStep) -> str:
+    """The sum over what broadcasting repeated, with its numbers if they are known: `[[1, 0], [0, 1]] summed over dim 0
+    = [1, 1]`; empty if nothing was repeated."""
+    if not step.summed:
+        return ""
+    if step.downstream is None or step.product is None:
+        name = words.called(step.tensor) if step.tensor else _named(words, step)[0] or "?"
+        told = "{name} was broadcast: its gradient is {summed}"
+        return words.say(told, name=name, summed=over(words, step))
+    return f"{compact(step.product)} {over(words, step)} = {compact(step.downstream)}"
+
+
+def over(words: Words, step: ChainStep) -> str:
+    """The dimensions that a step sums over: `summed over dim 0`; empty if it does not."""
+    dims = words.listed(map(str, step.summed))
+    told = {0: "", 1: "summed over dim {dims}"}.get(len(step.summed), "summed over dims {dims}")
+    return words.say(told, dims=dims)
+
+
+def product(words: Words, step: ChainStep) -> str:
+    """Upstream × local, in numbers for scalars, else as a formula, with the sum; empty if it is unknown or long."""
+    told = _in_numbers(step) or _as_formula(words, step)
+    return ", ".join((told, over(words, step))) if told and step.summed else told
+
+
+def _in_numbers(step: ChainStep) -> str:
+    if scalar(step.upstream) is None or scalar(step.downstream) is None or step.summed:
+        return ""
+    number = numbers_of(step.local)
+    return f"{brief(step.upstream)} × {number}" if number else ""
+
+
+def _as_formula(words: Words, step: ChainStep) -> str:
+    formula = formula_of(words, step)
+    if not formula or len(formula) > _LONGEST or step.is_whole:
+        return formula if step.is_whole and len(formula) <= _LONGEST else ""
+    if re.match(r"1($|, (?!for)| [a-z])", formula):  # `1, summed`, `1 where taken`
+        return f"upstream{formula[1:]}"
+    joined = re.search(r" [−+<>≤≥] |, | is | where ", formula)
+    return f"upstream × ({formula})" if joined else f"upstream × {formula}"
+
+
+def multiplied(words: Words, step: ChainStep) -> str:
+    """The gradient before the sum, and what it is the product of: `[[2], [4]] = [[1], [2]] × 2`; empty if the numbers
+    are not known."""
+    number, up = formula_of(words, step) if step.is_number else numbers_of(step.local), step.upstream
+    given = step.product if step.summed else step.downstream
+    if not number or up is None or given is None or up.array is None or up.array.size > SHOWN:
+        return ""
+    return f"{compact(given)} = {compact(up)} × {number}"

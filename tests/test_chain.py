@@ -1,0 +1,173 @@
+"""The chain rule as views show it: each local line, evaluated with the recorded numbers, gives what was recorded."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+from derivative_samples import DIFFERENTIABLE, RNG, leaves, run, samples, with_statistics
+from test_formulas import SPECIAL, WORDS, is_evaluated, shown_gradient
+
+import gradviz
+import gradviz.engine as torch
+from gradviz.engine.table.derivatives import TABLE
+from gradviz.events.kinds import Kind, Produced
+from gradviz.query.chain import ChainStep, chain_step
+from gradviz.tracefile import open_trace
+from gradviz.words.chain import local, multiplied, product, summed
+from gradviz.words.formulas import numbers_of
+from gradviz.words.words import Words
+
+CASES = [(key, i) for key in DIFFERENTIABLE for i in range(len(samples(key)))]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Words:
+    """The words of one trace: pass n + 1 is the backward of case n."""
+    path = tmp_path_factory.mktemp("chain") / "rows.gradviz"
+    with gradviz.record(path, values="full"):
+        for key, i in CASES:
+            arrays, args = samples(key)[i]
+            out = run(TABLE[key], leaves(arrays), args)
+            out.backward(torch.tensor(RNG.normal(size=out.shape)))
+    return Words(open_trace(path))
+
+
+def steps_of(words: Words, number: int) -> list[ChainStep]:
+    """All steps of a pass."""
+    query = words.query
+    produced = query.trace.table(Kind.PRODUCED)
+    found = []
+    for event in produced.events[produced["in_pass"] == number].tolist():
+        ran = produced.object(event)
+        assert isinstance(ran, Produced)
+        made, received = query.nodes.event(ran.node), query.at(event).received(ran.node)
+        if made is not None:
+            found += [
+                chain_step(query, made, i, received, ran) for i, flow in enumerate(ran.flows) if flow.gradient
+            ]
+    return found
+
+
+def close(found: object, expected: object, digits: float) -> None:
+    np.testing.assert_allclose(found, expected, rtol=digits, atol=digits)
+
+
+def sum_over(array: np.ndarray, step: ChainStep) -> np.ndarray:
+    assert step.downstream is not None
+    return array.sum(step.summed).reshape(step.downstream.shape) if step.summed else array
+
+
+@pytest.mark.parametrize(("number", "key", "i"), [(n + 1, *case) for n, case in enumerate(CASES)])
+def test_each_step_gives_the_recorded_gradient(words: Words, number: int, key: str, i: int) -> None:
+    steps = steps_of(words, number)
+    assert steps
+    for step in steps:
+        assert step.upstream is not None or len(step.made.outputs) > 1
+        if step.upstream is None or step.downstream is None or step.downstream.array is None:
+            continue
+        up, down = step.upstream.array, step.downstream.array
+        assert up is not None
+        assert not step.made.rule.elementwise or bool(step.summed) == (up.shape != down.shape)
+        if step.local is not None:
+            close(sum_over(np.broadcast_to(up * step.local, up.shape), step), down, 1e-9)
+        if step.product is not None:
+            assert step.product.array is not None
+            close(sum_over(step.product.array, step), down, 1e-9)
+
+
+@pytest.mark.parametrize(("number", "key", "i"), [(n + 1, *case) for n, case in enumerate(CASES)])
+def test_the_local_derivative_of_an_elementwise_op_is_known_in_numbers(
+    words: Words, number: int, key: str, i: int
+) -> None:
+    for step in steps_of(words, number):
+        _, args = samples(key)[i]
+        plain = all(isinstance(arg, (int, float)) for arg in args)
+        unknown = not plain or step.formula in ("", *WORDS) or any(name in step.formula for name in SPECIAL)
+        if step.made.rule.elementwise and not unknown and not step.is_whole:
+            assert step.local is not None, step.formula
+
+
+@pytest.mark.parametrize(("number", "key", "i"), [(n + 1, *case) for n, case in enumerate(CASES)])
+def test_the_lines_that_are_shown_can_be_calculated(words: Words, number: int, key: str, i: int) -> None:
+    for step in steps_of(words, number):
+        if step.downstream is None or step.downstream.array is None or step.upstream is None:
+            continue
+        down, line = step.downstream.array, local(words, step)
+        value = line.rpartition(" = ")[2]
+        if step.local is not None and value.startswith("["):
+            assert step.upstream.array is not None
+            product = np.broadcast_to(step.upstream.array * numbers(value), step.upstream.shape)
+            close(sum_over(product, step), down, 5e-3)
+        told = summed(words, step)
+        if told and step.product is not None and "rms" not in told:
+            left, right = told.split(" summed over ")
+            close(sum_over(numbers(left), step), numbers(right.partition(" = ")[2]), 5e-3)
+
+
+def numbers(text: str) -> np.ndarray:
+    return np.array(ast.literal_eval(text.replace("−", "-")))
+
+
+@pytest.mark.parametrize(("number", "key", "i"), [(n + 1, *case) for n, case in enumerate(CASES)])
+def test_the_formula_of_each_op_gives_the_recorded_gradient(
+    words: Words, number: int, key: str, i: int
+) -> None:
+    op, query = TABLE[key], words.query
+    for step in steps_of(words, number):
+        ran = query.tensors.op(step.made.op)
+        inputs = [] if ran is None else [query.memory.value(tensor, step.made.index) for tensor in ran.inputs]
+        arrays = [value.array for value in inputs if value is not None and value.array is not None]
+        if len(arrays) != len(op.inputs) or step.upstream is None or step.made.grad_fn != op.node_name:
+            continue
+        args = with_statistics(arrays, samples(key)[i][1])
+        if step.made.rule != op.rule(args) or not is_evaluated(key, step.symbol, args):
+            continue
+        out = query.memory.value(step.output, step.made.index)
+        assert out is not None
+        assert step.downstream is not None
+        found = shown_gradient(key, step.position, step.formula, arrays, args, out.array, step.upstream.array)
+        close(step.downstream.array, found, 1e-6)
+
+
+# --- what is said
+
+
+PROGRAM = """
+import gradviz.engine as torch
+x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+m = torch.tensor([[3.0], [7.0]], requires_grad=True)
+b = torch.tensor([1.0, 5.0], requires_grad=True)
+y = (x - m) * b
+y.backward(torch.tensor([[1.0, 0.0], [2.0, 1.0]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def broadcast(tmp_path_factory: pytest.TempPathFactory) -> tuple[Words, dict[str, ChainStep]]:
+    """The steps of a program that broadcasts, by the name of the tensor that the gradient is of."""
+    path: Path = tmp_path_factory.mktemp("broadcast") / "b.gradviz"
+    with gradviz.record(path):
+        exec(compile(PROGRAM, "b.py", "exec"), {"__name__": "b"})
+    words = Words(open_trace(path))
+    return words, {words.called(step.tensor): step for step in steps_of(words, 1)}
+
+
+def test_the_sum_over_broadcast_dimensions_is_a_step(broadcast: tuple[Words, dict[str, ChainStep]]) -> None:
+    words, steps = broadcast
+    assert summed(words, steps["m"]) == "[[-1, 0], [-2, -5]] summed over dim 1 = [[-1], [-7]]"
+    assert summed(words, steps["b"]) == "[[-2, 0], [-8, -3]] summed over dim 0 = [-10, -3]"
+    assert summed(words, steps["x"]) == ""
+
+
+def test_the_product_is_shown_before_its_sum(broadcast: tuple[Words, dict[str, ChainStep]]) -> None:
+    words, steps = broadcast
+    assert product(words, steps["m"]) == "upstream × −1, summed over dim 1"
+    assert multiplied(words, steps["m"]) == "[[-1, 0], [-2, -5]] = [[1, 0], [2, 5]] × −1"
+
+
+def test_a_number_is_rounded_once() -> None:
+    """Rounding to five digits and then to four gave 9.888 where the value itself is shown as 9.887."""
+    assert numbers_of(np.array([5.545, 9.88746])) == "[5.545, 9.887]"

@@ -6,6 +6,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
+from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct_pairs
 
 
@@ -14,6 +15,6 @@ def homeless(case: Case) -> list[int]:
     came = case.trace.table(Kind.ACCUMULATED)
     pairs = distinct_pairs(came["tensor"], came["in_pass"])
     leaves, counts = np.unique(pairs[:, 0], return_counts=True)
-    _, written = case.query.tensors.all_writes
+    written = case.query.of(Writes).changed
     still = ~contained(leaves, written) & ~contained(leaves, sorted(case.training.trained))
     return leaves[still & (counts > 1)].tolist()

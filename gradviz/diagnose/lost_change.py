@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.writes import Writes
 from gradviz.sets import contained
 
 _CHANGING = ("sub", "add", "addcmul", "addcdiv", "lerp", "subtract")
@@ -28,7 +29,7 @@ def lost_changes(case: Case) -> list[LostChange]:
     ops = case.trace.table(Kind.OP)
     wanted = [number for number, text in case.trace.strings.items() if text in _CHANGING]
     events = ops.events[contained(ops["op"], wanted)]
-    _, written = case.query.tensors.all_writes
+    written = case.query.of(Writes).changed
     found = []
     for own in case.by_site(events).values():
         if len(own) < _LEAST or not _changed(case, case.query.tensors.op(int(own[0]))):

@@ -12,6 +12,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
 from gradviz.query.source_trees import trees
+from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 
@@ -35,7 +36,7 @@ def never_stepped(case: Case) -> list[NeverStepped]:
     if case.trace.meta.get("error") or case.trace.meta.get("stopped"):
         return []
     held, came = case.trace.table(Kind.HOLDS), case.trace.table(Kind.ACCUMULATED)
-    _, written = case.query.tensors.all_writes
+    written = case.query.of(Writes).changed
     stepping = set(case.training.stepped["optimizer"].tolist())
     found = []
     for row in np.unique(held["optimizer"], return_index=True)[1].tolist():

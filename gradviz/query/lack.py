@@ -20,6 +20,7 @@ from gradviz.query.scopes import FUNCTION
 from gradviz.query.separation import Separation, Ways, taken_by
 from gradviz.query.training import Training
 from gradviz.query.upstream import Downstream
+from gradviz.query.writes import Writes
 from gradviz.sets import contained, without
 from gradviz.tracefile import Site
 
@@ -262,9 +263,11 @@ class Lacks:
         return Lacking(leaf, Lack.OFF_PATH, event, result=result)
 
     def _only_copies(self, event: int) -> bool:
-        """Whether an op does no more than copy or detach a tensor, and no op reads the result: `state_dict()`,
-        `deepcopy`, a value that is logged."""
+        """Whether an op does no more than copy or detach a tensor, and no op reads the result, or writes to a leaf:
+        `state_dict()`, `deepcopy`, a value that is logged, `nn.init.zeros_`."""
         op = self.query.tensors.op(event)
+        if op.outputs and op.outputs[0] in op.inputs and not self.query.nodes.of_op(event):
+            return self.query.of(Writes).leaf_of(op.outputs[0]) > 0
         readers = self.query.of(Downstream).readers
         return op.op in COPYING and all(
             self._only_copies(reader) for out in op.outputs for reader in readers(out)

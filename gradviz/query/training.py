@@ -11,6 +11,7 @@ from gradviz.events.kinds import COMPILED, WHOLE, Kind
 from gradviz.query.cuts import sources
 from gradviz.query.query import Query
 from gradviz.query.settings import number_of, settings_of
+from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, distinct_pairs
 from gradviz.tracefile import Site
 
@@ -60,6 +61,18 @@ def _exclusive(marked: np.ndarray, groups: np.ndarray) -> np.ndarray:
     starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1])) if len(groups) else np.zeros(0, int)
     lengths = np.diff(np.append(starts, len(groups)))
     return counted - np.repeat(counted[starts], lengths)
+
+
+def _without_repeats(
+    events: np.ndarray, leaves: np.ndarray, lines: np.ndarray, passes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Writes without those that repeat the one before at the same leaf and line, with no pass between: one statement,
+    as `p.data[:, 0] -= ...`, writes several times."""
+    order = np.lexsort((events, leaves))
+    keys = np.stack([leaves, lines, np.searchsorted(passes, events)])[:, order]
+    new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(events)]
+    kept = np.sort(order[new])
+    return events[kept], leaves[kept]
 
 
 class Training:
@@ -146,33 +159,28 @@ class Training:
     def by_hand(self) -> tuple[np.ndarray, np.ndarray]:
         """The events of steps that the program computes itself, and the leaf that each changes: writes to a
         leaf of values that come from a gradient, or by code that cannot be seen into."""
-        events, tensors = self.query.tensors.all_writes
-        leaves = self._wanting
-        own = contained(tensors, leaves) & ~contained(events, self._of_optimizers)
-        events, tensors = events[own], tensors[own]
+        writes = self.query.of(Writes)
+        own = contained(writes.leaves, self._wanting) & ~contained(writes.events, writes.of_optimizers)
+        events, leaves = writes.events[own], writes.leaves[own]
         sites = self.trace.events["site"][events]
         known: dict[int, bool] = {}
         for site, event in zip(sites.tolist(), events.tolist(), strict=True):
             if site not in known:
                 known[site] = self._comes_from_gradient(event)
         by_hand = np.array([known[site] for site in sites.tolist()], bool)
-        return events[by_hand], tensors[by_hand]
+        lines: dict[tuple[str, int], int] = {}
+        of_site = {site: lines.setdefault(self._line_of(site), len(lines)) for site in known}
+        own_lines = np.array([of_site[site] for site in sites[by_hand].tolist()], np.int64)
+        return _without_repeats(events[by_hand], leaves[by_hand], own_lines, self.trace.pass_spans[0])
+
+    def _line_of(self, number: int) -> tuple[str, int]:
+        site = self.trace.sites.get(number)
+        return ("", number) if site is None else (site.place.file, site.place.line)
 
     @cached_property
     def _wanting(self) -> np.ndarray:
         """The leaves that got a gradient."""
         return distinct(self.trace.table(Kind.ACCUMULATED)["tensor"])
-
-    @cached_property
-    def _of_optimizers(self) -> np.ndarray:
-        """The events that optimizers changed their parameters at: those with the site and thread of the step
-        before them, and its type as the writer."""
-        mutated = self.trace.table(Kind.MUTATED)
-        at = np.searchsorted(self.stepped.events, mutated.events) - 1
-        if not len(self.stepped):
-            return mutated.events[:0]
-        same = (at >= 0) & (self.stepped["type"][at] == mutated["how"])
-        return mutated.events[same]
 
     def _comes_from_gradient(self, event: int) -> bool:
         """Whether what an event writes was computed from the `.grad` of a leaf."""

@@ -15,6 +15,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
 from gradviz.query.copies import original
+from gradviz.query.writes import Writes
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 
@@ -27,7 +28,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _untouched(case: Case) -> Iterator[Found]:
-    _, written = case.query.tensors.all_writes
+    written = case.query.of(Writes).changed
     changed = set(written.tolist())
     copies: dict[int, set[int]] = {}
     for leaf in case.trace.parameters:

@@ -1,0 +1,106 @@
+"""The writes to leaves, by whatever name of their memory: `p.data.add_(...)` changes `p`. Each has a time (a write
+before the first gradient of a leaf is its initialisation), an author and a place."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind
+from gradviz.query.query import Query
+from gradviz.sets import contained, distinct
+
+_FAR = 8  # views of views that are followed
+_LOADING = ("load_state_dict", "copy_")
+
+
+class Author(Enum):
+    """Who writes to a leaf."""
+
+    OPTIMIZER = "the step of an optimizer"
+    INITIALISER = "what gave the leaf its first values"
+    LOAD = "values that are loaded from another tensor"
+    PROGRAM = "the program itself"
+
+
+class Writes:
+    """The writes to the leaves of one trace, in order: the event of each in `events`, the leaf in `leaves`. A leaf is a
+    tensor that was a leaf and required grad at some time. Use `query.of(Writes)`."""
+
+    def __init__(self, query: Query) -> None:
+        self.query, self.trace = query, query.trace
+        events, tensors = query.tensors.all_writes
+        own = ~contained(events, self._echoes)
+        events, tensors = events[own], tensors[own]
+        written, which = np.unique(tensors, return_inverse=True)
+        leaves = np.array([self.leaf_of(tensor) for tensor in written.tolist()], np.int64)[which]
+        self.events, self.leaves = events[leaves > 0], leaves[leaves > 0]
+
+    def leaf_of(self, tensor: int) -> int:
+        """The leaf whose memory, or a part of it, a tensor is; 0 if it is of no leaf."""
+        for _ in range(_FAR):
+            if tensor in self._wanted:
+                return tensor
+            tensor = self._bases.get(tensor, 0)
+        return 0
+
+    def author(self, event: int, leaf: int) -> Author:
+        """Who wrote to a leaf at an event."""
+        if contained(np.array([event]), self.of_optimizers)[0]:
+            return Author.OPTIMIZER
+        if event < self.started(leaf):
+            return Author.INITIALISER
+        return Author.LOAD if self.query.tensors.writer(event) in _LOADING else Author.PROGRAM
+
+    def started(self, leaf: int) -> int:
+        """The event from which on a write to a leaf is no initialisation: its first gradient; of a leaf without one
+        the beginning of the first pass."""
+        return self._first_gradients.get(leaf, self._first_pass)
+
+    @cached_property
+    def changed(self) -> np.ndarray:
+        """The leaves that were written to after their initialisation."""
+        started = np.array([self.started(leaf) for leaf in self.leaves.tolist()], np.int64)
+        return distinct(self.leaves[self.events > started])
+
+    @cached_property
+    def of_optimizers(self) -> np.ndarray:
+        """The events that optimizers changed their parameters at: those whose writer is the type of the step before
+        them."""
+        mutated, stepped = self.trace.table(Kind.MUTATED), self.trace.table(Kind.STEPPED)
+        if not len(stepped):
+            return mutated.events[:0]
+        at = np.searchsorted(stepped.events, mutated.events) - 1
+        return mutated.events[(at >= 0) & (stepped["type"][at] == mutated["how"])]
+
+    @cached_property
+    def _echoes(self) -> np.ndarray:
+        """The events that repeat, for the base of a view, what an op wrote to the view."""
+        mutated = self.trace.table(Kind.MUTATED)
+        events, _ = self.query.tensors.all_writes
+        return mutated.events[contained(mutated["op"], events)]
+
+    @cached_property
+    def _first_gradients(self) -> dict[int, int]:
+        came = self.trace.table(Kind.ACCUMULATED)
+        leaves, at = np.unique(came["tensor"], return_index=True)
+        return dict(zip(leaves.tolist(), came.events[at].tolist(), strict=True))
+
+    @cached_property
+    def _first_pass(self) -> int:
+        return self.trace.passes[0].first if self.trace.passes else self.trace.count
+
+    @cached_property
+    def _wanted(self) -> set[int]:
+        states, wanted = self.trace.states, LEAF | REQUIRES_GRAD
+        return set(distinct(states.tensors[states.flags & wanted == wanted]).tolist())
+
+    @cached_property
+    def _bases(self) -> dict[int, int]:
+        """The base of each tensor that shares memory from the first."""
+        states = self.trace.states
+        rows = states.firsts
+        rows = rows[states.bases[rows] > 0]
+        return dict(zip(states.tensors[rows].tolist(), states.bases[rows].tolist(), strict=True))

@@ -115,6 +115,7 @@ class _Builder:
         self.at = self.trace.count - 1
         if run is not None and run.last is not None and not (whole and not asked_for):
             self.at = run.last
+        self.since = select.horizon(query, self.at)
         self.roots = query.passes.starts(run.number) if run is not None else self._roots(of)
         # the roots are as they were before this event
         self.before = run.first if run is not None else self.trace.count
@@ -153,7 +154,10 @@ class _Builder:
         self._mark_roots()
         self._mark_error()
         self.result.scopes = self._scopes(part)
-        if self.show != "backward":
+        if part.beyond or self._lead_beyond(nodes):
+            told = f"of {self.trace.ops_told:,} operations only the last {select.MOST_OPS:,} are looked at"
+            self.result.notes.append(told)
+        elif self.show != "backward":
             self.result.left_out = self.trace.ops_told - len(part.ops)
         if values and len(self.result.nodes) <= MOST_VALUES:
             fill_values(self.result, self.query, self.states, self.run)
@@ -170,29 +174,38 @@ class _Builder:
 
     def _part(self) -> Part:
         if self.whole or not (self.run or self.roots):
-            return select.everything(self.query, self.at, inner=self.whole)
+            return select.everything(self.query, self.at, self.whole, self.since)
         if self.run and not self.asked_for and self.run.recorded and self.trace.ops_told <= 10 * select.SMALL:
-            part = select.everything(self.query, self.at, inner=False)
+            part = select.everything(self.query, self.at, inner=False, since=self.since)
             until = [run for run in self.trace.passes if run.number <= self.run.number]
             if len(part) <= select.SMALL and not self.query.passes.are_a_loop(until):
                 return part
-        return select.upstream(self.query, [root.tensor for root in self.roots if root.tensor], self.before)
+        return select.upstream(
+            self.query, [root.tensor for root in self.roots if root.tensor], self.before, self.since
+        )
 
     def _root_nodes(self) -> list[int]:
         return [root.node for root in self.roots if root.node] if not self.whole else []
 
     def _walked(self) -> list[int]:
         roots = self._root_nodes()
-        return self.query.nodes.walk(roots or self.query.nodes.ends(self.at))
+        return self.query.nodes.walk(roots or self.query.nodes.ends(self.at), self.since)
 
     def _nodes_of(self, part: Part) -> list[int]:
         nodes = self.query.nodes
-        found: dict[int, None] = dict.fromkeys(nodes.walk(self._root_nodes()))
+        found: dict[int, None] = dict.fromkeys(nodes.walk(self._root_nodes(), self.since))
         for event in sorted(part.ops):
             for node in nodes.of_op(event):
                 found[node] = None
                 found.update(dict.fromkeys(edge.node for edge in nodes.edges(node) if edge.node))
-        return list(found)
+        return [node for node in found if not nodes.is_before(node, self.since)]
+
+    def _lead_beyond(self, nodes: list[int]) -> bool:
+        """Whether these nodes lead to some that are too far back to be shown."""
+        known = self.query.nodes
+        return bool(self.since) and any(
+            known.is_before(edge.node, self.since) for node in nodes for edge in known.edges(node)
+        )
 
     def _note_accumulators(self, part: Part, nodes: Iterable[int]) -> None:
         """Record the AccumulateGrad of each leaf, as found in the edges of the nodes of this graph."""

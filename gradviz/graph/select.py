@@ -5,44 +5,55 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from gradviz.events.kinds import Kind
 from gradviz.query import FIRST, Query, State
 from gradviz.sets import contained
 
 SMALL = 60  # a run with at most this many tensors and ops is shown whole
+MOST_OPS = 25_000  # of a larger run the last ones are shown
 
 
 @dataclass(slots=True)
 class Part:
-    """OP events, states of tensors, and MUTATED events that are drawn as ops."""
+    """OP events, states of tensors, and MUTATED events that are drawn as ops. `beyond`: there is more, too far back."""
 
     ops: set[int] = field(default_factory=set)
     states: set[State] = field(default_factory=set)
     writes: set[int] = field(default_factory=set)
+    beyond: bool = False
 
     def __len__(self) -> int:
         return len(self.ops) + len(self.states) + len(self.writes)
 
 
-def everything(query: Query, at: int, inner: bool) -> Part:
-    """All ops and tensors up to event `at`. With `inner`, also ops inside a custom Function, and ops of a
-    pass that records no graph."""
-    trace, tensors, part = query.trace, query.tensors, Part()
+def horizon(query: Query, at: int) -> int:
+    """The event before which nothing is shown, so that no more than `MOST_OPS` ops up to event `at` are."""
+    events = query.trace.table(Kind.OP).events
+    end = int(np.searchsorted(events, at, "right"))
+    return int(events[end - MOST_OPS]) if end > MOST_OPS else 0
+
+
+def everything(query: Query, at: int, inner: bool, since: int = 0) -> Part:
+    """All ops and tensors from event `since` to event `at`. With `inner`, also ops inside a custom Function, and ops
+    of a pass that records no graph."""
+    trace, tensors, part = query.trace, query.tensors, Part(beyond=since > 0)
     trace.reach_all()
     ops = trace.table(Kind.OP)
-    shown = ops.events <= at
+    shown = (ops.events >= since) & (ops.events <= at)
     if not inner:
         shown &= (ops["in_pass"] == 0) | contained(ops.events, trace.table(Kind.NODE)["op"])
     made = trace.table(Kind.TENSOR)
     seeds = [number for number, text in trace.strings.items() if text == "gradient"]
-    plain = (made.events <= at) & ~contained(made["how"], seeds)
+    plain = (made.events >= since) & (made.events <= at) & ~contained(made["how"], seeds)
     part.states.update(State(tensor, FIRST) for tensor in made["tensor"][plain].tolist())
     for event in ops.events[shown].tolist():
         if inner or not (query.scopes.in_function(event) or _writes_over_a_gradient(query, part, event)):
             _add_op(query, part, event)
     written = trace.table(Kind.MUTATED)
     for event, tensor in zip(written.events.tolist(), written["tensor"].tolist(), strict=True):
-        if event <= at and tensors.before(tensor, event) in part.states:
+        if since <= event <= at and tensors.before(tensor, event) in part.states:
             _add_write(query, part, State(tensor, event))
     return part
 
@@ -70,23 +81,23 @@ def _add_write(query: Query, part: Part, state: State) -> None:
         part.states.add(query.tensors.before(mutated.source, state.since))
 
 
-def upstream(query: Query, roots: Iterable[int], at: int) -> Part:
+def upstream(query: Query, roots: Iterable[int], at: int, since: int = 0) -> Part:
     """The ops and tensors that the `roots`, tensors as they were before event `at`, were computed from, also across
-    cuts.
+    cuts, from event `since` on.
 
     It stops at leaves that require grad (earlier optimizer steps are not shown). Beyond a cut, it also stops
     at what a pass before `at` differentiated."""
     earlier = query.trace.passes_ended_before(at)
     part = Part()
-    cut = _flood(query, part, [query.tensors.before(root, at) for root in roots], -1)
+    cut = _flood(query, part, [query.tensors.before(root, at) for root in roots], -1, since)
     while cut:
-        cut = _flood(query, part, cut, earlier)
+        cut = _flood(query, part, cut, earlier, since)
     return part
 
 
-def _flood(query: Query, part: Part, states: Iterable[State], barrier: int) -> list[State]:
+def _flood(query: Query, part: Part, states: Iterable[State], barrier: int, since: int) -> list[State]:
     """Add states and all their ancestors, up to ops that made no node. Returns the inputs of these ops. Ops
-    that made a node and ran no later than event `barrier` are not added."""
+    that made a node and ran no later than event `barrier` are not added, nor any before event `since`."""
     tensors, nodes_of = query.tensors, query.nodes.of_op
     ops, found = part.ops, part.states
     op_that_made, after, reads = tensors.op_that_made, tensors.after, tensors.reads
@@ -100,6 +111,9 @@ def _flood(query: Query, part: Part, states: Iterable[State], barrier: int) -> l
         if state.since != FIRST and tensors.is_leaf_that_requires_grad(state.tensor, state.since):
             continue
         event = op_that_made(state)
+        if FIRST < (state.since if event is None else event) < since:
+            part.beyond = True
+            continue
         if event is None:
             stack += _before_without_op(query, part, state)
             continue

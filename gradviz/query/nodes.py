@@ -188,17 +188,23 @@ class Nodes(Lookup):
         self.trace.reach_changes(tensor, at)
         return self.of_tensors.last(tensor, at) or 0
 
-    def walk(self, roots: list[int]) -> list[int]:
-        """The nodes reachable from `roots` through `next_functions`, roots first."""
+    def walk(self, roots: list[int], since: int = 0) -> list[int]:
+        """The nodes reachable from `roots` through `next_functions`, roots first, without those that ops before event
+        `since` made, and what only these lead to."""
         found: dict[int, None] = {}
         stack = [root for root in reversed(roots) if root]
         while stack:
             node = stack.pop()
-            if node in found:
+            if node in found or self.is_before(node, since):
                 continue
             found[node] = None
             stack += [edge.node for edge in reversed(self.edges(node)) if edge.node]
         return list(found)
+
+    def is_before(self, node: int, since: int) -> bool:
+        """Whether an op before event `since` made this node."""
+        event = self.op(node) if since else None
+        return event is not None and event < since
 
     def ends(self, at: int) -> list[int]:
         """The nodes made up to event `at` to which no edge from another of these nodes leads."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
-from gradviz.query.cuts import op_of
+from gradviz.query.cuts import op_behind, op_of
 from gradviz.query.training import ACCUMULATED, STEPPED
 from gradviz.sets import contained, distinct, ranked, without
 
@@ -295,11 +295,7 @@ def _are_parameters(case: Case, leaves: frozenset[int]) -> bool:
 
 def _is_bootstrapped(case: Case, target: int) -> bool:
     """Whether a target is data plus something computed by a network."""
-    op = op_of(case.query, target)
-    while (
-        op is not None and op.op in ("squeeze", "unsqueeze", "view", "reshape", "float", "to") and op.inputs
-    ):
-        op = op_of(case.query, op.inputs[0])
+    op = op_behind(case.query, target, ("squeeze", "unsqueeze", "view", "reshape", "float", "to"))
     return op is not None and op.op == "add" and _is_half_data(case, op)
 
 

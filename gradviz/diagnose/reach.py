@@ -146,7 +146,7 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
             return f"{NO_NODE[reason]}, and a reentrant checkpoint sees no other tensors", _NOT_REENTRANT
         return NO_NODE[reason], _CURES[reason]
     assert isinstance(maker, TensorMade)
-    if case.query.trace.states.bases[case.query.trace.states.first(maker.tensor)]:
+    if case.query.trace.states.base(maker.tensor):
         return (
             f".{clean(maker.how)} is outside of the graph",
             f"use the tensor itself, without .{clean(maker.how)}",

@@ -4,6 +4,7 @@ along them."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import Enum
 
@@ -38,6 +39,16 @@ def op_of(query: Query, tensor: int) -> OpRan | None:
     """The op that made a tensor; None if no op did."""
     maker = query.tensors.made(tensor)
     return maker if isinstance(maker, OpRan) else None
+
+
+def op_behind(query: Query, tensor: int, passing: Container[str]) -> OpRan | None:
+    """The op that made a tensor, behind those named in `passing`, which are followed to their first input; None if no
+    op did."""
+    op = op_of(query, tensor) if tensor else None
+    while op is not None and op.op in passing and op.inputs and op.inputs[0]:
+        before = op_of(query, op.inputs[0])
+        op = before if before is None or before.index < op.index else None
+    return op
 
 
 def shortest_way(query: Query, start: int, end: int, through_memory: bool = False) -> list[int]:

@@ -51,9 +51,7 @@ def _counted_together(query: Query, tensor: int, others: Sequence[int], k: int) 
 def counts_apart(query: Query, tensor: int) -> bool:
     """Whether a tensor is an alias with its own version counter, as `.data` makes: the result of that op, or a TENSOR
     event with a base."""
-    states = query.trace.states
-    row = states.first(tensor)
     made = query.tensors.made(tensor)
-    if row < 0 or not states.bases[row] or made is None:
+    if made is None or not query.trace.states.base(tensor):
         return False
     return made.op == "data" if isinstance(made, OpRan) else True

@@ -155,6 +155,11 @@ class States:
             return -1
         return int(self._order[place])
 
+    def base(self, tensor: int) -> int:
+        """The tensor on whose memory a tensor was made; 0 if it has its own, or is not known."""
+        row = self.first(tensor)
+        return int(self.bases[row]) if row >= 0 else 0
+
     @property
     def firsts(self) -> np.ndarray:
         """The first state of each tensor, in the order of tensors."""

@@ -73,8 +73,7 @@ def _tensor_made(stop: Stop, event: TensorMade) -> str:
     flags = stop.moment.flags(event.tensor)
     maker = stop.words.expression(event.site, LONGEST)
     if flags & VIEW:
-        row = stop.trace.states.first(event.tensor)
-        base = int(stop.trace.states.bases[row])
+        base = stop.trace.states.base(event.tensor)
         shared = stop.standing(base) if base else say("another tensor")
         return say(
             "{name} shares the memory of {other}, outside of the graph", name=maker or name, other=shared

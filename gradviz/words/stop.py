@@ -204,7 +204,7 @@ class Stop:
         none."""
         self.trace.reach_birth(tensor)
         states = self.trace.states
-        base = int(states.bases[states.first(tensor)])
+        base = states.base(tensor)
         return base if base and self.query.memory.share(tensor, base, self.k) else 0
 
     @cached_property

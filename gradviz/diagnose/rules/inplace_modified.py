@@ -105,9 +105,7 @@ def _through_others(case: Case, tensor: int) -> list[int]:
 
 def _base(case: Case, tensor: int) -> int:
     """The tensor whose memory a tensor shares; itself, if it shares none."""
-    states = case.trace.states
-    row = states.first(tensor)
-    return (int(states.bases[row]) if row >= 0 else 0) or tensor
+    return case.trace.states.base(tensor) or tensor
 
 
 def _writer(case: Case, event: int) -> str:

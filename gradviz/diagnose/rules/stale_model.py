@@ -82,10 +82,9 @@ def _loaded_from_itself(case: Case) -> Iterator[Found]:
     steps = case.training.stepped.events
     seen: set[int] = set()
     for event, target, source in _copies(case):
-        row = states.first(source)
-        if row < 0 or int(states.bases[row]) != target:
+        if states.base(source) != target:
             continue
-        made = int(states.events[row])
+        made = int(states.events[states.first(source)])
         site = case.site(made)
         kept = states.events[states.bases == target]
         kept = kept[case.trace.events["site"][kept] == site]  # at this line; the best may be the last

@@ -9,7 +9,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.cuts import op_of
+from gradviz.query.cuts import op_behind
 
 _RESHAPING = {
     "view",
@@ -63,18 +63,10 @@ def _search(case: Case) -> Iterator[Found]:
 
 def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:
     """The loss that the program called, and the op that made its input. cross_entropy runs log_softmax and nll_loss."""
-    source = _source(case, op.inputs[0]) if op.inputs else None
+    source = op_behind(case.query, op.inputs[0], _RESHAPING) if op.inputs else None
     if op.op == "nll_loss" and source is not None and source.op in _PREPARING and source.site == op.site:
-        return "cross_entropy", _source(case, source.inputs[0])
+        return "cross_entropy", op_behind(case.query, source.inputs[0], _RESHAPING)
     return op.op, source
-
-
-def _source(case: Case, tensor: int) -> OpRan | None:
-    """The op that made a tensor, behind those that only reshape it."""
-    found = op_of(case.query, tensor) if tensor else None
-    while found is not None and found.op in _RESHAPING and found.inputs and found.inputs[0]:
-        found = op_of(case.query, found.inputs[0])
-    return found
 
 
 def _is_positive(case: Case, op: OpRan) -> bool:

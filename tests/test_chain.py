@@ -13,11 +13,14 @@ from test_formulas import SPECIAL, WORDS, is_evaluated, shown_gradient
 import gradviz
 import gradviz.engine as torch
 from gradviz.engine.table.derivatives import TABLE
-from gradviz.events.kinds import Kind, Produced
+from gradviz.events.kinds import Accumulated, Kind, Produced, Received
 from gradviz.query.chain import ChainStep, chain_step
 from gradviz.tracefile import open_trace
 from gradviz.words.chain import local, multiplied, product, summed
 from gradviz.words.formulas import numbers_of
+from gradviz.words.rows import rows
+from gradviz.words.stop import Stop
+from gradviz.words.why import why
 from gradviz.words.words import Words
 
 CASES = [(key, i) for key in DIFFERENTIABLE for i in range(len(samples(key)))]
@@ -171,3 +174,97 @@ def test_the_product_is_shown_before_its_sum(broadcast: tuple[Words, dict[str, C
 def test_a_number_is_rounded_once() -> None:
     """Rounding to five digits and then to four gave 9.888 where the value itself is shown as 9.887."""
     assert numbers_of(np.array([5.545, 9.88746])) == "[5.545, 9.887]"
+
+
+# --- several paths
+
+
+TWO_PATHS = """
+import gradviz.engine as torch
+x = torch.tensor(3.0, requires_grad=True)
+y = x * 0.2
+z = x + y * 3
+z.backward()
+s = x * x
+s.backward()
+"""
+
+
+@pytest.fixture(scope="module")
+def two_paths(tmp_path_factory: pytest.TempPathFactory) -> list[Stop]:
+    """The stops of a program in which two paths lead to a leaf, in two passes."""
+    return recorded(tmp_path_factory.mktemp("paths"), TWO_PATHS)
+
+
+def recorded(folder: Path, program: str) -> list[Stop]:
+    """The stops of a program."""
+    source, path = folder / "p.py", folder / "p.gradviz"
+    source.write_text(program)
+    with gradviz.record(path):
+        exec(compile(program, str(source), "exec"), {"__name__": "p"})
+    words = Words(open_trace(path))
+    return [Stop(words, k) for k in range(words.trace.count)]
+
+
+def lines(stops: list[Stop], kind: type, label: str) -> list[str]:
+    """The lines with a label at the stops of one kind."""
+    told = [rows(stop) for stop in stops if isinstance(stop.event, kind)]
+    return [row.text for shown in told for row in shown if row.label == label]
+
+
+def test_one_of_two_paths_gives_a_contribution_not_the_derivative(two_paths: list[Stop]) -> None:
+    given = lines(two_paths, Produced, "downstream")
+    assert "contribution to ∂z/∂x: 1  → AccumulateGrad of x" in given
+    assert "contribution to ∂z/∂x by way of y: 0.6  → AccumulateGrad of x" in given
+    assert "∂z/∂y = 3  → MulBackward0" in given
+    assert not [line for line in given if line.startswith("∂z/∂x")]
+
+
+def test_both_factors_of_a_square_contribute(two_paths: list[Stop]) -> None:
+    assert [line for line in lines(two_paths, Produced, "downstream") if "∂s/∂x" in line] == [
+        "contribution to ∂s/∂x (1 of 2): 3  → AccumulateGrad of x",
+        "contribution to ∂s/∂x (2 of 2): 3  → AccumulateGrad of x",
+    ]
+
+
+def test_the_sum_so_far_is_kept_until_the_last_path_has_come(two_paths: list[Stop]) -> None:
+    waiting = lines(two_paths, Produced, "waiting")
+    assert "∂z/∂x: 1 so far, 1 of 2 paths  at AccumulateGrad of x" in waiting
+    assert "∂z/∂x: 1 + 0.6 = 1.6  at AccumulateGrad of x" in waiting
+
+
+def test_accumulating_shows_the_sum_and_what_was_there_before(two_paths: list[Stop]) -> None:
+    assert lines(two_paths, Accumulated, "upstream") == ["∂z/∂x = 1 + 0.6 = 1.6", "∂s/∂x = 3 + 3 = 6"]
+    assert lines(two_paths, Accumulated, "after") == ["x.grad = 1.6", "x.grad = 1.6 (before) + 6 = 7.6"]
+
+
+HOOKED = """
+import gradviz.engine as torch
+x = torch.tensor(3.0, requires_grad=True)
+x.register_hook(lambda g: g * 2)
+y = x * x
+y.backward()
+"""
+
+
+def test_a_sum_that_a_hook_changed_is_not_shown_as_that_sum(tmp_path: Path) -> None:
+    stops = recorded(tmp_path, HOOKED)
+    assert lines(stops, Accumulated, "upstream") == ["∂y/∂x = 12"]
+    at_leaf = [why(stop) for stop in stops if isinstance(stop.event, Received)][-1]
+    assert "  3 + 3 = 6" in at_leaf
+    assert "  it receives 12 instead" in at_leaf
+
+
+UNBOUND = """
+import gradviz.engine as torch
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+a, b = x.unbind()
+z = a * a * b
+z.backward()
+"""
+
+
+def test_the_outputs_of_a_node_have_sums_of_their_own(tmp_path: Path) -> None:
+    came = lines(recorded(tmp_path, UNBOUND), Received, "upstream")
+    assert "∂z/∂a = 4 = 2 + 2  ← MulBackward0" in came
+    assert "∂z/∂b = 1  ← MulBackward0" in came

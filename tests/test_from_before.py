@@ -43,7 +43,7 @@ def test_a_leaf_has_the_gradient_from_before(torch: Any, tmp_path: Path) -> None
         assert grads(query, trace.count - 1) == [[5.0, 7.0]]
         told = [sentence(Stop(words, k)) for k in range(trace.count)]
     assert any(text.endswith(".grad is [3, 3], from before the recording") for text in told)
-    assert any("accumulates: [3, 3] + [2, 4] = [5, 7]" in text for text in told)
+    assert any("accumulates: [3, 3] (before) + [2, 4] = [5, 7]" in text for text in told)
 
 
 def test_parameters_of_a_module_and_of_an_optimizer_have_it_too(torch: Any, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_lesson_is_told_in_plain_sentences(cube: Trace) -> None:
         "x.grad is now 0.6 (was None)",
         "backward pass 1 ends; the graph is kept (retain_graph)",
     ]
-    assert "x.grad accumulates: 0.6 + 0.6 = 1.2" in sentences(cube)
+    assert "x.grad accumulates: 0.6 (before) + 0.6 = 1.2" in sentences(cube)
 
 
 def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:

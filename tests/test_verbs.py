@@ -483,7 +483,7 @@ def test_a_grad_that_is_there_is_told_by_what_came(session: Sessions) -> None:
     assert lines[0] == "x.grad = 1.2"
     assert lines[1:3] == [
         "  event 13: x.grad is now 0.6 (was None)",
-        "  event 22: x.grad accumulates: 0.6 + 0.6 = 1.2",
+        "  event 22: x.grad accumulates: 0.6 (before) + 0.6 = 1.2",
     ]
 
 

@@ -5,12 +5,12 @@ A moment depends only on the trace and k. It is computed with a few binary searc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Received, ScopeEntered
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, PassBegan, Produced, Received, ScopeEntered
 from gradviz.query.flow import Delivery, Flow
 from gradviz.query.lookups import Lookups
 from gradviz.sets import contained, without
@@ -32,6 +32,30 @@ class TensorState:
     value: Snapshot | None
     grad: int
     grad_value: Snapshot | None
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """The gradients that have arrived at one output of a node, `of` how many in the whole pass, and their sum so far
+    (None if elements were not kept)."""
+
+    arrivals: list[Delivery]
+    of: int
+    total: Snapshot | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all gradients of the pass have arrived, so that their sum is the derivative."""
+        return len(self.arrivals) == self.of
+
+    def adds_up_to(self, gradient: Snapshot | None) -> bool:
+        """Whether a gradient is the sum, but for rounding: a hook can change it."""
+        if self.total is None or self.total.array is None or gradient is None or gradient.array is None:
+            return self.complete
+        found, expected = self.total.array, gradient.array
+        return found.shape == expected.shape and bool(
+            np.allclose(found, expected, rtol=1e-2 if found.dtype.itemsize < 4 else 1e-4, equal_nan=True)
+        )
 
 
 class Moment:
@@ -201,6 +225,43 @@ class Moment:
     def arrivals(self, node: int) -> list[Delivery]:
         """The gradients that arrived at a node in the present pass. Their sum is what the node receives."""
         return self._flow.arrivals(node, self.k) if self._flow is not None else []
+
+    def meeting(self, node: int, nr: int = 0) -> Meeting:
+        """The gradients that meet at an output of a node in the present pass: those that have arrived so far, and the
+        number of all."""
+        run = self.pass_info
+        if self._flow is None or run is None:
+            return Meeting([], 0, None)
+        came = self._to_output(self.arrivals(node), node, nr)
+        if self.query.passes.is_done(run):
+            of = len(self._to_output(self._flow.arrivals(node, self.trace.count), node, nr))
+        else:
+            of = max(self.query.passes.led_to(run.number)[node, nr], len(came))
+        return Meeting(came, of, self._sum([one.gradient for one in came]))
+
+    def _to_output(self, deliveries: list[Delivery], node: int, nr: int) -> list[Delivery]:
+        """Those of the gradients that arrive at a node which are for one of its outputs."""
+        if len(self.query.nodes.outputs(node)) < 2:
+            return deliveries
+        return [one for one in deliveries if self._output_of(one) == nr]
+
+    def _output_of(self, delivery: Delivery) -> int:
+        """The output of a node that a gradient is for."""
+        event = self.trace.event(delivery.event)
+        if isinstance(event, PassBegan):
+            return event.roots[delivery.position].nr
+        assert isinstance(event, Produced)
+        edges = self.query.nodes.edges(event.node)
+        return edges[delivery.position].nr if delivery.position < len(edges) else 0
+
+    def _sum(self, gradients: list[int]) -> Snapshot | None:
+        """The sum of gradients; None if elements of one were not kept."""
+        values = [self.value(gradient) for gradient in gradients]
+        arrays = [value.array for value in values if value is not None and value.array is not None]
+        if not arrays or len(arrays) < len(values) or values[0] is None:
+            return None
+        with np.errstate(all="ignore"):
+            return replace(values[0], array=np.asarray(sum(arrays[1:], arrays[0])), told=None)
 
     def received(self, node: int) -> Received | None:
         """The event at which a node received its gradients in the present pass; None if it has not yet."""

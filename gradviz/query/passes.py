@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -26,6 +27,8 @@ class Passes(Lookup):
         self.nodes = nodes
         self.began = lru_cache(maxsize=64)(self._began)
         """The event that began a pass, by its number, with the tensors of its roots."""
+        self.led_to = lru_cache(maxsize=8)(self._led_to)
+        """For each output of a node, the gradients that the graph of a pass, by its number, can lead to it."""
 
     @cached_property
     def by_number(self) -> dict[int, PassInfo]:
@@ -66,6 +69,17 @@ class Passes(Lookup):
             if self.nodes.made(node) is not None
         ]
         return tuple(self._with_tensor(Root(node, 0, 0, 0)) for node in inner) or roots
+
+    def is_done(self, run: PassInfo) -> bool:
+        """Whether a pass ended, and not by an exception."""
+        return run.last is not None and self.trace.kinds[run.last - 1] != Kind.ERROR
+
+    def _led_to(self, number: int) -> Counter[tuple[int, int]]:
+        roots = self.began(number).roots
+        found = Counter((root.node, root.nr) for root in roots)
+        for node in self.nodes.walk([root.node for root in roots]):
+            found.update((edge.node, edge.nr) for edge in self.nodes.edges(node))
+        return found
 
     def last(self, run: PassInfo) -> int:
         """The last event of a pass; the last event of the trace if the pass did not end."""

@@ -19,6 +19,7 @@ from gradviz.events.kinds import (
     ScopeLeft,
     TangentPushed,
 )
+from gradviz.words.chain import so_far
 from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
 
@@ -161,8 +162,9 @@ class _Backward:
         if not came:
             is_leaf = bool(stop.query.nodes.leaf(node))
             return stop.words.called(tensor) if tensor and not is_leaf else ""
-        waiting = " + ".join(stop.brief(delivery.gradient) for delivery in came)
-        return stop.say("waiting: {name} = {value}", name=name, value=waiting)
+        if len(stop.query.nodes.tensors(node)) > 1:
+            return stop.say("{count} gradients wait", count=len(came))
+        return stop.say("waiting: {name} = {value}", name=name, value=so_far(stop.words, stop.moment, node))
 
     def _current(self, edges: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
         event, stop = self.stop.event, self.stop

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gradviz.query.chain import ChainStep
+from gradviz.query.chain import ChainStep, is_number
+from gradviz.query.moment import Moment
 from gradviz.words.formulas import formulas, numbers_of
 from gradviz.words.numbers import SHOWN, brief, compact, scalar
 from gradviz.words.words import Words
@@ -27,13 +28,52 @@ def partial(words: Words, step: ChainStep) -> str:
     """What a node computes along an edge: a partial derivative, or a VJP."""
     name = _named(words, step)[0]
     if step.is_whole:
-        return words.say("VJP for {name}", name=words.called(step.tensor) if step.tensor else name)
-    return words.partial(step.output, step.tensor, name, before=step.overwritten)
+        told = words.say("VJP for {name}", name=words.called(step.tensor) if step.tensor else name)
+    else:
+        told = words.partial(step.output, step.tensor, name, before=step.overwritten)
+    return told + which(words, step)
+
+
+def which(words: Words, step: ChainStep) -> str:
+    """Which of the edges to the same tensor it is: ` (2 of 2)` for the second factor of x * x; empty if it is the only
+    one."""
+    position, count = step.place
+    return words.say(" ({position} of {count})", position=position, count=count) if count > 1 else ""
+
+
+def contributes(step: ChainStep, moment: Moment) -> bool:
+    """Whether other gradients meet the one along an edge, so that it is not yet the derivative."""
+    edge = step.made.edges[step.position]
+    return moment.meeting(edge.node, edge.nr).of > 1
+
+
+def downstream(words: Words, step: ChainStep, moment: Moment) -> str:
+    """What the gradient along an edge is: the derivative `∂z/∂x`, or one of several contributions to it."""
+    name = words.derivative(step.tensor, moment, before=step.overwritten)
+    if not contributes(step, moment):
+        return name
+    by_way = bool(step.output) and step.output != words.root_of(moment)
+    told = "contribution to {name} by way of {tensor}" if by_way else "contribution to {name}"
+    return words.say(told, name=name, tensor=words.called(step.output)) + which(words, step)
+
+
+def so_far(words: Words, moment: Moment, node: int, nr: int = 0) -> str:
+    """The gradients that have arrived at an output of a node, as a sum; and how many are still missing."""
+    meeting = moment.meeting(node, nr)
+    values = [compact(moment.value(one.gradient)) for one in meeting.arrivals]
+    told = " + ".join(values)
+    if len(values) > 1 and meeting.total is not None:
+        told += f" = {compact(meeting.total)}"
+    if meeting.complete:
+        return told
+    missing = {"sum": told, "count": len(values), "of": meeting.of}
+    return words.say("{sum} so far, {count} of {of} paths", **missing)
 
 
 def local(words: Words, step: ChainStep) -> str:
     """The local derivative as an equation: `∂y/∂x = 2x = 6`; empty if neither formula nor number is known."""
-    formula, number = formula_of(words, step), "" if step.is_number else numbers_of(step.local)
+    formula = formula_of(words, step)
+    number = "" if is_number(formula) else numbers_of(step.local)
     told = " = ".join(part for part in (formula, number) if part)
     return f"{partial(words, step)} = {told}" if told else ""
 
@@ -83,7 +123,8 @@ def _as_formula(words: Words, step: ChainStep) -> str:
 def multiplied(words: Words, step: ChainStep) -> str:
     """The gradient before the sum, and what it is the product of: `[[2], [4]] = [[1], [2]] × 2`; empty if the numbers
     are not known."""
-    number, up = formula_of(words, step) if step.is_number else numbers_of(step.local), step.upstream
+    formula, up = formula_of(words, step), step.upstream
+    number = formula if is_number(formula) else numbers_of(step.local)
     given = step.product if step.summed else step.downstream
     if not number or up is None or given is None or up.array is None or up.array.size > SHOWN:
         return ""

@@ -94,7 +94,15 @@ KOREAN = {
     "{value} to {node}": "{node}: {value}",
     ": {rule}": " ({rule})",
     "{name}.grad is now {now} (was None)": "{name}.grad = {now} (이전 값: None)",
-    "{name}.grad accumulates: {was} + {came} = {now}": "{name}.grad에 더합니다: {was} + {came} = {now}",
+    "{name}.grad accumulates: {was} (before) + {came} = {now}": (
+        "{name}.grad에 더합니다: {was} (이전 값) + {came} = {now}"
+    ),
+    "  it receives {value} instead": "  그 대신 {value}을(를) 받습니다",
+    "{value} (before) + {came} = ": "{value} (이전 값) + {came} = ",
+    " ({position} of {count})": " ({count}개 중 {position}번째)",
+    "contribution to {name} by way of {tensor}": "{tensor}을(를) 거친 {name}의 기여분",
+    "contribution to {name}": "{name}의 기여분",
+    "{sum} so far, {count} of {of} paths": "지금까지 {sum}, 경로 {of}개 중 {count}개",
     "{name} retains its gradient, as retain_grad() asked: {name}.grad is now {value}": (
         "retain_grad()로 gradient를 남깁니다: {name}.grad = {value}"
     ),
@@ -123,6 +131,7 @@ KOREAN = {
     "not yet known: the node is about to run": "아직 모름: node가 곧 실행됩니다",
     "{count} gradients, each at the node that will take it": "gradient {count}개, 각각 받을 node에서 기다림",
     "{name}: {values}  at {node}": "{name}: {values}  ({node}에서)",
+    "{count} gradients wait": "gradient {count}개가 기다립니다",
     "waiting: {name} = {value}": "대기: {name} = {value}",
     "norm {first} → {last} in {passes} passes": "norm {first} → {last}, pass {passes}개",
     "norm {first} → {last} in {passes} of {all} passes": "norm {first} → {last}, pass {all}개 중 {passes}개",
@@ -152,8 +161,8 @@ KOREAN = {
     "{name} is a leaf: each gradient that arrives is added to {name}.grad": (
         "{name}: leaf이므로, 도착하는 gradient가 모두 {name}.grad에 더해집니다"
     ),
-    "  {value} = {parts}: {count} paths lead to {name}; their gradients are added": (
-        "  {value} = {parts}: {name}에 이르는 경로가 {count}개이고, 그 gradient를 더합니다"
+    "  {sum}: {count} paths lead to {name}; their gradients are added": (
+        "  {sum}: {name}에 이르는 경로가 {count}개이고, 그 gradient를 더합니다"
     ),
     "  {now} = {was} (from before) + {came} (this pass)": "  {now} = {was} (이전부터) + {came} (이번 pass)",
     "  backward() adds to .grad and never replaces it; zero_grad() or .grad = None clears it": (

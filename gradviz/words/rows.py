@@ -28,7 +28,7 @@ from gradviz.events.kinds import (
 from gradviz.query.savers import needing
 from gradviz.query.trend import Trend
 from gradviz.words.bars import bars
-from gradviz.words.chain import local, summed
+from gradviz.words.chain import contributes, downstream, local, so_far, summed
 from gradviz.words.compare import beside
 from gradviz.words.escape import clean
 from gradviz.words.jvp import terms
@@ -70,7 +70,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     tensors = stop.node_tensors
     for i, gradient in enumerate(received.gradients if received is not None else ()):
         name = stop.words.derivative(tensors[i] if i < len(tensors) else 0, stop.moment)
-        came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else stop.say("none came")
+        came = f"{stop.value(gradient)}{origin(stop, event.node, i)}" if gradient else stop.say("none came")
         yield Row("upstream", f"{name} = {came}", "cyan")
     made = stop.node_made
     if made is None:
@@ -79,22 +79,24 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     if produced is None:
         yield Row("downstream", stop.say("not yet known: the node is about to run"), "dim")
         return
-    for i, flow in enumerate(produced.flows):
-        if flow.gradient:
-            tensor = made.edges[i].tensor if i < len(made.edges) else 0
-            name = stop.words.derivative(tensor, stop.moment, before=tensor in made.outputs)
-            to = stop.words.node_name(flow.node)
-            yield Row("downstream", f"{name} = {stop.compact(flow.gradient)}  → {to}", "green")
+    for step in steps_at(stop, made):
+        if step.downstream is not None:
+            mark = ": " if contributes(step, stop.moment) else " = "
+            given = f"{downstream(stop.words, step, stop.moment)}{mark}{compact(step.downstream)}"
+            to = stop.words.node_name(made.edges[step.position].node)
+            yield Row("downstream", f"{given}  → {to}", "green")
 
 
-def origin(stop: Stop, node: int) -> str:
-    """The nodes that gave a node its gradient, and the parts of the sum if there are several."""
-    arrivals = stop.moment.arrivals(node)
+def origin(stop: Stop, node: int, nr: int) -> str:
+    """The nodes that gave a node its gradient for an output, and the parts of the sum if there are several."""
+    meeting, received = stop.moment.meeting(node, nr), stop.moment.received(node)
+    arrivals = meeting.arrivals
     given = [event for event in (stop.trace.event(d.event) for d in arrivals) if isinstance(event, Produced)]
     if not given:
         return ""
     parts = " + ".join(stop.compact(delivery.gradient) for delivery in arrivals)
-    total = f" = {parts}" if len(arrivals) > 1 else ""
+    told = stop.moment.value(received.gradients[nr]) if received is not None else None
+    total = f" = {parts}" if len(arrivals) > 1 and meeting.adds_up_to(told) else ""
     return f"{total}  ← {stop.listed(_givers(stop, given))}"
 
 
@@ -123,13 +125,25 @@ def _local(stop: Stop, made: NodeMade) -> Iterator[Row]:
 def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
     name = stop.called(event.tensor)
     derivative = stop.words.derivative(event.tensor, stop.moment)
-    yield Row("upstream", f"{derivative} = {stop.value_before(event.gradient)}", "cyan")
+    came = stop.value_before(event.gradient)
+    yield Row("upstream", f"{derivative} = {added(stop, event) or came}", "cyan")
     grad = stop.before.grad(event.tensor) if stop.before is not None else 0
     yield Row("before", f"{name}.grad = {stop.value_before(grad) if grad else 'None'}")
-    yield Row("after", f"{name}.grad = {stop.value(event.grad)}", "green")
+    was = stop.say("{value} (before) + {came} = ", value=stop.value_before(grad), came=came) if grad else ""
+    yield Row("after", f"{name}.grad = {was}{stop.value(event.grad)}", "green")
     trend = stop.words.trend(event.tensor)
     if trend is not None:
         yield Row("passes", f"{bars(trend, _BARS)}  {_trend_told(stop, trend)}", "dim")
+
+
+def added(stop: Stop, event: Accumulated) -> str:
+    """The gradients whose sum came to a leaf: `1 + 0.6 = 1.6`; empty if it is one, or if a hook changed the sum."""
+    meeting = stop.moment.meeting(event.node)
+    if len(meeting.arrivals) < 2 or not meeting.adds_up_to(
+        (stop.before or stop.moment).value(event.gradient)
+    ):
+        return ""
+    return so_far(stop.words, stop.moment, event.node)
 
 
 def _trend_told(stop: Stop, trend: Trend) -> str:
@@ -160,14 +174,18 @@ def _pass_began(stop: Stop, event: PassBegan) -> Iterator[Row]:
 
 def _waiting(stop: Stop) -> Iterator[Row]:
     """The waiting gradients, except those that were just produced."""
-    for node, deliveries in stop.moment.waiting.items():
-        if any(delivery.event == stop.k for delivery in deliveries) and len(deliveries) == 1:
-            continue
-        tensors = stop.query.nodes.tensors(node)
-        values = " + ".join(stop.compact(delivery.gradient) for delivery in deliveries)
-        name = stop.words.derivative(tensors[0] if tensors else 0, stop.moment)
-        told, at = "{name}: {values}  at {node}", stop.words.node_name(node)
-        yield Row("waiting", stop.say(told, name=name, values=values, node=at), "dim")
+    for node in stop.moment.waiting:
+        outputs = stop.query.nodes.tensors(node)
+        for nr, tensor in enumerate(outputs or [0]):
+            meeting = stop.moment.meeting(node, nr)
+            new = any(delivery.event == stop.k for delivery in meeting.arrivals)
+            if not meeting.arrivals or (new and meeting.of == 1):
+                continue
+            parts = {"name": stop.words.derivative(tensor, stop.moment), "node": stop.words.node_name(node)}
+            told = stop.say(
+                "{name}: {values}  at {node}", values=so_far(stop.words, stop.moment, node, nr), **parts
+            )
+            yield Row("waiting", told, "dim")
 
 
 # --- forward

@@ -280,6 +280,8 @@ def _sum(stop: Stop, event: Received) -> str:
     arrivals = stop.moment.arrivals(event.node)
     if len(arrivals) < 2 or len(event.gradients) != 1:
         return ""
+    if not stop.moment.meeting(event.node).adds_up_to(stop.moment.value(event.gradients[0])):
+        return ""
     values = [stop.brief(delivery.gradient) for delivery in arrivals]
     if sum(map(len, values)) > 40:
         return stop.say(", the sum over {count} edges", count=len(arrivals))
@@ -315,7 +317,7 @@ def _accumulated(stop: Stop, event: Accumulated) -> str:
     now = stop.brief(event.grad)
     if was == "None":
         return stop.say("{name}.grad is now {now} (was None)", name=name, now=now)
-    told, came = "{name}.grad accumulates: {was} + {came} = {now}", stop.brief_before(event.gradient)
+    told, came = "{name}.grad accumulates: {was} (before) + {came} = {now}", stop.brief_before(event.gradient)
     return stop.say(told, name=name, was=was, came=came, now=now)
 
 

@@ -28,12 +28,12 @@ from gradviz.query.chain import ChainStep, chain_step
 from gradviz.query.changes import added_up, value_changes
 from gradviz.query.cuts import why_no_node
 from gradviz.words.absence import NO_NODE, without_grad_told
-from gradviz.words.chain import formula_of, local, multiplied, over, partial, summed
+from gradviz.words.chain import downstream, formula_of, local, multiplied, over, partial, so_far, summed
 from gradviz.words.escape import clean
 from gradviz.words.jvp import in_numbers, pushed_through, terms
 from gradviz.words.numbers import has_odd, value
 from gradviz.words.parts import LONGEST, ended_by_error, saved_by
-from gradviz.words.rows import needed_by, origin
+from gradviz.words.rows import added, needed_by, origin
 from gradviz.words.sentences import sentence
 from gradviz.words.source import title
 from gradviz.words.stop import Stop
@@ -79,7 +79,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[str]:
     upstream = [stop.words.derivative(t, stop.moment) for t in made.outputs]
     for i, gradient in enumerate(received.gradients if received is not None else ()):
         none = stop.say("none came: taken as 0")
-        came = f"{stop.value(gradient)}{origin(stop, event.node)}" if gradient else none
+        came = f"{stop.value(gradient)}{origin(stop, event.node, i)}" if gradient else none
         yield f"  upstream    {upstream[i] if i < len(upstream) else '?'} = {came}"
     for i, edge in enumerate(made.edges):
         if edge.node:
@@ -102,7 +102,9 @@ def _leaf(stop: Stop, event: Received | Produced, received: Received | None) -> 
             if isinstance(giver, Produced):
                 node, of = stop.words.node_name(giver.node), _made_by(stop, giver.node)
                 yield stop.say("    {value}  from {node}{of}", value=words, node=node, of=of)
-        yield f"  {' + '.join(told)} = {stop.compact(gradients[0])}"
+        yield f"  {so_far(stop.words, stop.moment, event.node)}"
+        if not stop.moment.meeting(event.node).adds_up_to(stop.moment.value(gradients[0])):
+            yield stop.say("  it receives {value} instead", value=stop.compact(gradients[0]))
     yield stop.say("  a leaf's gradient ends here: it is added to .grad")
 
 
@@ -128,9 +130,11 @@ def _edge(stop: Stop, step: ChainStep, upstream: list[str], produced: Produced |
     name = stop.called(tensor) if tensor else step.symbol or stop.say("an input")
     yield stop.say("  for {name}:", name=name)
     above = upstream[0] if len(upstream) == 1 else "upstream"
-    downstream = words.derivative(tensor, stop.moment, before=step.overwritten)
     rule = formula_of(words, step) if step.is_whole else f"{above} × {partial(words, step)}"
-    yield f"    {downstream} = {rule}" + (f", {over(words, step)}" if step.summed else "")
+    after = stop if produced is None or produced.index == stop.k else stop.other(produced.index)
+    yield f"    {downstream(words, step, stop.moment)} = {rule}" + (
+        f", {over(words, step)}" if step.summed else ""
+    )
     if not step.is_whole and (told := local(words, step)):
         yield f"    {told}"
     if numbers := multiplied(words, step):
@@ -141,7 +145,10 @@ def _edge(stop: Stop, step: ChainStep, upstream: list[str], produced: Produced |
     if told := summed(words, step):
         yield f"    {told}"
     if step.downstream is not None and produced is not None:
-        yield stop.say("    it goes to {node}", node=words.node_name(produced.flows[step.position].node))
+        edge = step.made.edges[step.position]
+        yield stop.say("    it goes to {node}", node=words.node_name(edge.node))
+        if after.moment.meeting(edge.node, edge.nr).of > 1:
+            yield f"    {words.derivative(tensor, stop.moment)}: {so_far(words, after.moment, edge.node, edge.nr)}"
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
@@ -149,11 +156,10 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
     came = stop.value_before(event.gradient)
     before = stop.before.grad(event.tensor) if stop.before is not None else 0
     yield say("{name} is a leaf: each gradient that arrives is added to {name}.grad", name=name)
-    arrivals = stop.moment.arrivals(event.node)
-    if len(arrivals) > 1:
-        parts = " + ".join(stop.compact(delivery.gradient) for delivery in arrivals)
-        told = "  {value} = {parts}: {count} paths lead to {name}; their gradients are added"
-        yield say(told, value=came, parts=parts, count=len(arrivals), name=name)
+    if total := added(stop, event):
+        count = len(stop.moment.arrivals(event.node))
+        told = "  {sum}: {count} paths lead to {name}; their gradients are added"
+        yield say(told, sum=total, count=count, name=name)
     if before:
         was = stop.value_before(before)
         yield say("  {now} = {was} (from before) + {came} (this pass)", now=now, was=was, came=came)

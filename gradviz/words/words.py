@@ -167,13 +167,14 @@ class Words:
 
     def derivative(self, tensor: int, moment: Moment, before: bool = False) -> str:
         """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, else `gradient of y`."""
-        root = self._scalar_root(moment)
+        root = self.root_of(moment)
         if root:
             return self.partial(root, tensor, before=before)
         name = self.called(tensor) if tensor else "?"
         return self.say("gradient of {name}", name=self._earlier(name) if before else name)
 
-    def _scalar_root(self, moment: Moment) -> int:
+    def root_of(self, moment: Moment) -> int:
+        """The one scalar that is differentiated at a moment; 0 if there is none."""
         run = moment.pass_info
         return self._root_of_one(run.number) if run is not None else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,9 @@ from gradviz.diagnose.rules import BY_ID, RULES
 from gradviz.diagnose.settings import Settings
 from gradviz.errors import GradvizError
 from gradviz.tracefile import Site, Trace, open_trace
+from gradviz.words.escape import clean
+
+_UNNAMED = re.compile(r"\bt(\d+)\b")
 
 
 class UnknownRule(GradvizError):
@@ -65,7 +69,7 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
         findings += _findings(case, rule)
         not_checked += [(f"{rule.id} of {what}", why) for what, why in rule.left_out(case)]
     kept = [finding for finding in findings if not is_ignored(case.trace, finding)]
-    return Report(tuple(_ordered(_folded(kept))), tuple(checked), tuple(not_checked))
+    return Report(tuple(_once(_ordered(_folded(kept)))), tuple(checked), tuple(not_checked))
 
 
 def _not_there(meta: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -87,13 +91,27 @@ def _findings(case: Case, rule: Rule) -> Iterator[Finding]:
             rule=rule.id,
             severity=found.severity or rule.severity,
             message=found.message,
-            fix=found.fix,
+            fix=_typed(case, found.fix),
             site=_site(case, found),
             events=found.events,
             node=found.node,
             number=found.number,
             tensors=found.tensors,
         )
+
+
+def _typed(case: Case, cure: str) -> str:
+    """A cure in the words of the program: a tensor without a name in it is called by the expression that made it."""
+    return _UNNAMED.sub(lambda number: _expression(case, int(number[1])) or number[0], cure)
+
+
+def _expression(case: Case, tensor: int) -> str:
+    """The expression that made a tensor, or the line; empty if the source does not say."""
+    maker = case.query.tensors.maker(tensor)
+    site = case.query.places.site(case.site(maker)) if maker is not None else None
+    if site is None:
+        return ""
+    return clean(case.query.places.expression(site.number)) or f"the result of line {site.place.line}"
 
 
 def _site(case: Case, found: Found) -> Site | None:
@@ -119,6 +137,21 @@ def _folded(findings: list[Finding]) -> list[Finding]:
         for position, finding in enumerate(findings)
         if position not in causes
     ]
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """The findings, those of one rule, line and cure as one, with the others below it."""
+    first: dict[tuple[object, ...], int] = {}
+    kept: list[Finding] = []
+    for finding in findings:
+        key = (finding.rule, finding.severity, finding.file, finding.line, finding.fix)
+        at = first.setdefault(key, len(kept))
+        if at == len(kept) or not finding.line:
+            kept.append(finding)
+        else:
+            more = (replace(finding, consequences=()), *finding.consequences)
+            kept[at] = replace(kept[at], consequences=(*kept[at].consequences, *more))
+    return kept
 
 
 def _top(position: int, causes: dict[int, int]) -> int:

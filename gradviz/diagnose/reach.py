@@ -9,7 +9,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
-from gradviz.query.cut_places import switched_off
+from gradviz.query.cut_places import place_of_cut, switched_off
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.lack import PARAMETER, Lack, Lacking, Lacks
 from gradviz.sets import distinct, distinct_pairs
@@ -21,11 +21,11 @@ _LEAVES = 256  # the most leaves that are explained
 _CHECKPOINT = "CheckpointFunction"
 _NOT_REENTRANT = "checkpoint(..., use_reentrant=False); or an input that requires grad: x.requires_grad_()"
 _DEEPCOPY = "deepcopy"
+_DETACH = ".detach()"
 _COPY = "keep the tensor: torch.stack([...]) or the tensor itself, not .item(), .numpy() or torch.tensor(...)"
 _CURES = {
     Reason.NOTHING_REQUIRES_GRAD: "make the leaf with requires_grad=True",
     Reason.GRAD_MODE_OFF: "compute it outside of torch.no_grad()",
-    Reason.DETACHED: "leave out .detach() here",
     Reason.NOT_DIFFERENTIABLE: "use a differentiable op here (softmax in place of argmax, no comparison, no integers)",
 }
 
@@ -144,6 +144,8 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
         reason = why_no_node(case.query, maker)
         if reason is Reason.NOTHING_REQUIRES_GRAD and maker.op == _CHECKPOINT:
             return f"{NO_NODE[reason]}, and a reentrant checkpoint sees no other tensors", _NOT_REENTRANT
+        if reason is Reason.DETACHED:
+            return NO_NODE[reason], _without_detach(case, event)
         return NO_NODE[reason], _CURES[reason]
     assert isinstance(maker, TensorMade)
     if case.query.trace.states.base(maker.tensor):
@@ -152,3 +154,17 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
             f"use the tensor itself, without .{clean(maker.how)}",
         )
     return f"{clean(maker.how)} makes a new leaf of the plain numbers", _COPY
+
+
+def _without_detach(case: Case, event: int) -> str:
+    """The expression of a `detach()` without it."""
+    place = place_of_cut(case.query, event)
+    text = case.query.places.expression(place.number) if place is not None else ""
+    if text.endswith(_DETACH):
+        return f"{clean(text.removesuffix(_DETACH))}  # without {_DETACH}"
+    line = case.query.places.line_text(place.number) if place is not None else ""
+    return (
+        f"leave out {_DETACH} here"
+        if "detach" in line
+        else "use the tensor itself here, not a copy of its values"
+    )

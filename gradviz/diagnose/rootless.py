@@ -8,6 +8,7 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.failures import Failure
+from gradviz.query.lack import FROM_OUTSIDE
 from gradviz.query.refused import refused
 from gradviz.query.upstream import Upstream
 from gradviz.sets import contained
@@ -38,11 +39,14 @@ def _explained(case: Case, failure: Failure, root: int) -> Rootless:
 
 
 def _copy(case: Case, up: Upstream) -> TensorMade | None:
-    """The leaf among those of the root that was made from the numbers of a tensor that requires grad."""
+    """The leaf among those of the root that was made from the numbers of a tensor that requires grad; or the root, if
+    it is made of numbers though there is something to train: `torch.tensor(total)` of a sum of `.item()`."""
     for made in map(case.query.tensors.made, up.leaves):
         if isinstance(made, TensorMade) and copied_from(case.query, made):
             return made
-    return None
+    root = case.query.tensors.made(up.root)
+    is_of_numbers = isinstance(root, TensorMade) and root.how in FROM_OUTSIDE
+    return root if is_of_numbers and case.training.holders else None  # type: ignore[return-value]
 
 
 def _frozen(case: Case, up: Upstream) -> tuple[int, ...]:

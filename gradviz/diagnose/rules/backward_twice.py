@@ -10,9 +10,11 @@ from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure
 from gradviz.query.upstream import leaves_behind
+from gradviz.words.escape import clean
 
 _MESSAGE = "backward through the graph a second time"
-_REUSED = "hidden = hidden.detach()  # or compute it again in each iteration"
+_REUSED = "{name} = {name}.detach()  # or compute it again in each iteration"
+_UNNAMED = "detach what is kept from the earlier pass, or compute it again in each iteration"
 _SAME = "loss.backward(retain_graph=True)  # at the first call, if both are meant"
 
 
@@ -29,7 +31,7 @@ def _search(case: Case) -> Iterator[Found]:
             what = "the same graph" if same else f"{case.words.node_name(error.node)}{made},"
             yield Found(
                 f"pass {error.number} goes through {what} again; pass {earlier or '?'} freed its saved tensors",
-                _SAME if same else _REUSED,
+                _SAME if same else _cure(case, error, earlier),
                 (error.event, *((shared.index,) if shared is not None else ())),
                 site=error.site,
                 severity=case.severity_of(error),
@@ -37,6 +39,26 @@ def _search(case: Case) -> Iterator[Found]:
                 number=error.number,
                 tensors=tuple(leaves_behind(case.query, [error.node])),
             )
+
+
+def _cure(case: Case, error: Failure, earlier: int) -> str:
+    """What to detach: the tensors with a name that this pass has from before the end of the earlier one."""
+    run = case.query.passes.by_number.get(earlier)
+    if run is None or not error.number:
+        return _UNNAMED
+    nodes = case.query.nodes
+    end = case.query.passes.last(run)
+    roots = [root.node for root in case.query.passes.began(error.number).roots]
+    carried: dict[str, None] = {}
+    for node in map(nodes.event, nodes.walk(roots)):
+        if node is None or node.index < end:
+            continue
+        for edge in node.edges:
+            made = nodes.event(edge.node)
+            name = case.query.names.of(edge.tensor) if edge.tensor else None
+            if made is not None and made.index < end and name:
+                carried[clean(name)] = None
+    return next((_REUSED.format(name=name) for name in carried), _UNNAMED)
 
 
 def _earlier_pass(case: Case, error: Failure) -> int:

@@ -9,12 +9,18 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.sets import distinct
 from gradviz.words.numbers import number
 
 _SHARE, _LEAST = 0.2, 3
+_FEW = 10  # steps of a scheduler
+_MILDER = "a milder schedule here (gamma, step_size, T_max), or a lower bound (eta_min)"
+_LESS_OFTEN = (
+    "step the scheduler once in the unit it was made for (per epoch, not per batch), or use a lower bound"
+)
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -30,14 +36,15 @@ def _search(case: Case) -> Iterator[Found]:
             continue
         first = int(events[-last])
         by = _lowering(case, optimizer, first)
+        making = _making(case, optimizer, by)
         told = (
             f"from step {len(rates) - last + 1} of {len(rates)} on" if last < len(rates) else "in all steps"
         )
         yield Found(
             f"the learning rate is {number(float(rates[-last]), 3)} {told} (at most {number(float(rates.max()), 3)} "
             "before): the parameters hardly change any more",
-            "step the scheduler once in the unit it was made for (per epoch, not per batch), or use a lower bound",
-            (by if by >= 0 else first, first),
+            _MILDER if making >= 0 else _LESS_OFTEN,
+            (making if making >= 0 else by if by >= 0 else first, first),
         )
 
 
@@ -46,6 +53,19 @@ def _lowering(case: Case, optimizer: int, step: int) -> int:
     told = case.trace.table(Kind.SCHEDULED)
     own = told.events[np.isin(told["optimizer"], [optimizer, 0]) & (told.events < step)]
     return int(own[-1]) if len(own) else -1
+
+
+def _making(case: Case, optimizer: int, by: int) -> int:
+    """The event where a scheduler was made, if it lowered the rate within a few of its steps, not in a loop in a loop
+    (of batches), or if a library steps it; −1 if it is to be stepped less often."""
+    told = case.trace.table(Kind.SCHEDULED)
+    made = told.events[np.isin(told["optimizer"], [optimizer, 0]) & (told["steps"] == 0)]
+    if by < 0 or not len(made):
+        return -1
+    step = case.trace.sites.get(case.site(by))
+    is_own = step is None or not case.trace.has_sources or bool(case.trace.source(step.place.file))
+    is_often = told.object(by).steps > _FEW or loops_around(case, case.site(by)) > 1
+    return -1 if is_own and is_often else int(made[0])
 
 
 def _has_gradients(case: Case, step: int) -> bool:

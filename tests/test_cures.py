@@ -1,0 +1,67 @@
+"""A cure can be typed: it names an expression of the program, never a number of gradviz's own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from zoo_programs import ALL, Program, checked
+
+NUMBER = re.compile(r"\bt\d+\b")
+BROKEN = [program for program in ALL if program.state == "broken" and not program.needs_torch]
+
+CURES = {
+    "detach() at the end of a call": (
+        """
+torch.manual_seed(0)
+encoder, head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
+for step in range(3):
+    features = encoder(torch.randn(8, 4)).detach()
+    optimizer.zero_grad()
+    head(features).pow(2).mean().backward()
+    optimizer.step()
+""",
+        "encoder(torch.randn(8, 4))  # without .detach()",
+    ),
+    "a state that is carried from step to step": (
+        """
+torch.manual_seed(0)
+cell = torch.nn.Linear(4, 4)
+memory = torch.zeros(2, 4)
+for step in range(2):
+    memory = torch.tanh(cell(memory) + torch.randn(2, 4))
+    memory.pow(2).mean().backward()
+""",
+        "memory = memory.detach()  # or compute it again in each iteration",
+    ),
+    "the data of a tensor": (
+        """
+torch.manual_seed(0)
+first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    second(first(torch.randn(8, 4)).data).pow(2).mean().backward()
+    optimizer.step()
+""",
+        "use the tensor itself, without .data",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "cure"), CURES.values(), ids=CURES)
+def test_a_cure_names_what_the_program_calls_it(text: str, cure: str, tmp_path: Path) -> None:
+    report = checked(Program("cure", "broken", f"import torch\n{text}"), tmp_path)
+    assert report.findings[0].fix == cure
+
+
+@pytest.mark.parametrize("program", BROKEN, ids=lambda program: program.name)
+def test_no_cure_names_a_tensor_by_its_number_and_no_fault_is_told_twice(
+    program: Program, tmp_path: Path
+) -> None:
+    report = checked(program, tmp_path)
+    assert [finding.fix for finding in report if NUMBER.search(finding.fix)] == []
+    told = [(finding.rule, finding.line, finding.fix) for finding in report if finding.line]
+    assert len(told) == len(set(told))

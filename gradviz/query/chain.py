@@ -176,7 +176,7 @@ def _values(query: Query, made: NodeMade) -> Names:
         array = None if value is None else _real(value)
         if array is not None:
             names[symbol] = array
-        elif not edge.tensor and op is not None:
+        elif not edge.tensor and not edge.node and op is not None:
             names |= _number(symbol, op.args)
     out = query.memory.value(made.outputs[0], made.index) if len(made.outputs) == 1 else None
     array = None if out is None else _real(out)

@@ -11,9 +11,9 @@ from typing import Any
 
 
 def table() -> dict[str, list[dict[str, Any]]]:
-    """For each op its rows: inputs and other arguments by name, for each input the formula, and whether the op works
-    element by element. A formula that depends on an argument is a list: the argument, pairs of value and formula, and
-    the formula for all other values."""
+    """For each op its rows: inputs and other arguments by name, for each input the formula, whether the op works
+    element by element, the name of its node, and whether it takes any number of inputs. A formula that depends on an
+    argument is a list: the argument, pairs of value and formula, and the formula for all other values."""
     from gradviz.engine.core.derivative import Choice
     from gradviz.engine.table.derivatives import TABLE
 
@@ -26,8 +26,11 @@ def table() -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for op in TABLE.values():
         texts = [text(op.derivatives[name]) if name in op.derivatives else "" for name in op.inputs]
-        if any(texts) and not op.variadic:
-            row = {"inputs": op.inputs, "args": op.args, "texts": texts, "elementwise": op.elementwise}
+        if any(texts):
+            row = {
+                "inputs": op.inputs, "args": op.args, "texts": texts, "elementwise": op.elementwise,
+                "node": op.node_name, "variadic": op.variadic,
+            }  # fmt: skip
             if row not in found.setdefault(op.name, []):
                 found[op.name].append(row)
     return found

@@ -49,7 +49,8 @@ def contributes(step: ChainStep, moment: Moment) -> bool:
 
 def downstream(words: Words, step: ChainStep, moment: Moment) -> str:
     """What the gradient along an edge is: the derivative `∂z/∂x`, or one of several contributions to it."""
-    name = words.derivative(step.tensor, moment, before=step.overwritten)
+    node = step.made.edges[step.position].node
+    name = words.derivative(step.tensor, moment, before=step.overwritten, node=node)
     if not contributes(step, moment):
         return name
     by_way = bool(step.output) and step.output != words.root_of(moment)
@@ -76,6 +77,20 @@ def local(words: Words, step: ChainStep) -> str:
     number = "" if is_number(formula) else numbers_of(step.local)
     told = " = ".join(part for part in (formula, number) if part)
     return f"{partial(words, step)} = {told}" if told else ""
+
+
+def whole_op(words: Words, step: ChainStep) -> str:
+    """The derivative of an op that made several nodes, at the node that leads to its input: cross_entropy is a
+    log_softmax and an nll_loss; empty if the op made one."""
+    query, op = words.query, words.query.tensors.op(step.made.op) if step.made.op >= 0 else None
+    nodes = query.nodes.of_op(op.index) if op is not None else []
+    if op is None or len(nodes) < 2 or step.tensor not in op.inputs or len(op.outputs) != 1:
+        return ""
+    formula = formulas(op.rule, words.inputs_called(op))[op.inputs.index(step.tensor)][1]
+    together = ", by the {count} nodes of {expression} together"
+    of = {"count": len(nodes), "expression": words.expression_of(step.made, 44)}
+    name = words.partial(op.outputs[0], step.tensor)
+    return f"{name} = {formula}" + words.say(together, **of) if formula else ""
 
 
 def summed(words: Words, step: ChainStep) -> str:

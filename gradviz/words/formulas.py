@@ -26,7 +26,9 @@ def formulas(rule: Rule, called: Iterable[str]) -> Sequence[tuple[str, str]]:
 @lru_cache(maxsize=1024)
 def _formulas(rule: Rule, called: tuple[str, ...]) -> Sequence[tuple[str, str]]:
     known = stated(rule, len(called))
-    names = {symbol: name for (symbol, _), name in zip(known, called, strict=True) if len(name) <= _LONGEST}
+    names = {
+        symbol: name for (symbol, _), name in zip(known, called, strict=True) if 0 < len(name) <= _LONGEST
+    }
     names["g"] = "upstream"
     return [
         (names.get(symbol, clean(symbol)) or name, _with_names(clean(text), names))
@@ -39,10 +41,12 @@ def _with_names(text: str, names: dict[str, str]) -> str:
 
     def put(match: re.Match[str]) -> str:
         name = names.get(match[0], match[0])
+        if text[match.end() : match.end() + 1] in (*"ᵀ⁻²³^",) and not re.fullmatch(r"\w+", name):
+            return f"({name})"
         enclosed = text[: match.start()].endswith("(") and text[match.end() :].startswith(")")
         return name if match[0] == text or enclosed or re.fullmatch(r"[\w.]+", name) else f"({name})"
 
-    return re.sub(r"[A-Za-z]+", put, text)
+    return re.sub(r"[A-Za-z]+(?!\u0302)", put, text)  # x̂ is another name than x
 
 
 def numbers_of(array: np.ndarray | None) -> str:

@@ -132,6 +132,8 @@ KOREAN = {
     "{count} gradients, each at the node that will take it": "gradient {count}개, 각각 받을 node에서 기다림",
     "{name}: {values}  at {node}": "{name}: {values}  ({node}에서)",
     "{count} gradients wait": "gradient {count}개가 기다립니다",
+    "gradient of the output of {node}": "{node} 출력의 gradient",
+    ", by the {count} nodes of {expression} together": ", {expression}의 node {count}개를 합쳐",
     "waiting: {name} = {value}": "대기: {name} = {value}",
     "norm {first} → {last} in {passes} passes": "norm {first} → {last}, pass {passes}개",
     "norm {first} → {last} in {passes} of {all} passes": "norm {first} → {last}, pass {all}개 중 {passes}개",

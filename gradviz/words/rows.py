@@ -28,7 +28,7 @@ from gradviz.events.kinds import (
 from gradviz.query.savers import needing
 from gradviz.query.trend import Trend
 from gradviz.words.bars import bars
-from gradviz.words.chain import contributes, downstream, local, so_far, summed
+from gradviz.words.chain import contributes, downstream, local, so_far, summed, whole_op
 from gradviz.words.compare import beside
 from gradviz.words.escape import clean
 from gradviz.words.jvp import terms
@@ -69,7 +69,10 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     produced = event if isinstance(event, Produced) else None
     tensors = stop.node_tensors
     for i, gradient in enumerate(received.gradients if received is not None else ()):
-        name = stop.words.derivative(tensors[i] if i < len(tensors) else 0, stop.moment)
+        tensor = tensors[i] if i < len(tensors) else 0
+        if not gradient and not stop.moment.flags(tensor) & REQUIRES_GRAD:
+            continue  # the indices of max have no gradient
+        name = stop.words.derivative(tensor, stop.moment, node=event.node)
         came = f"{stop.value(gradient)}{origin(stop, event.node, i)}" if gradient else stop.say("none came")
         yield Row("upstream", f"{name} = {came}", "cyan")
     made = stop.node_made
@@ -116,7 +119,7 @@ def _givers(stop: Stop, given: list[Produced]) -> list[str]:
 def _local(stop: Stop, made: NodeMade) -> Iterator[Row]:
     """The local derivative of each edge that carries a gradient, and the sum over what was broadcast."""
     for step in steps_at(stop, made):
-        if told := local(stop.words, step):
+        for told in filter(None, (local(stop.words, step), whole_op(stop.words, step))):
             yield Row("local", told, "yellow")
         if told := summed(stop.words, step):
             yield Row("summed", told, "yellow")
@@ -181,7 +184,10 @@ def _waiting(stop: Stop) -> Iterator[Row]:
             new = any(delivery.event == stop.k for delivery in meeting.arrivals)
             if not meeting.arrivals or (new and meeting.of == 1):
                 continue
-            parts = {"name": stop.words.derivative(tensor, stop.moment), "node": stop.words.node_name(node)}
+            parts = {
+                "name": stop.words.derivative(tensor, stop.moment, node=node),
+                "node": stop.words.node_name(node),
+            }
             told = stop.say(
                 "{name}: {values}  at {node}", values=so_far(stop.words, stop.moment, node, nr), **parts
             )

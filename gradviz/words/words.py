@@ -113,10 +113,15 @@ class Words:
         return self.expression(node.site, longest) or clean(op.op if op is not None else node.grad_fn)
 
     def edges_called(self, node: NodeMade) -> list[str]:
-        """The names of the tensors at a node's edges; a number is named by its value."""
+        """The names of the tensors at a node's edges; a number is named by its value, and a tensor that the program
+        does not see has no name."""
         op = self.query.tensors.op(node.op) if node.op >= 0 else None
-        number = self._plain_number("" if op is None else op.args)
-        return [self.taken(edge.tensor, node.outputs) if edge.tensor else number for edge in node.edges]
+        number = self._plain_number("" if op is None else op.args) if node.rule.elementwise else ""
+        unseen = ("" if edge.node else number for edge in node.edges)
+        return [
+            self.taken(edge.tensor, node.outputs) if edge.tensor else name
+            for edge, name in zip(node.edges, unseen, strict=True)
+        ]
 
     def inputs_called(self, op: OpRan) -> list[str]:
         """The names of the inputs of an op; a number is named by its value."""
@@ -165,8 +170,11 @@ class Words:
             below = f"{below}#{tensor}"
         return f"∂{_bracketed(above)}/∂{_bracketed(below)}"
 
-    def derivative(self, tensor: int, moment: Moment, before: bool = False) -> str:
-        """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, else `gradient of y`."""
+    def derivative(self, tensor: int, moment: Moment, before: bool = False, node: int = 0) -> str:
+        """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, else `gradient of y`. `node` is the
+        node that takes the gradient: a tensor that the program does not see is named by it."""
+        if not tensor and node:
+            return self.say("gradient of the output of {node}", node=self.node_name(node))
         root = self.root_of(moment)
         if root:
             return self.partial(root, tensor, before=before)

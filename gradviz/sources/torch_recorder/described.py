@@ -36,6 +36,8 @@ def described(
 ) -> tuple[str, Rule]:
     """The arguments of a call that are no tensors, as text, and its rule. `floating` says whether it computes with
     floating-point numbers, `inputs` how many inputs it has."""
+    if name == "cross_entropy":  # its rule depends on the dtype of the target
+        return text_of(name, args, kwargs, floating), rule_of(name, args, kwargs, inputs)
     key: list[Any] = [name, floating, inputs, len(args)]
     if kwargs or not all(map(isinstance, args, _TENSOR)):
         if not (_told(args, key) and _told(kwargs.values(), key)):

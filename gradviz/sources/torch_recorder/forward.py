@@ -19,6 +19,7 @@ from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tenso
 from gradviz.sources.torch_recorder.attributes import Attributes
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.described import described
+from gradviz.sources.torch_recorder.formulas import rule_of_node
 from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.originals import original_of
@@ -203,6 +204,7 @@ class Forward(TorchFunctionMode):
     ) -> None:
         """An op made one tensor and one node."""
         fn, record, nexts = node
+        rule = rule if rule.inputs else rule_of_node(record.name, len(nexts))
         record.tensors[out.output_nr] = state.tensor
         identity = self.identity
         edges = identity.edges_of(nexts, numbers)

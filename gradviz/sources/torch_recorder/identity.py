@@ -19,6 +19,7 @@ from gradviz.events.fields import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.listener import NO_RULE, Listener, State, Where, edges_of
 from gradviz.events.numbers import next_node_number, next_tensor_number
+from gradviz.sources.torch_recorder.formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
 
 _keys = itertools.count(1)
@@ -382,7 +383,8 @@ class Identity:
         """Tell of nodes that have their numbers."""
         for fn, record, edges in nodes:
             self.listener.node(
-                where, record.number, record.name, op, rule if len(nodes) == 1 else NO_RULE, record.outputs(),
+                where, record.number, record.name, op,
+                rule if len(nodes) == 1 and rule.inputs else rule_of_node(record.name, len(edges)), record.outputs(),
                 edges_of(self.edges_of(edges)), self.saved_by(fn, candidates),
             )  # fmt: skip
 

@@ -38,7 +38,7 @@ from gradviz.tracefile import open_trace
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
-from gradviz.draw.render import svg
+from gradviz.pictures.render import svg
 start = time.perf_counter()
 with no_collection(), open_trace(sys.argv[2]) as trace:
     svg(folded(build(trace)))

@@ -16,18 +16,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gradviz import draw
 from gradviz.version import __version__
+
+if TYPE_CHECKING:
+    from gradviz.diagnose.check import check
+    from gradviz.diagnose.diff import diff
+    from gradviz.diagnose.why import why
+    from gradviz.notebook import draw, show
+    from gradviz.sources.record import record
+    from gradviz.tracefile import open_trace as open
 
 __all__ = ["__version__", "check", "diff", "draw", "open", "record", "show", "why"]
 
-
-def _draw_live(thing: Any, inputs: Any = None, **settings: Any) -> Any:
-    from gradviz.notebook import draw as draw_live
-
-    return draw_live(thing, inputs, **settings)
+_FOUND_IN = {
+    "check": ("gradviz.diagnose", "check"),
+    "diff": ("gradviz.diagnose", "diff"),
+    "draw": ("gradviz.notebook", "draw"),
+    "open": ("gradviz.tracefile", "open_trace"),
+    "record": ("gradviz.sources.record", "record"),
+    "show": ("gradviz.notebook", "show"),
+    "why": ("gradviz.diagnose", "why"),
+}
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -37,33 +48,21 @@ def load_ipython_extension(shell: Any) -> None:
     load(shell)
 
 
-draw.live = _draw_live  # type: ignore[attr-defined]  # gradviz.draw(tensor), and gradviz.draw is the package too
+if not TYPE_CHECKING:  # a type checker would take any name for one that this gives
 
+    def __getattr__(name: str) -> Any:
+        """What is public, loaded when it is first asked for. Raises AttributeError for any other name, with a hint
+        where PyTorch's names are."""
+        if name in _FOUND_IN:
+            from importlib import import_module
 
-def __getattr__(name: str) -> Any:
-    """`record`, `open`, `show`, `check`, `why` and `diff`. Raises AttributeError for any other name, with a hint where
-    PyTorch's names are."""
-    if name == "record":
-        from gradviz.sources.record import record
-
-        return record
-    if name == "open":
-        from gradviz.tracefile import open_trace
-
-        return open_trace
-    if name == "show":
-        from gradviz.notebook import show
-
-        return show
-    if name in ("check", "diff", "why"):
-        from gradviz import diagnose
-
-        return getattr(diagnose, name)
-    message = f"module 'gradviz' has no attribute {name!r}"
-    if not name.startswith("_"):
-        message += "; PyTorch's names are in gradviz.engine: import gradviz.engine as torch"
-    # without these arguments Python would append its own suggestion
-    raise AttributeError(message, name=None, obj=None)
+            module, own = _FOUND_IN[name]
+            return getattr(import_module(module), own)
+        message = f"module 'gradviz' has no attribute {name!r}"
+        if not name.startswith("_"):
+            message += "; PyTorch's names are in gradviz.engine: import gradviz.engine as torch"
+        # without these arguments Python would append its own suggestion
+        raise AttributeError(message, name=None, obj=None)
 
 
 def __dir__() -> list[str]:

@@ -8,19 +8,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
-from gradviz.draw.page import html
-from gradviz.draw.picture import Page, Picture
 from gradviz.events.holders import outermost_modules, parameters_below
 from gradviz.events.listener import Listener
 from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
+from gradviz.pictures.page import html
+from gradviz.pictures.picture import Page, Picture
 from gradviz.query import Query
 from gradviz.sources import pytorch
-from gradviz.sources.live import is_module, is_tensor, tell_call, tell_graph
 from gradviz.sources.record import run_meta, where_recorded
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace
+
+
+class Part(TypedDict, total=False):
+    """What of a run is drawn: see `gradviz.graph.build.build`."""
+
+    passes: int | None
+    show: Literal["both", "forward", "backward"]
+    whole: bool
+    values: bool
 
 
 def draw(
@@ -33,7 +41,7 @@ def draw(
     rolled: bool | None = None,
     theme: str = "light",
     gradients: bool = False,
-    **settings: Any,
+    **settings: Unpack[Part],
 ) -> Picture:
     """Draw the graph that leads to a tensor, or to several in a tuple, a list or a dict; that a module makes of
     `inputs`; or of a trace: an open one, or the name of its file. The result displays itself in a notebook and has
@@ -56,7 +64,9 @@ def draw(
     `dict(model.named_parameters())`. The `theme` is light or dark; `settings` are those of `gradviz.graph.build.build`.
     Raises TypeError for anything else, and for a module without `inputs`; NoGradientsError if `gradients` cannot be
     had: the tensor does not require grad, has more than one element, or backward() has freed its graph."""
-    if gradients and (is_module(thing) or isinstance(thing, (str, Path, Trace))):
+    from gradviz.sources import live  # here, since it loads the engine
+
+    if gradients and (live.is_module(thing) or isinstance(thing, (str, Path, Trace))):
         raise TypeError(
             "draw(..., gradients=True) takes a tensor: a trace has the gradients that were recorded"
         )
@@ -68,18 +78,18 @@ def draw(
     modules = outermost_modules(frame)
     names = _with_parameters({**frame.f_globals, **frame.f_locals}, modules, params or {})
     fold = {"depth": depth, "unfold": unfold, "rolled": rolled}
-    tensors = [] if is_module(thing) else _tensors_of(thing)
+    tensors = [] if live.is_module(thing) else _tensors_of(thing)
     if tensors and (recorded := _recorded(tensors, names, gradients, settings)) is not None:
         path, graph = recorded
         return Picture(graph, partial(show, path, graph.pass_number), theme, **fold)
-    if is_module(thing) and inputs is None:
+    if live.is_module(thing) and inputs is None:
         raise TypeError("draw() of a module calls it: give its inputs, draw(model, inputs)")
 
     def tell(listener: Listener) -> list[int]:
-        if is_module(thing):
-            tell_call(thing, inputs, listener)
+        if live.is_module(thing):
+            live.tell_call(thing, inputs, listener)
             return []
-        return tell_graph(tensors, listener, names, modules, gradients)
+        return live.tell_graph(tensors, listener, names, modules, gradients)
 
     graph, content = _at_hand(tell, settings)
     if gradients and graph.pass_number is not None:
@@ -89,6 +99,8 @@ def draw(
 
 def _tensors_of(thing: Any) -> list[Any]:
     """A tensor, or those in a collection. Raises TypeError where there is none."""
+    from gradviz.sources.live import is_tensor
+
     found: list[Any] = []
     waiting = [thing]
     while waiting:
@@ -102,7 +114,7 @@ def _tensors_of(thing: Any) -> list[Any]:
     return list({id(tensor): tensor for tensor in found}.values())
 
 
-def _at_hand(tell: Callable[[Listener], list[int]], settings: dict[str, Any]) -> tuple[Graph, bytes]:
+def _at_hand(tell: Callable[[Listener], list[int]], settings: Part) -> tuple[Graph, bytes]:
     """The graph of what `tell` tells a listener, and the trace of it. It returns the numbers of the tensors of which
     the graph shows what leads to them; none for all."""
     with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +139,7 @@ BY_PARAMETERS = "not recorded: modules are told by their parameters"
 
 
 def _recorded(
-    tensors: Sequence[Any], names: Mapping[str, Any], gradients: bool, settings: dict[str, Any]
+    tensors: Sequence[Any], names: Mapping[str, Any], gradients: bool, settings: Part
 ) -> tuple[Path, Graph] | None:
     """The file in which tensors were recorded, and the graph that leads to them; None if that was not recorded, or not
     all of it, with `gradients` if no pass began there. A tensor without a name there gets that of `names`."""
@@ -170,9 +182,7 @@ def show(trace: Trace | Path | str, passes: int | None = None) -> Page:
         return Page(html(recorded, lambda number: build(query, number), passes))
 
 
-def _of_trace(
-    trace: Trace | Path | str, theme: str, fold: dict[str, Any], settings: dict[str, Any]
-) -> Picture:
+def _of_trace(trace: Trace | Path | str, theme: str, fold: dict[str, Any], settings: Part) -> Picture:
     with _opened(trace) as recorded:
         graph = build(recorded, **settings)
     return Picture(graph, lambda: show(trace, settings.get("passes")), theme, **fold)
@@ -188,10 +198,14 @@ def _opened(trace: Trace | Path | str) -> Iterator[Trace]:
             yield recorded
 
 
-def _page(content: bytes, settings: dict[str, Any]) -> str:
+def _page(content: bytes, settings: Part) -> str:
     """The page of a trace, given the bytes of its file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "live.gradviz"
         path.write_bytes(content)
         with open_trace(path) as trace:
-            return html(trace, lambda number: build(trace, **{**settings, "passes": number}))
+            return html(trace, lambda number: build(trace, **_at_pass(settings, number)))
+
+
+def _at_pass(settings: Part, number: int | None) -> Part:
+    return {**settings, "passes": number}

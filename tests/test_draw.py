@@ -17,14 +17,14 @@ from test_graph import Traced, detached, in_place, network, programs, several_pa
 
 import gradviz
 import gradviz.engine as torch
-from gradviz.draw.dot import to_dot
-from gradviz.draw.frames import frames
-from gradviz.draw.picture import Picture
-from gradviz.draw.render import DrawError, check_path, save, svg
-from gradviz.draw.shorten import FAR
 from gradviz.graph.build import build
 from gradviz.graph.fold import FoldError
 from gradviz.graph.model import Edge, Graph, Node
+from gradviz.pictures.dot import to_dot
+from gradviz.pictures.frames import frames
+from gradviz.pictures.picture import Picture
+from gradviz.pictures.render import DrawError, check_path, save, svg
+from gradviz.pictures.shorten import FAR
 from gradviz.tracefile.writer import INTERVAL
 
 pytestmark = pytest.mark.slow  # both layout engines lay out

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import gradviz
-import gradviz.draw.picture
+import gradviz.pictures.picture
 from gradviz import engine
 
 
 def test_gradviz_draw_is_a_function_and_a_package() -> None:
     x = engine.tensor(2.0, requires_grad=True)
-    assert isinstance(gradviz.draw(x * x), gradviz.draw.picture.Picture)
+    assert isinstance(gradviz.draw(x * x), gradviz.pictures.picture.Picture)
 
 
 def test_gradviz_has_record_and_open() -> None:

@@ -13,14 +13,14 @@ from test_draw import HOSTILE, SVG, elements, one_node, texts
 from test_graph import Traced, traced
 from test_graph import programs as real_programs
 
-from gradviz.draw import ladder, layout
-from gradviz.draw.layout import GaveUp, LayoutError
-from gradviz.draw.render import DrawError, svg
-from gradviz.draw.rows import placed
-from gradviz.draw.scene import scene_of
-from gradviz.draw.vector import _size, svg_of
 from gradviz.graph.build import build
 from gradviz.graph.model import Edge, Graph, Node
+from gradviz.pictures import ladder, layout
+from gradviz.pictures.layout import GaveUp, LayoutError
+from gradviz.pictures.render import DrawError, svg
+from gradviz.pictures.rows import placed
+from gradviz.pictures.scene import scene_of
+from gradviz.pictures.vector import _size, svg_of
 
 __all__ = ["traced"]
 

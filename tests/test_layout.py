@@ -16,9 +16,9 @@ from xml.etree import ElementTree
 import pytest
 import resvg_py
 
-from gradviz.draw import layout, png
-from gradviz.draw.layout import GaveUp, LayoutError, engines, to_svg
-from gradviz.draw.png import PictureTooLarge, to_png
+from gradviz.pictures import layout, png
+from gradviz.pictures.layout import GaveUp, LayoutError, engines, to_svg
+from gradviz.pictures.png import PictureTooLarge, to_png
 
 pytestmark = pytest.mark.slow  # both layout engines lay out
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_draw import HOSTILE, one_node
 
-from gradviz.draw.mermaid import MOST_EDGES, MOST_TEXT, to_mermaid
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
+from gradviz.pictures.mermaid import MOST_EDGES, MOST_TEXT, to_mermaid
 
 _LABEL = r'"(?:[^"#<>`]|<br/>|#\d+;)*"'
 _NODE = re.compile(

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import gradviz.engine as torch
-from gradviz.draw.page import views
-from gradviz.draw.render import svg
 from gradviz.engine import nn
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.graph.build import build
 from gradviz.nearest import nearest
+from gradviz.pictures.page import views
+from gradviz.pictures.render import svg
 from gradviz.query import Query
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace

@@ -11,9 +11,9 @@ from zoo_programs import ALL, Program, checked
 
 from gradviz.diagnose import Finding
 from gradviz.diagnose.why import NoAnswer, why
-from gradviz.draw.page.firsts import reasons
 from gradviz.events.kinds import OpRan
 from gradviz.graph.build import build
+from gradviz.pictures.page.firsts import reasons
 from gradviz.query import Query
 from gradviz.query.lack import Lacking, Lacks
 from gradviz.step.plain import script

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.draw.page import views
-from gradviz.draw.render import svg
 from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, to_json
+from gradviz.pictures.page import views
+from gradviz.pictures.render import svg
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words import Stop, Words

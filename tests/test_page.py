@@ -14,12 +14,12 @@ from conftest import CHROMIUM, EXAMPLES
 import gradviz
 import gradviz.engine as torch
 from gradviz.cli.page import write_page
-from gradviz.draw import page as page_of
-from gradviz.draw.page import views
-from gradviz.draw.render import DrawError, save
 from gradviz.engine import nn
 from gradviz.graph.build import build
 from gradviz.graph.model import Graph
+from gradviz.pictures import page as page_of
+from gradviz.pictures.page import views
+from gradviz.pictures.render import DrawError, save
 from gradviz.query import Query
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run

@@ -10,14 +10,14 @@ from test_fold import computes, has_cycle
 from test_graph import Traced, traced
 
 import gradviz.engine as torch
-from gradviz.draw.lines import lines_of
-from gradviz.draw.scene import scene_of
 from gradviz.graph.beside import beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import FEW, closed_places, fold, folded
 from gradviz.graph.groups import PLACE, RUN, SCOPE
 from gradviz.graph.model import DATA, GRAD, GROUP, LEAF, OP, TENSOR, Edge, Graph, Node
 from gradviz.graph.rolling import places
+from gradviz.pictures.lines import lines_of
+from gradviz.pictures.scene import scene_of
 
 __all__ = ["traced"]
 

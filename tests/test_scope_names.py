@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.draw.render import svg
 from gradviz.graph.build import build
 from gradviz.graph.model import to_json
+from gradviz.pictures.render import svg
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace
 from gradviz.words import Stop, Words

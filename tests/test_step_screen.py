@@ -11,8 +11,8 @@ import pytest
 from rich.cells import cell_len
 
 from gradviz.cli.moment import export_moment
-from gradviz.draw.render import DrawError
 from gradviz.events.kinds import Kind, NodeMade
+from gradviz.pictures.render import DrawError
 from gradviz.query.trend import Trend
 from gradviz.step.errors import CommandError
 from gradviz.step.lanes import drawn

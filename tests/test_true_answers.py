@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.draw.render import svg
 from gradviz.errors import GradvizError
 from gradviz.graph.build import build
+from gradviz.pictures.render import svg
 from gradviz.sources.script import Target, run
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session

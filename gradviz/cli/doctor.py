@@ -68,7 +68,7 @@ def _add_owners(table: Table) -> bool:
 
 
 def _add_layout(table: Table) -> bool:
-    from gradviz.draw.layout import LayoutError, engines
+    from gradviz.pictures.layout import LayoutError, engines
 
     if os.environ.get("GRADVIZ_LAYOUT") == "rows":
         _row(table, True, "layout", "rows, without Graphviz (GRADVIZ_LAYOUT)")
@@ -90,10 +90,10 @@ def _add_layout(table: Table) -> bool:
 
 
 def _add_picture(table: Table) -> bool:
-    from gradviz.draw.ladder import laid_out
-    from gradviz.draw.layout import LayoutError
-    from gradviz.draw.legend import legend
-    from gradviz.draw.png import to_png
+    from gradviz.pictures.ladder import laid_out
+    from gradviz.pictures.layout import LayoutError
+    from gradviz.pictures.legend import legend
+    from gradviz.pictures.png import to_png
 
     try:
         picture = to_png(laid_out(legend()))

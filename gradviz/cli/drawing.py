@@ -10,7 +10,6 @@ from gradviz.cli.findings import faults, mark
 from gradviz.cli.page import write_page
 from gradviz.diagnose import Finding
 from gradviz.diagnose.settings_file import settings_at
-from gradviz.draw.render import PAGE, check_path, save
 from gradviz.errors import GradvizError
 from gradviz.graph import slices
 from gradviz.graph.beside import beside
@@ -18,6 +17,7 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
+from gradviz.pictures.render import PAGE, check_path, save
 from gradviz.query import Query
 from gradviz.query.ranks import label_of
 from gradviz.tracefile import Trace, if_long

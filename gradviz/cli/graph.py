@@ -99,7 +99,7 @@ def graph(
     each place. Default: the newest *.gradviz here. Several traces are drawn side by side.
     """
     from gradviz.cli.drawing import Choice, draw
-    from gradviz.draw.render import save_legend
+    from gradviz.pictures.render import save_legend
 
     if legend:
         save_legend(path := output or Path("legend.svg"), theme)

@@ -11,10 +11,10 @@ from gradviz.tracefile import Trace
 def export_moment(trace: Trace, position: int, file: Path) -> None:
     """Draw the graph up to an event (counted from 0), in the format of the file's ending. Raises GradvizError
     if that is impossible."""
-    from gradviz.draw.render import PAGE, check_path, save
     from gradviz.graph.build import build
     from gradviz.graph.fold import folded
     from gradviz.graph.many import no_collection
+    from gradviz.pictures.render import PAGE, check_path, save
     from gradviz.tracefile.prefix import Prefix
 
     if file.suffix.lower() == PAGE:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradviz.draw.page import Build, html
-from gradviz.draw.render import write
+from gradviz.pictures.page import Build, html
+from gradviz.pictures.render import write
 from gradviz.tracefile import Trace
 
 

@@ -11,12 +11,12 @@ from gradviz.cli.findings import mark, numbered
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.place import place_of
 from gradviz.diagnose.settings_file import settings_at
-from gradviz.draw import report as page
-from gradviz.draw.chart import COLOURS, Series
-from gradviz.draw.render import svg, write
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph, Node
+from gradviz.pictures import report as page
+from gradviz.pictures.chart import COLOURS, Series
+from gradviz.pictures.render import svg, write
 from gradviz.query.curves import Curve, gradient_norms, update_ratios
 from gradviz.tracefile import Trace
 from gradviz.words import Words

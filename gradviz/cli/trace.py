@@ -148,7 +148,7 @@ def _graph_behind(
     the script's own source has no option `"--graph"`."""
     if graph_file is not None or len(arguments) < 2 or arguments[-2] != "--graph":
         return graph_file, arguments
-    from gradviz.draw.render import ENDINGS
+    from gradviz.pictures.render import ENDINGS
 
     if Path(arguments[-1]).suffix.lower() not in ENDINGS or _OPTION.search(_source_of(module, script)):
         return None, arguments
@@ -184,7 +184,7 @@ def _tell_others(scope: str, others: Sequence[str]) -> None:
 
 
 def _check_picture(path: Path) -> None:
-    from gradviz.draw.render import check_path
+    from gradviz.pictures.render import check_path
 
     check_path(path)
 

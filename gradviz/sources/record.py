@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from gradviz.sources.recorded import Numbers, in_an_ended, numbers_now, remember
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.system.process import at_fork
 from gradviz.tracefile import Recorder, Sites
+from gradviz.tracefile.chosen import Passes
 
 _recording: list[record] = []
 
@@ -71,7 +72,7 @@ class record:
         self,
         path: Path | str,
         values: str = "stats",
-        passes: Any = None,
+        passes: Container[int] | Passes | None = None,
         sites: Sites | None = None,
         meta: dict[str, str] | None = None,
         through: Callable[[Recorder], Listener] | None = None,

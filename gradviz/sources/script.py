@@ -6,7 +6,7 @@ import gc
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from os import getpid  # which a script may replace in `os`
@@ -22,6 +22,7 @@ from gradviz.sources.shadowed import ours_again, set_aside
 from gradviz.sources.stopping import Stopper
 from gradviz.sources.tracebacks import hiding
 from gradviz.tracefile import Recorder, Sites
+from gradviz.tracefile.chosen import Passes
 
 __all__ = [
     "Companion",
@@ -79,7 +80,7 @@ class Running:
         target: Target,
         trace: Path | str,
         values: str = "stats",
-        passes: Any = None,
+        passes: Container[int] | Passes | None = None,
         companion: Companion | None = None,
         engine: str = "numpy",
         stopper: Stopper | None = None,

@@ -10,7 +10,7 @@ makes and another frees cost as much again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from threading import get_ident
 from time import monotonic, sleep  # bound now: a program may replace them in `time`
@@ -23,6 +23,7 @@ from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.layout import LAYOUTS
 from gradviz.events.listener import State, Where
 from gradviz.tracefile.batch import Batch, Renumbered
+from gradviz.tracefile.chosen import Passes
 from gradviz.tracefile.frequent import Frequent
 from gradviz.tracefile.packing import FEW
 from gradviz.tracefile.schema import SKIPPED
@@ -44,7 +45,7 @@ class Recorder(Frequent):
         self,
         path: Path | str,
         values: str = "stats",
-        passes: Any = None,
+        passes: Container[int] | Passes | None = None,
         sites: Sites | None = None,
         meta: dict[str, str] | None = None,
         partial: bool = False,

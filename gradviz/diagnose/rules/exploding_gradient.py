@@ -19,6 +19,7 @@ from gradviz.sets import distinct
 from gradviz.words.numbers import number
 
 _SHARE = 0.5
+_LARGEST = 300  # powers of ten that a float can have
 _ROUNDS, _GAIN = 3, 3.0  # a line is blamed if it ran so often and its nodes gain three powers of ten together
 
 
@@ -35,7 +36,7 @@ def _search(case: Case) -> Iterator[Found]:
         norm = f"{number(float(norms[0]), 3)}" if np.isfinite(norms[0]) else "not finite"
         yield Found(
             f"from the first to the last of {line.count} nodes of this line, the gradient gets "
-            f"{number(10.0**line.total, 2)} times larger: the norm of the gradients of pass {run.number} is {norm}",
+            f"{_power_of_ten(line.total)} times larger: the norm of the gradients of pass {run.number} is {norm}",
             "use a smaller initialisation, normalisation, or clip_grad_norm_ before the step",
             (line.event, run.first),
             site=line.site,
@@ -43,6 +44,10 @@ def _search(case: Case) -> Iterator[Found]:
             **_of_overflow(case),
         )
         return
+
+
+def _power_of_ten(exponent: float) -> str:
+    return number(10.0**exponent, 2) if exponent < _LARGEST else f"1e{exponent:.0f}"
 
 
 def _of_overflow(case: Case) -> dict[str, Any]:

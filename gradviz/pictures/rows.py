@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gradviz.draw.scene import Scene, Thing
+from gradviz.pictures.scene import Scene, Thing
 
 Size = tuple[float, float]
 Place = tuple[float, float]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradviz.draw.page.states import norm
 from gradviz.events.kinds import Kind
+from gradviz.pictures.page.states import norm
 from gradviz.tracefile import Trace
 from gradviz.words.escape import plain
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gradviz.draw import style
-from gradviz.draw.frames import frames
-from gradviz.draw.lines import BRIEF, FULL, OVERVIEW, Line, facts, lines_of
-from gradviz.draw.shorten import Reference, shortened
 from gradviz.graph.groups import PLACE
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, TENSOR, VIEW, Edge, Graph, Node
+from gradviz.pictures import style
+from gradviz.pictures.frames import frames
+from gradviz.pictures.lines import BRIEF, FULL, OVERVIEW, Line, facts, lines_of
+from gradviz.pictures.shorten import Reference, shortened
 from gradviz.system.paths import file_name
 from gradviz.words.escape import plain
 from gradviz.words.numbers import SHOWN, value_label

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
-from gradviz.draw.boxes import box_lines
 from gradviz.graph.model import LEAF, TENSOR, Node
+from gradviz.pictures.boxes import box_lines
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import plain
 from gradviz.words.numbers import has_odd, plural, value_label

@@ -8,20 +8,20 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from gradviz.draw import style
-from gradviz.draw.dot import dot_of
-from gradviz.draw.ladder import laid_out
-from gradviz.draw.layout import LayoutError
-from gradviz.draw.legend import legend
-from gradviz.draw.mermaid import to_mermaid
-from gradviz.draw.pdf import to_pdf
-from gradviz.draw.png import to_png
-from gradviz.draw.scene import Scene, scene_of
 from gradviz.errors import GradvizError
 from gradviz.graph.model import Graph, to_json
+from gradviz.pictures import style
+from gradviz.pictures.dot import dot_of
+from gradviz.pictures.ladder import laid_out
+from gradviz.pictures.layout import LayoutError
+from gradviz.pictures.legend import legend
+from gradviz.pictures.mermaid import to_mermaid
+from gradviz.pictures.pdf import to_pdf
+from gradviz.pictures.png import to_png
+from gradviz.pictures.scene import Scene, scene_of
 from gradviz.words.escape import json_text
 
-PAGE = ".html"  # made from a trace, not from a graph: see gradviz.draw.page
+PAGE = ".html"  # made from a trace, not from a graph: see gradviz.pictures.page
 
 
 class DrawError(GradvizError):

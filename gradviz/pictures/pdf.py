@@ -29,7 +29,7 @@ def to_pdf(svg: str) -> bytes:
         raise ValueError(f"the picture is not well-formed: {error}") from error
     page = FPDF(unit="pt")
     for style, name in _FACES.items():
-        page.add_font(FAMILY, style, str(files("gradviz.draw.fonts").joinpath(name)))
+        page.add_font(FAMILY, style, str(files("gradviz.pictures.fonts").joinpath(name)))
     page.set_font(FAMILY, size=10)
     page.set_margin(0)
     width, height = picture.width, picture.height

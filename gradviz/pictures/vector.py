@@ -8,9 +8,9 @@ import unicodedata
 from collections.abc import Iterator
 from xml.sax.saxutils import escape, quoteattr
 
-from gradviz.draw import style
-from gradviz.draw.rows import Place, Size, placed
-from gradviz.draw.scene import Link, Scene, Thing
+from gradviz.pictures import style
+from gradviz.pictures.rows import Place, Size, placed
+from gradviz.pictures.scene import Link, Scene, Thing
 
 _FONT_SIZE, _LINE = 10.0, 12.0
 _CAPTION_SIZE, _CAPTION_LINE = 11.0, 14.0

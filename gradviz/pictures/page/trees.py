@@ -7,11 +7,11 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from gradviz.draw.boxes import of_inside
 from gradviz.graph.fold import closed_by_default, closed_places, fold
 from gradviz.graph.groups import Group, ancestors, groups
 from gradviz.graph.model import GRAD_FN, GROUP, OP, Graph, Node
 from gradviz.graph.rolling import places
+from gradviz.pictures.boxes import of_inside
 from gradviz.words.escape import plain
 
 Tree = dict[str, Group]

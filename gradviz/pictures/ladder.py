@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from gradviz.draw.dot import dot_of
-from gradviz.draw.layout import GaveUp, to_svg
-from gradviz.draw.scene import Scene
-from gradviz.draw.vector import svg_of
+from gradviz.pictures.dot import dot_of
+from gradviz.pictures.layout import GaveUp, to_svg
+from gradviz.pictures.scene import Scene
+from gradviz.pictures.vector import svg_of
 
 FULL, FAST = 2_000, 5_000  # number of things, or a third of the links if that is more
 PATIENCE = 20.0  # seconds for Graphviz

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.draw.page.firsts import reasons
-from gradviz.draw.page.states import States, spans
-from gradviz.draw.page.trees import Trees
 from gradviz.events import kinds as e
 from gradviz.events.fields import Rule
 from gradviz.events.kinds import Kind
 from gradviz.graph import model as m
 from gradviz.graph.fold import is_clearer_rolled
 from gradviz.graph.model import Graph, Node
+from gradviz.pictures.page.firsts import reasons
+from gradviz.pictures.page.states import States, spans
+from gradviz.pictures.page.trees import Trees
 from gradviz.query import Query
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Stop, Words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradviz.draw.scene import Link, Scene, Thing
+from gradviz.pictures.scene import Link, Scene, Thing
 
 _Row = tuple[str, str, str]  # classes, name, meaning
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from gradviz.draw.page.firsts import firsts, places
-from gradviz.draw.page.norms import norms
-from gradviz.draw.page.views import Shared, view
-from gradviz.draw.render import DrawError
 from gradviz.graph.build import GraphError
 from gradviz.graph.model import Graph
 from gradviz.graph.slices import SliceError
+from gradviz.pictures.page.firsts import firsts, places
+from gradviz.pictures.page.norms import norms
+from gradviz.pictures.page.views import Shared, view
+from gradviz.pictures.render import DrawError
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Words
 from gradviz.words.escape import plain

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gradviz.draw import render
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
+from gradviz.pictures import render
 
 
 class Page(str):

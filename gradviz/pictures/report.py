@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from gradviz.draw.chart import COLOURS, Mark, Series, chart
+from gradviz.pictures.chart import COLOURS, Mark, Series, chart
 from gradviz.words.escape import visible
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -61,7 +61,7 @@ class Report:
 
 def html(report: Report) -> str:
     """The report as an HTML document."""
-    style = files("gradviz.draw").joinpath("report.css").read_text(encoding="utf-8")
+    style = files("gradviz.pictures").joinpath("report.css").read_text(encoding="utf-8")
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',

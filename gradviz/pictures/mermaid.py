@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gradviz.draw.lines import lines_of
-from gradviz.draw.scene import about
 from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node
+from gradviz.pictures.lines import lines_of
+from gradviz.pictures.scene import about
 from gradviz.words.escape import as_mermaid
 
 MOST_EDGES = 500  # Mermaid's own limit (maxEdges)

@@ -12,9 +12,9 @@ from typing import Any
 
 import graphviz
 
-from gradviz.draw import style
-from gradviz.draw.scene import Link, Scene, Thing, scene_of
 from gradviz.graph.model import DATA, LEAF, Graph
+from gradviz.pictures import style
+from gradviz.pictures.scene import Link, Scene, Thing, scene_of
 from gradviz.words.escape import plain, quoted
 
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}

@@ -16,10 +16,13 @@ from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
 from gradviz.pictures.page import html
 from gradviz.pictures.picture import Page, Picture
+from gradviz.pictures.scene import Scene
+from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
 from gradviz.sources import pytorch
 from gradviz.sources.record import run_meta, where_recorded
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace
+from gradviz.words.words import Words
 
 
 class Part(TypedDict, total=False):
@@ -41,6 +44,7 @@ def draw(
     rolled: bool | None = None,
     theme: str = "light",
     gradients: bool = False,
+    style: Literal["graph", "textbook"] = "graph",
     **settings: Unpack[Part],
 ) -> Picture:
     """Draw the graph that leads to a tensor, or to several in a tuple, a list or a dict; that a module makes of
@@ -59,6 +63,9 @@ def draw(
     freed, and nothing stays of the pass but what the program's own code does in it: hooks, custom Functions, and what a
     checkpoint runs again.
 
+    The `style` "textbook" is for small graphs: gates and wires, the value above and the gradient below each wire, and
+    the local derivative at the gate.
+
     Tensors and modules are those of gradviz's engine or of PyTorch. A module is called once, with a tensor, a tuple of
     arguments or a dict. Tensors get the names that they have in the caller, or those of `params`:
     `dict(model.named_parameters())`. The `theme` is light or dark; `settings` are those of `gradviz.graph.build.build`.
@@ -71,7 +78,9 @@ def draw(
             "draw(..., gradients=True) takes a tensor: a trace has the gradients that were recorded"
         )
     if isinstance(thing, (str, Path, Trace)):
-        return _of_trace(thing, theme, {"depth": depth, "unfold": unfold, "rolled": rolled}, settings)
+        fold = {"depth": depth, "unfold": unfold, "rolled": rolled}
+        scene = partial(_textbook, thing) if style == "textbook" else None
+        return _of_trace(thing, theme, scene, fold, settings)
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradviz"):
         frame = frame.f_back
@@ -81,7 +90,8 @@ def draw(
     tensors = [] if live.is_module(thing) else _tensors_of(thing)
     if tensors and (recorded := _recorded(tensors, names, gradients, settings)) is not None:
         path, graph = recorded
-        return Picture(graph, partial(show, path, graph.pass_number), theme, **fold)
+        scene = partial(_textbook, path) if style == "textbook" else None
+        return Picture(graph, partial(show, path, graph.pass_number), theme, scene, **fold)
     if live.is_module(thing) and inputs is None:
         raise TypeError("draw() of a module calls it: give its inputs, draw(model, inputs)")
 
@@ -94,7 +104,8 @@ def draw(
     graph, content = _at_hand(tell, settings)
     if gradients and graph.pass_number is not None:
         graph.notes.append(RUN_FOR_THIS)
-    return Picture(graph, partial(_page, content, settings), theme, **fold)
+    scene = partial(_textbook_of, content) if style == "textbook" else None
+    return Picture(graph, partial(_page, content, settings), theme, scene, **fold)
 
 
 def _tensors_of(thing: Any) -> list[Any]:
@@ -182,10 +193,29 @@ def show(trace: Trace | Path | str, passes: int | None = None) -> Page:
         return Page(html(recorded, lambda number: build(query, number), passes))
 
 
-def _of_trace(trace: Trace | Path | str, theme: str, fold: dict[str, Any], settings: Part) -> Picture:
+def _textbook(trace: Trace | Path | str, graph: Graph) -> Scene:
+    with _opened(trace) as recorded:
+        return textbook(Words(recorded), graph)
+
+
+def _textbook_of(content: bytes, graph: Graph) -> Scene:
+    """The same, given the bytes of the trace's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "live.gradviz"
+        path.write_bytes(content)
+        return _textbook(path, graph)
+
+
+def _of_trace(
+    trace: Trace | Path | str,
+    theme: str,
+    scene: Callable[[Graph], Scene] | None,
+    fold: dict[str, Any],
+    settings: Part,
+) -> Picture:
     with _opened(trace) as recorded:
         graph = build(recorded, **settings)
-    return Picture(graph, lambda: show(trace, settings.get("passes")), theme, **fold)
+    return Picture(graph, lambda: show(trace, settings.get("passes")), theme, scene, **fold)
 
 
 @contextmanager

@@ -18,10 +18,12 @@ from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph
 from gradviz.pictures.render import PAGE, check_path, save
+from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
 from gradviz.query.ranks import label_of
 from gradviz.tracefile import Trace, if_long
 from gradviz.words.numbers import plural
+from gradviz.words.words import Words
 
 _PLAIN = (".json", ".mmd")  # formats without marks
 _WORDS = {
@@ -51,6 +53,8 @@ class Choice:
     theme: str = "light"
     rankdir: str = "TB"
     findings: bool = True
+    style: str = "graph"
+    names: tuple[str, ...] = ()
 
 
 def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
@@ -79,6 +83,10 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 choice.number,
                 path,
             )
+        if choice.style == "textbook":
+            graph = build(Query(traces[0]), choice.number)
+            save(textbook(Words(traces[0]), graph, choice.names), path, choice.theme)
+            return f"wrote {path}: {graph.run()}, as in a textbook"
         is_json = path.suffix.lower() == ".json"
         first, *others = (_read(trace, choice) for trace in traces)
         graph = _sliced(Query(first), choice.number, choice, not is_json, found[0])

@@ -20,6 +20,7 @@ Examples:
   gradviz graph --unrolled                 each step of a loop
   gradviz graph --from layer1.weight --to loss
   gradviz graph train.rank0.gradviz train.rank1.gradviz
+  gradviz graph --style textbook           gates and wires, as in a textbook
   gradviz graph --legend -o legend.png
 """
 )
@@ -64,6 +65,16 @@ Examples:
     "--findings/--no-findings", default=True, show_default=True,
     help="Mark what `gradviz check` finds (in runs up to 200,000 events).",
 )  # fmt: skip
+@click.option(
+    "--style",
+    type=click.Choice(["graph", "textbook"]),
+    default="graph",
+    show_default=True,
+    help="`textbook`: gates and wires, the value above and the gradient below, for small graphs.",
+)
+@click.option(
+    "--names", metavar="w1,w2,...", help="Other names for the tensors of a textbook's picture, in order."
+)
 @click.option("--legend", is_flag=True, help="Draw the legend of all symbols, instead of a trace.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 @click.option(
@@ -88,6 +99,8 @@ def graph(
     end: str | None,
     only_grad: bool,
     findings: bool,
+    style: str,
+    names: str | None,
     legend: bool,
     theme: str,
     rankdir: str,
@@ -122,6 +135,8 @@ def graph(
         theme,
         rankdir,
         findings,
+        style,
+        tuple(names.split(",")) if names else (),
     )
     with all_opened(traces) as recorded:
         told = draw(recorded, output or recorded[0].path.with_suffix(".svg"), choice)

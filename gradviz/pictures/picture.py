@@ -10,6 +10,7 @@ from typing import Any
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
 from gradviz.pictures import render
+from gradviz.pictures.scene import Scene
 
 
 class Page(str):
@@ -25,14 +26,19 @@ class Picture:
     """A graph that displays itself in a notebook. `save(FILE)` writes it in the format of the ending;
     `html()` is a page to search, fold and replay it.
 
-    `page` makes the text of the page; `theme` is light or dark; `fold` are the arguments of
-    gradviz.graph.fold.folded."""
+    `page` makes the text of the page; `theme` is light or dark; `scene` draws the graph in another style; `fold` are
+    the arguments of gradviz.graph.fold.folded."""
 
     def __init__(
-        self, graph: Graph, page: Callable[[], str] | None = None, theme: str = "light", **fold: Any
+        self,
+        graph: Graph,
+        page: Callable[[], str] | None = None,
+        theme: str = "light",
+        scene: Callable[[Graph], Scene] | None = None,
+        **fold: Any,
     ) -> None:
         self.graph = graph
-        self._page, self._theme, self._fold = page, theme, fold
+        self._page, self._theme, self._scene, self._fold = page, theme, scene, fold
 
     @cached_property
     def shown(self) -> Graph:
@@ -40,9 +46,13 @@ class Picture:
         return folded(self.graph, **self._fold)
 
     @cached_property
+    def _drawn(self) -> Graph | Scene:
+        return self.shown if self._scene is None else self._scene(self.graph)
+
+    @cached_property
     def svg(self) -> str:
         """The picture as an SVG document. Raises render.DrawError if it cannot be drawn."""
-        return render.svg(self.shown, self._theme)
+        return render.svg(self._drawn, self._theme)
 
     def save(self, path: Path | str) -> None:
         """Write the picture to a file. JSON contains the graph without folding. Raises render.DrawError."""
@@ -51,7 +61,7 @@ class Picture:
             render.check_path(Path(path))
             render.write(Path(path), self.html().encode())
         else:
-            render.save(self.graph if ending == ".json" else self.shown, path, self._theme)
+            render.save(self.graph if ending == ".json" else self._drawn, path, self._theme)
 
     def html(self) -> Page:
         """The page as a string, the complete file; a notebook shows it in a frame. Raises render.DrawError if

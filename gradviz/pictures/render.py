@@ -28,7 +28,7 @@ class DrawError(GradvizError):
     """A graph could not be drawn or written. The message is one line: the problem and a remedy."""
 
 
-def save(graph: Graph, path: Path | str, theme: str = "light", rankdir: str = "TB") -> None:
+def save(graph: Graph | Scene, path: Path | str, theme: str = "light", rankdir: str = "TB") -> None:
     """Write the graph to a file, in the format of the ending. The `theme`, light or dark, applies to .svg,
     .png and .pdf, and `rankdir` to these and .dot: TB from top to bottom, LR from left to right. Raises DrawError."""
     path = Path(path)
@@ -36,7 +36,13 @@ def save(graph: Graph, path: Path | str, theme: str = "light", rankdir: str = "T
     ending = path.suffix.lower()
     if ending == PAGE:
         raise DrawError("a page needs a trace: `gradviz graph TRACE -o FILE.html` writes it")
-    if ending in _WRITERS:
+    if isinstance(graph, Scene):
+        if ending in _WRITERS:
+            raise DrawError(
+                f"a textbook's picture cannot be written as {ending}: use one of {' '.join(_PAINTERS)}"
+            )
+        write(path, _drawn(graph, ending, theme))
+    elif ending in _WRITERS:
         write(path, _WRITERS[ending](graph).encode())
     else:
         write(path, _drawn(replace(scene_of(graph), rankdir=rankdir), ending, theme))
@@ -73,9 +79,9 @@ def check_path(path: Path) -> None:
         raise DrawError(f"cannot write {path}: there is no directory {path.parent}")
 
 
-def svg(graph: Graph, theme: str = "light") -> str:
+def svg(graph: Graph | Scene, theme: str = "light") -> str:
     """The graph as an SVG document. Raises DrawError if the requested layout engine is not available."""
-    return _svg(scene_of(graph), theme)
+    return _svg(graph if isinstance(graph, Scene) else scene_of(graph), theme)
 
 
 def _drawn(scene: Scene, ending: str, theme: str) -> bytes:

@@ -130,6 +130,15 @@ NODES: dict[str, dict[str, str]] = {
         "height": "0.12",
     },
     "spacer": {"shape": "box", "style": "invis", "width": "0.01", "height": "0.6"},
+    "gate": {
+        "shape": "box",
+        "style": "rounded,filled",
+        "fillcolor": "white",
+        "color": INK,
+        "penwidth": "1.4",
+    },
+    "variable": {"shape": "box", "style": "rounded,filled", "fillcolor": "#d0ebff", "color": BLUE},
+    "on-wire": {"shape": "plaintext", "margin": "0.04,0"},
     "reference": {"style": "rounded,dashed,filled", "penwidth": "1", "margin": "0.08,0.03"},
     "error": {
         "style": "filled,bold",
@@ -179,6 +188,8 @@ EDGES: dict[str, dict[str, str]] = {
     "cut": {"style": "dashed", "color": RED, "fontcolor": RED, "penwidth": "1.6", "arrowhead": "tee"},
     "again": {"constraint": "false"},  # closes a loop
     "tie": TIE,
+    "wire": {"fontcolor": ORANGE},  # of a picture as in a textbook
+    "out": {"dir": "none"},  # from a gate to the values on its wire
     "hidden": {"style": "invis"},  # keeps the nodes of the legend in a column
     "straight": {"weight": "50", "constraint": "true"},  # keeps the lines of the legend vertical
 }

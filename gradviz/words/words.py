@@ -24,6 +24,7 @@ class Words:
         self.trace = trace
         self.query = Query(trace)
         self.language = "en"
+        self.renamed: Mapping[int, str] = {}
         self.texts: Mapping[str, str] = {}  # in another language than English: by the English ones
         self.called = lru_cache(maxsize=4096)(self._called)
         self.trend = lru_cache(maxsize=1024)(self._trend)
@@ -75,9 +76,14 @@ class Words:
 
     # --- tensors
 
+    def rename(self, names: Mapping[int, str]) -> None:
+        """Give tensors other names."""
+        self.renamed = dict(names)
+        self.called.cache_clear()
+
     def _called(self, tensor: int) -> str:
         """A tensor's name, else the expression that made it, else `t` and its number."""
-        return clean(self.query.labels.of(tensor))
+        return clean(self.renamed.get(tensor) or self.query.labels.of(tensor))
 
     # --- places
 
@@ -113,15 +119,22 @@ class Words:
         return self.expression(node.site, longest) or clean(op.op if op is not None else node.grad_fn)
 
     def edges_called(self, node: NodeMade) -> list[str]:
-        """The names of the tensors at a node's edges; a number is named by its value, and a tensor that the program
-        does not see has no name."""
-        op = self.query.tensors.op(node.op) if node.op >= 0 else None
-        number = self._plain_number("" if op is None else op.args) if node.rule.elementwise else ""
-        unseen = ("" if edge.node else number for edge in node.edges)
+        """The names of the tensors at a node's edges. A number is named by its value, a tensor that the program does
+        not see by its node."""
         return [
-            self.taken(edge.tensor, node.outputs) if edge.tensor else name
-            for edge, name in zip(node.edges, unseen, strict=True)
+            self.taken(edge.tensor, node.outputs) if edge.tensor else self._unseen(node, edge.node)
+            for edge in node.edges
         ]
+
+    def _unseen(self, node: NodeMade, maker: int) -> str:
+        op = self.query.tensors.op(node.op) if node.op >= 0 else None
+        if maker:
+            return self.say("the output of {node}", node=self.node_name(maker))
+        if not node.rule.elementwise:
+            return ""
+        return (
+            self._plain_number(op.args) if op is not None and 0 in op.inputs else self.say("the other input")
+        )
 
     def inputs_called(self, op: OpRan) -> list[str]:
         """The names of the inputs of an op; a number is named by its value."""
@@ -174,7 +187,9 @@ class Words:
         """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, else `gradient of y`. `node` is the
         node that takes the gradient: a tensor that the program does not see is named by it."""
         if not tensor and node:
-            return self.say("gradient of the output of {node}", node=self.node_name(node))
+            return self.say(
+                "gradient of {name}", name=self.say("the output of {node}", node=self.node_name(node))
+            )
         root = self.root_of(moment)
         if root:
             return self.partial(root, tensor, before=before)

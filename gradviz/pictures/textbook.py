@@ -1,0 +1,182 @@
+"""The picture of a textbook: gates joined by wires, the value above and the gradient below, the local derivative at the
+gate. A small graph without boxes for grad_fns; the sum stands at a tensor that is used twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from gradviz.errors import GradvizError
+from gradviz.events.kinds import Kind, NodeMade, Produced
+from gradviz.graph.model import GRAD_FN, LEAF, TENSOR, Graph
+from gradviz.pictures.lines import Line
+from gradviz.pictures.scene import Link, Scene, Thing, about
+from gradviz.query.chain import ChainStep, chain_step
+from gradviz.query.moment import Moment
+from gradviz.words.chain import contributes, local, over, so_far
+from gradviz.words.escape import plain
+from gradviz.words.numbers import compact
+from gradviz.words.words import Words
+
+MOST = 40  # gates
+_LONGEST = 46  # characters of a line
+_LONGEST_SUM = 24  # of a sum that is written out
+_SYMBOLS = {
+    "add": "+", "sub": "−", "mul": "×", "div": "÷", "neg": "−", "pow": "^", "log": "ln", "matmul": "@", "mm": "@",
+    "mv": "@", "dot": "·",
+}  # fmt: skip
+
+
+def textbook(words: Words, graph: Graph, names: Sequence[str] = ()) -> Scene:
+    """The scene of the graph of a pass, or of what leads to a tensor. `names` are new names for its tensors, in the
+    order of their making. Raises GradvizError if it has more than MOST operations, or none."""
+    return _Book(words, graph, names).scene()
+
+
+class _Book:
+    """Makes one scene."""
+
+    def __init__(self, words: Words, graph: Graph, names: Sequence[str]) -> None:
+        self.words, self.query, self.graph = words, words.query, graph
+        run = None if graph.pass_number is None else words.trace.find_pass(graph.pass_number)
+        self.run = run
+        self.moment: Moment = self.query.at(self.query.passes.last(run) if run is not None else graph.at)
+        self.result = Scene(about(graph), rankdir="LR")
+        tensors = sorted({tensor for made in self.gates for tensor in self._tensors_at(made)})
+        called = {node.number: node.called for node in graph.nodes.values() if node.kind in (LEAF, TENSOR)}
+        words.rename({**called, **dict(zip(tensors, names, strict=False))})
+
+    @cached_property
+    def roots(self) -> list[tuple[int, int]]:
+        """The nodes from which gradients start, each with its tensor."""
+        if self.run is not None:
+            return [(root.node, root.tensor) for root in self.query.passes.starts(self.run.number)]
+        made = {node.number for node in self.graph.nodes.values() if node.kind == GRAD_FN}
+        led_to = {edge.node for node in made for edge in self.query.nodes.edges(node)}
+        return [(node, (self.query.nodes.tensors(node) or [0])[0]) for node in sorted(made - led_to)]
+
+    @cached_property
+    def gates(self) -> list[NodeMade]:
+        """The nodes of operations behind the roots, in the order of their making."""
+        walked = self.query.nodes.walk([node for node, _ in self.roots])
+        found = [made for node in walked if (made := self.query.nodes.event(node)) is not None]
+        if not found or len(found) > MOST:
+            raise GradvizError(
+                f"--style textbook draws up to {MOST} operations with a grad_fn: there are {len(found):,} here"
+            )
+        return sorted(found, key=lambda made: made.index)
+
+    @cached_property
+    def _produced(self) -> dict[int, Produced]:
+        """What the nodes gave in the pass."""
+        table = self.query.trace.table(Kind.PRODUCED)
+        number = 0 if self.run is None else self.run.number
+        events = [table.object(event) for event in table.events[table["in_pass"] == number].tolist()]
+        return {event.node: event for event in events if isinstance(event, Produced)}
+
+    @staticmethod
+    def _tensors_at(made: NodeMade) -> list[int]:
+        return [tensor for tensor in (*(edge.tensor for edge in made.edges), *made.outputs) if tensor]
+
+    def scene(self) -> Scene:
+        """The whole scene."""
+        steps = [step for made in self.gates for step in self._steps(made)]
+        uses = Counter(self._source(step) for step in steps)
+        for made in self.gates:
+            for tensor in dict.fromkeys(edge.tensor for edge in made.edges if edge.tensor):
+                if not self._maker(tensor):
+                    self._add(self._variable(tensor, made))
+            self._add(self._gate(made))
+            for nr, tensor in enumerate(made.outputs):
+                if tensor:
+                    self._add(self._wire(made, nr, tensor))
+                    self._link(f"g{made.node}", f"v{tensor}", [], "out")
+        for step in steps:
+            source = self._source(step)
+            if source in self.result.things:
+                self._link(source, f"g{step.made.node}", self._contribution(step) if uses[source] > 1 else [])
+        return self.result
+
+    def _steps(self, made: NodeMade) -> Iterator[ChainStep]:
+        received = self.moment.received(made.node) if self.run is not None else None
+        for position, edge in enumerate(made.edges):
+            if edge.node or edge.tensor:
+                yield chain_step(self.query, made, position, received, self._produced.get(made.node))
+
+    def _source(self, step: ChainStep) -> str:
+        """The thing at which an edge of a node ends: a tensor, or the gate of one that the program does not see."""
+        return f"v{step.tensor}" if step.tensor else f"g{step.made.edges[step.position].node}"
+
+    def _maker(self, tensor: int) -> bool:
+        return any(tensor in made.outputs for made in self.gates)
+
+    def _add(self, thing: Thing) -> None:
+        self.result.things.setdefault(thing.id, thing)
+
+    def _link(self, source: str, target: str, label: list[str], *marks: str) -> None:
+        number = len(self.result.links)
+        self.result.links.append(
+            Link(f"e{number}", source, target, ["wire", *marks], label, f"{source} → {target}")
+        )
+
+    # --- things
+
+    def _gate(self, made: NodeMade) -> Thing:
+        op = self.query.tensors.op(made.op) if made.op >= 0 else None
+        name = plain(op.op if op is not None else made.grad_fn, 20)
+        number = "" if op is None else op.args.rpartition("=")[2]
+        args = number if _is_number(number) else ""
+        lines: list[Line] = [("name", f"{_SYMBOLS.get(name, name)} {args}".strip())]
+        for step in self._steps(made):
+            if step.made.edges[step.position].node and (told := local(self.words, step)):
+                told += f", {over(self.words, step)}" * bool(step.summed)
+                lines += [("args", plain(line, _LONGEST)) for line in _broken(told)]
+        return Thing(f"g{made.node}", ["gate"], lines, plain(made.grad_fn, 60), "")
+
+    def _variable(self, tensor: int, made: NodeMade) -> Thing:
+        node = next((edge.node for edge in made.edges if edge.tensor == tensor), 0)
+        lines: list[Line] = [("value", self._value(tensor))]
+        lines.append(("fact", "leaf" if node else "requires_grad=False"))
+        return Thing(f"v{tensor}", ["variable"], lines + self._gradient(node, 0, tensor), "", "")
+
+    def _wire(self, made: NodeMade, nr: int, tensor: int) -> Thing:
+        is_root = (made.node, tensor) in self.roots
+        mark = " (root)" if is_root else ""
+        lines: list[Line] = [("value", self._value(tensor) + mark), *self._gradient(made.node, nr, tensor)]
+        return Thing(f"v{tensor}", ["on-wire", *["root"] * is_root], lines, "", "")
+
+    def _value(self, tensor: int) -> str:
+        name, value = plain(self.words.called(tensor), _LONGEST), self.moment.value(tensor)
+        return name if value is None or value.stats is None else f"{name} = {plain(compact(value), _LONGEST)}"
+
+    def _gradient(self, node: int, nr: int, tensor: int) -> list[Line]:
+        """The gradient of a tensor, as the sum of what came along its wires."""
+        if self.run is None or not node or not self.moment.meeting(node, nr).arrivals:
+            return []
+        name, told = self.words.derivative(tensor, self.moment), so_far(self.words, self.moment, node, nr)
+        addition, _, total = told.rpartition(" = ")
+        if not addition or len(told) <= _LONGEST_SUM:
+            return [("grad", plain(f"{name} = {told}", _LONGEST))]
+        parts = len(self.moment.meeting(node, nr).arrivals)
+        return [("grad", plain(f"{name} = {total}", _LONGEST)), ("grad", f"the sum of {parts}")]
+
+    def _contribution(self, step: ChainStep) -> list[str]:
+        """What one of several wires gives to the gradient of a tensor."""
+        if step.downstream is None or not contributes(step, self.moment):
+            return []
+        return [plain(compact(step.downstream), _LONGEST)]
+
+
+def _broken(equation: str) -> list[str]:
+    """An equation in one line, or with its last side in a second one."""
+    left, _, right = equation.rpartition(" = ")
+    return [equation] if len(equation) <= _LONGEST or not left else [left, f"= {right}"]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""Pictures as in a textbook: gates and wires, the value above and the gradient below, the local derivative at the
+gate."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import gradviz
+import gradviz.engine as torch
+from gradviz.errors import GradvizError
+from gradviz.graph.build import build
+from gradviz.pictures.scene import Scene
+from gradviz.pictures.textbook import MOST, textbook
+from gradviz.tracefile import open_trace
+from gradviz.words.words import Words
+
+PATHS = """
+import gradviz.engine as torch
+x = torch.tensor(3.0, requires_grad=True)
+c = torch.tensor(3.0)
+y = x * 0.2
+z = x + y * c
+z.backward()
+"""
+
+
+def scene_of(folder: Path, program: str, names: tuple[str, ...] = ()) -> Scene:
+    source, path = folder / "p.py", folder / "p.gradviz"
+    source.write_text(program)
+    with gradviz.record(path):
+        exec(compile(program, str(source), "exec"), {"__name__": "p"})
+    with open_trace(path) as trace:
+        return textbook(Words(trace), build(trace), names)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Scene:
+    return scene_of(tmp_path, PATHS)
+
+
+def texts(scene: Scene, kind: str) -> list[list[str]]:
+    return [[text for _, text in thing.lines] for thing in scene.things.values() if thing.classes[0] == kind]
+
+
+def test_a_wire_has_the_value_above_and_the_gradient_below(paths: Scene) -> None:
+    assert texts(paths, "on-wire") == [
+        ["y = 0.6", "∂z/∂y = 3"],
+        ["y * c = 1.8", "∂z/∂(y * c) = 1"],
+        ["z = 4.8 (root)", "∂z/∂z = 1"],
+    ]
+
+
+def test_a_gate_has_its_local_derivatives(paths: Scene) -> None:
+    assert texts(paths, "gate") == [
+        ["× 0.2", "∂y/∂x = 0.2"],
+        ["×", "∂(y * c)/∂y = c = 3"],
+        ["+", "∂z/∂x = 1", "∂z/∂(y * c) = 1"],
+    ]
+
+
+def test_a_tensor_that_is_used_twice_has_the_sum_and_each_wire_its_part(paths: Scene) -> None:
+    assert ["x = 3", "leaf", "∂z/∂x = 1 + 0.6 = 1.6"] in texts(paths, "variable")
+    [x] = [thing.id for thing in paths.things.values() if thing.lines[0][1] == "x = 3"]
+    assert sorted(link.label for link in paths.links if link.source == x) == [["0.6"], ["1"]]
+
+
+def test_what_requires_no_grad_says_so(paths: Scene) -> None:
+    assert ["c = 3", "requires_grad=False"] in texts(paths, "variable")
+
+
+def test_tensors_can_have_the_names_of_a_textbook(tmp_path: Path) -> None:
+    scene = scene_of(tmp_path, PATHS, ("w1", "b", "w2", "w3", "w4"))
+    assert texts(scene, "on-wire")[-1] == ["w4 = 4.8 (root)", "∂w4/∂w4 = 1"]
+    assert texts(scene, "variable")[0][2].startswith("∂w4/∂w1 = ")
+
+
+BROADCAST = """
+import gradviz.engine as torch
+x = torch.ones(2, 2, requires_grad=True)
+b = torch.tensor([1.0, 2.0], requires_grad=True)
+z = (x + b).sum()
+z.backward()
+"""
+
+
+def test_a_gate_tells_the_sum_over_broadcast_dimensions(tmp_path: Path) -> None:
+    assert "∂(x + b)/∂b = 1, summed over dim 0" in texts(scene_of(tmp_path, BROADCAST), "gate")[0]
+
+
+LONG = """
+import gradviz.engine as torch
+x = torch.tensor(1.0, requires_grad=True)
+for _ in range(41):
+    x = x * 1.1
+x.backward()
+"""
+
+
+def test_a_large_graph_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GradvizError, match=f"up to {MOST} operations with a grad_fn: there are 41"):
+        scene_of(tmp_path, LONG)
+
+
+def test_a_tensor_at_hand_is_drawn_without_gradients() -> None:
+    x = torch.tensor(3.0, requires_grad=True)
+    c = torch.tensor(2.0)
+    y = x * c
+    svg = gradviz.draw(y, style="textbook").svg
+    shown = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert "y = 6 (root)" in shown
+    assert not [text for text in shown if text.startswith("∂y/∂y")]
+    assert "a number" not in svg
+
+
+def test_a_tensor_at_hand_can_have_its_gradients() -> None:
+    x = torch.tensor(3.0, requires_grad=True)
+    y = x * x
+    svg = gradviz.draw(y, style="textbook", gradients=True).svg
+    assert "∂y/∂x = 3 + 3 = 6" in svg
+
+
+def test_formats_without_a_layout_are_refused(tmp_path: Path) -> None:
+    x = torch.tensor(3.0, requires_grad=True)
+    with pytest.raises(GradvizError, match=r"a textbook's picture cannot be written as \.mmd"):
+        gradviz.draw(x * 2, style="textbook").save(tmp_path / "x.mmd")

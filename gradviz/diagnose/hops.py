@@ -76,7 +76,8 @@ class Hops:
         trace, ran = self.query.trace, self._ran.get(made.node)
         received = None if ran is None else trace.table(Kind.RECEIVED).object(ran)
         produced = trace.event(arrival.event)
-        assert isinstance(produced, Produced)
+        if not isinstance(produced, Produced):
+            return ""
         step = chain_step(self.query, made, arrival.position, received, produced)
         told = formula_of(self.words, step) if step.is_whole else local(self.words, step)
         return ", ".join(part for part in (told, over(self.words, step)) if part)

@@ -267,6 +267,7 @@ KOREAN = {
     ),
     "  and so are those of {names}": "  다음도 같습니다: {names}",
     "… and {count} more": "… 외 {count}개",
+    "{count} more": "{count}개 더",
     "each leaf that requires grad has a gradient": "grad를 요구하는 leaf에 모두 gradient가 있습니다",
     "  {name} has not changed since {event}, although a gradient came to it {count}×": (
         "  {name}: gradient가 왔지만 ({count}번), {event} 뒤로 값이 바뀌지 않았습니다"

@@ -4,6 +4,7 @@ forward."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
@@ -35,6 +36,7 @@ from gradviz.words.jvp import terms
 from gradviz.words.numbers import compact, number
 from gradviz.words.parts import LONGEST, leads_to, saved_by, steps_at
 from gradviz.words.stop import Stop
+from gradviz.words.words import MOST_LISTED
 
 _BARS = 24  # cells
 
@@ -82,12 +84,13 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
     if produced is None:
         yield Row("downstream", stop.say("not yet known: the node is about to run"), "dim")
         return
-    for step in steps_at(stop, made):
+    for step in islice(steps_at(stop, made), MOST_LISTED):
         if step.downstream is not None:
             mark = ": " if contributes(step, stop.moment) else " = "
             given = f"{downstream(stop.words, step, stop.moment)}{mark}{compact(step.downstream)}"
             to = stop.words.node_name(made.edges[step.position].node)
             yield Row("downstream", f"{given}  → {to}", "green")
+    yield from _more("downstream", stop, made)
 
 
 def origin(stop: Stop, node: int, nr: int) -> str:
@@ -118,11 +121,19 @@ def _givers(stop: Stop, given: list[Produced]) -> list[str]:
 
 def _local(stop: Stop, made: NodeMade) -> Iterator[Row]:
     """The local derivative of each edge that carries a gradient, and the sum over what was broadcast."""
-    for step in steps_at(stop, made):
+    for step in islice(steps_at(stop, made), MOST_LISTED):
         for told in filter(None, (local(stop.words, step), whole_op(stop.words, step))):
             yield Row("local", told, "yellow")
         if told := summed(stop.words, step):
             yield Row("summed", told, "yellow")
+    yield from _more("local", stop, made)
+
+
+def _more(label: str, stop: Stop, made: NodeMade) -> Iterator[Row]:
+    """How many edges of a node lead on that have no row of their own: `stack` may have thousands."""
+    more = sum(bool(edge.node) for edge in made.edges) - MOST_LISTED
+    if more > 0:
+        yield Row(label, stop.say("… and {count} more", count=f"{more:,}"), "dim")
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:

@@ -15,6 +15,7 @@ from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
 
 NOT_RECORDED = "a node outside"
+MOST_LISTED = 24  # things of one kind that are named together; of more only the count is told
 
 
 class Words:
@@ -27,6 +28,7 @@ class Words:
         self.renamed: Mapping[int, str] = {}
         self.texts: Mapping[str, str] = {}  # in another language than English: by the English ones
         self.called = lru_cache(maxsize=4096)(self._called)
+        self._edges_of = lru_cache(maxsize=64)(self._names_at_edges)
         self.trend = lru_cache(maxsize=1024)(self._trend)
         self._root_of_one = lru_cache(maxsize=64)(self._find_root)
 
@@ -59,8 +61,12 @@ class Words:
         return known.format(**parts) if parts else known
 
     def listed(self, parts: Iterable[str]) -> str:
-        """`a`, `a and b`, `a, b and c`, in the language of this session; empty for none."""
+        """`a`, `a and b`, `a, b and c`, in the language of this session; empty for none. Of very many parts the first,
+        and how many more there are."""
         *head, last = [*parts] or [""]
+        if len(head) >= MOST_LISTED:
+            more = len(head) + 1 - MOST_LISTED
+            head, last = head[:MOST_LISTED], self.say("{count} more", count=f"{more:,}")
         return ", ".join(head) + self.say(" and ") + last if head else last
 
     @cached_property
@@ -121,6 +127,11 @@ class Words:
     def edges_called(self, node: NodeMade) -> list[str]:
         """The names of the tensors at a node's edges. A number is named by its value, a tensor that the program does
         not see by its node."""
+        return self._edges_of(node.index)
+
+    def _names_at_edges(self, event: int) -> list[str]:
+        node = self.trace.event(event)
+        assert isinstance(node, NodeMade)
         return [
             self.taken(edge.tensor, node.outputs) if edge.tensor else self._unseen(node, edge.node)
             for edge in node.edges

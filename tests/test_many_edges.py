@@ -1,8 +1,6 @@
-"""An operation with thousands of inputs, as `stack` in a loop, is told in a few lines that say how many more there are."""
+"""An operation with thousands of inputs, as `stack` in a loop, is told in a few lines that count the others."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 

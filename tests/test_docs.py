@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -170,18 +169,33 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
-def test_the_pictures_are_those_that_gradviz_draws_now(folder: Path) -> None:
-    for picture in sorted((ROOT / "docs/images").glob("*.svg")):
-        script = Path("examples") / f"{picture.stem}.py"
-        if not (ROOT / script).exists():
-            script = Path("examples/torch") / script.name
-            if picture.stem != "legend" and not find_spec("torch"):
-                continue
-        drawn = f"trace {script} --graph" if picture.stem != "legend" else "graph --legend -o"
-        done = run(f"gradviz {drawn} {picture.name}", folder)
-        assert done.returncode == 0
-        drawn_now, drawn_then = (sorted(texts(file)) for file in (folder / picture.name, picture))
-        assert alike("\n".join(drawn_now), "\n".join(drawn_then)), f"draw it again: {picture.name}"
+PICTURES = sorted((ROOT / "docs/images").glob("*.svg"))
+OTHERWISE = {  # than by `trace SCRIPT --graph FILE`, with a script of the same name
+    "legend": ["gradviz graph --legend -o legend.svg"],
+    "textbook": [
+        "gradviz trace examples/many_paths.py",
+        "gradviz graph many_paths.gradviz --style textbook -o textbook.svg",
+    ],
+}
+
+
+def drawing(name: str) -> list[str]:
+    """The commands that draw a picture of the docs."""
+    if name in OTHERWISE:
+        return OTHERWISE[name]
+    script = f"examples/{name}.py"
+    if not (ROOT / script).exists():
+        pytest.importorskip("torch")
+        script = f"examples/torch/{name}.py"
+    return [f"gradviz trace {script} --graph {name}.svg"]
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=[picture.stem for picture in PICTURES])
+def test_a_picture_is_the_one_that_gradviz_draws_now(picture: Path, folder: Path) -> None:
+    for command in drawing(picture.stem):
+        assert run(command, folder).returncode == 0
+    drawn_now, drawn_then = (sorted(texts(file)) for file in (folder / picture.name, picture))
+    assert alike("\n".join(drawn_now), "\n".join(drawn_then)), f"draw it again: {picture.name}"
 
 
 NETWORKS = {

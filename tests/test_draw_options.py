@@ -255,16 +255,20 @@ def test_a_png_over_the_cap_gets_one_line_that_says_what_to_do(
 
 
 def test_what_takes_long_is_told_on_a_terminal_and_only_there() -> None:
-    def said(terminal: bool, after: float) -> str:
+    def said(terminal: bool, after: float, *awaited: str) -> str:
         screen = Console(file=io.StringIO(), force_terminal=terminal, width=80)
         with patience("reading x\x1b.gradviz", after, screen) as doing:
-            time.sleep(0.3)
+            wait_for(screen, *awaited[:1])
             doing("folding 7 nodes")
-            time.sleep(0.3)
+            wait_for(screen, *awaited[1:])
         return screen.file.getvalue()
 
-    shown = said(terminal=True, after=0.0)
-    assert "reading x\\x1b.gradviz" in shown
-    assert "folding 7 nodes" in shown
+    def wait_for(screen: Console, *texts: str) -> None:
+        end = time.monotonic() + 60
+        while any(text not in screen.file.getvalue() for text in texts):
+            assert time.monotonic() < end, screen.file.getvalue()
+            time.sleep(0.01)
+
+    said(True, 0.0, "reading x\\x1b.gradviz", "folding 7 nodes")
     assert said(terminal=True, after=60) == ""
     assert said(terminal=False, after=0.0) == ""

@@ -65,6 +65,7 @@ class TestTheTrialSees:
         return told
 
     def test_a_sound_trace_read(self, laboratory: Laboratory) -> None:
+        assert len(laboratory.sound) > 5
         for name in laboratory.sound:
             trial._prepare(laboratory.folder, name)
             assert read(laboratory.folder, commands(name)) == []

@@ -265,6 +265,19 @@ def test_a_number_that_is_none_is_refused(last: int, tmp_path: Path) -> None:
         record(tmp_path / "run.gradviz", last=last)
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, "it did not come to hold in 60 s"
+        time.sleep(0.02)
+
+
+def last_pass(path: Path) -> int:
+    """The last pass that is in the file of a run that goes on."""
+    with gradviz.open(path) as trace:
+        return max(numbers(trace), default=0)
+
+
 ENDLESS = """\
 import gradviz.engine as torch
 from itertools import count
@@ -286,7 +299,7 @@ def test_a_run_that_is_killed_leaves_the_last_passes(tmp_path: Path) -> None:
     ) as running:
         assert running.stdout is not None
         running.stdout.readline()
-        time.sleep(0.5)  # of its own work
+        wait_until(lambda: last_pass(tmp_path / "endless.gradviz") > 300)
         running.kill()
     with gradviz.open(tmp_path / "endless.gradviz") as trace:
         found = numbers(trace)

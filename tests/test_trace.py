@@ -162,10 +162,10 @@ def test_threads_that_are_left_running_are_recorded_to_their_end(
     path = script(
         tmp_path,
         """
-        import threading, time
+        import threading
         import gradviz.engine as torch
         def late():
-            time.sleep(0.3)
+            threading.main_thread().join()
             x = torch.tensor(2.0, requires_grad=True)
             (x * x).backward()
         threading.Thread(target=late).start()

@@ -100,6 +100,9 @@ def test_the_stepper_goes_no_further_than_the_open_question() -> None:
         obey(session, "next 20")
         assert "What will x.grad be after the first backward?" in session.message
         obey(session, "answer 0.7")
+        assert session.message.startswith("✗ Not yet. Look at the formulas")
+        assert session.position == stop, "the answer is not shown yet"
+        obey(session, "answer 0.7")
         assert session.page[0] == "✗ Not quite: it is 0.6"
         assert session.page_keys == {"space": "question"}
         obey(session, "show-answer")
@@ -130,6 +133,37 @@ def test_words_are_taken_in_either_language() -> None:
     assert not is_word("yes", ("no", "아니요"))
 
 
+@pytest.mark.parametrize(
+    ("text", "expect", "right"),
+    [
+        ("예", ("yes", "예"), True), ("true", ("yes", "예"), True), ("y", ("yes", "예"), True),
+        ("false", ("no", "아니요"), True), ("아니오", ("False", "False"), True), ("yes", ("no", "아니요"), False),
+    ],
+)  # fmt: skip
+def test_yes_and_true_mean_the_same(text: str, expect: tuple[str, ...], right: bool) -> None:
+    assert is_word(text, expect) == right
+
+
+@pytest.mark.parametrize("text", ["abc", "?", ""])
+def test_an_answer_that_cannot_be_read_does_not_count(text: str) -> None:
+    with _opened(lesson_called("accumulation"), "en") as session:
+        obey(session, "question")
+        session.exercise.answered(session, text)
+        assert "cannot be read: it does not count" in session.message
+        session.message = ""
+        obey(session, f"answer {right_answer(session)}")
+        assert session.exercise.right == 1
+
+
+def test_a_second_try_counts() -> None:
+    with _opened(lesson_called("accumulation"), "en") as session:
+        obey(session, "question")
+        obey(session, "answer 0.7")
+        obey(session, f"answer {right_answer(session)}")
+        assert session.page[0].startswith("✓ Right")
+        assert session.exercise.right == 1
+
+
 def test_lessons_are_listed_in_both_languages(gradviz_here: Run) -> None:
     english, korean = gradviz_here("learn").stdout, gradviz_here("learn", "--lang", "ko").stdout
     for lesson in lessons().values():
@@ -139,7 +173,9 @@ def test_lessons_are_listed_in_both_languages(gradviz_here: Run) -> None:
 
 
 def test_a_lesson_is_scripted_by_commands(gradviz_here: Run) -> None:
-    done = gradviz_here("learn", "leaves", "--commands", "question; answer 2; question; answer [1, 2]")
+    done = gradviz_here(
+        "learn", "leaves", "--commands", "question; answer 2; answer 2; question; answer [1, 2]"
+    )
     assert done.returncode == 0
     assert "✗ Not quite: it is 1" in done.stdout
     assert "✓ Right: [1, 2]" in done.stdout
@@ -147,7 +183,7 @@ def test_a_lesson_is_scripted_by_commands(gradviz_here: Run) -> None:
 
 
 def test_lines_of_a_pipe_are_answers(gradviz: Run) -> None:
-    done = gradviz("learn", "many_paths", "--lang", "ko", input="1\n1.5\n")
+    done = gradviz("learn", "many_paths", "--lang", "ko", input="1\n1.5\n1.5\n")
     assert done.returncode == 0, done.stderr
     assert "✓ 맞습니다: 1" in done.stdout
     assert "✗ 아닙니다. 답은 1.6입니다" in done.stdout

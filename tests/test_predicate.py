@@ -224,3 +224,17 @@ def test_a_wrong_predicate_is_told_in_one_line(text: str, message: str) -> None:
         Predicate(text)
     assert message in str(told.value)
     assert "\n" not in str(told.value)
+
+
+def test_a_tensor_without_a_statistic_gets_one_suggested() -> None:
+    with pytest.raises(PredicateError, match=r"there is no field grad: did you mean grad\.absmax\?"):
+        Predicate("grad > 3")
+
+
+@pytest.mark.parametrize("text", ['"grad.rms > 1"', "'grad.rms > 1'"])
+def test_a_predicate_may_stand_in_quotes(text: str) -> None:
+    assert Predicate(text).fields == {"grad.rms"}
+
+
+def test_the_quotes_of_texts_are_not_those_of_the_predicate() -> None:
+    assert Predicate('"log" == op or op == "exp"').fields == {"op"}

@@ -201,6 +201,21 @@ def test_help_shows_every_key_and_any_key_leaves_it(terminal: Callable[..., Term
     stepper.press("x", "torch.tensor")
 
 
+@pytest.mark.parametrize("f1", ["\x1bOP", "\x1b[11~"])
+def test_f1_is_help_and_q_closes_only_the_help(terminal: Callable[..., Terminal], f1: str) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 23")
+    assert "next-backward" in stepper.press(f1, "Press any key to continue")
+    stepper.press("q", "torch.tensor")
+    stepper.press("n", "event 2 of 23")
+
+
+def test_a_wrong_key_says_which_there_are(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 23")
+    stepper.press("k", "n next, b back, B backward pass, y why")
+
+
 def test_a_resized_terminal_is_drawn_anew(terminal: Callable[..., Terminal]) -> None:
     stepper = terminal(80, 24)
     stepper.wait("event 1 of 23[^\n]*\n[^\n]*q quit")

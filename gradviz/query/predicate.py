@@ -65,6 +65,7 @@ class Predicate:
     the text is malformed."""
 
     def __init__(self, text: str) -> None:
+        text = _unquoted(text)
         self.text = " ".join(text.split())
         parser = _Parser(text)
         self._test = parser.whole()
@@ -381,9 +382,18 @@ class _Parser:
         raise PredicateError(text, **parts)
 
 
+def _unquoted(text: str) -> str:
+    """A predicate without the quotes around all of it, as a shell would take them."""
+    inner = text.strip()
+    quoted = len(inner) > 1 and inner[0] == inner[-1] and inner[0] in "\"'"
+    return inner[1:-1] if quoted and inner[0] not in inner[1:-1] else text
+
+
 def _suggested(token: str) -> tuple[str, str]:
     """What to say of a word that is not a field, and the names that could be meant."""
     head, _, tail = token.partition(".")
+    if token in TENSORS:
+        return _DID_YOU_MEAN, f"{token}.absmax"
     if head in TENSORS:
         if near := nearest(tail, STATISTICS):
             return _DID_YOU_MEAN, f"{head}.{near}"

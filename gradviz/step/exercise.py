@@ -8,9 +8,10 @@ from gradviz.events.kinds import Produced, Received, TangentPushed
 from gradviz.step.breakpoints import predicate
 from gradviz.step.errors import CommandError
 from gradviz.step.korean import TEXTS
-from gradviz.step.lesson import LANGUAGES, Lesson, Question, is_right, is_word
+from gradviz.step.lesson import LANGUAGES, Lesson, Question, can_be_read, is_right, is_word
 from gradviz.step.state import Session
 from gradviz.tracefile import Snapshot
+from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import value
 from gradviz.words.subject import subject
 
@@ -19,6 +20,11 @@ _SAID = {
         "begin": "{count} questions. Space (or question) goes to the first; A answers, Z shows the answer.",
         "question": "Question {number} of {count}: {ask} (A answers, Z shows the answer)",
         "right": "✓ Right: {answer}",
+        "unread": "{text} cannot be read: it does not count. Type {form}",
+        "numbers": "numbers, such as 0.6 or [1, 2], or None",
+        "words": "yes or no",
+        "again": "✗ Not yet. {hint} A tries again, Z shows the answer.",
+        "hint": "Look at the formulas on the way here (b goes back, y says why).",
         "wrong": "✗ Not quite: it is {answer}",
         "shown": "It is {answer}",
         "next": "Space (or question): question {number} of {count}.",
@@ -28,6 +34,11 @@ _SAID = {
         "begin": "질문 {count}개. Space(또는 question)로 첫 질문으로 갑니다. A는 답하기, Z는 답 보기입니다.",
         "question": "질문 {number}/{count}: {ask} (A 답하기, Z 답 보기)",
         "right": "✓ 맞습니다: {answer}",
+        "unread": "{text}: 읽을 수 없는 답이라 세지 않습니다. {form}(으)로 답하세요",
+        "numbers": "0.6이나 [1, 2] 같은 수 또는 None",
+        "words": "예 또는 아니오",
+        "again": "✗ 아직 아닙니다. {hint} A로 다시 답하거나 Z로 답을 봅니다.",
+        "hint": "여기까지의 식을 보세요(b는 이전, y는 이유).",
         "wrong": "✗ 아닙니다. 답은 {answer}입니다",
         "shown": "답은 {answer}입니다",
         "next": "Space(또는 question): 질문 {number}/{count}.",
@@ -44,6 +55,7 @@ class Exercise:
         self.places = _places(lesson, session)
         self.index = 0  # of the open question
         self.right = 0
+        self.tried = False  # the open question was answered once, and not rightly
         session.exercise = self
         session.words.language, session.words.texts = language, TEXTS[language]
         session.page = [lesson.title[language], f"  {lesson.about[language]}", "", f"  {self.say('begin')}"]
@@ -71,11 +83,16 @@ class Exercise:
         return _SAID[self.language][what].format(**{**known, **more})
 
     def answered(self, session: Session, text: str | None) -> None:
-        """Check an answer (None: show it), go to the event that shows it, and say why."""
+        """Check an answer (None: show it), go to the event that shows it, and say why. One that cannot be read does not
+        count; after a first wrong one there is a hint and a second try."""
         question = self.question
         if question is None:
             raise CommandError(self.say("done"))
-        shown = self.places[self.index][1]
+        if text is not None and not can_be_read(text, question.expect):
+            form = self.say("words" if question.expect else "numbers")
+            session.message = self.say("unread", text=repr(shortened(clean(text), 20)), form=form)
+            return
+        at, shown = session.position, self.places[self.index][1]
         self.index += 1
         session.go(shown)
         snapshot = None if question.expect else _expected(session, question)
@@ -83,7 +100,14 @@ class Exercise:
         right = text is not None and (
             is_word(text, question.expect) if question.expect else is_right(text, array)
         )
+        if text is not None and not right and not self.tried:
+            self.index, self.tried = self.index - 1, True
+            session.go(at)
+            hint = self.say("hint") if question.hint is None else question.hint[self.language]
+            session.message = self.say("again", hint=hint)
+            return
         self.right += right
+        self.tried = False
         if question.expect:
             answer = question.expect[LANGUAGES.index(self.language)]
         else:

@@ -12,9 +12,10 @@ _NAMES = {
     "\x1b[1~": "home", "\x1b[4~": "end", "\x1b[7~": "home", "\x1b[8~": "end",
     "\xe0H": "up", "\xe0P": "down", "\xe0M": "right", "\xe0K": "left", "\xe0G": "home", "\xe0O": "end",
     "\x00H": "up", "\x00P": "down", "\x00M": "right", "\x00K": "left", "\x00G": "home", "\x00O": "end",
+    "\x1bOP": "?", "\x1b[11~": "?", "\xe0;": "?", "\x00;": "?",  # F1
     "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape", " ": "space", "\t": "tab",
 }  # fmt: skip
-_KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Za-z]|[\xe0\x00][A-Z]|.", re.DOTALL)
+_KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Za-z]|[\xe0\x00][A-Z;]|.", re.DOTALL)
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;]*|O)\Z")
 
 

@@ -51,7 +51,9 @@ KOREAN = {
     "this is the last event": "마지막 이벤트입니다",
     "this is the first event": "첫 이벤트입니다",
     "reading all {events} events …": "이벤트 {events}개를 모두 읽는 중 …",
-    "no such key: {key} (? for help)": "그런 키는 없습니다: {key} (?는 도움말)",
+    "no such key: {key}. n next, b back, B backward pass, y why, : command, ? all keys": (
+        "그런 키는 없습니다: {key}. n 다음, b 이전, B 역전파, y 이유, : 명령, ? 모든 키"
+    ),
     "no NaN or infinity in this run": "이 실행에는 NaN도 inf도 없습니다",
     ", but an error: here it is (y or why explains it)": ". 오류는 여기입니다 (y 또는 why로 이유를 봅니다)",
     "{name} changed here": "{name}: 여기서 바뀌었습니다",

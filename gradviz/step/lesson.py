@@ -23,13 +23,17 @@ Text = Mapping[str, str]  # by language
 _TOLERANCE = 1e-2  # relative: people round
 _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?:\s*/\s*(\d+\.?\d*))?", re.IGNORECASE)
 _NONE = ("none", "null", "nothing", "없음", "없다")
+_ALIKE = (
+    {"yes", "y", "true", "t", "예", "네", "참"},
+    {"no", "n", "false", "f", "아니오", "아니요", "거짓"},
+)  # answers that mean the same
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked at the first event where `stop` is true, and shown at the first one after it where `shown` is. The
     answer is the `value` of a tensor there (`x.grad`), the `gradient` that comes to one (in forward mode its tangent),
-    or one of the words `expect`, in the order of LANGUAGES."""
+    or one of the words `expect`, in the order of LANGUAGES. `hint` is shown after a first wrong answer."""
 
     stop: str
     shown: str
@@ -38,6 +42,7 @@ class Question:
     value: str = ""
     gradient: str = ""
     expect: tuple[str, ...] = ()
+    hint: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,16 @@ def is_right(text: str, expected: np.ndarray | None) -> bool:
 
 
 def is_word(text: str, words: tuple[str, ...]) -> bool:
-    """Whether a text is one of these words, or the first letter of the first."""
-    said, known = text.strip().casefold().rstrip(".!"), [word.casefold() for word in words]
-    return said in known or said == known[0][:1]
+    """Whether a text is one of these words, means the same, or is the first letter of the first."""
+    said, known = text.strip().casefold().rstrip(".!"), {word.casefold() for word in words}
+    meant = known.union(*(alike for alike in _ALIKE if known & alike))
+    return said in meant or said == words[0].casefold()[:1]
+
+
+def can_be_read(text: str, words: tuple[str, ...]) -> bool:
+    """Whether a text is an answer, if a wrong one: a number or None; to a question for yes or no one of these."""
+    said = text.strip().casefold().rstrip(".!")
+    if not words:
+        return said in _NONE or bool(_NUMBER.search(text))
+    asked = [alike for alike in _ALIKE if {word.casefold() for word in words} & alike]
+    return any(said in alike for alike in _ALIKE) if asked else bool(said)

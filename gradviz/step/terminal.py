@@ -36,6 +36,9 @@ def interact(session: Session, console: Console | None = None, others: Sequence[
         Terminal(session, console or Console(highlight=False), others).loop()
 
 
+_NO_SUCH_KEY = "no such key: {key}. n next, b back, B backward pass, y why, : command, ? all keys"
+
+
 class Terminal:
     """One interactive session in a terminal, or several side by side: its keyboard, its prompt and its screen."""
 
@@ -114,7 +117,7 @@ class Terminal:
         elif key.isdigit():
             self._ask(key)
         else:
-            no_key = self.session.say("no such key: {key} (? for help)", key=repr(key))
+            no_key = self.session.say(_NO_SUCH_KEY, key=repr(key))
             self.session.message = "" if key == "escape" else no_key
 
     def _ask(self, text: str) -> None:
@@ -128,10 +131,10 @@ class Terminal:
         return [*labels, *(f"{label}.grad" for label in labels), *NAMES]
 
     def _put_away(self, key: str) -> bool:
-        """Scroll a long page. Any other key except `q` closes the page or the help. Returns whether the key
-        was used up."""
+        """Scroll a long page. Any other key closes the page or the help; `q` ends the session on a page, whose last
+        line says so. Returns whether the key was used up."""
         session = self.session
-        if not (session.help or session.page) or key == "q":
+        if not (session.help or session.page) or (key == "q" and (self.plain or not session.help)):
             return False
         if key in _READ_ON and session.page and not self.plain and has_more(session, *self.console.size):
             session.scrolled += 1

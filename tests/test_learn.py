@@ -62,6 +62,15 @@ def test_a_lesson_has_its_texts_in_every_language_and_the_program_of_the_example
 
 
 @every
+def test_comments_of_the_program_do_not_tell_the_answers(lesson: Lesson) -> None:
+    assert "#" not in lesson.without_comments
+    assert len(lesson.without_comments.splitlines()) == len(lesson.program.splitlines())
+    with _opened(lesson, "en") as session:
+        path = next(iter(session.trace.sites.values())).place.file
+        assert not [line for line in session.trace.source(path) if "#" in line]
+
+
+@every
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_every_lesson_can_be_answered_to_its_end(lesson: Lesson, lang: str) -> None:
     with _opened(lesson, lang) as session:

@@ -277,3 +277,19 @@ def test_a_long_run_has_a_line_of_time_for_the_present_pass_too(tmp_path: Path) 
         assert "event 1 of" in lines[-2]
         assert "events of this" not in "".join(line.plain for line in Screen(session).lines(80, 19))
         assert "events of this" not in "".join(line.plain for line in Screen(session).lines(160, 24))
+
+
+LONG_NAMES = """
+model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 2))))
+model.encoder_of_the_first_stage = torch.nn.Linear(2, 2)
+model(torch.ones(1, 2)).sum().backward()
+"""
+
+
+def test_a_long_name_is_cut_from_the_left(tmp_path: Path) -> None:
+    with open_trace(lesson(tmp_path, LONG_NAMES)) as trace:
+        session = Session(trace)
+        obey(session, "last")
+        lines = [line.plain for line in Screen(session).lines(80, 24)]
+        assert any(re.search(r"…\S*stage\.weight", line) for line in lines), lines
+        assert any(re.search(r"…\S*stage\.bias", line) for line in lines)

@@ -87,7 +87,7 @@ def _opened(lesson: Lesson, lang: str) -> Iterator[Session]:
 
     with TemporaryDirectory(prefix="gradviz-") as folder:
         program = Path(folder, f"{lesson.name}.py")
-        program.write_text(lesson.program, encoding="utf-8")
+        program.write_text(lesson.without_comments, encoding="utf-8")
         trace = program.with_suffix(".gradviz")
         with redirect_stdout(io.StringIO()):
             run(Target(str(program), False, ()), trace, values="full", engine="numpy")

@@ -11,7 +11,7 @@ from gradviz.query.moment import TensorState
 from gradviz.query.order import ordered
 from gradviz.tracefile import Snapshot
 from gradviz.words.bars import bars
-from gradviz.words.escape import shortened
+from gradviz.words.escape import shortened, shortened_left
 from gradviz.words.numbers import brief, value
 from gradviz.words.stop import Stop
 
@@ -149,7 +149,7 @@ def table(rows: list[LeafRow], width: int) -> list[Text]:
 def _line(row: LeafRow, name: int, room: int, width: int) -> Text:
     line = Text(no_wrap=True)
     line.append("● " if row.changed else "  ", style=_CHANGED)
-    line.append(_column(row.name, name), style="bold" if row.what == "leaf" else "")
+    line.append(_column(shortened_left(row.name, name), name), style="bold" if row.what == "leaf" else "")
     line.append(f"  {row.what:<8}  ", style="dim")
     fits = cell_len(row.value) <= room
     line.append(

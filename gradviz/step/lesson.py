@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from io import StringIO
+from tokenize import COMMENT, generate_tokens
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,16 @@ class Lesson:
     about: Text
     program: str
     questions: tuple[Question, ...]
+
+    @property
+    def without_comments(self) -> str:
+        """The program without its comments, which tell the answers; each line stays where it is."""
+        lines = self.program.splitlines()
+        for token in generate_tokens(StringIO(self.program).readline):
+            if token.type == COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1][:column].rstrip()
+        return "\n".join(lines) + "\n"
 
 
 @cache

@@ -10,7 +10,7 @@ from gradviz.query.trend import norm_of
 from gradviz.step.errors import CommandError
 from gradviz.step.leaves import View
 from gradviz.step.state import Session
-from gradviz.words.escape import clean, shortened
+from gradviz.words.escape import clean, shortened, shortened_left
 from gradviz.words.numbers import brief, number
 
 _ORDERS = {
@@ -54,7 +54,7 @@ def _table(session: Session, tensors: list[int]) -> list[str]:
     width = min(max(len(session.words.called(tensor)) for tensor in tensors), _LONGEST[0])
     lines = [_row(" " * width, *(session.say(head) for head in (".grad norm", "changed", "value")))]
     for tensor in tensors:
-        name = shortened(session.words.called(tensor), width)
+        name = shortened_left(session.words.called(tensor), width)
         state = session.stop.moment.state(tensor)
         event = last_change(session.query, tensor, session.position)
         changed = session.say("event {event}", event=event + 1) if event >= 0 else ""

@@ -51,6 +51,12 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
+def shortened_left(text: str, width: int) -> str:
+    """Text of at most `width` characters; if it was cut, it begins with an ellipsis: the end of a long name tells it
+    from others."""
+    return text if len(text) <= width else "…" + text[len(text) - max(width - 1, 0) :]
+
+
 def plain(text: str, limit: int = 60) -> str:
     """Text as a short line for a picture or the page: like `clean`, but only the first `limit` characters."""
     return clean(shortened(text, limit))

@@ -287,9 +287,13 @@ class TestPng:
         width, height = pixels(to_png(drawing()))
         assert 4000 < width * height < 9000
 
-    @pytest.mark.parametrize(
-        ("width", "scale"), [(1_000_000, None), (1_000_000, 1.0), (100, 500), (100, 1e300)]
-    )
+    @pytest.mark.parametrize("points", [1_000_000, 100_000_000])
+    def test_a_very_large_picture_is_scaled_to_fit(self, points):
+        width, height = pixels(to_png(drawing(width=points)))
+        assert width * height > 25_000_000
+        assert (width - 1) * (height - 1) < png.MOST_PIXELS  # sides are whole pixels
+
+    @pytest.mark.parametrize(("width", "scale"), [(1_000_000, 1.0), (100, 500), (100, 1e300)])
     def test_a_picture_too_large_is_an_error_of_one_line_before_it_is_drawn(self, monkeypatch, width, scale):
         monkeypatch.setattr(resvg_py, "svg_to_bytes", lambda **_: pytest.fail("it was drawn"))
         with pytest.raises(

@@ -85,8 +85,8 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
             )
         if choice.style == "textbook":
             graph = build(Query(traces[0]), choice.number)
-            save(textbook(Words(traces[0]), graph, choice.names), path, choice.theme)
-            return f"wrote {path}: {graph.run()}, as in a textbook"
+            note = save(textbook(Words(traces[0]), graph, choice.names), path, choice.theme)
+            return f"wrote {path}: {graph.run()}, as in a textbook" + (note and f"; {note}")
         is_json = path.suffix.lower() == ".json"
         first, *others = (_read(trace, choice) for trace in traces)
         graph = _sliced(Query(first), choice.number, choice, not is_json, found[0])
@@ -102,8 +102,8 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
             doing(f"folding {plural(len(graph.nodes), 'node')}")
             graph = folded(graph, choice.depth, choice.unfold, choice.rolled)
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
-        save(graph, path, choice.theme, choice.rankdir)
-    return _told(graph, path)
+        note = save(graph, path, choice.theme, choice.rankdir)
+    return _told(graph, path) + (note and f"; {note}")
 
 
 def _read(trace: Trace, choice: Choice) -> Trace:

@@ -17,11 +17,11 @@ class PictureTooLarge(ValueError):
 
 
 def to_png(svg: str, scale: float | None = None) -> bytes:
-    """Draw `svg` as a PNG with `scale` pixels per point. The default is 2, or between 1 and 2 for a large
-    picture.
+    """Draw `svg` as a PNG with `scale` pixels per point. The default is 2, or for a large picture what fits into
+    `MOST_PIXELS`.
 
-    Raises PictureTooLarge before it draws anything, and ValueError if `svg` is not an SVG document with a
-    size."""
+    Raises PictureTooLarge before it draws anything if the given scale is too large, and ValueError if `svg` is not an
+    SVG document with a size."""
     import resvg_py  # imported here, because only PNG needs it
 
     width, height = _size(svg)
@@ -46,6 +46,14 @@ def to_png(svg: str, scale: float | None = None) -> bytes:
     )
 
 
+def note_on(svg: str) -> str:
+    """What is to be said of the PNG of `svg`: that its text is small; empty if it is legible."""
+    scale = _scale_for(*_size(svg))
+    if scale >= _LEGIBLE:
+        return ""
+    return f"drawn at {scale:.0%} of its size, since a PNG has at most {MOST_PIXELS:,} pixels: .svg stays legible"
+
+
 def _size(svg: str) -> tuple[float, float]:
     """Width and height of `svg` in points: from its attributes, else from its viewBox."""
     tag = re.search(r"<svg\b[^>]*>", svg)
@@ -68,7 +76,5 @@ def _nonzero(width: str, height: str) -> tuple[float, float]:
 
 
 def _scale_for(width: float, height: float) -> float:
-    """The scale at which text is sharp; for large pictures the largest scale that fits, but at least one at
-    which text is legible."""
-    fits = math.sqrt(0.99 * MOST_PIXELS / (width * height))
-    return max(_LEGIBLE, min(_CRISP, fits))
+    """The scale at which text is sharp; for large pictures the largest scale that fits."""
+    return min(_CRISP, math.sqrt(0.99 * MOST_PIXELS / (width * height)))

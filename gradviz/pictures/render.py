@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from gradviz.errors import GradvizError
 from gradviz.graph.model import Graph, to_json
@@ -17,7 +18,7 @@ from gradviz.pictures.layout import LayoutError
 from gradviz.pictures.legend import legend
 from gradviz.pictures.mermaid import to_mermaid
 from gradviz.pictures.pdf import to_pdf
-from gradviz.pictures.png import to_png
+from gradviz.pictures.png import note_on, to_png
 from gradviz.pictures.scene import Scene, scene_of
 from gradviz.words.escape import json_text
 
@@ -28,9 +29,10 @@ class DrawError(GradvizError):
     """A graph could not be drawn or written. The message is one line: the problem and a remedy."""
 
 
-def save(graph: Graph | Scene, path: Path | str, theme: str = "light", rankdir: str = "TB") -> None:
+def save(graph: Graph | Scene, path: Path | str, theme: str = "light", rankdir: str = "TB") -> str:
     """Write the graph to a file, in the format of the ending. The `theme`, light or dark, applies to .svg,
-    .png and .pdf, and `rankdir` to these and .dot: TB from top to bottom, LR from left to right. Raises DrawError."""
+    .png and .pdf, and `rankdir` to these and .dot: TB from top to bottom, LR from left to right. Returns what is to be
+    said of the file, mostly nothing. Raises DrawError."""
     path = Path(path)
     check_path(path)
     ending = path.suffix.lower()
@@ -41,11 +43,17 @@ def save(graph: Graph | Scene, path: Path | str, theme: str = "light", rankdir: 
             raise DrawError(
                 f"a textbook's picture cannot be written as {ending}: use one of {' '.join(_PAINTERS)}"
             )
-        write(path, _drawn(graph, ending, theme))
-    elif ending in _WRITERS:
+        return _save_drawn(graph, path, theme)
+    if ending in _WRITERS:
         write(path, _WRITERS[ending](graph).encode())
-    else:
-        write(path, _drawn(replace(scene_of(graph), rankdir=rankdir), ending, theme))
+        return ""
+    return _save_drawn(replace(scene_of(graph), rankdir=rankdir), path, theme)
+
+
+def _save_drawn(scene: Scene, path: Path, theme: str) -> str:
+    drawing = _drawn(scene, path.suffix.lower(), theme)
+    write(path, drawing.content)
+    return drawing.note
 
 
 def write(path: Path, content: bytes) -> None:
@@ -63,7 +71,7 @@ def save_legend(path: Path | str, theme: str = "light") -> None:
     ending = path.suffix.lower()
     if ending not in _PAINTERS:
         raise DrawError(f"a legend cannot be written as {ending}: use one of {' '.join(_PAINTERS)}")
-    write(path, _drawn(legend(), ending, theme))
+    _save_drawn(legend(), path, theme)
 
 
 def check_path(path: Path) -> None:
@@ -84,7 +92,19 @@ def svg(graph: Graph | Scene, theme: str = "light") -> str:
     return _svg(graph if isinstance(graph, Scene) else scene_of(graph), theme)
 
 
-def _drawn(scene: Scene, ending: str, theme: str) -> bytes:
+class _Drawing(NamedTuple):
+    """The content of a file, and what is to be said of it."""
+
+    content: bytes
+    note: str = ""
+
+
+def _png(scene: Scene, theme: str) -> _Drawing:
+    document = _svg(scene, theme)
+    return _Drawing(to_png(document), note_on(document))
+
+
+def _drawn(scene: Scene, ending: str, theme: str) -> _Drawing:
     try:
         return _PAINTERS[ending](scene, theme)
     except DrawError:
@@ -123,11 +143,11 @@ def _style_text(document: str, scene: Scene) -> str:
     return _TAG.sub(styled, document)
 
 
-_PAINTERS: dict[str, Callable[[Scene, str], bytes]] = {
-    ".svg": lambda scene, theme: _svg(scene, theme).encode(),
-    ".png": lambda scene, theme: to_png(_svg(scene, theme)),
-    ".pdf": lambda scene, theme: to_pdf(_svg(scene, theme)),
-    ".dot": lambda scene, _: dot_of(scene).encode(),
+_PAINTERS: dict[str, Callable[[Scene, str], _Drawing]] = {
+    ".svg": lambda scene, theme: _Drawing(_svg(scene, theme).encode()),
+    ".png": _png,
+    ".pdf": lambda scene, theme: _Drawing(to_pdf(_svg(scene, theme))),
+    ".dot": lambda scene, _: _Drawing(dot_of(scene).encode()),
 }
 _WRITERS: dict[str, Callable[[Graph], str]] = {
     ".mmd": to_mermaid,

@@ -9,11 +9,11 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
 from gradviz.query.zeros import Zero, behind_zero
 from gradviz.sets import contained, distinct, without
 
 HOOKED_CALL = "BackwardHookFunction"  # the op around a module that has backward hooks
-_RMS = 3
 _LEAST = 2  # passes
 _VIEWS = 4  # nodes between a node and the leaf that it gives a gradient to
 _SATISFIED = 1e-4  # a loss
@@ -181,5 +181,5 @@ def _rms(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
     states = case.trace.states
     rows = states.rows_of(tensors, events)
     stats = states.stats[rows]
-    bad = (rows < 0) | (stats[:, 4] > 0) | (stats[:, 5] > 0)
-    return np.where(bad, np.nan, stats[:, _RMS])
+    bad = (rows < 0) | (stats[:, Stat.NAN] > 0) | (stats[:, Stat.INF] > 0)
+    return np.where(bad, np.nan, stats[:, Stat.RMS])

@@ -10,8 +10,8 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
 
-_RMS = 3
 _LARGER = 1e2  # a gradient of the stream over that of the branch
 _LAYERS = 4  # the most layers of a branch whose parameters are among the leaves
 _NODES = 64  # the most nodes of a branch that are looked at
@@ -31,7 +31,7 @@ def _received(case: Case, number: int) -> dict[int, float]:
     given = received.lists("gradients")
     own = received["in_pass"][given.owners] == number
     rows = case.trace.states.rows_of(given.values[own], received.events[given.owners[own]])
-    rms = np.where(rows >= 0, np.nan_to_num(case.trace.states.stats[rows, _RMS]), 0.0)
+    rms = np.where(rows >= 0, np.nan_to_num(case.trace.states.stats[rows, Stat.RMS]), 0.0)
     found: dict[int, float] = {}
     for node, size in zip(received["node"][given.owners[own]].tolist(), rms.tolist(), strict=True):
         found[node] = max(found.get(node, 0.0), size)

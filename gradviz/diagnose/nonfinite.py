@@ -9,15 +9,14 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
+from gradviz.events.values import Stat
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo
 
 _MOST = 10_000  # ops that a search looks at
-_NAN, _INF = 4, 5  # columns of the statistics
 _FLAT_AT_0 = {"pow", "square", "abs", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "norm"}
-_ZEROS = 6  # a column of the statistics
 
 
 class Source(Enum):
@@ -47,7 +46,7 @@ class Origin:
 
 def first_bad(case: Case) -> Origin | None:
     """The origin of the first harmful NaN or infinity; None if there is none. Use `case.of(first_bad)`."""
-    if not (case.trace.states.stats[:, [_NAN, _INF]] > 0).any():
+    if not (case.trace.states.stats[:, [Stat.NAN, Stat.INF]] > 0).any():
         return None
     forward, backward = _first_bad_root(case), _first_bad_gradient(case)
     found = [origin for origin in (forward, backward) if origin is not None]
@@ -85,7 +84,7 @@ class _Bad:
         row = self.states.valued(tensor, at)
         if row < 0:
             return False, False
-        nan, inf = self.states.stats[row, [_NAN, _INF]]
+        nan, inf = self.states.stats[row, [Stat.NAN, Stat.INF]]
         return bool(nan > 0), bool(inf > 0)
 
     def is_bad(self, tensor: int, at: int) -> bool:
@@ -98,7 +97,7 @@ def _first_bad_root(case: Case) -> Origin | None:
     roots = began.lists("roots")
     tensors, owners = roots.elements[:, 2], roots.owners
     rows = case.trace.states.rows_of(tensors, began.events[owners])
-    wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [_NAN, _INF]] > 0).any(axis=1))
+    wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1))
     if not len(wrong):
         return None
     run = case.query.passes.by_number[int(began["number"][owners[wrong[0]]])]
@@ -158,7 +157,7 @@ def _first_bad_gradient(case: Case) -> Origin | None:
     stats = case.trace.states.stats
     accumulated = case.trace.table(Kind.ACCUMULATED)
     rows = case.trace.states.rows_of(accumulated["gradient"], accumulated.events)
-    bad = (rows >= 0) & (stats[rows][:, [_NAN, _INF]] > 0).any(axis=1)
+    bad = (rows >= 0) & (stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1)
     bad &= ~_skipped(case, accumulated["tensor"], accumulated.events)
     for number in distinct(accumulated["in_pass"][bad])[:1].tolist():
         run = case.query.passes.by_number[number]
@@ -168,7 +167,7 @@ def _first_bad_gradient(case: Case) -> Origin | None:
         own = produced["in_pass"][flows.owners] == number
         events, gradients = produced.events[flows.owners[own]], flows.elements[own, 1]
         rows = case.trace.states.rows_of(gradients, events)
-        wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [_NAN, _INF]] > 0).any(axis=1))
+        wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1))
         if len(wrong):
             event = int(events[wrong[0]])
             return _at_node(case, produced.object(event), int(gradients[wrong[0]]), harm, run)
@@ -181,7 +180,7 @@ def _at_node(case: Case, produced: Produced, gradient: int, harm: int, run: Pass
     came = [
         states.valued(g, produced.index) for g in (received.gradients if received is not None else ()) if g
     ]
-    zeros = any(states.stats[row, _ZEROS] > 0 for row in came if row >= 0)
+    zeros = any(states.stats[row, Stat.ZEROS] > 0 for row in came if row >= 0)
     zeros = zeros and not _is_residual(case, produced.node, run.number)
     is_nan, is_inf = _Bad(case).counts(gradient, produced.index)
     zeros = zeros and not is_inf  # else gradients other than 0 met the singular point, too
@@ -196,7 +195,7 @@ def _is_residual(case: Case, node: int, number: int) -> bool:
     own = np.flatnonzero(produced["in_pass"][flows.owners] == number)
     targets, senders = flows.elements[own, 0], flows.owners[own]
     rows = states.rows_of(flows.elements[own, 1], produced.events[senders])
-    with_zeros = (rows >= 0) & (states.stats[rows, _ZEROS] > 0)
+    with_zeros = (rows >= 0) & (states.stats[rows, Stat.ZEROS] > 0)
     seen, waiting = {node}, [node]
     while waiting and len(seen) < _MOST:
         to = waiting.pop()

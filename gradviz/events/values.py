@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,18 @@ LARGEST = 1 << 25  # ...and larger ones not even at `full`: SQLite takes no more
 GRADES = ("none", "stats", "full")
 _MOST = 2**53  # elements that a double counts
 _SEVEN = struct.Struct("=7d").pack
+
+
+class Stat(IntEnum):
+    """The columns of statistics, in the order of the fields of `Stats`."""
+
+    MIN = 0
+    MAX = 1
+    MEAN = 2
+    RMS = 3
+    NAN = 4
+    INF = 5
+    ZEROS = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
+from gradviz.events.values import Stat
 from gradviz.query.query import Query
 
 _BEFORE = 4096  # states before the copy that are compared
@@ -49,12 +50,12 @@ def _of_numbers(query: Query, row: int) -> int:
     if array is None or array.dtype.kind != "f" or np.all(array == np.round(array)):
         return 0
     first = max(row - _BEFORE, 0)
-    scalar = (states.stats[first:row, 0] == states.stats[first:row, 1]) & (
+    scalar = (states.stats[first:row, Stat.MIN] == states.stats[first:row, Stat.MAX]) & (
         states.flags[first:row] & REQUIRES_GRAD > 0
     )
     rows = first + np.flatnonzero(scalar)
-    same = rows[np.isin(states.stats[rows, 0], array.astype(np.float64))]
-    if not np.isin(array.astype(np.float64), states.stats[same, 0]).all():
+    same = rows[np.isin(states.stats[rows, Stat.MIN], array.astype(np.float64))]
+    if not np.isin(array.astype(np.float64), states.stats[same, Stat.MIN]).all():
         return 0
     return next((t for t in states.tensors[same[::-1]].tolist() if _by_op(query, t)), 0)
 

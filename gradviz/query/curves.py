@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
 from gradviz.query.query import Query
 from gradviz.query.settings import number_of, settings_of
 from gradviz.tracefile import Trace
-
-_RMS, _NAN, _INF = 3, 4, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,9 @@ def _norms(trace: Trace, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
     for number, form in trace.forms.items():
         sizes[number] = np.prod(form.shape)
     stats = states.stats[rows]
-    norms = stats[:, _RMS] * np.sqrt(sizes[states.forms[rows]])
-    known = (rows >= 0) & ~np.isnan(stats[:, _NAN])
-    finite = (stats[:, _NAN] == 0) & (stats[:, _INF] == 0)
+    norms = stats[:, Stat.RMS] * np.sqrt(sizes[states.forms[rows]])
+    known = (rows >= 0) & ~np.isnan(stats[:, Stat.NAN])
+    finite = (stats[:, Stat.NAN] == 0) & (stats[:, Stat.INF] == 0)
     return np.where(known, np.where(finite, norms, np.nan), -1.0)
 
 

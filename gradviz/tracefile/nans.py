@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gradviz.events.values import Stat
 from gradviz.sets import distinct
 from gradviz.tracefile.schema import ELEMENTS, STATS
 from gradviz.tracefile.sound import STATISTICS, elements_of
 
-_NAN = 4  # among the seven statistics
 _GLANCE = 1 << 20  # bytes of all values together
 _SMALL = 1 << 12  # bytes of a value; larger ones are looked at one by one, and not copied
 
@@ -25,7 +25,7 @@ def with_nan(states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, 
     bad = np.zeros(len(valued), bool)
     (of_stats,) = (grades == STATS).nonzero()
     packed = b"".join([payload[at] for at in of_stats.tolist()])
-    bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, STATISTICS)[:, _NAN] > 0
+    bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, STATISTICS)[:, Stat.NAN] > 0
     (in_full,) = (grades == ELEMENTS).nonzero()
     if _are_sound(
         [payload[at] for at in in_full.tolist()],

@@ -12,6 +12,7 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Event, Kind
 from gradviz.events.layout import LAYOUTS, ROW
+from gradviz.events.values import Stat
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.chunks import Chunks
@@ -36,7 +37,6 @@ from gradviz.tracefile.states import Snapshot, States
 from gradviz.tracefile.tables import Tables
 
 _MOST_STATES = 3_000_000  # in which a NaN is looked for
-_NAN = 4  # the column of the count of NaN in the statistics
 
 
 class Trace(Tables):
@@ -260,7 +260,7 @@ class Trace(Tables):
         states = self.states
         if len(states) > _MOST_STATES:
             return None
-        events = states.events[states.stats[:, _NAN] > 0]
+        events = states.events[states.stats[:, Stat.NAN] > 0]
         return int(events.min()) if len(events) else None
 
     @property

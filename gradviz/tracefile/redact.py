@@ -20,7 +20,7 @@ from gradviz.events.fields import TEXT_PARTS
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind
 from gradviz.events.layout import COLUMNS, LAYOUTS, ROW, Layout, element_places
-from gradviz.events.values import packed_stats_of
+from gradviz.events.values import Stat, packed_stats_of
 from gradviz.sets import distinct
 from gradviz.tracefile import whitelist
 from gradviz.tracefile.batch import Batch, Interned
@@ -33,7 +33,6 @@ from gradviz.tracefile.sound import elements_of
 
 FEW = 16  # elements of a tensor of which not even statistics stay: they would give the elements away
 _UNKNOWN = np.frombuffer(struct.pack("<d", math.nan), "<u4")
-_MIN = 0  # among the seven statistics: NaN where no element is finite
 
 
 def redact(trace: Trace, path: Path) -> None:
@@ -252,7 +251,7 @@ def reduce_values(states: np.ndarray, values: bytes, forms: dict[int, Form]) -> 
     for row in np.flatnonzero(grades == STATS).tolist():
         stats = values[int(ends[row] - states["length"][row]) : int(ends[row])]
         is_large = math.prod(forms[int(states["form"][row])].shape) > FEW
-        if is_large or np.isnan(np.frombuffer(stats, "<f8")[_MIN]):
+        if is_large or np.isnan(np.frombuffer(stats, "<f8")[Stat.MIN]):
             kept[row] = stats
     left = np.zeros(len(states), bool)
     left[list(kept)] = True

@@ -11,6 +11,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.events.values import Stat
 from gradviz.query.cuts import op_of
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.sets import contained, distinct
@@ -93,8 +94,8 @@ def _constant(case: Case, op: OpRan) -> float:
         pass
     for tensor in op.inputs[::-1][:1]:
         row = case.trace.states.valued(tensor, op.index) if tensor else -1
-        if row >= 0 and case.trace.states.stats[row, 0] == case.trace.states.stats[row, 1]:
-            return float(case.trace.states.stats[row, 0])
+        if row >= 0 and case.trace.states.stats[row, Stat.MIN] == case.trace.states.stats[row, Stat.MAX]:
+            return float(case.trace.states.stats[row, Stat.MIN])
     return 0.0
 
 

@@ -13,10 +13,10 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
 from gradviz.sets import contained
 from gradviz.words.numbers import number
 
-_MIN, _MAX = 0, 1
 _LEAST = 2  # calls
 _FLAT = 1e-5  # the spread that rounding makes
 _TINY = 1e-5  # the share of the gradient that rounding lets through
@@ -42,8 +42,8 @@ def _search(case: Case) -> Iterator[Found]:
         taken = states.rows_of(inputs.firsts[rows], events)
         if len(rows) < _LEAST or (given < 0).any() or (taken < 0).any():
             continue
-        low, high = states.stats[given, _MIN], states.stats[given, _MAX]
-        varied = states.stats[taken, _MAX] - states.stats[taken, _MIN] > _FLAT
+        low, high = states.stats[given, Stat.MIN], states.stats[given, Stat.MAX]
+        varied = states.stats[taken, Stat.MAX] - states.stats[taken, Stat.MIN] > _FLAT
         if not varied.all() or not np.all(high - low <= _FLAT):
             continue
         op = ops.object(int(events[0]))

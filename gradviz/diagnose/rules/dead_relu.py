@@ -12,6 +12,7 @@ from gradviz.diagnose.case import Case, few_of
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.events.values import Stat
 from gradviz.query.cuts import op_of
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
@@ -26,7 +27,6 @@ _IN_LOSS = {
 _DIFFERENCES = {"sub", "rsub", "add"}  # and `add` of a number
 _STEPS = 32  # results on the way to the loss that are looked at
 _LEAST = 8  # elements of the smallest output
-_ZEROS = 6  # column of the statistics
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -92,7 +92,7 @@ def _zero_share(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for number, form in forms.items():
         table[number] = np.prod(form.shape)
     sizes = table[states.forms[rows]]
-    return states.stats[rows, _ZEROS] / np.maximum(sizes, 1), sizes
+    return states.stats[rows, Stat.ZEROS] / np.maximum(sizes, 1), sizes
 
 
 def _passed(case: Case, tensor: int) -> bool:

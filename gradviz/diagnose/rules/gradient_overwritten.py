@@ -10,6 +10,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
 from gradviz.query.cuts import sources
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.query.upstream import Upstream
@@ -106,7 +107,7 @@ def _is_zero(case: Case, event: int) -> bool:
         return False
     states = case.trace.states
     row = states.valued(case.trace.table(Kind.GRAD_ASSIGNED).object(event).grad, event)
-    return row >= 0 and states.stats[row, 3] == 0
+    return row >= 0 and states.stats[row, Stat.RMS] == 0
 
 
 RULE = Rule(

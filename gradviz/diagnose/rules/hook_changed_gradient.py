@@ -10,10 +10,10 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
 from gradviz.tracefile.columns import Table
 from gradviz.words.escape import clean
 
-_RMS, _NAN = 3, 4
 _NAMELESS = "hook"  # told of hooks on nodes, whose names PyTorch does not give
 
 
@@ -26,9 +26,9 @@ def _search(case: Case) -> Iterator[Found]:
     before = states.rows_of(table["before"], table.events)
     after = states.rows_of(table["after"], table.events)
     known = (before >= 0) & (after >= 0)
-    wiped = known & (states.stats[before, _RMS] > 0) & (states.stats[after, _RMS] == 0)
-    wiped &= states.stats[after, _NAN] == 0
-    spoilt = known & (states.stats[before, _NAN] == 0) & (states.stats[after, _NAN] > 0)
+    wiped = known & (states.stats[before, Stat.RMS] > 0) & (states.stats[after, Stat.RMS] == 0)
+    wiped &= states.stats[after, Stat.NAN] == 0
+    spoilt = known & (states.stats[before, Stat.NAN] == 0) & (states.stats[after, Stat.NAN] > 0)
     groups: dict[tuple[int, int], list[int]] = {}
     for row in range(len(table)):
         groups.setdefault((_hook_site(case, int(table["after"][row])), int(table["hook"][row])), []).append(

@@ -13,12 +13,12 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.dead_relu import last_scopes
 from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
 from gradviz.query.upstream import Downstream
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 
 _SQUASHING = ("tanh", "sigmoid", "tanh_", "sigmoid_", "hardtanh", "hardsigmoid", "softsign")
-_MEAN, _RMS = 2, 3
 _FLAT = 0.06  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
 _LOGARITHMS = ("log", "kl_div", "log1p", "log2")
 _PASSING = {
@@ -42,7 +42,7 @@ def _search(case: Case) -> Iterator[Found]:
     events, results = ops.events[chosen], outputs.firsts[chosen]
     rows = states.rows_of(results, events)
     sigmoid = np.array([names[code].startswith("sigmoid") for code in ops["op"][chosen].tolist()])
-    mean, square = states.stats[rows, _MEAN], states.stats[rows, _RMS] ** 2
+    mean, square = states.stats[rows, Stat.MEAN], states.stats[rows, Stat.RMS] ** 2
     flat = (
         (rows >= 0)
         & (np.where(sigmoid, 4 * (mean - square), 1 - square) < _FLAT)

@@ -16,11 +16,11 @@ from gradviz.diagnose.range_test import range_tests
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.lost_update import has_gradient
 from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
 from gradviz.query.settings import number_of, settings_of
 from gradviz.sets import contained, distinct
 from gradviz.words.numbers import number
 
-_RMS = 3
 _LARGE, _HUGE, _SMALL = 1.0, 10.0, 1e-7
 _WIDE = 100.0  # the size of weights next to which a healthy step is lost in rounding
 _SHARE, _LEAST = 0.5, 3  # of the steps
@@ -40,8 +40,10 @@ def _search(case: Case) -> Iterator[Found]:
     matrices = _are_matrices(case, before)
     usable = matrices & (before >= 0) & (after >= 0)
     usable &= ~contained(stepped.events[at], case.of(range_tests))
-    usable &= (states.stats[before, _RMS] > 0) & (states.stats[after][:, [4, 5]] == 0).all(axis=1)
-    was, now = states.stats[before, _RMS], states.stats[after, _RMS]
+    usable &= (states.stats[before, Stat.RMS] > 0) & (states.stats[after][:, [Stat.NAN, Stat.INF]] == 0).all(
+        axis=1
+    )
+    was, now = states.stats[before, Stat.RMS], states.stats[after, Stat.RMS]
     large = usable & (np.abs(now - was) > _LARGE * was)
     huge = usable & (np.abs(now - was) > _HUGE * was) & (was > _FLOOR) & (now > _CEILING)
     high = sorted({*_found(case, tensors, usable, large), *distinct(tensors[huge]).tolist()})

@@ -9,6 +9,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.events.values import Stat
 from gradviz.query.cuts import op_behind
 
 _RESHAPING = {
@@ -71,7 +72,7 @@ def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:
 
 def _is_positive(case: Case, op: OpRan) -> bool:
     row = case.trace.states.valued(op.inputs[0], op.index)
-    return row >= 0 and bool(case.trace.states.stats[row, 1] > 1e-4)
+    return row >= 0 and bool(case.trace.states.stats[row, Stat.MAX] > 1e-4)
 
 
 def _events(op: OpRan, source: OpRan | None) -> tuple[int, ...]:

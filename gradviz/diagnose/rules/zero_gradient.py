@@ -13,6 +13,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
+from gradviz.events.values import Stat
 
 _CURES = {
     "round": "x + (x.round() - x).detach()  # a straight-through estimator",
@@ -66,7 +67,7 @@ def _is_minimum(case: Case, op: int | None) -> bool:
     if ran.op not in _MINIMA and not is_square:
         return False
     rows = case.trace.states.rows_of(np.array(ran.outputs), np.full(len(ran.outputs), op))
-    return bool((rows >= 0).all() and (case.trace.states.stats[rows, 3] == 0).all())
+    return bool((rows >= 0).all() and (case.trace.states.stats[rows, Stat.RMS] == 0).all())
 
 
 def _is_first_state(case: Case, block: Block) -> bool:

@@ -249,8 +249,7 @@ def in_weights(case: Case) -> Iterator[Link]:
     """Links from the product of a log-probability and an advantage to the baseline in it, as in actor-critic methods:
     the advantage is a difference of data and of what another network says."""
     ops = case.trace.table(Kind.OP)
-    names = [number for number, text in case.trace.strings.items() if text == "mul"]
-    chosen = contained(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    chosen = case.trace.named(ops["op"], ("mul",)) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
         if len(op.inputs) != 2:
@@ -270,8 +269,7 @@ def in_weights(case: Case) -> Iterator[Link]:
 def _candidates(case: Case) -> Iterator[OpRan]:
     """The first op of each line that compares two tensors that require grad."""
     ops = case.trace.table(Kind.OP)
-    names = [number for number, text in case.trace.strings.items() if text in _LOSSES or text == "sub"]
-    chosen = contained(ops["op"], names) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    chosen = case.trace.named(ops["op"], {*_LOSSES, "sub"}) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
         if len(op.inputs) >= 2 and all(op.inputs[:2]):

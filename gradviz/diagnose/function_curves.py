@@ -16,7 +16,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan, Produced
 from gradviz.query.scopes import FUNCTION
-from gradviz.sets import contained, distinct
+from gradviz.sets import distinct
 
 _POINTS = 12  # pairs of neighbours
 _APART = 1e-3  # how far neighbours are apart at least, or rounding is all there is
@@ -39,8 +39,7 @@ class Deviation:
 def deviations(case: Case, without: Collection[int]) -> Iterator[Deviation]:
     """Each Function whose backward deviates, but for those whose names (as numbers of strings) are in `without`."""
     entered = case.trace.table(Kind.SCOPE_ENTERED)
-    functions = [n for n, text in case.trace.strings.items() if text == FUNCTION]
-    names = distinct(entered["name"][contained(entered["kind"], functions)])
+    names = distinct(entered["name"][case.trace.named(entered["kind"], (FUNCTION,))])
     ops = case.trace.table(Kind.OP)
     for name in set(names.tolist()) - set(without):
         curves: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = {}

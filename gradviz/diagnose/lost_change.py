@@ -27,8 +27,7 @@ class LostChange:
 def lost_changes(case: Case) -> list[LostChange]:
     """The lines whose changes never reach a leaf. Use `case.of(lost_changes)`."""
     ops = case.trace.table(Kind.OP)
-    wanted = [number for number, text in case.trace.strings.items() if text in _CHANGING]
-    events = ops.events[contained(ops["op"], wanted)]
+    events = ops.events[case.trace.named(ops["op"], _CHANGING)]
     written = case.query.of(Writes).changed
     found = []
     for own in case.by_site(events).values():

@@ -45,8 +45,7 @@ def everything(query: Query, at: int, inner: bool, since: int = 0) -> Part:
     if not inner:
         shown &= (ops["in_pass"] == 0) | contained(ops.events, trace.table(Kind.NODE)["op"])
     made = trace.table(Kind.TENSOR)
-    seeds = [number for number, text in trace.strings.items() if text == "gradient"]
-    plain = (made.events >= since) & (made.events <= at) & ~contained(made["how"], seeds)
+    plain = (made.events >= since) & (made.events <= at) & ~trace.named(made["how"], ("gradient",))
     part.states.update(State(tensor, FIRST) for tensor in made["tensor"][plain].tolist())
     for event in ops.events[shown].tolist():
         if inner or not (query.scopes.in_function(event) or _writes_over_a_gradient(query, part, event)):

@@ -291,7 +291,6 @@ class Lacks:
         if name is None:
             return -1
         ops = self.trace.table(Kind.OP)
-        numbers = [number for number, text in self.trace.strings.items() if text == name]
-        later = ops.events[contained(ops["op"], numbers) & (ops.events > event)]
+        later = ops.events[self.trace.named(ops["op"], (name,)) & (ops.events > event)]
         op = self.query.tensors.op(int(later[0])) if len(later) else None
         return op.index if op is not None and op.grad_enabled and not self.query.nodes.of_op(op.index) else -1

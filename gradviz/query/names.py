@@ -211,8 +211,7 @@ class AllNames:
     def _seeds(self) -> np.ndarray:
         """The TENSOR events of tensors that are not what their site assigns."""
         made = self.trace.table(Kind.TENSOR)
-        seeds = [number for number, text in self.trace.strings.items() if text in _UNASSIGNED]
-        return made.events[contained(made["how"], seeds)]
+        return made.events[self.trace.named(made["how"], _UNASSIGNED)]
 
     def _code(self, name: str) -> int:
         if name not in self._known:

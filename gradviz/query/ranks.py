@@ -81,13 +81,12 @@ def _averaged(query: Query) -> np.ndarray:
     trace = query.trace
     grads = distinct(query.tensors.grads.values)
     pairs = [np.zeros((0, 2), np.int64)]
-    numbers = [number for number, text in trace.strings.items() if text == ALL_REDUCE]
     written = trace.table(Kind.MUTATED)
-    own = contained(written["how"], numbers)
+    own = trace.named(written["how"], (ALL_REDUCE,))
     pairs.append(np.stack([written["tensor"][own], written.events[own]], axis=1))
     ops = trace.table(Kind.OP)
     outputs = ops.lists("outputs")
-    told = contained(ops["op"], numbers)[outputs.owners]
+    told = trace.named(ops["op"], (ALL_REDUCE,))[outputs.owners]
     pairs.append(np.stack([outputs.values[told], ops.events[outputs.owners[told]]], axis=1))
     found = np.concatenate(pairs)
     return found[contained(found[:, 0], grads)]

@@ -305,10 +305,12 @@ class Training:
     @cached_property
     def _zeroing(self) -> np.ndarray:
         """The events that write zeros."""
-        names = [number for number, text in self.trace.strings.items() if text in _ZEROING]
         ops, mutated = self.trace.table(Kind.OP), self.trace.table(Kind.MUTATED)
         return np.concatenate(
-            [ops.events[contained(ops["op"], names)], mutated.events[contained(mutated["how"], names)]]
+            [
+                ops.events[self.trace.named(ops["op"], _ZEROING)],
+                mutated.events[self.trace.named(mutated["how"], _ZEROING)],
+            ]
         )
 
     def _steps(self) -> list[tuple[np.ndarray, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -300,6 +300,10 @@ class Trace(Tables):
         wanted = LEAF | REQUIRES_GRAD
         required = distinct(states.tensors[states.flags & wanted == wanted])
         return set(made["tensor"][plain][first].tolist()), set(required.tolist())
+
+    def named(self, column: np.ndarray, names: Container[str]) -> np.ndarray:
+        """Where a column of texts, as `table(Kind.OP)["op"]`, has one of these names."""
+        return contained(column, [number for number, text in self.strings.items() if text in names])
 
     def _number_of(self, text: str) -> int:
         return next((number for number, known in self.strings.items() if known == text), -1)

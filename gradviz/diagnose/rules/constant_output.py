@@ -30,10 +30,12 @@ _SHARES = ("softmax", "_safe_softmax", "gumbel_softmax")  # their results add up
 def _search(case: Case) -> Iterator[Found]:
     blocked = {block.site: block.leaves for block in case.of(blocks)}
     ops, states = case.trace.table(Kind.OP), case.trace.states
-    names = [number for number, text in case.trace.strings.items() if text in _NORMALISING]
     outputs, inputs = ops.lists("outputs"), ops.lists("inputs")
     chosen = np.flatnonzero(
-        contained(ops["op"], names) & ops["grad_enabled"] & (outputs.counts > 0) & (ops["in_pass"] == 0)
+        case.trace.named(ops["op"], _NORMALISING)
+        & ops["grad_enabled"]
+        & (outputs.counts > 0)
+        & (ops["in_pass"] == 0)
     )
     chosen = chosen[contained(ops.events[chosen], case.trace.table(Kind.NODE)["op"])]
     for events in case.by_site(ops.events[chosen]).values():

@@ -31,8 +31,7 @@ _LEAST = 8  # elements of the smallest output
 
 def _search(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
-    wanted = [number for number, text in case.trace.strings.items() if text in _RECTIFIERS]
-    chosen = contained(ops["op"], wanted) & ops["grad_enabled"]
+    chosen = case.trace.named(ops["op"], _RECTIFIERS) & ops["grad_enabled"]
     outputs = ops.lists("outputs")
     events, results = ops.events[chosen], outputs.firsts[chosen]
     rows = case.trace.states.rows_of(results, events)

@@ -23,7 +23,7 @@ def _search(case: Case) -> Iterator[Found]:
     mutated, stepped = case.trace.table(Kind.MUTATED), case.training.stepped
     at = np.searchsorted(stepped.events, mutated.events) - 1
     own = (at >= 0) & (mutated["how"] == stepped["type"][at])
-    own &= ~contained(mutated["how"], [n for n, text in case.trace.strings.items() if text in _CONVERGING])
+    own &= ~case.trace.named(mutated["how"], _CONVERGING)
     events, tensors, at = mutated.events[own], mutated["tensor"][own], at[own]
     moving = (case.training.rates > 0)[at]
     moving &= has_gradient(case, tensors, stepped.events[at])

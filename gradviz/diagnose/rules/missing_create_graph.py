@@ -12,7 +12,7 @@ from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.upstream import Downstream, leaves_behind
-from gradviz.sets import contained, distinct
+from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo
 
 _ADDING = ("add", "add_", "sub", "sub_", "rsub")
@@ -22,8 +22,9 @@ _MOST = 64  # results of a gradient that are looked at
 
 def _search(case: Case) -> Iterator[Found]:
     table = case.trace.table(Kind.PASS_BEGAN)
-    wanted = [number for number, text in case.trace.strings.items() if text == "grad"]
-    numbers = set(table["number"][contained(table["how"], wanted) & ~table["create_graph"]].tolist())
+    numbers = set(
+        table["number"][case.trace.named(table["how"], ("grad",)) & ~table["create_graph"]].tolist()
+    )
     runs = [run for run in case.trace.passes if run.number in numbers]
     if not runs:
         return

@@ -17,8 +17,7 @@ from gradviz.sets import contained, distinct
 
 def _search(case: Case) -> Iterator[Found]:
     made, came = case.trace.table(Kind.TENSOR), case.trace.table(Kind.ACCUMULATED)
-    wanted = [number for number, text in case.trace.strings.items() if text == PARAMETER]
-    fresh = contained(made["how"], wanted) & contained(made["tensor"], came["tensor"])
+    fresh = case.trace.named(made["how"], (PARAMETER,)) & contained(made["tensor"], came["tensor"])
     begins = np.array([run.first for run in case.trace.passes])
     for events in case.by_site(made.events[fresh]).values():
         leaves = made["tensor"][contained(made.events, events)]

@@ -16,7 +16,6 @@ from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
 from gradviz.query.copies import original
 from gradviz.query.writes import Writes
-from gradviz.sets import contained
 from gradviz.words.escape import clean
 
 _LEAST = 2  # calls after steps
@@ -107,14 +106,12 @@ def _copies(case: Case) -> list[tuple[int, int, int]]:
     """(event, target, source) of what load_state_dict copies."""
     found = []
     ops = case.trace.table(Kind.OP)
-    names = [number for number, text in case.trace.strings.items() if text == "copy_"]
-    for event in ops.events[contained(ops["op"], names)].tolist():
+    for event in ops.events[case.trace.named(ops["op"], ("copy_",))].tolist():
         op = ops.object(event)
         if len(op.inputs) == 2 and op.outputs:
             found.append((event, op.outputs[0], op.inputs[1]))
     mutated = case.trace.table(Kind.MUTATED)
-    names = [number for number, text in case.trace.strings.items() if text == "load_state_dict"]
-    rows = np.flatnonzero(contained(mutated["how"], names))
+    rows = np.flatnonzero(case.trace.named(mutated["how"], ("load_state_dict",)))
     found += zip(
         mutated.events[rows].tolist(),
         mutated["tensor"][rows].tolist(),

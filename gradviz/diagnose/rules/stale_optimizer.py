@@ -86,8 +86,7 @@ def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
 def _took_the_place(case: Case, leaves: list[int]) -> bool:
     """Whether the leaves are the newest parameters, and as many older ones are read by no op."""
     made = case.trace.table(Kind.TENSOR)
-    wanted = [number for number, text in case.trace.strings.items() if text == PARAMETER]
-    parameters = made["tensor"][contained(made["how"], wanted)]
+    parameters = made["tensor"][case.trace.named(made["how"], (PARAMETER,))]
     others = without(parameters, leaves)
     read = case.trace.table(Kind.OP).lists("inputs").values
     unread = others[~contained(others, read)]

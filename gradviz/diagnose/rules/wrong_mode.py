@@ -15,7 +15,6 @@ from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
-from gradviz.sets import contained
 
 _DROPS = "drops units at random"
 _MIXES = "takes the statistics of the batch, and updates its own"
@@ -92,12 +91,9 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
 def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
     """`F.dropout(x)` without `training=self.training`, in a module in evaluation mode."""
     ops = case.trace.table(Kind.OP)
-    names = [
-        number
-        for number, text in case.trace.strings.items()
-        if text in ("dropout", "dropout_", "feature_dropout")
-    ]
-    for events in case.by_site(ops.events[contained(ops["op"], names)]).values():
+    for events in case.by_site(
+        ops.events[case.trace.named(ops["op"], ("dropout", "dropout_", "feature_dropout"))]
+    ).values():
         for event in events.tolist():
             op = ops.object(event)
             if "training=True" not in op.args or "p=0.0" in op.args.split(", ") or op.grad_enabled:

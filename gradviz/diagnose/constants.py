@@ -11,20 +11,13 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_behind, op_of
+from gradviz.query.ops import CONVERTING, LOG_PROBABILITIES, LOSSES, RESHAPING
 from gradviz.query.training import ACCUMULATED, STEPPED
 from gradviz.sets import contained, distinct, ranked, without
 
 _PASSES = 3  # in which a graph has to grow
 _SITES = 8  # lines with passes that are looked at
 _DIRECT = 64  # nodes that lead to leaves
-_REGRESSION = {"mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss"}
-_LOSSES = _REGRESSION | {
-    "kl_div",
-    "cross_entropy",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-}
-_LOGARITHMS = {"log_softmax", "log", "logsumexp", "logsigmoid", "log_sigmoid", "cross_entropy", "nll_loss"}
 _NEAR = 16  # tensors above a factor that are looked at
 
 
@@ -269,7 +262,7 @@ def in_weights(case: Case) -> Iterator[Link]:
 def _candidates(case: Case) -> Iterator[OpRan]:
     """The first op of each line that compares two tensors that require grad."""
     ops = case.trace.table(Kind.OP)
-    chosen = case.trace.named(ops["op"], {*_LOSSES, "sub"}) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    chosen = case.trace.named(ops["op"], {*LOSSES, "sub"}) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
         if len(op.inputs) >= 2 and all(op.inputs[:2]):
@@ -293,7 +286,7 @@ def _are_parameters(case: Case, leaves: frozenset[int]) -> bool:
 
 def _is_bootstrapped(case: Case, target: int) -> bool:
     """Whether a target is data plus something computed by a network."""
-    op = op_behind(case.query, target, ("squeeze", "unsqueeze", "view", "reshape", "float", "to"))
+    op = op_behind(case.query, target, RESHAPING | CONVERTING)
     return op is not None and op.op == "add" and _is_half_data(case, op)
 
 
@@ -322,7 +315,7 @@ def _is_logarithm(case: Case, tensor: int) -> bool:
         seen.add(found)
         if op is None:
             continue
-        if op.op in _LOGARITHMS:
+        if op.op in LOG_PROBABILITIES:
             return True
         waiting += op.inputs
     return False

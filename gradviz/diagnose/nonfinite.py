@@ -10,13 +10,13 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
 from gradviz.events.values import Stat
+from gradviz.query.ops import FLAT_AT_ZERO
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo
 
 _MOST = 10_000  # ops that a search looks at
-_FLAT_AT_0 = {"pow", "square", "abs", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "norm"}
 
 
 class Source(Enum):
@@ -211,7 +211,7 @@ def _is_residual(case: Case, node: int, number: int) -> bool:
 def _is_flat_at_0(case: Case, node: int) -> bool:
     event = case.query.nodes.op(node)
     op = case.query.tensors.op(event) if event is not None else None
-    return op is not None and (op.op in _FLAT_AT_0 or (op.op == "mul" and len(set(op.inputs)) == 1))
+    return op is not None and (op.op in FLAT_AT_ZERO or (op.op == "mul" and len(set(op.inputs)) == 1))
 
 
 def _skipped(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
+from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
 
 _BEFORE = 4096  # states before the copy that are compared
@@ -60,7 +61,6 @@ def _of_numbers(query: Query, row: int) -> int:
     return next((t for t in states.tensors[same[::-1]].tolist() if _by_op(query, t)), 0)
 
 
-COPYING = {"clone", "detach", "data", "deepcopy", "to", "t", "transpose", "T", "contiguous"}
 _FAR = 8  # copies of copies that are followed
 
 

@@ -10,9 +10,10 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, TensorMade
-from gradviz.query.copies import COPYING, copied_from
+from gradviz.query.copies import copied_from
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import op_of
+from gradviz.query.ops import COPYING, SHARING
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.plain_numbers import read_as_number
 from gradviz.query.query import Query
@@ -27,7 +28,6 @@ from gradviz.tracefile import Site
 PARAMETER = "Parameter"
 FROM_OUTSIDE = {"from_numpy", "tensor", "as_tensor", "asarray", "new_tensor", "FloatTensor", "Tensor"}
 _NEW = {"randn", "rand", "zeros", "ones", "empty", "full", "arange", "randint", "gradient", PARAMETER}
-_DETACHING = ("detach", "data")
 _LEAVES = 256  # the most leaves that are explained
 _SITES = 8  # the most lines that begin passes, whose passes are looked at
 
@@ -234,7 +234,7 @@ class Lacks:
             maker = self.query.tensors.made(result)
             if readers or maker is None or not earlier < maker.index < max(outside, default=-1):
                 continue
-            if isinstance(maker, OpRan) and maker.op in _DETACHING and maker.inputs:
+            if isinstance(maker, OpRan) and maker.op in SHARING and maker.inputs:
                 return maker.index
         return -1
 

@@ -14,12 +14,11 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from gradviz.events.kinds import OpRan, TensorMade
-from gradviz.query.copies import COPYING
 from gradviz.query.cuts import MOST
+from gradviz.query.ops import COPYING, SHARING
 from gradviz.query.query import Query
 
 _VIEWS = 3  # ops between a leaf and the op that uses it, such as `weight.t()`
-_SHARING = ("data", "detach")  # makers of a tensor on the same memory
 Rank = tuple[int, int, int, int]
 
 
@@ -145,7 +144,7 @@ class Ways:
             yield from self._of_op(maker.index, tensor, is_write=False)
         elif maker is not None:
             for source in taken_by(self.query, maker):
-                yield Hop(source, maker.index, True, maker.how not in _SHARING)
+                yield Hop(source, maker.index, True, maker.how not in SHARING)
         for event in tensors.writes(tensor):
             if event >= self.at:
                 break

@@ -14,17 +14,13 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
+from gradviz.query.ops import NORMALISING, SHARES
 from gradviz.sets import contained
 from gradviz.words.numbers import number
 
 _LEAST = 2  # calls
 _FLAT = 1e-5  # the spread that rounding makes
 _TINY = 1e-5  # the share of the gradient that rounding lets through
-_NORMALISING = (
-    "softmax", "log_softmax", "layer_norm", "group_norm", "batch_norm", "native_batch_norm", "instance_norm",
-    "native_layer_norm", "normalize", "cross_entropy", "_safe_softmax", "gumbel_softmax", "rms_norm",
-)  # fmt: skip
-_SHARES = ("softmax", "_safe_softmax", "gumbel_softmax")  # their results add up to 1
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -32,7 +28,7 @@ def _search(case: Case) -> Iterator[Found]:
     ops, states = case.trace.table(Kind.OP), case.trace.states
     outputs, inputs = ops.lists("outputs"), ops.lists("inputs")
     chosen = np.flatnonzero(
-        case.trace.named(ops["op"], _NORMALISING)
+        case.trace.named(ops["op"], NORMALISING)
         & ops["grad_enabled"]
         & (outputs.counts > 0)
         & (ops["in_pass"] == 0)
@@ -49,7 +45,7 @@ def _search(case: Case) -> Iterator[Found]:
         if not varied.all() or not np.all(high - low <= _FLAT):
             continue
         op = ops.object(int(events[0]))
-        if not _blocks(case, op.index, is_one_entry=op.op in _SHARES and float(low[0]) == 1):
+        if not _blocks(case, op.index, is_one_entry=op.op in SHARES and float(low[0]) == 1):
             continue
         yield Found(
             f"{op.op} gives {number(float(high[0]), 4)} for every input in all {len(rows)} calls: "

@@ -14,11 +14,11 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.cuts import op_of
+from gradviz.query.ops import RECTIFIERS
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 
-_RECTIFIERS = ("relu", "relu_", "relu6", "hardtanh", "threshold", "clamp_min")
 # What makes a loss of its terms.
 _IN_LOSS = {
     "mean", "sum", "nanmean", "add", "mul", "div", "neg", "pow", "square", "sqrt", "view", "reshape", "flatten",
@@ -31,7 +31,7 @@ _LEAST = 8  # elements of the smallest output
 
 def _search(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
-    chosen = case.trace.named(ops["op"], _RECTIFIERS) & ops["grad_enabled"]
+    chosen = case.trace.named(ops["op"], RECTIFIERS) & ops["grad_enabled"]
     outputs = ops.lists("outputs")
     events, results = ops.events[chosen], outputs.firsts[chosen]
     rows = case.trace.states.rows_of(results, events)

@@ -11,12 +11,11 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.query.ops import SHARING, SUMS
 from gradviz.query.upstream import Downstream, leaves_behind
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo
 
-_ADDING = ("add", "add_", "sub", "sub_", "rsub")
-_DETACHING = ("detach", "detach_", "data")
 _MOST = 64  # results of a gradient that are looked at
 
 
@@ -77,7 +76,7 @@ def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int
             return case.query.tensors.maker(tensor) or -1
         for event in readers:
             op = case.query.tensors.op(event)
-            if op.op in _ADDING and _is_scalar(case, tensor) and _makes_graph(case, op):
+            if op.op in SUMS and _is_scalar(case, tensor) and _makes_graph(case, op):
                 return event
     return -1
 
@@ -94,10 +93,10 @@ def _residual(case: Case, below: Downstream, run: PassInfo, gradient: int) -> in
     for tensor, readers in _without_graph(case, below, gradient).items():
         for event in readers:
             op = case.query.tensors.op(event)
-            if op.op in _DETACHING:
+            if op.op in SHARING:
                 return -1
             others = [t for t in op.inputs if t and t != tensor]
-            if op.op not in _ADDING or not others or asked & set(others) or not _makes_graph(case, op):
+            if op.op not in SUMS or not others or asked & set(others) or not _makes_graph(case, op):
                 continue
             trained = _trained_behind(case, [r.node for r in began.roots]) if trained is None else trained
             beside = _trained_behind(case, [n for t in others for n in _nodes_of(case, t)])

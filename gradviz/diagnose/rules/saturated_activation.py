@@ -14,17 +14,13 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.dead_relu import last_scopes
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
+from gradviz.query.ops import CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATURATING
 from gradviz.query.upstream import Downstream
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 
-_SQUASHING = ("tanh", "sigmoid", "tanh_", "sigmoid_", "hardtanh", "hardsigmoid", "softsign")
 _FLAT = 0.06  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
-_LOGARITHMS = ("log", "kl_div", "log1p", "log2")
-_PASSING = {
-    "clamp", "clamp_min", "clamp_max", "clip", "view", "reshape", "squeeze", "unsqueeze", "flatten", "add", "rsub",
-    "to", "float",
-}  # fmt: skip
+_PASSING = CLAMPING | RESHAPING | CONVERTING | {"add", "rsub"}
 _NEAR = 16  # tensors behind a result that are looked at
 _SHARE = 0.9  # of the calls
 _LEAST, _CALLS = 8, 2  # elements, calls
@@ -32,7 +28,7 @@ _LEAST, _CALLS = 8, 2  # elements, calls
 
 def _search(case: Case) -> Iterator[Found]:
     ops, states = case.trace.table(Kind.OP), case.trace.states
-    names = {number: text for number, text in case.trace.strings.items() if text in _SQUASHING}
+    names = {number: text for number, text in case.trace.strings.items() if text in SATURATING}
     outputs = ops.lists("outputs")
     ran = case.trace.table(Kind.NODE)
     in_passes = ran["op"][contained(ran["node"], case.trace.table(Kind.RECEIVED)["node"])]
@@ -97,7 +93,7 @@ def _feeds_a_loss(case: Case, result: int) -> bool:
         seen += 1
         for event in below.readers(tensor):
             op = case.query.tensors.op(event)
-            if "loss" in op.op or "entropy" in op.op or op.op in _LOGARITHMS:
+            if "loss" in op.op or "entropy" in op.op or op.op in LOGARITHMS or op.op == "kl_div":
                 return True
             if op.op in _PASSING:
                 waiting += op.outputs

@@ -12,9 +12,9 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, TensorMade
+from gradviz.query.ops import UNFILLED
 from gradviz.sets import contained, distinct, distinct_pairs
 
-_EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"}
 _UNFILLED = re.compile(
     r"\b(?:torch\.|th\.|t\.)?(?:cuda\.)?(?:Float|Double|Half|BFloat16)?Tensor\((?!\s*\[)[\w\s.,*+/-]+\)"
 )
@@ -57,7 +57,7 @@ def _unfilled(case: Case, leaf: int) -> list[int]:
         made = case.query.tensors.made(chain[-1])
         if not isinstance(made, TensorMade):
             return []
-        if made.how in _EMPTY:
+        if made.how in UNFILLED:
             return [*chain, *case.of(_aliases).get(chain[-1], []), *case.of(_aliases).get(leaf, [])]
         if not made.source:
             text = case.words.expression(made.site, 200)

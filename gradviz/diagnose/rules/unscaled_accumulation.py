@@ -13,19 +13,13 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.cuts import op_of
+from gradviz.query.ops import LOSSES, MEANS
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.sets import contained
 from gradviz.tracefile import PassInfo
 
 _SHARE = 0.5  # of the windows between two clearings
 _WINDOWS = 256  # the most that are looked at
-_MEANS = {"mean"}
-_LOSSES = {
-    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "kl_div", "ctc_loss", "soft_margin_loss", "margin_ranking_loss",
-    "hinge_embedding_loss", "cosine_embedding_loss", "triplet_margin_loss", "multi_margin_loss", "gaussian_nll_loss",
-    "poisson_nll_loss", "multilabel_soft_margin_loss",
-}  # fmt: skip
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -78,7 +72,7 @@ def _is_mean(case: Case, run: PassInfo) -> bool:
     op = op_of(case.query, roots[0].tensor) if len(roots) == 1 else None
     if op is None:
         return False
-    return op.op in _MEANS or (op.op in _LOSSES and "reduction='sum'" not in op.args)
+    return op.op in MEANS or (op.op in LOSSES and "reduction='sum'" not in op.args)
 
 
 RULE = Rule(

@@ -11,23 +11,10 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.cuts import op_behind
+from gradviz.query.ops import CONVERTING, OF_LOG_PROBABILITIES, OF_LOGITS, PROBABILITIES, RESHAPING
 
-_RESHAPING = {
-    "view",
-    "reshape",
-    "squeeze",
-    "unsqueeze",
-    "flatten",
-    "transpose",
-    "t",
-    "permute",
-    "to",
-    "expand",
-    "clone",
-}
-_PROBABILITIES = {"softmax", "sigmoid"}
-_LOSSES = {"cross_entropy", "nll_loss", "binary_cross_entropy_with_logits", "kl_div"}
-_OF_LOGARITHMS = {"nll_loss", "kl_div"}  # losses that expect log-probabilities
+_PASSING = RESHAPING | CONVERTING
+_EXPECTING = OF_LOGITS | OF_LOG_PROBABILITIES
 _PREPARING = {"log_softmax"}  # what cross_entropy does before nll_loss, at the same site
 _CURES = {
     "cross_entropy": "F.cross_entropy(logits, target)  # without softmax: it is part of the loss",
@@ -39,7 +26,7 @@ _CURES = {
 
 def _search(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
-    wanted = {number: text for number, text in case.trace.strings.items() if text in _LOSSES}
+    wanted = {number: text for number, text in case.trace.strings.items() if text in _EXPECTING}
     seen: set[int] = set()
     of_program = ~case.query.passes.contains(ops.events)  # a derivative of a loss may call the loss itself
     for row, code in enumerate(ops["op"].tolist()):
@@ -48,8 +35,8 @@ def _search(case: Case) -> Iterator[Found]:
             seen.add(op.site)
             loss, source = _loss_and_source(case, op)
             given = source.op if source is not None else "data"
-            if given in _PROBABILITIES:
-                expected = "log-probabilities" if loss in _OF_LOGARITHMS else "logits"
+            if given in PROBABILITIES:
+                expected = "log-probabilities" if loss in OF_LOG_PROBABILITIES else "logits"
                 told = f"{loss} expects {expected} and gets the result of {given}"
                 yield Found(told, _CURES[loss], _events(op, source), site=op.site)
             elif loss == "nll_loss" and _is_positive(case, op):
@@ -64,9 +51,9 @@ def _search(case: Case) -> Iterator[Found]:
 
 def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:
     """The loss that the program called, and the op that made its input. cross_entropy runs log_softmax and nll_loss."""
-    source = op_behind(case.query, op.inputs[0], _RESHAPING) if op.inputs else None
+    source = op_behind(case.query, op.inputs[0], _PASSING) if op.inputs else None
     if op.op == "nll_loss" and source is not None and source.op in _PREPARING and source.site == op.site:
-        return "cross_entropy", op_behind(case.query, source.inputs[0], _RESHAPING)
+        return "cross_entropy", op_behind(case.query, source.inputs[0], _PASSING)
     return op.op, source
 
 

@@ -15,6 +15,7 @@ from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
+from gradviz.query.ops import DROPOUTS
 
 _DROPS = "drops units at random"
 _MIXES = "takes the statistics of the batch, and updates its own"
@@ -91,9 +92,7 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
 def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
     """`F.dropout(x)` without `training=self.training`, in a module in evaluation mode."""
     ops = case.trace.table(Kind.OP)
-    for events in case.by_site(
-        ops.events[case.trace.named(ops["op"], ("dropout", "dropout_", "feature_dropout"))]
-    ).values():
+    for events in case.by_site(ops.events[case.trace.named(ops["op"], DROPOUTS)]).values():
         for event in events.tolist():
             op = ops.object(event)
             if "training=True" not in op.args or "p=0.0" in op.args.split(", ") or op.grad_enabled:

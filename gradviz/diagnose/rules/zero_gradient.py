@@ -14,6 +14,7 @@ from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
+from gradviz.query.ops import FLAT_AT_ZERO, ZEROS
 
 _CURES = {
     "round": "x + (x.round() - x).detach()  # a straight-through estimator",
@@ -22,10 +23,8 @@ _CURES = {
     "sign": "torch.tanh(x / temperature)  # in place of sign",
     "clamp": "keep the input inside of the range, or use a soft limit (tanh, sigmoid)",
 }
-_MINIMA = {"pow", "square", "abs", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 _CURE_OF_INPUT = "look where this 0 comes from: data that were scaled to 0, a state that is not carried on"
 _VIEWS = 4  # ops between the zeros and where they are read
-_ZEROS = {"zeros", "zeros_like", "new_zeros"}
 _CURE = "use an op here whose derivative is not 0 everywhere"
 
 
@@ -64,7 +63,7 @@ def _is_minimum(case: Case, op: int | None) -> bool:
         return False
     ran = case.query.tensors.op(op)
     is_square = ran.op == "mul" and len(set(ran.inputs)) == 1
-    if ran.op not in _MINIMA and not is_square:
+    if ran.op not in FLAT_AT_ZERO and not is_square:
         return False
     rows = case.trace.states.rows_of(np.array(ran.outputs), np.full(len(ran.outputs), op))
     return bool((rows >= 0).all() and (case.trace.states.stats[rows, Stat.RMS] == 0).all())
@@ -81,7 +80,7 @@ def _is_first_state(case: Case, block: Block) -> bool:
             break
         made = case.query.tensors.made(made.inputs[0])
     readers = max(len(case.downstream.readers(leaf)) for leaf in block.leaves)
-    return isinstance(made, TensorMade) and made.how in _ZEROS and readers <= len(case.trace.passes)
+    return isinstance(made, TensorMade) and made.how in ZEROS and readers <= len(case.trace.passes)
 
 
 def _is_switched_off(case: Case, op: int | None) -> bool:

@@ -1,0 +1,63 @@
+"""The vocabulary of operations: kinds of ops by the names that traces of both engines have for them.
+
+A rule or a view that asks for a kind of op asks here, so that no two differ in what belongs to it. An op in place is
+named with its underscore (`relu_`)."""
+
+from __future__ import annotations
+
+
+def _and_in_place(*names: str) -> frozenset[str]:
+    return frozenset(names) | {f"{name}_" for name in names}
+
+
+# Activations.
+RECTIFIERS = _and_in_place("relu", "relu6", "hardtanh", "threshold", "clamp_min")  # flat on one side
+SATURATING = _and_in_place("tanh", "sigmoid", "hardtanh", "hardsigmoid", "softsign")  # flat far from 0
+SHARES = frozenset({"softmax", "_safe_softmax", "gumbel_softmax"})  # results that add up to 1
+PROBABILITIES = SHARES | {"sigmoid", "sigmoid_"}
+
+# Logarithms.
+LOGARITHMS = _and_in_place("log", "log2", "log10", "log1p")
+LOG_PROBABILITIES = LOGARITHMS | {
+    "log_softmax", "logsumexp", "logsigmoid", "log_sigmoid", "cross_entropy", "nll_loss",
+}  # fmt: skip
+
+# Losses.
+REGRESSION_LOSSES = frozenset({"mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss"})
+OF_LOGITS = frozenset({"cross_entropy", "binary_cross_entropy_with_logits"})
+OF_LOG_PROBABILITIES = frozenset({"nll_loss", "kl_div"})
+LOSSES = REGRESSION_LOSSES | OF_LOGITS | OF_LOG_PROBABILITIES | {
+    "binary_cross_entropy", "ctc_loss", "soft_margin_loss", "margin_ranking_loss", "hinge_embedding_loss",
+    "cosine_embedding_loss", "triplet_margin_loss", "multi_margin_loss", "gaussian_nll_loss", "poisson_nll_loss",
+    "multilabel_soft_margin_loss",
+}  # fmt: skip
+FLAT_AT_ZERO = REGRESSION_LOSSES | {"pow", "square", "abs", "norm"}  # whose derivative at 0 is 0: a minimum
+
+# What hands elements on: in another shape, as another dtype, in part.
+RESHAPING = frozenset({
+    "view", "reshape", "squeeze", "unsqueeze", "flatten", "unflatten", "transpose", "t", "T", "permute", "expand",
+    "contiguous",
+})  # fmt: skip
+CONVERTING = frozenset({"to", "float", "double", "half", "bfloat16", "clone"})
+SELECTING = frozenset({"index", "getitem", "select", "slice", "as_strided"})
+CLAMPING = _and_in_place("clamp", "clamp_min", "clamp_max", "clip")
+
+# Arithmetic and reductions.
+SUMS = _and_in_place("add", "sub", "rsub", "subtract")
+MEANS = frozenset({"mean", "nanmean"})
+REDUCTIONS = MEANS | {"sum"}
+
+# Off the graph.
+SHARING = frozenset({"detach", "detach_", "data"})  # on the same memory, outside of the graph
+COPYING = SHARING | {"clone", "deepcopy", "to", "t", "transpose", "T", "contiguous"}  # the same elements
+
+# Normalisations, that only see differences.
+NORMALISING = SHARES | {
+    "log_softmax", "layer_norm", "group_norm", "batch_norm", "native_batch_norm", "instance_norm",
+    "native_layer_norm", "normalize", "cross_entropy", "rms_norm",
+}  # fmt: skip
+
+# How tensors come to be.
+ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
+UNFILLED = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"})
+DROPOUTS = frozenset({"dropout", "dropout_", "feature_dropout"})

@@ -196,6 +196,28 @@ def test_a_run_that_goes_on_is_not_called_killed(gradviz: Run, info: Info, tmp_p
     assert info()["error"]["type"] == "Killed"
 
 
+@pytest.mark.parametrize(
+    "starts",
+    [
+        "subprocess.run([sys.executable, '-c', 'pass'], check=True)",
+        "os.system('true')",
+    ],
+)
+def test_what_only_ran_in_other_processes_is_not_called_undifferentiated(
+    gradviz: Run, tmp_path: Path, starts: str
+) -> None:
+    text = f"import os, subprocess, sys\nif __name__ == '__main__':\n    {starts}"
+    told = gradviz("trace", script(tmp_path, text)).stderr
+    assert "no leaf requires grad in this process; those that it started are not recorded" in told
+    assert "torchrun -m gradviz trace SCRIPT records each" in told
+    assert "nothing was differentiated" not in told
+
+
+def test_a_process_that_starts_no_other_is_told_as_a_whole(gradviz: Run, tmp_path: Path) -> None:
+    told = gradviz("trace", script(tmp_path, "print(1)")).stderr
+    assert "no leaf requires grad, so nothing was differentiated" in told
+
+
 def test_stdout_is_never_touched(gradviz: Run, gradviz_here: Run, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES)
     assert gradviz_here("trace", path).stdout == ""

@@ -42,6 +42,17 @@ def _counts(trace: Trace, found: Overview) -> Text:
 
 def _leaves(found: Overview) -> list[Text]:
     wanting = found.wanting
+    if not wanting and found.of_others:
+        return [
+            _line(
+                "leaves",
+                "no leaf requires grad in this process; those that it started are not recorded",
+                "yellow",
+            ),
+            _line(
+                "ranks", "torchrun -m gradviz trace SCRIPT records each; or gradviz.record in what they run"
+            ),
+        ]
     if not wanting:
         return [_line("leaves", "no leaf requires grad, so nothing was differentiated")]
     with_grad = [leaf for leaf in wanting if leaf.has_grad]

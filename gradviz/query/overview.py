@@ -41,6 +41,7 @@ class Overview:
     shapes: int
     leaves: list[LeafInfo]
     error: dict[str, Any] | None
+    of_others: bool = False  # whether processes that it started have ended: a trace has one process
     stopped: str = ""  # why the recording ended before the run, where it did
 
     @property
@@ -83,6 +84,7 @@ def overview(query: Query) -> Overview:
         shapes=trace.shapes,
         leaves=leaves(query),
         error=error(query),
+        of_others="children" in trace.meta,
         stopped=trace.meta.get("stopped", ""),
     )
 

@@ -20,7 +20,7 @@ from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
 from gradviz.sources.recorded import Numbers, in_an_ended, numbers_now, remember
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
-from gradviz.system.process import at_fork
+from gradviz.system.process import at_fork, work_of_children
 from gradviz.tracefile import Recorder, Sites
 from gradviz.tracefile.chosen import Passes
 
@@ -141,6 +141,7 @@ class record:
                 listener, self._torch_began, self._torch_failed, self.aten, keeps_calls, self.check_functions
             )
             self.attachment.begin()
+        self.work_of_children = work_of_children()
         _recording.append(self)
         return self
 
@@ -202,7 +203,8 @@ class record:
         self._tell_of(error or self.error)
         self.recorder.sites.begin_at(None)
         recorder = self.recorder
-        recorder.close(**end_meta(error or self.error, self.recorder.sites.names))
+        others = {"children": "1"} if work_of_children() > self.work_of_children else {}
+        recorder.close(**end_meta(error or self.error, self.recorder.sites.names), **others)
         self.failure = recorder.writer.failure
         remember(recorder.writer.file.path, numbers)
         self.recorder = None

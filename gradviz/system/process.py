@@ -39,6 +39,16 @@ def interrupt_main_thread() -> None:
         signal.pthread_kill(number, signal.SIGINT)
 
 
+def work_of_children() -> int:
+    """A number that grows with each process that this one started and that has ended; 0 where the system does not
+    tell."""
+    if sys.platform == "win32":
+        return 0
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+
+
 def thread_exists(number: int) -> bool:
     """Whether the system still has a thread of this process; False where it does not tell."""
     return (_THREADS / str(number)).exists()

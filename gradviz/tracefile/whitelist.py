@@ -206,6 +206,7 @@ _META: dict[str, Callable[[str], str]] = {
     "no_source": lambda text: "1",
     "rank": _number,
     "world": _number,
+    "children": lambda text: "1",
     "ended": _ending,
     "error_type": name,
     "error_file": path,

@@ -128,6 +128,45 @@ def test_a_leaf_that_its_update_replaced_is_to_be_updated_in_place(
     assert fixes["nonleaf-grad-read"].startswith("with torch.no_grad(): w -= ...")
 
 
+LESSON = """
+import torch
+x = torch.tensor(5.0, requires_grad=True)
+y = x ** 3
+z = torch.log(y)
+print(y.grad)
+z.backward(retain_graph=True)
+print(y.grad)
+y.retain_grad()
+z.backward()
+print(y.grad)
+"""
+
+
+def test_a_lesson_that_reads_a_grad_on_purpose_gets_a_note_and_a_clean_picture(
+    gradviz_here: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "lesson.py").write_text(LESSON)
+    gradviz_here("trace", "lesson.py")
+    found = json.loads(gradviz_here("check", "lesson.gradviz", "--format", "json").stdout)["findings"]
+    assert {one["severity"] for one in found if one["rule"] == "nonleaf-grad-read"} == {"note"}
+    gradviz_here("graph", "lesson.gradviz", "-o", "lesson.svg")
+    assert "finding" not in (tmp_path / "lesson.svg").read_text()
+
+
+def test_the_same_read_in_a_loop_that_trains_is_a_warning(gradviz_here: Command, tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(
+        "import gradviz.engine as torch\n"
+        "x = torch.ones(4)\n"
+        "w = torch.ones(4, requires_grad=True) * 0.1\n"
+        "for _ in range(3):\n"
+        "    ((x * w).sum() ** 2).backward(retain_graph=True)\n"
+        "    print(w.grad)\n"
+    )
+    gradviz_here("trace", "loop.py")
+    found = json.loads(gradviz_here("check", "loop.gradviz", "--format", "json").stdout)["findings"]
+    assert {one["severity"] for one in found if one["rule"] == "nonleaf-grad-read"} == {"warning"}
+
+
 def test_what_cannot_be_checked_is_said(gradviz_here: Command, stale: Path) -> None:
     stale.write_text("import torch\nx = torch.ones(2)\n")
     done = gradviz_here("check", stale.name)

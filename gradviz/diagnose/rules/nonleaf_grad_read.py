@@ -1,14 +1,18 @@
 """`nonleaf-grad-read`: `.grad` of a non-leaf that retains none is read, though passes go through it: it is None.
-Often an op (`.to()`, `* scale`, `w = w - ...`) has made the non-leaf out of the leaf that is meant."""
+Often an op (`.to()`, `* scale`, `w = w - ...`) has made the non-leaf out of the leaf that is meant.
+
+It is a note in a short program that trains nothing: a lesson reads such a `.grad` to show that it is None."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+
+_SHORT = 2_000  # events
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -27,12 +31,26 @@ def _search(case: Case) -> Iterator[Found]:
             _cure(case, name, made),
             (event, *((made,) if made is not None else ())),
             tensors=(tensor,),
+            severity=NOTE if _is_lesson(case) and not _is_update(case, name, made) else "",
         )
 
 
-def _cure(case: Case, name: str, made: int | None) -> str:
+def _is_lesson(case: Case) -> bool:
+    """Whether a program is short and trains nothing: no optimizer, and no loop of passes."""
+    trace = case.trace
+    if trace.count > _SHORT or len(trace.table(Kind.HOLDS)) or len(trace.table(Kind.STEPPED)):
+        return False
+    return not case.query.passes.are_a_loop(trace.passes)
+
+
+def _is_update(case: Case, name: str, made: int | None) -> bool:
+    """Whether the line that made a tensor reads its own `.grad`: `w = w - lr * w.grad` is meant as an update."""
     site = None if made is None else case.query.places.site(int(case.trace.events["site"][made]))
-    if f"{name}.grad" in case.line_of(site):  # `w = w - lr * w.grad` is meant as an update of the leaf
+    return f"{name}.grad" in case.line_of(site)
+
+
+def _cure(case: Case, name: str, made: int | None) -> str:
+    if _is_update(case, name, made):
         return f"with torch.no_grad(): {name} -= ...  # update the leaf in place: it stays the leaf"
     return (
         f"{name}.retain_grad()  # before backward(); or read .grad of the leaf that {name} is computed from"

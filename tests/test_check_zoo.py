@@ -75,3 +75,8 @@ def test_every_rule_has_two_broken_programs_and_each_broken_one_a_cured_twin() -
     counts = {rule.id: sum(program.rule == rule.id for program in BROKEN) for rule in RULES}
     assert {rule: count for rule, count in counts.items() if count < 2} == {}
     assert {program.rule for program in BROKEN} <= counts.keys()
+
+
+def test_a_target_network_is_not_even_noted(tmp_path: Path) -> None:
+    program = next(program for program in SOUND if "a target network that follows" in program.name)
+    assert list(checked(program, tmp_path)) == []

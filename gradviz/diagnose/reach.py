@@ -12,6 +12,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.cut_places import place_of_cut, switched_off
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.lack import PARAMETER, Lack, Lacking, Lacks
+from gradviz.query.writes import Writes
 from gradviz.sets import distinct, distinct_pairs
 from gradviz.words.absence import NO_NODE
 from gradviz.words.escape import clean
@@ -101,6 +102,8 @@ def _candidates(case: Case) -> dict[int, str]:
 def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> str:
     if tensor in case.training.owners:
         return WARNING
+    if tensor not in case.training.holders and case.query.of(Writes).follows_another(tensor):
+        return ""
     if made.how == _DEEPCOPY:  # of something that learns: what is kept of it
         return NOTE
     is_parameter = made.how == PARAMETER or tensor in case.trace.parameters

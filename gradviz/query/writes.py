@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan
+from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 
@@ -104,3 +105,27 @@ class Writes:
         rows = states.firsts
         rows = rows[states.bases[rows] > 0]
         return dict(zip(states.tensors[rows].tolist(), states.bases[rows].tolist(), strict=True))
+
+    def follows_another(self, leaf: int) -> bool:
+        """Whether a leaf gets its values from another leaf, at once or as an average over time: a target network."""
+        for event in self.events[self.leaves == leaf].tolist():
+            if self.query.tensors.is_op(event):
+                sources = self.query.tensors.op(event).inputs[1:]
+            else:
+                sources = (self.query.tensors.mutation(event).source,)
+            if any(source and self._stems_from_another(source, leaf) for source in sources):
+                return True
+        return False
+
+    def _stems_from_another(self, tensor: int, leaf: int) -> bool:
+        """Whether a tensor was computed, element by element, from another leaf of the same shape."""
+        waiting, seen = [tensor], set[int]()
+        while waiting and len(seen) < _FAR:
+            found = waiting.pop()
+            seen.add(found)
+            if self.leaf_of(found) not in (0, leaf) and self.trace.shape(found) == self.trace.shape(leaf):
+                return True
+            made = self.query.tensors.made(found)
+            if isinstance(made, OpRan) and (made.rule.elementwise or made.op in COPYING):
+                waiting += [source for source in made.inputs if source and source not in seen]
+        return False

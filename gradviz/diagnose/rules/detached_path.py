@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.cut_terms import cut_terms
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.reach import Wanting, how_cut, lacking
 from gradviz.diagnose.rootless import rootless
@@ -45,6 +46,23 @@ def _search(case: Case) -> Iterator[Found]:
             severity=NOTE if all(lack.severity == NOTE for lack in own) else WARNING,
         )
     yield from _as_numbers(case)
+    yield from _terms(case)
+
+
+def _terms(case: Case) -> Iterator[Found]:
+    """Terms of a loss without their graph, though other terms bring the same leaves a gradient."""
+    without = {lack.leaf for lack in case.of(lacking)}
+    for term in case.of(cut_terms):
+        if without.isdisjoint(term.leaves):
+            name = case.words.called(term.tensor)
+            yield Found(
+                f"{term.reading} is added to the loss without its graph: {case.called(term.leaves)} "
+                f"get{'s' * (len(term.leaves) == 1)} no gradient from {name}",
+                f"use {name} itself, which is a tensor",
+                (term.event,),
+                tensors=term.leaves,
+                severity=WARNING,
+            )
 
 
 def _as_numbers(case: Case) -> Iterator[Found]:

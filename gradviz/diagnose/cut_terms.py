@@ -1,0 +1,73 @@
+"""Terms of a loss that bring no gradient, though they were computed from what is trained: `fit + kl.item()`,
+`fit + kl.detach()`. The leaves behind them may get gradients from other terms, so that nothing else shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.query.upstream import leaves_behind
+from gradviz.sets import contained
+
+_ADDING = ("add", "add_", "__radd__", "__iadd__")
+_AS_NUMBER = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.item\(\)|(?<![\w.])float\(([A-Za-z_][\w.]*)\)")
+_DETACHING = ("detach", "data")
+
+
+@dataclass(frozen=True, slots=True)
+class CutTerm:
+    """A term that is added to a loss without its graph: the event of the addition, the tensor that the term was, how
+    the program reads it, and the trained leaves behind it."""
+
+    event: int
+    tensor: int
+    reading: str
+    leaves: tuple[int, ...]
+
+
+def cut_terms(case: Case) -> list[CutTerm]:
+    """The terms of losses that are cut off, one for each line. Use `case.of(cut_terms)`."""
+    ops, made, received = (case.trace.table(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED))
+    ran = contained(made["node"], received["node"])
+    names = [number for number, text in case.trace.strings.items() if text in _ADDING]
+    adding = ops.events[contained(ops["op"], names) & contained(ops.events, made["op"][ran])]
+    used = set(received["node"].tolist())
+    found = []
+    for events in case.by_site(adding).values():
+        op = case.query.tensors.op(int(events[0]))
+        if _shape(case, op.outputs[0]) != ():
+            continue
+        for tensor, reading in _read_without_graph(case, op):
+            nodes = case.query.nodes.of_tensors.of(tensor)[1].tolist()
+            leaves = tuple(leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained)
+            if leaves and used.isdisjoint(nodes):
+                found.append(CutTerm(op.index, tensor, reading, leaves))
+    return found
+
+
+def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, str]]:
+    """The tensors that require grad and that an addition has as a number, or detached."""
+    text = case.query.places.expression(case.site(op.index))
+    for match in _AS_NUMBER.finditer(text):
+        name = match[1] or match[2]
+        tensor = case.query.names.tensor_called(name, op.index)
+        if tensor and _requires_grad(case, tensor, op.index):
+            yield tensor, match[0]
+    for source in filter(None, op.inputs):
+        maker = case.query.tensors.made(source)
+        if isinstance(maker, OpRan) and maker.op in _DETACHING and _shape(case, source) == ():
+            tensor = maker.inputs[0]
+            if tensor and _requires_grad(case, tensor, op.index):
+                yield tensor, case.words.called(source)
+
+
+def _requires_grad(case: Case, tensor: int, at: int) -> bool:
+    return bool(case.query.tensors.flags(tensor, at) & REQUIRES_GRAD)
+
+
+def _shape(case: Case, tensor: int) -> tuple[int, ...] | None:
+    form = case.trace.shape(tensor)
+    return None if form is None else form[0]

@@ -36,7 +36,7 @@ def never_stepped(case: Case) -> list[NeverStepped]:
     if case.trace.meta.get("error") or case.trace.meta.get("stopped"):
         return []
     held, came = case.trace.table(Kind.HOLDS), case.trace.table(Kind.ACCUMULATED)
-    written = case.query.of(Writes).changed
+    written = case.query.of(Writes).trained
     stepping = set(case.training.stepped["optimizer"].tolist())
     found = []
     for row in np.unique(held["optimizer"], return_index=True)[1].tolist():

@@ -34,8 +34,24 @@ def _explained(case: Case, failure: Failure, root: int) -> Rootless:
     if not root:
         return Rootless(failure, 0, None, ())
     up = Upstream(case.query, root, failure.event)
+    frozen = _frozen(case, _before_any_cut(case, up))
+    if frozen:
+        return Rootless(failure, root, None, frozen)
     cut = up.nearest_cut or _copy(case, up)
-    return Rootless(failure, root, cut, () if cut is not None else _frozen(case, up))
+    return Rootless(failure, root, cut, () if cut is not None else _frozen(case, up.leaves))
+
+
+def _before_any_cut(case: Case, up: Upstream) -> list[int]:
+    """The leaves that a root was computed from by ops none of which cut off what requires grad."""
+    waiting, seen = [up.root], {up.root}
+    while waiting:
+        tensor = waiting.pop()
+        taken = [source for source in up.taken_by(case.query.tensors.made(tensor)) if source]
+        if any(case.query.tensors.flags(source, up.at) & REQUIRES_GRAD for source in taken):
+            continue
+        waiting += [source for source in taken if source not in seen]
+        seen.update(taken)
+    return [leaf for leaf in up.leaves if leaf in seen]
 
 
 def _copy(case: Case, up: Upstream) -> TensorMade | None:
@@ -49,9 +65,9 @@ def _copy(case: Case, up: Upstream) -> TensorMade | None:
     return root if is_of_numbers and case.training.holders else None  # type: ignore[return-value]
 
 
-def _frozen(case: Case, up: Upstream) -> tuple[int, ...]:
+def _frozen(case: Case, leaves: list[int]) -> tuple[int, ...]:
     """The events that switched requires_grad off at the leaves of a root."""
     changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
-    own = contained(changed["tensor"], up.leaves)
+    own = contained(changed["tensor"], leaves)
     events = zip(changed.events[own].tolist(), changed["tensor"][own].tolist(), strict=True)
     return tuple(e for e, t in events if not case.query.tensors.flags(t, e) & REQUIRES_GRAD)

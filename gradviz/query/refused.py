@@ -9,7 +9,7 @@ from gradviz.query.failures import Failure, failures
 from gradviz.query.query import Query
 
 _MESSAGE = "does not require grad and does not have a grad_fn"
-_CALL = re.compile(r"\s*([\w.]+)\.backward\(")
+_CALL = re.compile(r"\s*([\w.]+)\.backward\(|.*\bgrad\(\s*(?:outputs\s*=\s*)?([\w.]+)\s*,")
 
 
 def refused(query: Query) -> list[tuple[Failure, int]]:
@@ -20,7 +20,7 @@ def refused(query: Query) -> list[tuple[Failure, int]]:
 def _root(query: Query, failure: Failure) -> int:
     """The tensor that backward() was called on: by its name in the source, else the last one made."""
     call = _CALL.match(_line(query, failure))
-    named = query.names.tensor_called(call[1], failure.event) if call is not None else 0
+    named = query.names.tensor_called(call[1] or call[2], failure.event) if call is not None else 0
     if named:
         return named
     made = query.trace.indices(Kind.OP, Kind.TENSOR)

@@ -49,7 +49,7 @@ class Writes:
 
     def author(self, event: int, leaf: int) -> Author:
         """Who wrote to a leaf at an event."""
-        if contained(np.array([event]), self.of_optimizers)[0]:
+        if event in self._set_of_optimizers:
             return Author.OPTIMIZER
         if event < self.started(leaf):
             return Author.INITIALISER
@@ -67,6 +67,17 @@ class Writes:
         return distinct(self.leaves[self.events > started])
 
     @cached_property
+    def trained(self) -> np.ndarray:
+        """The leaves that were changed after their initialisation by more than a load."""
+        started = np.array([self.started(leaf) for leaf in self.leaves.tolist()], np.int64)
+        late = self.events > started
+        events, leaves = self.events[late], self.leaves[late]
+        own = [
+            self.author(event, leaf) is not Author.LOAD for event, leaf in zip(events, leaves, strict=True)
+        ]
+        return distinct(leaves[np.array(own, bool)])
+
+    @cached_property
     def of_optimizers(self) -> np.ndarray:
         """The events that optimizers changed their parameters at: those whose writer is the type of the step before
         them."""
@@ -75,6 +86,10 @@ class Writes:
             return mutated.events[:0]
         at = np.searchsorted(stepped.events, mutated.events) - 1
         return mutated.events[(at >= 0) & (stepped["type"][at] == mutated["how"])]
+
+    @cached_property
+    def _set_of_optimizers(self) -> set[int]:
+        return set(self.of_optimizers.tolist())
 
     @cached_property
     def _echoes(self) -> np.ndarray:

@@ -1,6 +1,7 @@
 """`broadcast-surprise`: a prediction of shape (N, 1) meets a target of shape (N,), or the other way round, and
 broadcasting makes (N, N) of them on the way to a scalar root. Accused only where one side requires grad and the other
-does not, and no op has put the 1 there on purpose."""
+does not, and no op has put the 1 there on purpose. A function that compares each element of a prediction with one of a
+target is accused of any two shapes that broadcasting makes larger than both."""
 
 from __future__ import annotations
 
@@ -20,10 +21,16 @@ _ON_PURPOSE = {
     "getitem",
     "select",
     "slice",
-    "view",
-    "reshape",
     "expand_dims",
     "as_strided",
+}
+_ONE_BY_ONE = {
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
 }
 _OPS = 64  # of a line that are looked at
 _EXPANDING = "expand"
@@ -71,6 +78,8 @@ def _unexpanded(case: Case, tensor: int, site: int) -> int:
 
 
 def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
+    if all(sides) and op.op in _ONE_BY_ONE:
+        return _grows([_shape(case, tensor) for tensor in sides])
     if not all(sides) or {len(_shape(case, tensor)) for tensor in sides} != {1, 2}:
         return False
     flat, column = sorted(sides, key=lambda tensor: len(_shape(case, tensor)))
@@ -82,6 +91,15 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     wanting = [bool(case.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD) for tensor in (flat, column)]
     made = op_of(case.query, column)
     return wanting[0] != wanting[1] and not (made is not None and made.op in _ON_PURPOSE)
+
+
+def _grows(shapes: list[tuple[int, ...]]) -> bool:
+    """Whether broadcasting makes more elements of two shapes than either has."""
+    try:
+        together = np.broadcast_shapes(*shapes)
+    except ValueError:
+        return False
+    return all(np.prod(together) > np.prod(shape) for shape in shapes)
 
 
 def _is_index(case: Case, tensor: int) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.cut_uses import cut_behind
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
@@ -35,17 +36,33 @@ def cut_terms(case: Case) -> list[CutTerm]:
     names = [number for number, text in case.trace.strings.items() if text in _ADDING]
     adding = ops.events[contained(ops["op"], names) & contained(ops.events, made["op"][ran])]
     used = set(received["node"].tolist())
-    found = []
+    found: list[CutTerm] = []
     for events in case.by_site(adding).values():
         op = case.query.tensors.op(int(events[0]))
         if _shape(case, op.outputs[0]) != ():
             continue
+        found += _without_any_graph(case, op)
         for tensor, reading in _read_without_graph(case, op):
             nodes = case.query.nodes.of_tensors.of(tensor)[1].tolist()
             leaves = tuple(leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained)
             if leaves and used.isdisjoint(nodes):
                 found.append(CutTerm(op.index, tensor, reading, leaves))
     return found
+
+
+def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
+    """The terms of an addition that were computed in this pass from what was cut off: `loss_of(net(x).detach())`."""
+    since = max(
+        (case.query.passes.last(run) for run in case.trace.passes if run.first < op.index), default=-1
+    )
+    for source in filter(None, op.inputs):
+        maker = case.query.tensors.made(source)
+        is_plain = isinstance(maker, OpRan) and maker.op not in _DETACHING
+        if not is_plain or _shape(case, source) != () or _requires_grad(case, source, op.index):
+            continue
+        cut = cut_behind(case, source, since, case.training.trained)
+        if cut is not None and maker is not None and cut[0] != maker.index:
+            yield CutTerm(cut[0], source, case.words.called(source), tuple(sorted(cut[1])))
 
 
 def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, str]]:

@@ -57,6 +57,11 @@ class Ways:
         """The tensors that the root was computed from, in the graph first."""
         return [*self._learning, *self._ranks]
 
+    @property
+    def reached_openly(self) -> list[int]:
+        """The tensors from which gradients can flow to the root."""
+        return list(self._learning)
+
     def separation(self, leaf: int) -> Separation | None:
         """What separates a leaf from the root; None if the root was not computed from it."""
         if leaf in self._learning:

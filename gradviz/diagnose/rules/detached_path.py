@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_terms import cut_terms
+from gradviz.diagnose.cut_uses import cut_uses
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.reach import Wanting, how_cut, lacking
 from gradviz.diagnose.rootless import rootless
@@ -47,6 +48,24 @@ def _search(case: Case) -> Iterator[Found]:
         )
     yield from _as_numbers(case)
     yield from _terms(case)
+    yield from _uses(case)
+
+
+def _uses(case: Case) -> Iterator[Found]:
+    """Uses that are cut off, though the same part is called with others that are not."""
+    without = {lack.leaf for lack in case.of(lacking)}
+    for use in case.of(cut_uses):
+        if without.isdisjoint(use.leaves):
+            why, cure = how_cut(case, use.event)
+            yield Found(
+                f"one of two ways from {case.called(use.leaves)} to {case.words.called(use.root)} is cut here, {why}: "
+                f"{case.at(use.reader)} is called with what has a graph, too",
+                cure,
+                (use.event,),
+                site=place_of_cut(case.query, use.event),
+                tensors=use.leaves,
+                severity=WARNING,
+            )
 
 
 def _terms(case: Case) -> Iterator[Found]:
@@ -55,11 +74,13 @@ def _terms(case: Case) -> Iterator[Found]:
     for term in case.of(cut_terms):
         if without.isdisjoint(term.leaves):
             name = case.words.called(term.tensor)
+            blocks = not case.query.nodes.of_op(term.event)
             yield Found(
                 f"{term.reading} is added to the loss without its graph: {case.called(term.leaves)} "
                 f"get{'s' * (len(term.leaves) == 1)} no gradient from {name}",
-                f"use {name} itself, which is a tensor",
+                how_cut(case, term.event)[1] if blocks else f"use {name} itself, which is a tensor",
                 (term.event,),
+                site=place_of_cut(case.query, term.event),
                 tensors=term.leaves,
                 severity=WARNING,
             )

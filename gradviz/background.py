@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from sys import exc_info
 
 from gradviz.system.descriptors import write
 from gradviz.system.process import thread_exists
@@ -23,17 +24,19 @@ class Background:
     With `wake` it makes room for a fork, as Python warns of other threads there: after `wake` the target is to return
     as soon as `pausing`. It is called anew by `go_on_all`, which is for later: Python warns after the fork.
 
-    `failed` gets an exception that leaves the target, which the interpreter would print with its traceback."""
+    `failed` gets an exception that leaves the target, which the interpreter would print with its traceback. Where it
+    fails itself, `untold` is this exception."""
 
     def __init__(
         self,
         target: Callable[[], None],
         wake: Callable[[], None] | None = None,
-        failed: Callable[[BaseException], None] | None = None,
+        failed: Callable[[BaseException | None], None] | None = None,
     ) -> None:
         self.target = target
         self.wake = wake
         self.failed = failed or _say_failure
+        self.untold: BaseException | None = None
         self.pausing = False
         self.over = _thread.allocate_lock()
         self.process = os.getpid()
@@ -78,13 +81,19 @@ class Background:
         self.task = _thread.get_native_id()
         try:
             self.target()
-        except BaseException as error:
-            self.failed(error)
+        except:  # noqa: E722  # by no name: the program may have taken the names of builtins away
+            self._tell(exc_info()[1])
         finally:
             self.over.release()
 
+    def _tell(self, error: BaseException | None) -> None:
+        try:
+            self.failed(error)
+        except:  # noqa: E722  # what telling takes may be gone, too
+            self.untold = error
 
-def _say_failure(error: BaseException) -> None:
+
+def _say_failure(error: BaseException | None) -> None:
     with suppress(OSError):  # nobody may read it
         write(2, f"gradviz: a fault of gradviz's beside the program, which goes on: {error!r}\n".encode())
 

@@ -27,6 +27,12 @@ PATCHES = {
     "    setattr(builtins, name, fail)\nprint('still here')",
     "no builtins": "import builtins\nkept = 'print', '__import__', '__build_class__', '__name__', '__spec__'\n"
     "for name in list(vars(builtins)):\n    if name not in kept: delattr(builtins, name)\nprint('still here')",
+    "no builtins for a while": "import builtins, time\nwait = time.sleep\nthere = dict(vars(builtins))\n"
+    "kept = 'print', '__import__', '__build_class__', '__name__', '__spec__'\n"
+    "for name in [n for n in there if n not in kept and n != 'delattr']: delattr(builtins, name)\n"
+    "wait(0.6)\nbuiltins.__dict__.update(there)\nprint('still here')",
+    "builtins.Exception for a while": "import builtins, time\n"
+    "builtins.Exception = builtins.OSError = ValueError\nprint(step())\ntime.sleep(0.6)\n1 / 0",
     "builtins.Exception": "import builtins\nbuiltins.Exception = builtins.OSError = ValueError\nprint(step())\n1 / 0",
     "builtins.__import__": "import builtins\nbuiltins.__import__ = fail\nprint(step())",
     "os": "import os\nfor name in 'stat fstat open close getcwd chdir getpid unlink write read replace dup'.split():\n"
@@ -66,7 +72,9 @@ def test_a_program_that_patches_the_interpreter_runs_as_without_the_recorder(
     stopped = [
         line
         for line in ours
-        if not line.startswith(("gradviz: recorded", "gradviz: leaves", "gradviz: next"))
+        if not line.startswith(
+            tuple(f"gradviz: {label}" for label in ("recorded", "leaves", "error", "next"))
+        )
     ]
     assert len(stopped) <= 1
     opened = subprocess.run(

@@ -93,7 +93,7 @@ class record:
         self.check_functions = check_functions
         self.source = source
         self.say = say
-        self.failure: Exception | None = None  # why the recording ended before the block
+        self.failure: BaseException | None = None  # why the recording ended before the block
         self.in_scope: InScope | None = None
         self.sites = sites
         self.meta = meta

@@ -48,7 +48,7 @@ class TraceFile:
             raise
         return True
 
-    def end(self, meta: Mapping[str, str], failure: Exception) -> None:
+    def end(self, meta: Mapping[str, str], failure: BaseException) -> None:
         """Note in a file that cannot grow any more how its recording ended, if that can be done."""
         if not self.descriptors.are_ours:
             return
@@ -130,7 +130,7 @@ def storable_items(meta: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(key, storable(text)) for key, text in meta.items()]
 
 
-def cause_of(failure: Exception) -> str:
+def cause_of(failure: BaseException) -> str:
     """Why a recording stopped, in a few words."""
     if isinstance(failure, MemoryError):
         return "out of memory"

@@ -83,7 +83,7 @@ class Writer:
         self.due: SimpleQueue[None] = SimpleQueue()
         self.writing = threading.Lock()  # held while something is written; taken before the source's lock
         self.closing = False
-        self.failure: Exception | None = None  # why nothing is written any more
+        self.failure: BaseException | None = None  # why nothing is written any more
         self.is_stopped = False  # and that has been said
         self.written = 0  # events that are in the file
         self.held_since: float | None = None  # since when another program has kept us from writing
@@ -130,9 +130,10 @@ class Writer:
             self.failure = error
             self.wake()
 
-    def _fail(self, error: BaseException) -> None:
-        """The thread has ended by a fault of ours."""
-        self.failure = self.failure or RuntimeError(repr(error))
+    def _fail(self, error: BaseException | None) -> None:
+        """The thread has ended by a fault of ours. It is told now, or if the program has replaced what that takes, at
+        the end."""
+        self.failure = self.failure or error
         self._stop({})
 
     def close(self, meta: dict[str, str]) -> None:

@@ -250,15 +250,14 @@ class Moment:
         event = self.trace.event(delivery.event)
         if isinstance(event, PassBegan):
             return event.roots[delivery.position].nr
-        assert isinstance(event, Produced)
-        edges = self.query.nodes.edges(event.node)
+        edges = self.query.nodes.edges(event.node) if isinstance(event, Produced) else ()
         return edges[delivery.position].nr if delivery.position < len(edges) else 0
 
     def _sum(self, gradients: list[int]) -> Snapshot | None:
         """The sum of gradients; None if elements of one were not kept."""
         values = [self.value(gradient) for gradient in gradients]
         arrays = [value.array for value in values if value is not None and value.array is not None]
-        if not arrays or len(arrays) < len(values) or values[0] is None:
+        if len(arrays) < len(values) or len({array.shape for array in arrays}) != 1 or values[0] is None:
             return None
         with np.errstate(all="ignore"):
             return replace(values[0], array=np.asarray(sum(arrays[1:], arrays[0])), told=None)

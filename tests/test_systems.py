@@ -146,7 +146,11 @@ def ended_on(
 def test_a_command_says_the_same_on_another_system(
     ended_on: Callable[[str, str], Ended], system: str, command: str
 ) -> None:
-    assert ended_on(system, command) == ended_on("linux", command)
+    ended, on_linux = ended_on(system, command), ended_on("linux", command)
+    if command == "trace-watch":  # which tells a finding as soon as it looks, before the summary or after
+        assert sorted(ended.err.splitlines()) == sorted(on_linux.err.splitlines())
+        ended, on_linux = (one._replace(err="") for one in (ended, on_linux))
+    assert ended == on_linux
 
 
 @pytest.mark.slow

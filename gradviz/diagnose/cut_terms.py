@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import cut_behind
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.query.ops import SHARING
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 
 _ADDING = ("add", "add_", "__radd__", "__iadd__")
 _AS_NUMBER = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.item\(\)|(?<![\w.])float\(([A-Za-z_][\w.]*)\)")
-_DETACHING = ("detach", "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,12 @@ def cut_terms(case: Case) -> list[CutTerm]:
     """The terms of losses that are cut off, one for each line. Use `case.of(cut_terms)`."""
     ops, made, received = (case.trace.table(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED))
     ran = contained(made["node"], received["node"])
-    names = [number for number, text in case.trace.strings.items() if text in _ADDING]
-    adding = ops.events[contained(ops["op"], names) & contained(ops.events, made["op"][ran])]
+    adding = ops.events[case.trace.named(ops["op"], _ADDING) & contained(ops.events, made["op"][ran])]
     used = set(received["node"].tolist())
     found: list[CutTerm] = []
     for events in case.by_site(adding).values():
         op = case.query.tensors.op(int(events[0]))
-        if _shape(case, op.outputs[0]) != ():
+        if not op.outputs or _shape(case, op.outputs[0]) != ():
             continue
         found += _without_any_graph(case, op)
         for tensor, reading in _read_without_graph(case, op):
@@ -57,7 +56,7 @@ def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
     )
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
-        is_plain = isinstance(maker, OpRan) and maker.op not in _DETACHING
+        is_plain = isinstance(maker, OpRan) and maker.op not in SHARING
         if not is_plain or _shape(case, source) != () or _requires_grad(case, source, op.index):
             continue
         cut = cut_behind(case, source, since, case.training.trained)
@@ -75,7 +74,7 @@ def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, str]]:
             yield tensor, match[0]
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
-        if isinstance(maker, OpRan) and maker.op in _DETACHING and _shape(case, source) == ():
+        if isinstance(maker, OpRan) and maker.op in SHARING and _shape(case, source) == ():
             tensor = maker.inputs[0]
             if tensor and _requires_grad(case, tensor, op.index):
                 yield tensor, case.words.called(source)
